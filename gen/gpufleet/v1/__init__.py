@@ -1,0 +1,1 @@
+"""Generated from protos/gpufleet/v1 by `make proto`; never edited."""
