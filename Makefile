@@ -1,4 +1,47 @@
+# Everything a contributor types. Needs python3 (3.11 or newer, with venv) and make; the rest is set up in $(VENV).
 .DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+# The interpreter that makes $(VENV): the first one new enough, unless you name one.
+PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(if \
+    $(shell $(name) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(name))))
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: setup
+setup: $(READY) ## make the environment in .venv, once and again when its pins change
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { \
+	    echo "gpufleet needs Python 3.11 or newer; found $$(python3 --version 2>&1)."; \
+	    echo "Install one (Debian, Ubuntu: apt-get install python3 python3-venv) or name it: make setup PYTHON=/path/to/python3"; \
+	    exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "$(PYTHON) cannot make environments: its venv module is not installed."; \
+	    echo "Debian, Ubuntu: apt-get install $$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"; \
+	    exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.PHONY: test
+test: $(READY) ## every test, real processes and installs included
+	$(BIN)/python -m pytest $(ARGS)
+
+# What must hold before a commit; checks only, with whatever environment is there.
 .PHONY: lint
-lint: ## ruff, mypy
-	ruff check . && ruff format --check --exclude gen . && mypy
+lint: ## ruff and mypy, with the environment as it is
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: proto
+proto: $(READY) ## generate gen/gpufleet/v1 from protos/gpufleet/v1
+	$(BIN)/python protos/generate.py
