@@ -31,17 +31,53 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+.PHONY: up
+up: $(READY) ## start a scheduler and an agent on this machine, until Ctrl-C
+	$(BIN)/gpuctl up $(ARGS)
+
 .PHONY: test
-test: $(READY) ## every test, real processes and installs included
+test: $(READY) ## every test, real processes and installs included; ARGS="-k words" for some
 	$(BIN)/python -m pytest $(ARGS)
 
-# What must hold before a commit; checks only, with whatever environment is there.
+# Every check that needs no running program. `lint` alone is the quick part and installs nothing.
+.PHONY: check
+check: $(READY) lint types imports contracts fresh ## all checks: style, types, import directions, protos
+
 .PHONY: lint
 lint: ## ruff and mypy, with the environment as it is
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+.PHONY: types
+types: export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+types:
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+.PHONY: imports
+imports:
+	$(BIN)/lint-imports
+
+# A breaking change is one that breaks what was released: the protos are compared with the last release tag.
+.PHONY: contracts
+contracts:
+	$(BIN)/buf lint
+	@tag=$$(git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null || true); \
+	if test -z "$$tag"; then \
+	    echo "buf breaking: no tag yet"; \
+	else \
+	    echo "buf breaking: against $$tag"; \
+	    $(BIN)/buf breaking --against "$$(git rev-parse --path-format=absolute --git-common-dir)#tag=$$tag"; \
+	fi
+
+.PHONY: fresh
+fresh:
+	$(BIN)/python protos/generate.py --check
+
 .PHONY: proto
 proto: $(READY) ## generate gen/gpufleet/v1 from protos/gpufleet/v1
 	$(BIN)/python protos/generate.py
+
+.PHONY: clean
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
