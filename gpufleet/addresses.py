@@ -11,9 +11,7 @@ from gpufleet.errors import GpufleetError, Reason
 DEFAULT_PORT = 50051
 """Where a scheduler listens and is looked for, unless something else is said."""
 
-_HOST_NAME = re.compile(
-    r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?"
-)
+_HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +33,7 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT, *, lowest_port: i
     text = text.strip()
     host, port_text = _split(text)
     if not _is_host(host):
-        raise _refused(
-            text, "the host is missing" if not host else f'"{host}" is not a host name or an IP address'
-        )
+        raise _refused(text, "the host is missing" if not host else f'"{host}" is not a host name or an IP address')
     if port_text is None:
         return Address(host, default_port)
     if not port_text.isascii() or not port_text.isdigit() or not lowest_port <= int(port_text) <= 65535:

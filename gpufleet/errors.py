@@ -277,13 +277,9 @@ def _family(reason: Reason) -> type[GpufleetError]:
     return _FAMILIES[reason.code]
 
 
-def invalid(
-    field: str, why: str, *, reason: Reason = Reason.INVALID_ARGUMENT, next_step: str = ""
-) -> GpufleetError:
+def invalid(field: str, why: str, *, reason: Reason = Reason.INVALID_ARGUMENT, next_step: str = "") -> GpufleetError:
     """One wrong field: the commonest refusal, with the field's path in the message and as a violation."""
-    return GpufleetError(
-        reason, f"{field}: {why}", violations=[FieldViolation(field, why)], next_step=next_step
-    )
+    return GpufleetError(reason, f"{field}: {why}", violations=[FieldViolation(field, why)], next_step=next_step)
 
 
 def as_lines(error: GpufleetError) -> str:

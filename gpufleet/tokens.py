@@ -109,9 +109,7 @@ class FoundToken:
         return f"FoundToken({self.origin})"
 
 
-def find_token(
-    flag_file: Path | None, environment: Mapping[str, str], context_file: Path | None
-) -> FoundToken | None:
+def find_token(flag_file: Path | None, environment: Mapping[str, str], context_file: Path | None) -> FoundToken | None:
     """The token to use: of --token-file, else GPUCTL_TOKEN, else the context's file; None when none is named.
 
     What is named but unusable is an error and never skipped: falling through to another token would act as

@@ -52,18 +52,14 @@ def parse_duration(text: str) -> timedelta:
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         return _bounded(text, timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
     if _NUMBER.fullmatch(text):
-        raise _refused(
-            f"{text} has no unit", f"Write {text}s for seconds, {text}m for minutes, {text}h for hours."
-        )
+        raise _refused(f"{text} has no unit", f"Write {text}s for seconds, {text}m for minutes, {text}h for hours.")
     total_us = 0.0
     seen: set[int] = set()
     position = 0
     while part := _DURATION_PART.match(text, position):
         unit_us = _DURATION_UNITS_US.get(part[2])
         if unit_us is None:
-            raise _refused(
-                f'"{part[2]}" in "{text}" is not a unit of time', "Use d, h, m, s or ms, as in 1h30m."
-            )
+            raise _refused(f'"{part[2]}" in "{text}" is not a unit of time', "Use d, h, m, s or ms, as in 1h30m.")
         if unit_us in seen:
             raise _refused(f'"{text}" names the unit "{part[2]}" twice', "Name each unit once, as in 1h30m.")
         seen.add(unit_us)

@@ -58,16 +58,12 @@ def test_a_listener_may_ask_for_any_port() -> None:
     assert parse_address("127.0.0.1:0", lowest_port=0) == Address("127.0.0.1", 0)
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]"]
-)
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]"])
 def test_this_machine_is_loopback(host: str) -> None:
     assert is_loopback(host)
 
 
-@pytest.mark.parametrize(
-    "host", ["", "0.0.0.0", "::", "10.0.0.5", "node7", "localhost.example", "127.0.0.1.example"]
-)
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.5", "node7", "localhost.example", "127.0.0.1.example"])
 def test_everything_else_is_not(host: str) -> None:
     assert not is_loopback(host)
 

@@ -51,9 +51,7 @@ async def address() -> AsyncIterator[Address]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_every_kind_of_call_carries_the_token_and_what_else_is_asked_for(
-    address: Address, kind: str
-) -> None:
+async def test_every_kind_of_call_carries_the_token_and_what_else_is_asked_for(address: Address, kind: str) -> None:
     target = Target(address=address, token="gf_x", call_metadata=lambda: (("traceparent", "00-1"),))
     async with connect_async(target) as channel:
         method: Any = getattr(channel, kind)(f"/T/{kind}")
@@ -103,9 +101,7 @@ async def test_a_second_server_on_the_port_is_refused(address: Address) -> None:
         ("10.0.0.5", {"is_insecure": True, "ca_file": Path("ca.pem")}, True),
     ],
 )
-def test_plain_text_leaves_this_machine_only_when_told_to(
-    host: str, settings: dict[str, Any], uses_tls: bool
-) -> None:
+def test_plain_text_leaves_this_machine_only_when_told_to(host: str, settings: dict[str, Any], uses_tls: bool) -> None:
     assert Target(address=Address(host), **settings).uses_tls is uses_tls
 
 

@@ -69,9 +69,7 @@ def test_a_token_file_that_others_can_open_is_refused(tmp_path: Path, mode: int)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\xff\xfe", b"gf_x\n", b"x" * 10_000])
-def test_a_file_with_something_else_is_refused_and_its_content_not_shown(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_file_with_something_else_is_refused_and_its_content_not_shown(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "t"
     path.write_bytes(content)
     path.chmod(0o600)

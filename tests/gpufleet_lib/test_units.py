@@ -68,9 +68,7 @@ def test_what_is_no_duration_is_refused_with_the_reason(text: str, why: str) -> 
     with pytest.raises(GpufleetError, match=why) as caught:
         parse_duration(text)
     assert caught.value.reason is Reason.INVALID_ARGUMENT
-    assert caught.value.next_step != Reason.INVALID_ARGUMENT.next_step, (
-        "a better next step than the usual one"
-    )
+    assert caught.value.next_step != Reason.INVALID_ARGUMENT.next_step, "a better next step than the usual one"
 
 
 @pytest.mark.parametrize(
