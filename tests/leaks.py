@@ -46,12 +46,8 @@ class Process:
 def read_process(pid: int) -> Process | None:
     """The process, or None when it is gone."""
     try:
-        name, _, rest = (
-            Path(f"/proc/{pid}/stat").read_text(errors="replace").partition("(")[2].rpartition(")")
-        )
-        command = (
-            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        )
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return None
     fields = rest.split()
