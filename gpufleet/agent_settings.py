@@ -95,13 +95,9 @@ class AgentSettings:
         TEXT,
         default_text="the address that the scheduler sees",
     )
-    labels: tuple[tuple[str, str], ...] = setting(
-        (), "Names by which jobs can choose nodes.", LABELS, reloadable=True
-    )
+    labels: tuple[tuple[str, str], ...] = setting((), "Names by which jobs can choose nodes.", LABELS, reloadable=True)
     log: LogSettings = section(LogSettings, "The agent's own log.")
-    spool: SpoolSettings = section(
-        SpoolSettings, "Output that the scheduler has not confirmed as stored yet."
-    )
+    spool: SpoolSettings = section(SpoolSettings, "Output that the scheduler has not confirmed as stored yet.")
     sampling: SamplingSettings = section(SamplingSettings, "How the node's devices are watched.")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

@@ -33,12 +33,8 @@ VARIABLE_PREFIX = "GPUCTL_"
 class CliSettings:
     """What a flag, a GPUCTL_ variable, ./gpuctl.toml or a context may set for every command."""
 
-    scheduler: Address = setting(
-        Address("127.0.0.1", DEFAULT_PORT), "The scheduler's HOST or HOST:PORT.", ADDRESS
-    )
-    token_file: Path | None = setting(
-        None, "The file with your token.", PATH, default_text="none", private=True
-    )
+    scheduler: Address = setting(Address("127.0.0.1", DEFAULT_PORT), "The scheduler's HOST or HOST:PORT.", ADDRESS)
+    token_file: Path | None = setting(None, "The file with your token.", PATH, default_text="none", private=True)
     ca_file: Path | None = setting(
         None,
         "The authority that signed the scheduler's certificate, PEM.",
@@ -49,9 +45,7 @@ class CliSettings:
     insecure: bool = setting(
         False, "Speak to a scheduler on another machine without encryption.", BOOLEAN, private=True
     )
-    output: str = setting(
-        "table", "How reading commands print.", one_of("table", "wide", "json", "jsonl", "name")
-    )
+    output: str = setting("table", "How reading commands print.", one_of("table", "wide", "json", "jsonl", "name"))
     connection_timeout: timedelta = setting(
         timedelta(seconds=30), "The longest wait for one answer.", DURATION, low=timedelta(milliseconds=100)
     )

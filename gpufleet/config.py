@@ -39,10 +39,7 @@ class Resolved(Generic[S]):
     def rows(self) -> list[tuple[str, str, str]]:
         """Key, value and origin of every setting, as `config show --origin` prints them."""
         described = settings_of(type(self.settings))
-        return [
-            (key, each.show(value_of(self.settings, key)), self.origins[key])
-            for key, each in described.items()
-        ]
+        return [(key, each.show(value_of(self.settings, key)), self.origins[key]) for key, each in described.items()]
 
 
 def load_program(

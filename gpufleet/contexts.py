@@ -43,8 +43,7 @@ def read_contexts(file: Path, problems: list[Problem]) -> Contexts:
         problems.append(Problem(str(file), "contexts", "write each context as a table, [contexts.NAME]"))
         tables = {}
     problems += [
-        Problem(str(file), key, f"there is no such key{did_you_mean(key, ['current', 'contexts'])}")
-        for key in document
+        Problem(str(file), key, f"there is no such key{did_you_mean(key, ['current', 'contexts'])}") for key in document
     ]
     return Contexts(file, current, tables, text)
 
@@ -57,9 +56,7 @@ def context_of_address(raw: object, contexts: Contexts) -> str:
     return next(found, "")
 
 
-def save_context(
-    file: Path, name: str, values: Mapping[str, str | bool | int], *, make_current: bool
-) -> None:
+def save_context(file: Path, name: str, values: Mapping[str, str | bool | int], *, make_current: bool) -> None:
     """Add or replace a context; the other contexts stay, comments in the file do not.
 
     `values` are settings as TOML has them (`{"scheduler": "gpu1:50051", "token_file": "/…"}`). Raises

@@ -25,9 +25,7 @@ GIB = 2**30
 class TlsSettings:
     """The server's certificate; without one it listens on loopback only, unless told to be insecure."""
 
-    cert_file: Path | None = setting(
-        None, "The server's certificate and its chain, PEM.", PATH, default_text="no TLS"
-    )
+    cert_file: Path | None = setting(None, "The server's certificate and its chain, PEM.", PATH, default_text="no TLS")
     key_file: Path | None = setting(
         None, "The private key of the certificate, PEM, of mode 0600.", PATH, default_text="no TLS"
     )
@@ -37,9 +35,7 @@ class TlsSettings:
 class NodeSettings:
     """When a silent node is suspected, counted as lost, and its jobs are given to others."""
 
-    heartbeat: timedelta = setting(
-        2 * SECOND, "How often an agent reports.", DURATION, low=SECOND / 10, high=MINUTE
-    )
+    heartbeat: timedelta = setting(2 * SECOND, "How often an agent reports.", DURATION, low=SECOND / 10, high=MINUTE)
     missed_heartbeats_max: int = setting(
         3, "After so many missed reports a node gets no new work.", INTEGER, low=1, high=100, reloadable=True
     )
@@ -134,9 +130,7 @@ class SchedulerSettings:
     host: str = setting(
         "127.0.0.1", "Where to listen; 0.0.0.0 is every network, and needs [tls] or insecure = true.", TEXT
     )
-    port: int = setting(
-        DEFAULT_PORT, "The port to listen on; 0 takes any free one.", INTEGER, low=0, high=65535
-    )
+    port: int = setting(DEFAULT_PORT, "The port to listen on; 0 takes any free one.", INTEGER, low=0, high=65535)
     data: Path = computed_setting(
         lambda: state_dir("scheduler"),
         "The folder of the database, tokens, output and logs.",
@@ -162,9 +156,7 @@ class SchedulerSettings:
         NodeSettings, "When a silent node is suspected, lost, and its jobs are started elsewhere."
     )
     output: OutputSettings = section(OutputSettings, "What is kept of the jobs' output.")
-    limits: LimitSettings = section(
-        LimitSettings, "Bounds that keep one user or one bug from taking everything."
-    )
+    limits: LimitSettings = section(LimitSettings, "Bounds that keep one user or one bug from taking everything.")
     placement: PlacementSettings = section(PlacementSettings, "How devices are chosen among those that fit.")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

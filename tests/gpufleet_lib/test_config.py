@@ -139,9 +139,7 @@ def test_a_wrong_value_is_an_error_even_where_a_flag_covers_it(tmp_path: Path) -
 def test_a_named_file_must_exist_and_another_need_not(tmp_path: Path) -> None:
     missing = tmp_path / "no.toml"
     with pytest.raises(GpufleetError, match="cannot be read: No such file") as caught:
-        load_program(
-            SchedulerSettings, "scheduler", flags={}, environment={}, file=missing, file_is_named=True
-        )
+        load_program(SchedulerSettings, "scheduler", flags={}, environment={}, file=missing, file_is_named=True)
     assert caught.value.reason is Reason.FILE_NOT_FOUND
     load_program(SchedulerSettings, "scheduler", flags={}, environment={}, file=missing, file_is_named=False)
 
@@ -210,9 +208,7 @@ def test_a_template_changes_nothing_and_uncommented_says_the_defaults(tmp_path: 
     assert problems(tmp_path, text, cls) == []
     uncommented = re.sub(r"(?m)^#(?=\w+ = )", "", text)
     assert problems(tmp_path, uncommented, cls) == []
-    resolved = load_program(
-        cls, program, flags={}, environment={}, file=tmp_path / "x.toml", file_is_named=True
-    )
+    resolved = load_program(cls, program, flags={}, environment={}, file=tmp_path / "x.toml", file_is_named=True)
     assert resolved.settings == cls()
     told = {key for key, each in settings_of(cls).items() if each.default() is not None}
     assert {key for key, origin in resolved.origins.items() if origin != "default"} == told
