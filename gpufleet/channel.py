@@ -18,17 +18,10 @@ import grpc.aio
 
 from gpufleet.addresses import Address, is_loopback
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.limits import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
 
 Metadata = tuple[tuple[str, str], ...]
 Options = tuple[tuple[str, int | str], ...]
-
-MESSAGE_BYTES_MAX = 16_000_000
-"""The longest message that is sent or taken. Well above the longest argv and environment that Linux starts
-(a few MB), so that those are refused with their field's name; far below what a bug could fill memory
-with."""
-
-METADATA_BYTES_MAX = 64_000
-"""The longest headers; a refused call's rich status travels in them."""
 
 KEEPALIVE_MS = 20_000
 """An idle connection with a call on it is probed this often, so that a vanished peer is noticed."""
@@ -108,11 +101,11 @@ def client_options() -> Options:
     )
 
 
-def server_options() -> Options:
+def server_options(message_bytes_max: int = MESSAGE_BYTES_MAX) -> Options:
     """Limits and habits of a server."""
     return (
-        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_send_message_length", message_bytes_max),
+        ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS_MAX),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from .durable import Durable
 from .events import (
+    ClockAdvanced,
     Event,
     InventoryReported,
     NodeAnnounced,
@@ -24,6 +25,7 @@ from .events import (
 )
 from .ids import DeviceUuid, NodeName, RankKey
 from .jobs import Attempt, EndedAttempt, OutputStream, Rank, RankExit
+from .limits import Limits
 from .nodes import DeviceSample, Reach
 from .records import AttemptEnded, AttemptVoided, JobFinished, NodeForgotten, NodeRegistered, Record
 from .units import SECOND, Instant, Span, after
@@ -72,7 +74,7 @@ class Live:
         return all(synced.get(end.stream, 0) >= end.end_offset for end in exit_.output_ends)
 
 
-def observe(live: Live, durable: Durable, event: Event) -> None:
+def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
     """Take note of what an event says about the world."""
     match event:
         case SchedulerStarted(at=at):
@@ -82,6 +84,8 @@ def observe(live: Live, durable: Durable, event: Event) -> None:
                 node.heard_at = after(node.heard_at, gap)
         case NodeAnnounced(name=name, at=at):
             live.node(name, at)
+        case ClockAdvanced(at=at):
+            _age(live, limits, at)
         case InventoryReported():
             _observe_inventory(live, durable, event)
         case NodeBeat(node=name, at=at, incarnation=incarnation, samples=samples):
@@ -96,11 +100,12 @@ def observe(live: Live, durable: Durable, event: Event) -> None:
                 gone.is_connected = False
         case RankExited(node=name, key=key, exit=exit_):
             _end_lingering(live, name, key)
-            live.exits[key] = exit_
+            if key in durable.hold(name).ranks:
+                live.exits[key] = exit_
         case RankRefused(node=name, key=key):
             _end_lingering(live, name, key)
             _leave_out(live, durable, event)
-        case OutputSynced(key=key, ends=ends):
+        case OutputSynced(key=key, ends=ends) if key.job in durable.jobs:
             synced = live.synced.setdefault(key, {})
             for end in ends:
                 synced[end.stream] = max(synced.get(end.stream, 0), end.end_offset)
@@ -124,6 +129,17 @@ def follow(live: Live, record: Record) -> None:
             live.nodes.pop(name, None)
         case _:
             pass
+
+
+def _age(live: Live, limits: Limits, at: Instant) -> None:
+    """A silent node becomes SUSPECT; what was left out for a moment is left in again."""
+    silence = limits.heartbeat_interval * limits.missed_heartbeats
+    for node in live.nodes.values():
+        if node.heard_at + silence <= at:
+            node.reach = Reach.SUSPECT
+        if node.left_out_until <= at:
+            node.left_out_until = Instant(0)
+        node.devices_left_out = {uuid: until for uuid, until in node.devices_left_out.items() if until > at}
 
 
 def _observe_inventory(live: Live, durable: Durable, event: InventoryReported) -> None:
