@@ -1,1 +1,12 @@
-"""."""
+"""What the agent and the keeper of a node decide, as values: no clock, no file, no process.
+
+Read `attempt.py` first: what the keeper must do next with one running attempt. Then `fence.py` (how long a
+node may go on without its scheduler), `ending.py` (when an attempt is over), `offsets.py` (which spooled
+bytes may be sent, kept, deleted), `adoption.py` (what a launch, a verdict or an old record means for what
+the node already holds) and `launch.py` (a launch and what is wrong with it). `outcome.py` holds the values
+they share.
+
+Time is an integer count of microseconds of CLOCK_BOOTTIME, given by the caller. This package imports the
+standard library and itself only, and no clock, randomness, operating system or logging: the simulator runs
+it as it is.
+"""

@@ -1,0 +1,109 @@
+"""A launch, and what is wrong with it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from .attempt import Limits, fence_deadline_of
+from .fence import FENCE_US_MIN
+from .offsets import SPOOL_BYTES, SPOOL_BYTES_MIN
+from .outcome import AttemptKey
+
+NOTE_CHARS_MAX = 8192
+"""The agent's own words about an attempt are kept with it, up to this length."""
+
+TIME_US_MAX = 10 * 365 * 86_400 * 1_000_000
+"""No limit is longer than ten years; what is longer is a mistake of units."""
+
+RLIMITS = frozenset({"CORE", "NOFILE", "AS", "FSIZE", "MEMLOCK", "STACK"})
+"""The resource limits a launch may set, by the names of getrlimit(2) without the prefix."""
+
+
+class RefusalReason(StrEnum):
+    """Why a keeper did not do what it was asked; nothing has changed."""
+
+    BAD_REQUEST = "BAD_REQUEST"
+    CWD_MISSING = "CWD_MISSING"
+    ARGV_TOO_LONG = "ARGV_TOO_LONG"
+    FENCED = "FENCED"
+    CLAIMED_ELSEWHERE = "CLAIMED_ELSEWHERE"
+    TOO_MANY_ATTEMPTS = "TOO_MANY_ATTEMPTS"
+    SPOOL_UNAVAILABLE = "SPOOL_UNAVAILABLE"
+    SPAWN_FAILED = "SPAWN_FAILED"
+    RETIRED = "RETIRED"
+    SHUTTING_DOWN = "SHUTTING_DOWN"
+    UNKNOWN_ATTEMPT = "UNKNOWN_ATTEMPT"
+    NOT_RUNNING = "NOT_RUNNING"
+    STILL_RUNNING = "STILL_RUNNING"
+    ATTEMPTS_RUNNING = "ATTEMPTS_RUNNING"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A keeper's no: a stable reason, and a sentence that names the field and the cause."""
+
+    reason: RefusalReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Run this command. Argv and environment are complete: nothing is added but GPUFLEET_ATTEMPT_KEY.
+
+    `heartbeat_sent_us`: CLOCK_BOOTTIME at which the newest acknowledged heartbeat was sent; the fence counts
+    from it. `rlimits`: soft and hard value by name (see RLIMITS), -1 for unlimited.
+    """
+
+    key: AttemptKey
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    heartbeat_sent_us: int
+    limits: Limits = field(default_factory=Limits)
+    spool_bytes: int = SPOOL_BYTES
+    rlimits: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
+
+
+def refusal_of_launch(launch: Launch, now_us: int) -> Refusal | None:
+    """Answer what is wrong with a launch as far as the launch alone tells; None: nothing."""
+    for problem in (_problem_of_command(launch), _problem_of_limits(launch)):
+        if problem is not None:
+            return Refusal(RefusalReason.BAD_REQUEST, problem)
+    if launch.heartbeat_sent_us > now_us:
+        return Refusal(RefusalReason.BAD_REQUEST, "heartbeat_sent_us lies in the future")
+    deadline_us = fence_deadline_of(launch.limits, launch.heartbeat_sent_us)
+    if deadline_us is not None and now_us >= deadline_us:
+        return Refusal(RefusalReason.FENCED, "the fence has passed: no heartbeat was acknowledged lately")
+    return None
+
+
+def _problem_of_command(launch: Launch) -> str | None:
+    if not launch.argv or not launch.argv[0]:
+        return "argv is empty: name a command"
+    if any("\0" in word for word in launch.argv):
+        return "argv contains a NUL character"
+    for name, value in launch.env.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            return f"env {name[:80]!r}: a name must not be empty or contain '='; neither may contain NUL"
+    if not launch.cwd.startswith("/") or "\0" in launch.cwd:
+        return f"cwd {launch.cwd[:200]!r} is not an absolute path"
+    if len(launch.note) > NOTE_CHARS_MAX:
+        return f"note has {len(launch.note)} characters, at most {NOTE_CHARS_MAX} are kept"
+    return None
+
+
+def _problem_of_limits(launch: Launch) -> str | None:
+    limits = launch.limits
+    if not 0 <= limits.grace_us <= TIME_US_MAX:
+        return f"limits.grace_us {limits.grace_us} is not within 0 and {TIME_US_MAX}"
+    if limits.time_limit_us is not None and not 1 <= limits.time_limit_us <= TIME_US_MAX:
+        return f"limits.time_limit_us {limits.time_limit_us} is not within 1 and {TIME_US_MAX}"
+    if limits.fence_us is not None and not FENCE_US_MIN <= limits.fence_us <= TIME_US_MAX:
+        return f"limits.fence_us {limits.fence_us} is not within {FENCE_US_MIN} and {TIME_US_MAX}"
+    if launch.spool_bytes < SPOOL_BYTES_MIN:
+        return f"spool_bytes {launch.spool_bytes} is less than {SPOOL_BYTES_MIN}"
+    for name, value in launch.rlimits.items():
+        if name not in RLIMITS or value < -1:
+            return f"rlimits {name[:80]!r}={value}: known are {', '.join(sorted(RLIMITS))}, values from -1"
+    return None

@@ -1,0 +1,134 @@
+"""What an agent does about attempts whose keeper is gone: kill what is left of them, then say what is known.
+
+That a keeper is gone, its lock tells. A child that was being started holds that lock too until it runs its
+command; so whoever has the lock sees every process the keeper started, with its key in its environment.
+"""
+
+import os
+import select
+import shutil
+import signal
+import time
+from collections.abc import Collection
+from dataclasses import replace
+
+from ..core.adoption import RecordFate, fate_of_record, loss_of
+from ..core.outcome import AttemptEnd, AttemptView, Offsets
+from ..spool.layout import ends_on_disk
+from . import records
+from .linux import boot_id
+from .processes import Process, all_processes, environment_of, look_at
+from .records import Record
+from .spawn import KEY_VARIABLE, key_value
+from .state_dir import StateDir
+
+KILL_ROUND_S = 1.0
+"""How long a round waits for what it killed before it looks again."""
+
+CLEAN_LOOKS = 2
+"""A process may fork while it is looked for; only this many looks in a row that find nobody count."""
+
+
+class StillAlive(Exception):
+    """Processes outlive SIGKILL (a stuck driver, another account's); ask again later."""
+
+    def __init__(self, pids: Collection[int]) -> None:
+        super().__init__(f"processes {sorted(pids)} of attempts without a keeper do not die")
+        self.pids = frozenset(pids)
+
+
+def settle(state: StateDir, living: Collection[str], timeout_s: float) -> tuple[AttemptView, ...]:
+    """Kill and wait for all of keepers not among `living`; answer those attempts, as ended or lost.
+
+    Blocks up to `timeout_s`. Raises StillAlive when some process does not die; nothing is answered or
+    written then.
+    """
+    this_boot = boot_id()
+    orphans = [record for record in records.all_records(state) if record.keeper_id not in living]
+    fates = {
+        record.key: fate_of_record(
+            keeper_is_alive=False, is_this_boot=record.boot_id == this_boot, has_end=record.end is not None
+        )
+        for record in orphans
+    }
+    _end_processes([r for r in orphans if fates[r.key] is RecordFate.KILL], timeout_s)
+    settled = [_settled(state, record, fates[record.key]) for record in orphans]
+    for keeper_id in state.keeper_ids():
+        if keeper_id not in living:
+            shutil.rmtree(state.keeper(keeper_id), ignore_errors=True)
+    return tuple(records.view_of(record, records.phase_of(record), state) for record in settled)
+
+
+def _settled(state: StateDir, record: Record, fate: RecordFate) -> Record:
+    """Write the unknown end of an attempt down, so that it is found out once."""
+    loss = loss_of(fate)
+    if loss is None or (record.end is not None and record.end.loss is not None):
+        return record
+    # After a reboot nobody knows which of the spooled bytes had reached the disk.
+    ends = ends_on_disk(state.attempt(record.key)) if fate is RecordFate.KILL else Offsets()
+    end = AttemptEnd(status=None, output_ends=ends, started_us=record.started_us, loss=loss)
+    records.append(state.attempt(record.key), records.ended_line(end))
+    return replace(record, end=end)
+
+
+def _end_processes(victims: list[Record], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    clean_looks = 0
+    while victims and clean_looks < CLEAN_LOOKS:
+        found = _processes_of(victims)
+        clean_looks = 0 if found else clean_looks + 1
+        if not found:
+            continue
+        _kill_and_wait(found, min(KILL_ROUND_S, max(0.0, deadline - time.monotonic())))
+        if time.monotonic() >= deadline and (left := _processes_of(victims)):
+            raise StillAlive([process.pid for process in left])
+
+
+def _processes_of(victims: list[Record]) -> list[Process]:
+    """Find every process of these attempts: by session and group of a recorded leader, or by its key."""
+    leaders = {r.pid: r.start_ticks for r in victims if r.pid is not None and r.start_ticks is not None}
+    for pid, start_ticks in tuple(leaders.items()):
+        now = look_at(pid)
+        if now is not None and now.start_ticks != start_ticks:
+            del leaders[pid]  # the pid names another process by now, so the group is long empty
+    keys = {os.fsencode(key_value(record.keeper_id, record.key)) for record in victims}
+    return [
+        process for process in all_processes() if not process.is_dead and _belongs(process, leaders, keys)
+    ]
+
+
+def _belongs(process: Process, leaders: dict[int, int], keys: Collection[bytes]) -> bool:
+    since_ticks = leaders.get(process.session_id) or leaders.get(process.group_id)
+    if since_ticks is not None and process.start_ticks >= since_ticks:
+        return True
+    return environment_of(process.pid).get(os.fsencode(KEY_VARIABLE)) in keys
+
+
+def _kill_and_wait(found: list[Process], timeout_s: float) -> None:
+    poll = select.poll()
+    pidfds: list[int] = []
+    for process in found:
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            continue
+        pidfds.append(pidfd)
+        # The descriptor is of whoever has the pid now: make sure that this is still the one that was found.
+        now = look_at(process.pid)
+        if now is not None and now.start_ticks == process.start_ticks:
+            try:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+            poll.register(pidfd, select.POLLIN)
+    _wait_for(poll, len(pidfds), timeout_s)
+    for pidfd in pidfds:
+        os.close(pidfd)
+
+
+def _wait_for(poll: select.poll, count: int, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while count > 0 and (left_s := deadline - time.monotonic()) > 0:
+        for pidfd, _ in poll.poll(left_s * 1000):
+            poll.unregister(pidfd)
+            count -= 1

@@ -1,0 +1,224 @@
+"""The keeper itself: its attempts, what happens to them, and when it leaves."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from ..core.adoption import LaunchDecision, decide_launch
+from ..core.launch import Launch, Refusal, RefusalReason, refusal_of_launch
+from ..core.offsets import CHUNK_BYTES
+from ..core.outcome import AttemptKey, AttemptView, Offsets, StopCause
+from ..spool import SpoolWriter
+from . import records, reports
+from .linux import boot_id, boottime_us
+from .reactor import Reactor
+from .spawn import NotRun, Spawner, key_value, missing_cwd
+from .state_dir import StateDir
+from .strays import Strays
+from .supervised import Supervised
+from .tombstones import Tombstones
+from .values import Json, to_json
+
+ATTEMPTS_MAX = 10_000
+"""Attempts of one keeper that run, or have ended and are not forgotten."""
+
+
+class Keeper:
+    """Launches, watches, limits and ends the attempts of one node.
+
+    `send` speaks to the agent, if one listens; `release_active_lock` lets another keeper take the launches.
+    """
+
+    def __init__(
+        self, state: StateDir, keeper_id: str, reactor: Reactor, release_active_lock: Callable[[], None]
+    ) -> None:
+        self.keeper_id = keeper_id
+        self.boot_id = boot_id()
+        self.reactor = reactor
+        self.send: Callable[[Json], None] = lambda message: None
+        self.reports = reports.Reports(lambda report: self.send(report))
+        self._state = state
+        self._release_active_lock = release_active_lock
+        self._attempts: dict[AttemptKey, Supervised] = {}
+        self._leaders: dict[int, Supervised] = {}
+        self._strays = Strays(keeper_id)
+        self._spawner = Spawner()
+        self._tombstones = Tombstones(state)
+        self._buffer = bytearray(CHUNK_BYTES)
+        self._refusing: RefusalReason | None = None
+        self._newest_heartbeat_us = 0
+        reactor.call_on_signal(signal.SIGCHLD, self._reap)
+        reactor.call_on_signal(signal.SIGTERM, self._terminated)
+
+    # --- what an agent asks
+
+    @property
+    def is_retired(self) -> bool:
+        """Say whether it takes no more launches."""
+        return self._refusing is not None
+
+    def known(self, key: AttemptKey) -> AttemptView | None:
+        """Look among its own attempts, then among what this or another keeper has written down."""
+        attempt = self._attempts.get(key)
+        return attempt.view() if attempt is not None else records.view_on_disk(self._state, key)
+
+    def launch(self, launch: Launch) -> AttemptView | Refusal:
+        """Start an attempt that this node has never seen; one that it has seen is answered, not started."""
+        known = self.known(launch.key)
+        if known is not None and decide_launch(known.phase) is LaunchDecision.ANSWER:
+            return known
+        refusal = self._refusal_of(launch)
+        if refusal is not None:
+            return refusal
+        record = records.Record(
+            key=launch.key, keeper_id=self.keeper_id, boot_id=self.boot_id, note=launch.note
+        )
+        staging = self._state.keeper(self.keeper_id) / "launching"
+        try:
+            directory = records.claim(self._state, staging, record)
+        except OSError as error:
+            return Refusal(RefusalReason.SPOOL_UNAVAILABLE, f"{self._state.root}: {error.strerror}")
+        if directory is None:
+            return Refusal(RefusalReason.CLAIMED_ELSEWHERE, f"{launch.key} has a directory and no record")
+        return self._start(launch, directory)
+
+    def attempt(self, key: AttemptKey) -> Supervised | None:
+        """Answer an attempt of its own that is not forgotten."""
+        return self._attempts.get(key)
+
+    def views(self, after: AttemptKey | None, count_max: int) -> tuple[list[AttemptView], bool]:
+        """Answer the next attempts in the order of their keys, and whether there are more."""
+        keys = sorted(key for key in self._attempts if after is None or key > after)
+        return [self._attempts[key].view() for key in keys[:count_max]], len(keys) > count_max
+
+    def forget(self, key: AttemptKey) -> Refusal | None:
+        """Drop an ended attempt and its spool; its tombstone stays. An unknown one is forgotten already."""
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            return None
+        if attempt.end is None:
+            return Refusal(RefusalReason.STILL_RUNNING, f"{key} has not ended: stop it first")
+        try:
+            records.bury(self._state, key)
+        except OSError as error:
+            return Refusal(RefusalReason.SPOOL_UNAVAILABLE, f"{self._state.root}: {error.strerror}")
+        attempt.forgotten()
+        del self._attempts[key]
+        self.reports.forget(key)
+        self._tombstones.add(str(key))
+        self._room_was_made()
+        self._leave_if_done()
+        return None
+
+    def heartbeat_acknowledged(self, sent_us: int) -> None:
+        """Move the fence of every attempt that has one."""
+        self._newest_heartbeat_us = max(self._newest_heartbeat_us, sent_us)
+        for attempt in self._attempts.values():
+            attempt.heartbeat_acknowledged(sent_us)
+
+    def output_synced(self, attempt: Supervised, synced: Offsets) -> None:
+        """Delete what the scheduler has on its disk."""
+        if attempt.synced(synced):
+            self._room_was_made()
+
+    def retire(self) -> None:
+        """Take no more launches, let another keeper do so, and leave with the last attempt."""
+        if self._refusing is None:
+            self._refusing = RefusalReason.RETIRED
+            self._release_active_lock()
+        self._leave_if_done()
+
+    def stop_all(self, grace_us: int | None) -> int:
+        """Stop all by the grace rule, and leave when it is dead. Ends nobody took stay written down."""
+        self._refusing = RefusalReason.SHUTTING_DOWN
+        running = self._not_ended()
+        for attempt in running:
+            attempt.stop(StopCause.SHUTDOWN, grace_us)
+        self._leave_if_done()
+        return len(running)
+
+    def running_count(self) -> int:
+        """Count the attempts that have not ended."""
+        return len(self._not_ended())
+
+    # --- what an attempt needs (Household)
+
+    def strays_of(self, attempt: Supervised) -> list[int]:
+        """List its descendants outside of its group."""
+        return self._strays.of(attempt, self._not_ended())
+
+    def fullness_changed(self, attempt: Supervised) -> None:
+        """Report that its output waits for room, or goes on."""
+        self.reports.add(attempt.key, reports.SPOOL, {"full": attempt.full})
+
+    def has_ended(self, attempt: Supervised) -> None:
+        """Report its end."""
+        self.reports.add(attempt.key, reports.ENDED, {"end": to_json(attempt.end)})
+        self.reactor.call_after_turn(self._leave_if_done)
+
+    # --- processes
+
+    def _terminated(self) -> None:
+        """SIGTERM: the machine goes down, or an operator asks."""
+        self.stop_all(None)
+
+    def _start(self, launch: Launch, directory: Path) -> AttemptView | Refusal:
+        spawned = self._spawner.spawn(launch, key_value(self.keeper_id, launch.key))
+        if isinstance(spawned, Refusal):
+            shutil.rmtree(directory, ignore_errors=True)
+            return spawned
+        writer = SpoolWriter(directory, launch.spool_bytes, self._buffer)
+        attempt = Supervised(self, launch, directory, self.keeper_id, writer)
+        self._attempts[launch.key] = attempt
+        if isinstance(spawned, NotRun):
+            attempt.not_run(spawned)
+            return attempt.view()
+        self._leaders[spawned.pid] = attempt
+        attempt.started(spawned)
+        attempt.heartbeat_acknowledged(self._newest_heartbeat_us)
+        view = attempt.view()
+        self.reports.add(launch.key, reports.STARTED, {"pid": view.pid, "started_us": view.started_us})
+        return view
+
+    def _refusal_of(self, launch: Launch) -> Refusal | None:
+        if self._refusing is not None:
+            return Refusal(self._refusing, "this keeper takes no more launches")
+        if len(self._attempts) >= ATTEMPTS_MAX:
+            return Refusal(RefusalReason.TOO_MANY_ATTEMPTS, f"{ATTEMPTS_MAX} attempts are not forgotten yet")
+        return refusal_of_launch(launch, boottime_us()) or missing_cwd(launch)
+
+    def _reap(self) -> None:
+        """Take in every child that has exited. A leader's group is killed while its pid is still its own."""
+        while True:
+            try:
+                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                break
+            if seen is None:
+                break
+            attempt = self._leaders.pop(seen.si_pid, None)
+            if attempt is not None:
+                attempt.leader_exited()
+            _, status, usage = os.wait4(seen.si_pid, 0)
+            self._strays.reaped(seen.si_pid)
+            if attempt is not None:
+                cpu_us = int((usage.ru_utime + usage.ru_stime) * 1_000_000)
+                attempt.leader_reaped(status, cpu_us, usage.ru_maxrss * 1024)
+        for attempt in self._not_ended():
+            attempt.reconsider()
+
+    def _not_ended(self) -> list[Supervised]:
+        return [attempt for attempt in self._attempts.values() if attempt.end is None]
+
+    def _room_was_made(self) -> None:
+        for attempt in self._not_ended():
+            if attempt.full is not None:
+                attempt.read_on()
+
+    def _leave_if_done(self) -> None:
+        if self._refusing is RefusalReason.RETIRED and not self._attempts:
+            self.reactor.stop()
+        if self._refusing is RefusalReason.SHUTTING_DOWN and not self._not_ended():
+            self.reactor.stop()

@@ -1,0 +1,67 @@
+"""What the keeper needs of Linux and Python lacks: a timer that counts suspended time, and subreaping."""
+
+import contextlib
+import ctypes
+import os
+import time
+from pathlib import Path
+
+_TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+_TFD_TIMER_ABSTIME = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = (("interval", _Timespec), ("value", _Timespec))
+
+
+def boottime_us() -> int:
+    """Answer CLOCK_BOOTTIME in microseconds: monotonic, counts suspended time, the same for every process."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+def boot_id() -> str:
+    """Answer the id of this boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def become_subreaper() -> None:
+    """Let orphaned descendants become children of this process instead of init's."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise _last_error("prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+class BoottimeTimer:
+    """A file descriptor that becomes readable at an instant of CLOCK_BOOTTIME, also right after a suspend."""
+
+    def __init__(self) -> None:
+        self.fd = int(_libc.timerfd_create(time.CLOCK_BOOTTIME, _TFD_FLAGS))
+        if self.fd < 0:
+            raise _last_error("timerfd_create")
+
+    def arm(self, at_us: int | None) -> None:
+        """Become readable at this instant, or at once when it has passed; None: never."""
+        value = _Timespec() if at_us is None else _Timespec(*divmod(max(at_us, 1) * 1000, 1_000_000_000))
+        spec = _Itimerspec(_Timespec(), value)
+        if _libc.timerfd_settime(self.fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None) != 0:
+            raise _last_error("timerfd_settime")
+
+    def clear(self) -> None:
+        """Take the readiness back."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 8)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self.fd)
+
+
+def _last_error(call: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{call}: {os.strerror(number)}")

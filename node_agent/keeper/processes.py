@@ -1,0 +1,115 @@
+"""What /proc says about processes. A process that is gone, or not ours to see, is simply not answered."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ENVIRON_BYTES_MAX = 4 * 1024 * 1024
+"""Linux lets nobody start a program with a larger environment than about this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process at the moment it was looked at; pid and start ticks together name it for this boot."""
+
+    pid: int
+    state: str
+    parent_pid: int
+    group_id: int
+    session_id: int
+    start_ticks: int
+
+    @property
+    def is_dead(self) -> bool:
+        """Say whether it only waits to be reaped."""
+        return self.state in "ZX"
+
+
+def look_at(pid: int) -> Process | None:
+    """Read one process's facts; None when there is no such process."""
+    try:
+        text = _read(f"/proc/{pid}/stat", 4096)
+    except OSError:
+        return None
+    # The command's name stands in parentheses and may contain anything, also parentheses.
+    fields = text[text.rfind(b")") + 2 :].split()
+    return Process(
+        pid=pid,
+        state=fields[0].decode("ascii"),
+        parent_pid=int(fields[1]),
+        group_id=int(fields[2]),
+        session_id=int(fields[3]),
+        start_ticks=int(fields[19]),
+    )
+
+
+def all_processes() -> Iterator[Process]:
+    """Look at every process of the machine (of the container)."""
+    with os.scandir("/proc") as entries:
+        pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
+    for pid in pids:
+        if (process := look_at(pid)) is not None:
+            yield process
+
+
+def children() -> list[int]:
+    """List the children of this single-threaded process, zombies included."""
+    pid = os.getpid()
+    try:
+        return [int(word) for word in Path(f"/proc/self/task/{pid}/children").read_bytes().split()]
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [process.pid for process in all_processes() if process.parent_pid == pid]
+
+
+def environment_of(pid: int) -> dict[bytes, bytes]:
+    """Read the environment a process was started with; empty when that cannot be seen."""
+    try:
+        data = _read(f"/proc/{pid}/environ", ENVIRON_BYTES_MAX)
+    except OSError:
+        return {}
+    return dict(entry.split(b"=", 1) for entry in data.split(b"\0") if b"=" in entry)
+
+
+def holds_pipe(pid: int, pipe_ids: frozenset[str]) -> bool:
+    """Say whether a process has one of these pipes open; ids as `pipe_id` answers them."""
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as entries:
+            return any(_link(Path(entry.path)) in pipe_ids for entry in entries)
+    except OSError:
+        return False
+
+
+def pipe_id(fd: int) -> str:
+    """Name the pipe behind a descriptor as /proc does."""
+    return f"pipe:[{os.fstat(fd).st_ino}]"
+
+
+def group_exists(group_id: int) -> bool:
+    """Say whether any process, a zombie included, is still in this group."""
+    try:
+        os.killpg(group_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _read(path: str, bytes_max: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        pieces: list[bytes] = []
+        while bytes_max > 0 and (piece := os.read(fd, min(bytes_max, 65536))):
+            pieces.append(piece)
+            bytes_max -= len(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(fd)
+
+
+def _link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""

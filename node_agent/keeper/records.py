@@ -1,0 +1,161 @@
+"""What is written down about an attempt, at once: a file of JSON lines in its directory.
+
+    1  before anything is started: key, keeper, boot        (a keeper killed now leaves evidence, and the
+    2  when the process runs: pid, start ticks               process carries its key in its environment)
+    3  when it has ended: the end
+
+The directory appears with line 1 already in it, and a second one of that name cannot: this is what makes a
+launch happen once, whichever keeper is asked. A record must survive the keeper, not the machine, so nothing
+waits for the disk: after a reboot no attempt runs, and the new boot id alone ends them all.
+"""
+
+import errno
+import json
+import os
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..core.outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView, Offsets
+from .state_dir import StateDir
+from .values import Json, end_from, to_json
+
+_RECORD = "record"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One attempt as written down; the pid is None between the lines 1 and 2."""
+
+    key: AttemptKey
+    keeper_id: str
+    boot_id: str
+    note: str
+    pid: int | None = None
+    start_ticks: int | None = None
+    started_us: int | None = None
+    end: AttemptEnd | None = None
+
+
+def claim(state: StateDir, staging: Path, record: Record) -> Path | None:
+    """Make the attempt's directory with line 1 in it; None when there is one. OSError when it cannot be.
+
+    `staging` is a directory of the caller's own on the same file system; it may hold an earlier failure.
+    """
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(mode=0o700)
+    first = {"key": str(record.key), "keeper_id": record.keeper_id, "boot_id": record.boot_id}
+    first["note"] = record.note
+    append(staging, first)
+    directory = state.attempt(record.key)
+    try:
+        staging.rename(directory)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            return None
+        raise
+    return directory
+
+
+def started_line(*, pid: int, start_ticks: int, started_us: int) -> Json:
+    """Answer line 2."""
+    return {"pid": pid, "start_ticks": start_ticks, "started_us": started_us}
+
+
+def ended_line(end: AttemptEnd) -> Json:
+    """Answer line 3."""
+    return {"end": to_json(end)}
+
+
+def append(directory: Path, line: Json) -> None:
+    """Write one line down; on an OSError (a full disk) nothing of it is there."""
+    fd = os.open(directory / _RECORD, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        before = os.fstat(fd).st_size
+        data = json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
+        if os.write(fd, data) != len(data):
+            os.ftruncate(fd, before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(fd)
+
+
+def read(directory: Path) -> Record | None:
+    """Read an attempt's record; None when its directory holds none (it is being forgotten)."""
+    return _read_file(directory / _RECORD)
+
+
+def bury(state: StateDir, key: AttemptKey) -> None:
+    """Forget an attempt: its spool is deleted, its record becomes its tombstone."""
+    directory = state.attempt(key)
+    for path in directory.iterdir():
+        if path.name != _RECORD:
+            path.unlink()
+    (directory / _RECORD).rename(state.tombstone(key))
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def all_records(state: StateDir) -> list[Record]:
+    """Read every record of attempts that are not forgotten; an interrupted forgetting is finished."""
+    found: list[Record] = []
+    for directory in state.attempts.iterdir():
+        record = read(directory)
+        if record is None:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            found.append(record)
+    return found
+
+
+def view_on_disk(state: StateDir, key: AttemptKey) -> AttemptView | None:
+    """Answer what is written down about an attempt, by whichever keeper; None: it was never here."""
+    buried = _read_file(state.tombstone(key))
+    if buried is not None:
+        return view_of(buried, AttemptPhase.FORGOTTEN, state)
+    record = read(state.attempt(key))
+    return None if record is None else view_of(record, phase_of(record), state)
+
+
+def phase_of(record: Record) -> AttemptPhase:
+    """Answer where an attempt stands as far as its record tells."""
+    if record.end is None:
+        return AttemptPhase.RUNNING
+    return AttemptPhase.ENDED if record.end.loss is None else AttemptPhase.LOST
+
+
+def view_of(record: Record, phase: AttemptPhase, state: StateDir) -> AttemptView:
+    """Answer an attempt as its record shows it; its offsets are those of its end."""
+    ends = record.end.output_ends if record.end is not None else Offsets()
+    return AttemptView(
+        key=record.key,
+        phase=phase,
+        keeper_id=record.keeper_id,
+        directory=str(state.attempt(record.key)),
+        pid=record.pid,
+        started_us=record.started_us,
+        stop_cause=record.end.stop_cause if record.end is not None else None,
+        output_ends=ends,
+        note=record.note,
+        end=record.end,
+    )
+
+
+def _read_file(path: Path) -> Record | None:
+    try:
+        lines = path.read_bytes().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    first = json.loads(lines[0])
+    record = Record(
+        key=AttemptKey.parse(first["key"]),
+        keeper_id=first["keeper_id"],
+        boot_id=first["boot_id"],
+        note=first["note"],
+    )
+    for line in lines[1:]:
+        data = json.loads(line)
+        if "end" in data:
+            record = replace(record, end=end_from(data["end"]))
+        else:
+            record = replace(record, **started_line(**data))
+    return record

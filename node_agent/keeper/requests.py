@@ -1,0 +1,166 @@
+"""What an agent may ask of a keeper, as JSON objects `{"id": n, "do": name, ...}`.
+
+The answer repeats the id as `re`. What is refused is answered `{"refused": {"reason", "detail"}}` and has
+changed nothing. Without being asked the keeper sends reports (`reports.py`) and, before it hangs up,
+`{"bye": why}`.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from ..core.launch import Refusal, RefusalReason
+from ..core.outcome import AttemptKey, Offsets, StopCause
+from .keeper import Keeper
+from .linux import boottime_us
+from .supervised import Supervised
+from .values import Json, launch_from, offsets_from, to_json
+
+INVENTORY_PAGE = 100
+"""Even with the longest notes so many fit in one message."""
+
+_DONE: Json = {}
+
+
+class Requests:
+    """Answers requests; None is an answer that comes later. `send` speaks to the agent that is there then."""
+
+    def __init__(self, keeper: Keeper, build: str, send: Callable[[Json], None]) -> None:
+        self._keeper = keeper
+        self._build = build
+        self._send = send
+        self._handlers: dict[str, Callable[[Json], Json | None]] = {
+            "launch": self._launch,
+            "signal": self._signal,
+            "stop": self._stop,
+            "forget": self._forget,
+            "inventory": self._inventory,
+            "set_fence": self._set_fence,
+            "wait_for_output": self._wait_for_output,
+            "output_synced": self._output_synced,
+            "acknowledge": self._acknowledge,
+            "retire": self._retire,
+            "shutdown": self._shutdown,
+        }
+
+    def hello(self) -> Json:
+        """Say who this keeper is."""
+        return {
+            "keeper_id": self._keeper.keeper_id,
+            "build": self._build,
+            "pid": os.getpid(),
+            "boot_id": self._keeper.boot_id,
+            "is_retired": self._keeper.is_retired,
+        }
+
+    def answer(self, request: Json) -> Json | None:
+        """Do what is asked."""
+        handler = self._handlers.get(str(request.get("do")))
+        if handler is None:
+            return _bad(f"do {str(request.get('do'))[:80]!r} is not known")
+        try:
+            return handler(request)
+        except (KeyError, TypeError, ValueError) as error:
+            return _bad(f"{request['do']}: {type(error).__name__}: {error}"[:1000])
+
+    def _launch(self, request: Json) -> Json:
+        launch = launch_from(request["launch"])
+        was_known = self._keeper.known(launch.key) is not None
+        answer = self._keeper.launch(launch)
+        if isinstance(answer, Refusal):
+            return _refused(answer)
+        return {"attempt": to_json(answer), "was_known": was_known}
+
+    def _signal(self, request: Json) -> Json:
+        number = _number(request["signal"], "signal", 1, 64)
+        attempt = self._find(request)
+        if isinstance(attempt, Refusal):
+            return _refused(attempt)
+        if not attempt.signal(number):
+            return _refused(Refusal(RefusalReason.NOT_RUNNING, f"{attempt.key} does not run any more"))
+        return _DONE
+
+    def _stop(self, request: Json) -> Json:
+        """Idempotent: what has ended, or is ending, stays so."""
+        grace_us = request.get("grace_us")
+        cause = StopCause(request["cause"])
+        attempt = self._find(request)
+        if isinstance(attempt, Refusal):
+            return _refused(attempt)
+        attempt.stop(cause, None if grace_us is None else _number(grace_us, "grace_us", 0))
+        return _DONE
+
+    def _forget(self, request: Json) -> Json:
+        refusal = self._keeper.forget(AttemptKey.parse(request["key"]))
+        return _DONE if refusal is None else _refused(refusal)
+
+    def _inventory(self, request: Json) -> Json:
+        after = request.get("after")
+        views, has_more = self._keeper.views(
+            None if after is None else AttemptKey.parse(after), INVENTORY_PAGE
+        )
+        return {"attempts": to_json(views), "has_more": has_more}
+
+    def _set_fence(self, request: Json) -> Json:
+        sent_us = _number(request["heartbeat_sent_us"], "heartbeat_sent_us", 0)
+        if sent_us > boottime_us():
+            return _bad("heartbeat_sent_us lies in the future")
+        self._keeper.heartbeat_acknowledged(sent_us)
+        return _DONE
+
+    def _wait_for_output(self, request: Json) -> Json | None:
+        """Answered when there is more than the agent has, or the attempt has ended, or another one waits."""
+        attempt = self._find(request)
+        if isinstance(attempt, Refusal):
+            return _refused(attempt)
+        number = int(request["id"])
+
+        def answer(ends: Offsets, is_final: bool) -> None:
+            self._send({"re": number, "ends": to_json(ends), "is_final": is_final})
+
+        attempt.wait_for_output(offsets_from(request["have"]), answer)
+        return None
+
+    def _output_synced(self, request: Json) -> Json:
+        synced = offsets_from(request["synced"])
+        attempt = self._find(request)
+        if isinstance(attempt, Refusal):
+            return _refused(attempt)
+        self._keeper.output_synced(attempt, synced)
+        return _DONE
+
+    def _acknowledge(self, request: Json) -> Json:
+        self._keeper.reports.acknowledge(AttemptKey.parse(request["key"]), int(request["report"]))
+        return _DONE
+
+    def _retire(self, request: Json) -> Json:
+        self._keeper.retire()
+        return _DONE
+
+    def _shutdown(self, request: Json) -> Json:
+        running = self._keeper.running_count()
+        if running and not request.get("kill"):
+            detail = f"{running} attempts run: stop them, or say kill"
+            return _refused(Refusal(RefusalReason.ATTEMPTS_RUNNING, detail))
+        grace_us = request.get("grace_us")
+        self._keeper.stop_all(None if grace_us is None else _number(grace_us, "grace_us", 0))
+        return {"stopping": running}
+
+    def _find(self, request: Json) -> Supervised | Refusal:
+        key = AttemptKey.parse(request["key"])
+        attempt = self._keeper.attempt(key)
+        return attempt or Refusal(RefusalReason.UNKNOWN_ATTEMPT, f"{key} is not known to this keeper")
+
+
+def _number(value: Any, name: str, least: int, most: int = 2**63 - 1) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name} {value!r} is not a whole number within {least} and {most}")
+    return value
+
+
+def _bad(detail: str) -> Json:
+    return _refused(Refusal(RefusalReason.BAD_REQUEST, detail))
+
+
+def _refused(refusal: Refusal) -> Json:
+    return {"refused": to_json(refusal)}

@@ -1,0 +1,204 @@
+"""Starts a command: its own session and group, nothing inherited but three descriptors."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import signal
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..core.launch import Launch, Refusal, RefusalReason
+from ..core.outcome import LaunchFailure, Stream
+
+KEY_VARIABLE = "GPUFLEET_ATTEMPT_KEY"
+"""In every environment a keeper gives; a process that left group and session is recognised by it."""
+
+PIPE_BYTES = 256 * 1024
+
+_NOT_FOUND = frozenset({errno.ENOENT, errno.ENOTDIR})
+_NOT_EXECUTABLE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ETXTBSY, errno.ELOOP, errno.ENAMETOOLONG}
+)
+_SIGNALS_RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+_F_SETPIPE_SZ = 1031
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A command runs. The pipes' reading ends do not block."""
+
+    pid: int
+    pipes: dict[Stream, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NotRun:
+    """The command itself is at fault: the attempt ends as a shell would end it, with 127 or 126."""
+
+    failure: LaunchFailure
+    detail: str
+
+    @property
+    def code(self) -> int:
+        """Answer the exit code a shell would give."""
+        return 127 if self.failure is LaunchFailure.COMMAND_NOT_FOUND else 126
+
+
+class Spawner:
+    """Starts commands from a single-threaded process, which visits their working directories to do so."""
+
+    def __init__(self) -> None:
+        self._home_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._descriptors_of_children = (soft, hard)
+        # Two pipes and two files per attempt: the keeper needs more than a program's usual 1,024.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def spawn(self, launch: Launch, key_value: str) -> Spawned | NotRun | Refusal:
+        """Start a launch's command; a Refusal when the node, not the command, is at fault."""
+        try:
+            cwd_fd = os.open(launch.cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            return Refusal(RefusalReason.CWD_MISSING, f"cwd {launch.cwd[:500]!r}: {error.strerror}")
+        try:
+            os.fchdir(cwd_fd)
+            return self._spawn_here(launch, {**launch.env, KEY_VARIABLE: key_value})
+        except PermissionError as error:
+            return Refusal(RefusalReason.CWD_MISSING, f"cwd {launch.cwd[:500]!r}: {error.strerror}")
+        finally:
+            os.fchdir(self._home_fd)
+            os.close(cwd_fd)
+
+    def _spawn_here(self, launch: Launch, env: dict[str, str]) -> Spawned | NotRun | Refusal:
+        found = find_command(launch.argv[0], env.get("PATH", os.defpath))
+        if isinstance(found, NotRun):
+            return found
+        pipes: dict[Stream, int] = {}
+        ends: list[int] = []
+        try:
+            for stream in Stream:
+                pipes[stream], end = _pipe()
+                ends.append(end)
+            with self._rlimits(launch):
+                pid = os.posix_spawn(
+                    found,
+                    launch.argv,
+                    env,
+                    file_actions=(
+                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                        (os.POSIX_SPAWN_DUP2, ends[0], 1),
+                        (os.POSIX_SPAWN_DUP2, ends[1], 2),
+                    ),
+                    setsid=True,
+                    setsigmask=(),
+                    setsigdef=_SIGNALS_RESET,
+                )
+            _set_hard_limits(pid, launch)
+        except OSError as error:
+            for fd in pipes.values():
+                os.close(fd)
+            return _failure_of(error, found, launch)
+        finally:
+            for end in ends:
+                os.close(end)
+        return Spawned(pid, pipes)
+
+    @contextlib.contextmanager
+    def _rlimits(self, launch: Launch) -> Iterator[None]:
+        """Lend the keeper the child's soft limits while it spawns: the child has them from the beginning."""
+        wanted = {resource.RLIMIT_NOFILE: self._descriptors_of_children[0]}
+        wanted.update({_rlimit(name): value for name, value in launch.rlimits.items()})
+        before = {limit: resource.getrlimit(limit) for limit in wanted}
+        try:
+            for limit, soft in wanted.items():
+                hard = before[limit][1]
+                is_above = hard != resource.RLIM_INFINITY and (soft == resource.RLIM_INFINITY or soft > hard)
+                resource.setrlimit(limit, (hard if is_above else soft, hard))
+            yield
+        finally:
+            for limit, both in before.items():
+                resource.setrlimit(limit, both)
+
+
+def find_command(name: str, path: str) -> str | NotRun:
+    """Find an executable as a shell would: a name with a slash is a path, any other is looked for in PATH."""
+    if "/" in name:
+        return name
+    unusable: str | None = None
+    for directory in path.split(os.pathsep):
+        candidate = os.path.join(directory or ".", name)  # noqa: PTH118 - the dot of "./x" must stay
+        try:
+            is_file = stat.S_ISREG(os.stat(candidate).st_mode)  # noqa: PTH116 - thousands of launches, one call each
+        except (OSError, ValueError):
+            continue
+        if is_file and os.access(candidate, os.X_OK):
+            return candidate
+        unusable = unusable or candidate
+    if unusable is not None:
+        return NotRun(LaunchFailure.NOT_EXECUTABLE, f"{unusable[:500]}: not an executable file")
+    return NotRun(LaunchFailure.COMMAND_NOT_FOUND, f"{name[:200]}: not found in PATH {path[:500]!r}")
+
+
+def missing_cwd(launch: Launch) -> Refusal | None:
+    """Say whether the working directory is missing; looked at before anything is written down."""
+    try:
+        if stat.S_ISDIR(os.stat(launch.cwd).st_mode):  # noqa: PTH116
+            return None
+        problem = "not a directory"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    return Refusal(RefusalReason.CWD_MISSING, f"cwd {launch.cwd[:500]!r}: {problem}")
+
+
+def key_value(keeper_id: str, key: object) -> str:
+    """Answer the value of KEY_VARIABLE: no other keeper ever gives the same."""
+    return f"{keeper_id}:{key}"
+
+
+def _pipe() -> tuple[int, int]:
+    read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(read_fd, False)
+    with contextlib.suppress(
+        OSError
+    ):  # the user's share of pipe memory may be used up; a small pipe works too
+        fcntl.fcntl(read_fd, _F_SETPIPE_SZ, PIPE_BYTES)
+    return read_fd, write_fd
+
+
+def _rlimit(name: str) -> int:
+    number: int = getattr(resource, f"RLIMIT_{name}")
+    return number
+
+
+def _set_hard_limits(pid: int, launch: Launch) -> None:
+    for name, value in launch.rlimits.items():
+        _, hard = resource.getrlimit(_rlimit(name))
+        if value != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or value < hard):
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(pid, _rlimit(name), (value, value))
+
+
+def _failure_of(error: OSError, found: str, launch: Launch) -> NotRun | Refusal:
+    sentence = f"{found[:500]}: {error.strerror}"
+    if error.errno == errno.E2BIG:
+        size = sum(len(os.fsencode(word)) + 1 for word in launch.argv)
+        detail = f"argv has {size} bytes: together with env, or in one word, more than Linux takes"
+        return Refusal(RefusalReason.ARGV_TOO_LONG, detail)
+    if error.errno in _NOT_FOUND:
+        return NotRun(LaunchFailure.COMMAND_NOT_FOUND, sentence + _missing_interpreter(found))
+    if error.errno in _NOT_EXECUTABLE:
+        return NotRun(LaunchFailure.NOT_EXECUTABLE, sentence)
+    return Refusal(RefusalReason.SPAWN_FAILED, sentence)
+
+
+def _missing_interpreter(found: str) -> str:
+    """Explain ENOENT for a file that exists: the program its first line names does not."""
+    try:
+        with open(found, "rb") as file:  # noqa: PTH123
+            first = file.readline(256)
+    except OSError:
+        return ""
+    return f" (its first line asks for {os.fsdecode(first[2:].strip())!r})" if first.startswith(b"#!") else ""

@@ -1,0 +1,65 @@
+"""Where a node's keepers put things, and the locks that say which of them live.
+
+active.lock                 held by the one keeper that takes launches
+keepers/<keeper id>/        lock (held while that keeper lives), socket, log
+attempts/<job.attempt.rank> record, and the spool's segments; there until the attempt is forgotten
+ended/<job.attempt.rank>    the record of a forgotten attempt: a tombstone
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+from ..core.outcome import AttemptKey
+
+TOMBSTONE_US = 24 * 3600 * 1_000_000
+TOMBSTONES_MAX = 10_000
+"""A forgotten attempt is remembered for a day, or until this many younger ones are."""
+
+
+class StateDir:
+    """The paths of one node's state."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root).absolute()
+        self.attempts = self.root / "attempts"
+        self.ended = self.root / "ended"
+        self.keepers = self.root / "keepers"
+        self.active_lock = self.root / "active.lock"
+
+    def prepare(self) -> None:
+        """Make what is missing, for the owner's eyes only."""
+        for directory in (self.root, self.attempts, self.ended, self.keepers):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def attempt(self, key: AttemptKey) -> Path:
+        """Answer the directory of an attempt."""
+        return self.attempts / str(key)
+
+    def tombstone(self, key: AttemptKey) -> Path:
+        """Answer the file that remembers a forgotten attempt."""
+        return self.ended / str(key)
+
+    def keeper(self, keeper_id: str) -> Path:
+        """Answer the directory of one keeper."""
+        return self.keepers / keeper_id
+
+    def keeper_ids(self) -> list[str]:
+        """List the keepers that left a directory, living or dead."""
+        return sorted(entry.name for entry in self.keepers.iterdir() if entry.is_dir())
+
+
+def try_lock(path: Path) -> int | None:
+    """Take a lock that ends with the process (or with the descriptor); None when somebody holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def socket_address(directory_fd: int) -> str:
+    """Name the socket in an open directory; a plain path may be longer than a socket's 107 bytes."""
+    return f"/proc/self/fd/{directory_fd}/socket"

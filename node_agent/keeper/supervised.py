@@ -1,0 +1,380 @@
+"""One attempt in the keeper's hands, from its first process to its recorded end.
+
+Everything it decides it asks of the core (`next_action`, `next_step_of_ending`); here are only the
+descriptors, signals and files that carry the decisions out.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..core.attempt import (
+    Phase,
+    Running,
+    SendKill,
+    SendTerm,
+    Wait,
+    heartbeat_acknowledged,
+    next_action,
+    stop,
+    stop_cause,
+)
+from ..core.attempt import after as phase_after
+from ..core.ending import Ending, next_step_of_ending, observe
+from ..core.launch import Launch
+from ..core.outcome import (
+    AttemptEnd,
+    AttemptKey,
+    AttemptPhase,
+    AttemptView,
+    ExitedWith,
+    FullReason,
+    KilledBy,
+    Offsets,
+    StopCause,
+    Stream,
+)
+from ..spool import SpoolWriter, Taken
+from . import records
+from .linux import boottime_us
+from .processes import group_exists, look_at, pipe_id
+from .reactor import Reactor
+from .spawn import NotRun, Spawned
+from .values import Json
+
+TellOutput = Callable[[Offsets, bool], None]
+"""Is told where the output ends by now, and whether that is final."""
+
+RETRY_US = 1_000_000
+"""How often a full disk is tried again."""
+
+FINAL_TAKES_MAX = 64
+"""What a pipe can still hold when its attempt ends fits into this many takes."""
+
+
+class Household(Protocol):
+    """What an attempt needs of the keeper it lives in."""
+
+    reactor: Reactor
+
+    def strays_of(self, attempt: "Supervised") -> list[int]:
+        """List its descendants outside of its group."""
+        ...
+
+    def fullness_changed(self, attempt: "Supervised") -> None:
+        """Take in that its output waits for room, or goes on."""
+        ...
+
+    def has_ended(self, attempt: "Supervised") -> None:
+        """Take in that it is over; called once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaderExit:
+    status: ExitedWith | KilledBy
+    cpu_us: int
+    max_rss_bytes: int
+    at_us: int
+
+
+class Supervised:
+    """An attempt that was launched by this keeper and is not forgotten yet."""
+
+    def __init__(
+        self, house: Household, launch: Launch, directory: Path, keeper_id: str, writer: SpoolWriter
+    ) -> None:
+        self.key: AttemptKey = launch.key
+        self.directory = directory
+        self.pid = 0
+        self.pipe_ids: frozenset[str] = frozenset()
+        self.end: AttemptEnd | None = None
+        self._waiting: tuple[Offsets, TellOutput] | None = None
+        self._house = house
+        self._note = launch.note
+        self._keeper_id = keeper_id
+        self._writer = writer
+        self._started_us = boottime_us()
+        self._phase: Phase = Running(
+            limits=launch.limits, started_us=self._started_us, heartbeat_sent_us=launch.heartbeat_sent_us
+        )
+        self._pipes: dict[Stream, int] = {}
+        self._paused: dict[Stream, FullReason] = {}
+        self._said_full = False
+        self._exit: _LeaderExit | None = None
+        self._ending: Ending | None = None
+        self._unrecorded: list[Json] = []
+
+    # --- its beginning
+
+    def started(self, spawned: Spawned) -> None:
+        """Take over a process that was just started."""
+        self.pid = spawned.pid
+        self._pipes = dict(spawned.pipes)
+        self.pipe_ids = frozenset(pipe_id(fd) for fd in self._pipes.values())
+        process = look_at(self.pid)
+        assert process is not None, "a child stays visible until it is reaped"
+        self._record(
+            records.started_line(pid=self.pid, start_ticks=process.start_ticks, started_us=self._started_us)
+        )
+        for stream in self._pipes:
+            self._watch(stream)
+        self._act()
+
+    def not_run(self, failed: NotRun) -> None:
+        """End as a shell would: the command was not found or cannot be executed."""
+        self._finish(
+            AttemptEnd(
+                status=ExitedWith(failed.code),
+                output_ends=Offsets(),
+                started_us=self._started_us,
+                ended_us=boottime_us(),
+                failure=failed.failure,
+                detail=failed.detail,
+            )
+        )
+
+    # --- what others ask of it
+
+    def view(self) -> AttemptView:
+        """Answer all that is known of it."""
+        return AttemptView(
+            key=self.key,
+            phase=self._view_phase(),
+            keeper_id=self._keeper_id,
+            directory=str(self.directory),
+            pid=self.pid or None,
+            started_us=self._started_us,
+            stop_cause=stop_cause(self._phase),
+            output_starts=self._writer.starts,
+            output_ends=self._writer.ends,
+            full=self.full,
+            note=self._note,
+            end=self.end,
+        )
+
+    @property
+    def full(self) -> FullReason | None:
+        """Say why its output waits for room; None when it does not."""
+        return next(iter(self._paused.values()), None)
+
+    @property
+    def is_leader_alive(self) -> bool:
+        """Say whether its leader was not seen to exit."""
+        return self._exit is None and self.end is None
+
+    def stop(self, cause: StopCause, grace_us: int | None) -> None:
+        """Stop it by the grace rule; None takes its own grace, 0 kills at once."""
+        if self.is_leader_alive:
+            self._phase, action = stop(self._phase, cause, grace_us, boottime_us())
+            self._carry_out(action)
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the whole group; False when the leader has exited."""
+        if not self.is_leader_alive:
+            return False
+        with contextlib.suppress(PermissionError):  # a setuid program: nothing this account may do
+            os.killpg(self.pid, number)
+        return True
+
+    def heartbeat_acknowledged(self, sent_us: int) -> None:
+        """Move its fence. The timer is left as it is: when it fires, it finds that there is more time."""
+        self._phase = heartbeat_acknowledged(self._phase, sent_us)
+
+    def synced(self, offsets: Offsets) -> bool:
+        """Delete what is synced; answer whether that gave room on the disk."""
+        freed = self._writer.delete_below(offsets) > 0
+        if freed:
+            self.read_on()
+        return freed
+
+    def wait_for_output(self, have: Offsets, tell: TellOutput) -> None:
+        """Tell once when there is more than `have`, or no more comes; an earlier waiter is told now."""
+        self._tell_output(is_due=True)
+        self._waiting = (have, tell)
+        self._tell_output()
+
+    def forgotten(self) -> None:
+        """Leave nothing behind in the loop."""
+        self._house.reactor.call_at(self._retry, None)
+
+    def read_on(self) -> None:
+        """Try again to read what was left in the pipes for want of room."""
+        for stream in tuple(self._paused):
+            del self._paused[stream]
+            self._watch(stream)
+            self._take(stream)
+        self._tell_fullness()
+        self.reconsider()
+
+    # --- what happens to it
+
+    def leader_exited(self) -> None:
+        """Kill the rest of the group. The leader is not reaped yet: its pid still names this group alone."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def leader_reaped(self, wait_status: int, cpu_us: int, max_rss_bytes: int) -> None:
+        """Begin the ending."""
+        code = os.waitstatus_to_exitcode(wait_status)
+        status = KilledBy(-code) if code < 0 else ExitedWith(code)
+        self._exit = _LeaderExit(status, cpu_us, max_rss_bytes, boottime_us())
+        self._ending = Ending(
+            drain_since_us=self._exit.at_us,
+            output_is_open=True,
+            spool_is_full=bool(self._paused),
+            processes_remain=True,
+        )
+
+    def reconsider(self) -> None:
+        """In the ending: kill what is left, and see whether it is over."""
+        if self._ending is None or self._exit is None or self.end is not None:
+            return
+        left = self._kill_strays()
+        now_us = boottime_us()
+        self._ending = observe(
+            self._ending,
+            output_is_open=bool(self._pipes),
+            spool_is_full=bool(self._paused),
+            processes_remain=bool(left) or group_exists(self.pid),
+            now_us=now_us,
+        )
+        step = next_step_of_ending(self._ending, now_us)
+        if isinstance(step, Wait):
+            self._house.reactor.call_at(self._act, step.until_us)
+        else:
+            self._finish(self._end_of(self._exit))
+
+    # --- decisions carried out
+
+    def _act(self) -> None:
+        """Do what is due now, and come back when the next thing is."""
+        if self._exit is not None:
+            self.reconsider()
+            return
+        action = next_action(self._phase, boottime_us())
+        self._phase = phase_after(self._phase, action)
+        self._carry_out(action)
+
+    def _carry_out(self, action: Wait | SendTerm | SendKill) -> None:
+        if isinstance(action, SendTerm):
+            self.signal(signal.SIGTERM)
+            self.signal(signal.SIGCONT)
+        elif isinstance(action, SendKill):
+            self.signal(signal.SIGKILL)
+            self._kill_strays()
+        following = next_action(self._phase, boottime_us())
+        self._house.reactor.call_at(
+            self._act, following.until_us if isinstance(following, Wait) else boottime_us()
+        )
+
+    def _kill_strays(self) -> list[int]:
+        strays = self._house.strays_of(self)
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        return strays
+
+    # --- its output
+
+    def _watch(self, stream: Stream) -> None:
+        self._house.reactor.call_when_readable(self._pipes[stream], lambda: self._pipe_ready(stream))
+
+    def _pipe_ready(self, stream: Stream) -> None:
+        self._take(stream)
+        self._tell_fullness()
+        if stream not in self._pipes or self._paused:
+            self.reconsider()
+
+    def _take(self, stream: Stream) -> Taken:
+        taken = self._writer.take(stream, self._pipes[stream])
+        if taken is Taken.SOME:
+            if self._waiting is not None:
+                self._house.reactor.call_after_turn(self._tell_output)
+        elif taken is Taken.END:
+            self._close(stream)
+        elif taken is Taken.FULL:
+            assert self._writer.full is not None
+            self._house.reactor.forget(self._pipes[stream])
+            self._paused[stream] = self._writer.full
+        return taken
+
+    def _close(self, stream: Stream) -> None:
+        fd = self._pipes.pop(stream)
+        self._house.reactor.forget(fd)
+        os.close(fd)
+
+    def _tell_output(self, is_due: bool = False) -> None:
+        if self._waiting is not None:
+            have, tell = self._waiting
+            is_final = self.end is not None
+            if is_due or is_final or self._writer.ends.exceeds(have):
+                self._waiting = None
+                tell(self._writer.ends, is_final)
+
+    def _tell_fullness(self) -> None:
+        if FullReason.DISK_FULL in self._paused.values():
+            self._house.reactor.call_at(self._retry, boottime_us() + RETRY_US)
+        if bool(self._paused) != self._said_full:
+            self._said_full = bool(self._paused)
+            self._house.fullness_changed(self)
+
+    def _retry(self) -> None:
+        if self._unrecorded:
+            self._record()
+        if self._paused:
+            self.read_on()
+
+    # --- its end
+
+    def _end_of(self, leader: _LeaderExit) -> AttemptEnd:
+        left = len(self._house.strays_of(self)) + (1 if group_exists(self.pid) else 0)
+        for stream in tuple(self._pipes):
+            for _ in range(FINAL_TAKES_MAX):
+                if self._take(stream) is not Taken.SOME:
+                    break
+        cut = tuple(self._pipes)
+        for stream in cut:
+            self._close(stream)
+        return AttemptEnd(
+            status=leader.status,
+            output_ends=self._writer.ends,
+            started_us=self._started_us,
+            ended_us=leader.at_us,
+            stop_cause=stop_cause(self._phase),
+            cpu_us=leader.cpu_us,
+            max_rss_bytes=leader.max_rss_bytes,
+            streams_cut=cut,
+            processes_left=left,
+        )
+
+    def _finish(self, end: AttemptEnd) -> None:
+        self._paused.clear()
+        self._writer.seal()
+        self._house.reactor.call_at(self._act, None)
+        self.end = end
+        self._record(records.ended_line(end))
+        self._tell_output()
+        self._house.has_ended(self)
+
+    def _record(self, line: Json | None = None) -> None:
+        """Write down in order; what the disk has no room for is tried again."""
+        if line is not None:
+            self._unrecorded.append(line)
+        try:
+            while self._unrecorded:
+                records.append(self.directory, self._unrecorded[0])
+                del self._unrecorded[0]
+        except OSError:
+            self._house.reactor.call_at(self._retry, boottime_us() + RETRY_US)
+
+    def _view_phase(self) -> AttemptPhase:
+        if self.end is not None:
+            return AttemptPhase.ENDED
+        if self._ending is not None:
+            return AttemptPhase.ENDING
+        return AttemptPhase.RUNNING if isinstance(self._phase, Running) else AttemptPhase.STOPPING

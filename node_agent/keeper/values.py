@@ -1,0 +1,98 @@
+"""The core's values as JSON and back; a field this version does not know is ignored, so fields may come."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from ..core.attempt import Limits
+from ..core.launch import Launch, Refusal, RefusalReason
+from ..core.outcome import (
+    AttemptEnd,
+    AttemptKey,
+    AttemptPhase,
+    AttemptView,
+    ExitedWith,
+    ExitStatus,
+    FullReason,
+    KilledBy,
+    LaunchFailure,
+    LossReason,
+    Offsets,
+    StopCause,
+    Stream,
+)
+
+Json = dict[str, Any]
+
+
+def to_json(value: Any) -> Any:
+    """Turn a value of the core into what json.dumps takes."""
+    match value:
+        case AttemptKey():
+            return str(value)
+        case Mapping():
+            return dict(value)
+        case tuple() | list():
+            return [to_json(each) for each in value]
+        case _ if hasattr(value, "__dataclass_fields__"):
+            return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        case _:
+            return value
+
+
+def launch_from(data: Json) -> Launch:
+    """Read a launch; KeyError, TypeError or ValueError when it is none."""
+    known = _known(Launch, data)
+    known["key"] = AttemptKey.parse(data["key"])
+    known["argv"] = tuple(data["argv"])
+    known["limits"] = Limits(**_known(Limits, data.get("limits", {})))
+    return Launch(**known)
+
+
+def offsets_from(data: Json) -> Offsets:
+    """Read a position in each stream."""
+    return Offsets(int(data["stdout"]), int(data["stderr"]))
+
+
+def refusal_from(data: Json) -> Refusal:
+    """Read a refusal."""
+    return Refusal(RefusalReason(data["reason"]), data["detail"])
+
+
+def end_from(data: Json) -> AttemptEnd:
+    """Read how an attempt ended."""
+    known = _known(AttemptEnd, data)
+    known["status"] = _status_from(data["status"])
+    known["output_ends"] = offsets_from(data["output_ends"])
+    known["stop_cause"] = _optional(StopCause, data.get("stop_cause"))
+    known["failure"] = _optional(LaunchFailure, data.get("failure"))
+    known["loss"] = _optional(LossReason, data.get("loss"))
+    known["streams_cut"] = tuple(Stream(name) for name in data.get("streams_cut", ()))
+    return AttemptEnd(**known)
+
+
+def view_from(data: Json) -> AttemptView:
+    """Read what a keeper knows of an attempt."""
+    known = _known(AttemptView, data)
+    known["key"] = AttemptKey.parse(data["key"])
+    known["phase"] = AttemptPhase(data["phase"])
+    known["stop_cause"] = _optional(StopCause, data.get("stop_cause"))
+    known["output_starts"] = offsets_from(data["output_starts"])
+    known["output_ends"] = offsets_from(data["output_ends"])
+    known["full"] = _optional(FullReason, data.get("full"))
+    known["end"] = _optional(end_from, data.get("end"))
+    return AttemptView(**known)
+
+
+def _status_from(data: Json | None) -> ExitStatus | None:
+    if data is None:
+        return None
+    return ExitedWith(data["code"]) if "code" in data else KilledBy(data["signal"])
+
+
+def _known(cls: Any, data: Json) -> Json:
+    return {field.name: data[field.name] for field in fields(cls) if field.name in data}
+
+
+def _optional(make: Any, data: Any) -> Any:
+    return None if data is None else make(data)

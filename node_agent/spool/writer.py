@@ -1,0 +1,146 @@
+"""The keeper's side: takes bytes from pipes into segment files and deletes what is synced."""
+
+import os
+from enum import Enum, auto
+from pathlib import Path
+
+from ..core.offsets import CHUNK_BYTES, Segment, room_bytes, segment_bytes_for, segments_to_delete
+from ..core.outcome import FullReason, Offsets, Stream
+from .layout import segment_path
+
+
+class Taken(Enum):
+    """What came of taking from a pipe once."""
+
+    SOME = auto()
+    NOTHING = auto()
+    """The pipe is empty at the moment."""
+    END = auto()
+    """Everybody has closed the pipe and it is empty."""
+    FULL = auto()
+    """There is no room: leave the pipe unread. `SpoolWriter.full` says why."""
+
+
+class SpoolWriter:
+    """Both streams of one attempt, under one bound; deletes only whole segments below the synced offset.
+
+    `buffer` may be shared by all writers of a single-threaded process.
+    """
+
+    def __init__(self, directory: Path, bound_bytes: int, buffer: bytearray | None = None) -> None:
+        self.full: FullReason | None = None
+        self._bound_bytes = bound_bytes
+        self._segment_bytes = segment_bytes_for(bound_bytes)
+        self._buffer = memoryview(buffer if buffer is not None else bytearray(CHUNK_BYTES))
+        self._streams = {stream: _StreamFiles(directory, stream) for stream in Stream}
+
+    @property
+    def starts(self) -> Offsets:
+        """Answer from where on each stream is still on disk."""
+        return Offsets(*(self._streams[stream].start for stream in Stream))
+
+    @property
+    def ends(self) -> Offsets:
+        """Answer up to where each stream is on disk."""
+        return Offsets(*(self._streams[stream].end for stream in Stream))
+
+    def take(self, stream: Stream, pipe_fd: int) -> Taken:
+        """Move what a non-blocking pipe holds, up to one chunk, into the stream's open segment."""
+        files = self._streams[stream]
+        if not files.write_unwritten():
+            return self._found_full(FullReason.DISK_FULL)
+        files.seal_if_longer_than(self._segment_bytes - 1)
+        held_bytes = sum(each.held_bytes for each in self._streams.values())
+        room = room_bytes(self._bound_bytes, held_bytes, files.open_bytes, self._segment_bytes)
+        if room == 0:
+            return self._found_full(FullReason.BOUND)
+        self.full = None
+        try:
+            count = os.readv(pipe_fd, [self._buffer[:room]])
+        except BlockingIOError:
+            return Taken.NOTHING
+        if count == 0:
+            return Taken.END
+        return Taken.SOME if files.write(self._buffer[:count]) else self._found_full(FullReason.DISK_FULL)
+
+    def delete_below(self, synced: Offsets) -> int:
+        """Delete the sealed segments that are wholly synced, and answer how many bytes that freed."""
+        return sum(files.delete_below(synced.of(stream)) for stream, files in self._streams.items())
+
+    def seal(self) -> None:
+        """Close the open segments; the attempt is over, or its pipe is."""
+        for files in self._streams.values():
+            files.seal_if_longer_than(0)
+
+    def _found_full(self, reason: FullReason) -> Taken:
+        self.full = reason
+        return Taken.FULL
+
+
+class _StreamFiles:
+    """One stream: its sealed segments, the open one, and bytes the disk had no room for."""
+
+    def __init__(self, directory: Path, stream: Stream) -> None:
+        self._directory = directory
+        self._stream = stream
+        self._sealed: list[Segment] = []
+        self._open_fd: int | None = None
+        self._open_start = 0
+        self._unwritten = b""
+        self.end = 0
+
+    @property
+    def start(self) -> int:
+        return self._sealed[0].start if self._sealed else self._open_start
+
+    @property
+    def open_bytes(self) -> int:
+        return self.end - self._open_start
+
+    @property
+    def held_bytes(self) -> int:
+        return self.end - self.start + len(self._unwritten)
+
+    def write(self, data: memoryview) -> bool:
+        """Append; when the disk refuses, remember the rest and answer False."""
+        assert not self._unwritten, "bytes would change places"
+        written = self._write_some(data)
+        if written < len(data):
+            self._unwritten = bytes(data[written:])
+        return written == len(data)
+
+    def write_unwritten(self) -> bool:
+        """Try again what the disk refused; answer whether nothing is left of it."""
+        if self._unwritten:
+            written = self._write_some(memoryview(self._unwritten))
+            self._unwritten = self._unwritten[written:]
+        return not self._unwritten
+
+    def _write_some(self, data: memoryview) -> int:
+        """Any refusal of the disk (ENOSPC, EDQUOT, EIO) counts as full: it is retried, never dropped."""
+        written = 0
+        try:
+            if self._open_fd is None:
+                path = segment_path(self._directory, self._stream, self._open_start)
+                self._open_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            while written < len(data):
+                count = os.write(self._open_fd, data[written:])
+                written += count
+                self.end += count
+        except OSError:
+            pass
+        return written
+
+    def seal_if_longer_than(self, length: int) -> None:
+        if self._open_fd is not None and self.open_bytes > length:
+            os.close(self._open_fd)
+            self._open_fd = None
+            self._sealed.append(Segment(self._open_start, self.end))
+            self._open_start = self.end
+
+    def delete_below(self, synced: int) -> int:
+        deleted = segments_to_delete(self._sealed, synced)
+        for segment in deleted:
+            segment_path(self._directory, self._stream, segment.start).unlink(missing_ok=True)
+        del self._sealed[: len(deleted)]
+        return sum(segment.end - segment.start for segment in deleted)
