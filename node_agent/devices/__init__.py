@@ -1,1 +1,51 @@
-"""."""
+"""The devices of this machine and what they are doing: NVIDIA, AMD, virtual, or none.
+
+`device.py` is the file to read first: the values (`Device`, `DeviceSample`) and the two ports.
+
+    driver library ── DeviceReader (may hang) ── Sampler (threads, bounds, ages) ── DeviceSource ── agent
+                      nvml.py, amd.py            sampler.py                         list, sample, fresh
+
+`opening.py` chooses what a machine has; `virtual.py` and `nothing.py` need no driver; `nvml_trouble.py` says
+which errors make a device unhealthy; `ownership.py` tells whose a process is; `visibility.py` tells a job
+which devices are its own; `host.py` counts CPUs and memory.
+
+What never happens here: deciding who gets a device, talking to the scheduler, an exception for a missing
+counter, or a driver call on the caller's thread. Nothing is imported from a vendor's package before a reader
+is opened.
+"""
+
+from .device import (
+    Device,
+    DeviceProcess,
+    DeviceSample,
+    DeviceSource,
+    Owner,
+    SourceStatus,
+    Trouble,
+    TroubleKind,
+    Vendor,
+)
+from .host import HostFacts, HostReader, HostSample, host_facts
+from .opening import open_devices
+from .ownership import LiveAttempt, mark_owners
+from .visibility import visibility
+
+__all__ = [
+    "Device",
+    "DeviceProcess",
+    "DeviceSample",
+    "DeviceSource",
+    "HostFacts",
+    "HostReader",
+    "HostSample",
+    "LiveAttempt",
+    "Owner",
+    "SourceStatus",
+    "Trouble",
+    "TroubleKind",
+    "Vendor",
+    "host_facts",
+    "mark_owners",
+    "open_devices",
+    "visibility",
+]

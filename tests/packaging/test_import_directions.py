@@ -52,8 +52,7 @@ def test_pure_packages_import_only_computing_from_the_standard_library_and_each_
         f"{module.at(found.line)} imports {found.module}"
         for module in pure_modules()
         for found in module.imports()
-        if not package_of(found.module, PURE_PACKAGES)
-        and found.module.partition(".")[0] not in PURE_STANDARD_LIBRARY
+        if not package_of(found.module, PURE_PACKAGES) and found.module.partition(".")[0] not in PURE_STANDARD_LIBRARY
     ]
     assert not wrong, (
         f"{', '.join(PURE_PACKAGES)} decide; time, chance, files and the network come in from outside:\n"
@@ -68,9 +67,7 @@ def test_pure_packages_ask_nothing_of_the_machine_through_builtins_or_datetime()
             match node:
                 case ast.Call(func=ast.Name(id=name)) if name in IMPURE_CALLS:
                     wrong.append(f"{module.at(node.lineno)} calls {name}()")
-                case ast.Attribute(value=ast.Name(id="datetime" | "date"), attr=name) if (
-                    name in CLOCK_METHODS
-                ):
+                case ast.Attribute(value=ast.Name(id="datetime" | "date"), attr=name) if name in CLOCK_METHODS:
                     wrong.append(f"{module.at(node.lineno)} reads the clock through datetime.{name}")
     assert not wrong, "pure packages are given what they need:\n" + "\n".join(wrong)
 
@@ -81,8 +78,7 @@ def test_the_keeper_starts_on_the_standard_library_alone() -> None:
         f"{module.at(found.line)} imports {found.module}"
         for module in modules("node_agent/keeper")
         for found in module.imports()
-        if not is_inside(found.module, "node_agent")
-        and found.module.partition(".")[0] not in sys.stdlib_module_names
+        if not is_inside(found.module, "node_agent") and found.module.partition(".")[0] not in sys.stdlib_module_names
     ]
     assert not wrong, "the keeper uses the standard library and node_agent only:\n" + "\n".join(wrong)
 
@@ -113,8 +109,8 @@ def test_a_program_reaches_its_own_modules_by_relative_imports_and_no_other_prog
                 wrong.append(f"{module.at(found.line)} imports {found.module}")
             elif found.is_relative and first != program:
                 wrong.append(f"{module.at(found.line)} climbs out of {program} to {found.module}")
-    assert not wrong, (
-        "inside a program imports are relative, and programs meet in gpufleet.* only:\n" + "\n".join(wrong)
+    assert not wrong, "inside a program imports are relative, and programs meet in gpufleet.* only:\n" + "\n".join(
+        wrong
     )
 
 

@@ -42,6 +42,8 @@ class _StopCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopCause.V
     """Another rank of its gang failed."""
     STOP_CAUSE_STALE: _StopCause.ValueType  # 6
     """The scheduler does not know it, or has replaced it."""
+    STOP_CAUSE_REQUEUED: _StopCause.ValueType  # 7
+    """A person, or the scheduler, puts the job back in the queue."""
 
 class StopCause(_StopCause, metaclass=_StopCauseEnumTypeWrapper):
     """StopCause says why an attempt was told to stop."""
@@ -60,6 +62,8 @@ STOP_CAUSE_GANG: StopCause.ValueType  # 5
 """Another rank of its gang failed."""
 STOP_CAUSE_STALE: StopCause.ValueType  # 6
 """The scheduler does not know it, or has replaced it."""
+STOP_CAUSE_REQUEUED: StopCause.ValueType  # 7
+"""A person, or the scheduler, puts the job back in the queue."""
 Global___StopCause: _TypeAlias = StopCause  # noqa: Y015
 
 class _AttemptPhase:
@@ -1146,7 +1150,10 @@ class HeartbeatResponse(_message.Message):
     acked_sequence: _builtins.int
     """Newest message up that is durable, by its sequence."""
     newest_heartbeat: _builtins.int
-    """Newest message of the agent that the scheduler had when it sent this, by its sequence."""
+    """Newest message of the agent that the scheduler had when it sent this, by its sequence. It is the acknowledgement
+    that the fence counts from: a beat that changes nothing durable needs no commit, so that a store that is away for
+    a while ends no job.
+    """
     @_builtins.property
     def launch(self) -> Global___Launch:
         """Start a rank."""

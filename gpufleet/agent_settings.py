@@ -1,0 +1,106 @@
+"""The settings of the node agent: the one table that flags, variables, agent.toml and its template follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from gpufleet.addresses import Address
+from gpufleet.kinds import ADDRESSES, BOOLEAN, DURATION, INTEGER, LABELS, PATH, SIZE, TEXT
+from gpufleet.log_settings import LogSettings
+from gpufleet.paths import state_dir
+from gpufleet.settings import computed_setting, section, setting
+
+SECOND = timedelta(seconds=1)
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolSettings:
+    """Output on the node that the scheduler has not confirmed as stored yet."""
+
+    attempt_bytes_max: int = setting(
+        GIB,
+        "When an attempt has so much waiting, it is held up until the scheduler has read it.",
+        SIZE,
+        low=1_000_000,
+        high=1024 * GIB,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSettings:
+    """How the node's devices are watched."""
+
+    interval: timedelta = setting(
+        2 * SECOND,
+        "How often memory, utilisation and power of each device are read.",
+        DURATION,
+        low=SECOND / 5,
+        high=5 * SECOND,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """`gpuctl agent` and agent.toml."""
+
+    scheduler: tuple[Address, ...] = setting(
+        (Address("127.0.0.1"),),
+        "The scheduler's address, or several of one team's, tried in turn.",
+        ADDRESSES,
+        variable="GPUCTL_SCHEDULER",
+    )
+    node_id: str = setting("", "The node's name, unique in the team.", TEXT, default_text="the host name")
+    data: Path = computed_setting(
+        lambda: state_dir("agent"),
+        "The folder of the spool and logs, on a local disk.",
+        PATH,
+        default_text="$XDG_STATE_HOME/gpufleet/agent",
+    )
+    token_file: Path | None = setting(
+        None,
+        "The file with the agent's token.",
+        PATH,
+        default_text="GPUCTL_TOKEN, or a scheduler's on this machine",
+    )
+    ca_file: Path | None = setting(
+        None,
+        "The authority that signed the scheduler's certificate, PEM.",
+        PATH,
+        default_text="the system's authorities",
+    )
+    insecure: bool = setting(
+        False,
+        "Speak to a scheduler on another machine without encryption. Only for networks you trust.",
+        BOOLEAN,
+    )
+    virtual_gpus: int = setting(
+        0,
+        "Offer so many virtual GPUs of 16 GB that run on the CPU, to try things out.",
+        INTEGER,
+        low=0,
+        high=64,
+    )
+    cpus: int | None = setting(
+        None, "Offer so many CPUs.", INTEGER, low=1, high=100_000, default_text="all of the machine"
+    )
+    advertise: str = setting(
+        "",
+        "The host by which other nodes reach this one.",
+        TEXT,
+        default_text="the address that the scheduler sees",
+    )
+    labels: tuple[tuple[str, str], ...] = setting((), "Names by which jobs can choose nodes.", LABELS, reloadable=True)
+    log: LogSettings = section(LogSettings, "The agent's own log.")
+    spool: SpoolSettings = section(SpoolSettings, "Output that the scheduler has not confirmed as stored yet.")
+    sampling: SamplingSettings = section(SamplingSettings, "How the node's devices are watched.")
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Values that do not fit together."""
+        if self.insecure and self.ca_file is not None:
+            yield "insecure", "an authority for TLS is set too, in ca_file; choose one"

@@ -1,0 +1,205 @@
+"""gRPC channels and server options: the one place that says how programs of this project talk.
+
+Every call carries the bearer token (and, where telemetry is on, the trace context) as metadata. They are
+added where a method is made callable and not by interceptors: grpc.aio wraps each intercepted stream in
+queues and tasks, and a follower of output would pay for that with every line. Imports nothing beyond grpc
+and this project's plain values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+
+from gpufleet.addresses import Address, is_loopback
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.limits import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
+
+Metadata = tuple[tuple[str, str], ...]
+Options = tuple[tuple[str, int | str], ...]
+
+KEEPALIVE_MS = 20_000
+"""An idle connection with a call on it is probed this often, so that a vanished peer is noticed."""
+
+KEEPALIVE_ANSWER_MS_MAX = 10_000
+"""A probe that is not answered within this closes the connection."""
+
+PROBE_INTERVAL_MS_MIN = 10_000
+"""A server drops clients that probe more often."""
+
+RECONNECT_MS_MIN = 100
+RECONNECT_MS_MAX = 5_000
+"""The pause between two dials grows from the first to the second: a restart is noticed within seconds."""
+
+AUTHORIZATION = "authorization"
+
+
+def no_metadata() -> Metadata:
+    """The metadata of a client with nothing to add."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A server to talk to: where, as whom, and how well protected.
+
+    Without `ca_file`, a loopback address is spoken to in plain text, and any other with TLS against the
+    system's authorities, unless `is_insecure` says that the network is trusted. `call_metadata` is asked at
+    each call (telemetry's trace context).
+    """
+
+    address: Address
+    token: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    is_insecure: bool = False
+    call_metadata: Callable[[], Metadata] = no_metadata
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        if self.ca_file is not None:
+            return True
+        return not (self.is_insecure or is_loopback(self.address.host))
+
+
+def connect(target: Target) -> grpc.Channel:
+    """A channel for threads; dials at the first call, and again whenever the connection is lost."""
+    if target.uses_tls:
+        channel = grpc.secure_channel(str(target.address), _credentials(target), options=client_options())
+    else:
+        channel = grpc.insecure_channel(str(target.address), options=client_options())
+    return cast(grpc.Channel, _WithMetadata(channel, _metadata_of(target)))
+
+
+def connect_async(target: Target) -> grpc.aio.Channel:
+    """A channel for asyncio; to be made inside the running loop."""
+    options = client_options()
+    if target.uses_tls:
+        channel = grpc.aio.secure_channel(str(target.address), _credentials(target), options=options)
+    else:
+        channel = grpc.aio.insecure_channel(str(target.address), options=options)
+    return cast(grpc.aio.Channel, _WithMetadata(channel, _metadata_of(target)))
+
+
+def client_options() -> Options:
+    """Limits and habits of a client."""
+    return (
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS_MAX),
+        ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+        # A scheduler is inside its team's network; an http_proxy set for package downloads only breaks it.
+        ("grpc.enable_http_proxy", 0),
+    )
+
+
+def server_options(message_bytes_max: int = MESSAGE_BYTES_MAX) -> Options:
+    """Limits and habits of a server."""
+    return (
+        ("grpc.max_send_message_length", message_bytes_max),
+        ("grpc.max_receive_message_length", message_bytes_max),
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS_MAX),
+        ("grpc.http2.min_ping_interval_without_data_ms", PROBE_INTERVAL_MS_MIN),
+        # With port sharing on, a second server on a taken port would silently get half of the calls.
+        ("grpc.so_reuseport", 0),
+    )
+
+
+def bearer(token: str) -> Metadata:
+    """The metadata of one call made with this token, for channels that were made elsewhere."""
+    return ((AUTHORIZATION, f"Bearer {token}"),)
+
+
+def token_of(metadata: Sequence[tuple[str, str | bytes]] | None) -> str | None:
+    """The bearer token in a call's metadata as a server sees it, None without one."""
+    for key, value in metadata or ():
+        if key == AUTHORIZATION and isinstance(value, str):
+            scheme, _, token = value.partition(" ")
+            if scheme.lower() == "bearer":
+                return token.strip()
+    return None
+
+
+def _metadata_of(target: Target) -> Callable[[], Metadata]:
+    own = bearer(target.token) if target.token is not None else ()
+    if target.call_metadata is no_metadata:
+        return lambda: own
+    return lambda: own + target.call_metadata()
+
+
+def _credentials(target: Target) -> grpc.ChannelCredentials:
+    if target.ca_file is None:
+        return grpc.ssl_channel_credentials()
+    try:
+        return grpc.ssl_channel_credentials(root_certificates=target.ca_file.read_bytes())
+    except OSError as problem:
+        raise GpufleetError(
+            Reason.FILE_NOT_FOUND, f"the CA file {target.ca_file} cannot be read: {problem.strerror}"
+        ) from None
+
+
+class _Callable:
+    """A method of a service that adds the channel's metadata to each of its calls."""
+
+    def __init__(self, inner: Any, metadata: Callable[[], Metadata]) -> None:
+        self._inner = inner
+        self._metadata = metadata
+
+    def __call__(self, *request: Any, metadata: Any = None, **options: Any) -> Any:
+        return self._inner(*request, metadata=self._joined(metadata), **options)
+
+    def with_call(self, *request: Any, metadata: Any = None, **options: Any) -> Any:
+        return self._inner.with_call(*request, metadata=self._joined(metadata), **options)
+
+    def future(self, *request: Any, metadata: Any = None, **options: Any) -> Any:
+        return self._inner.future(*request, metadata=self._joined(metadata), **options)
+
+    def _joined(self, metadata: Any) -> Metadata:
+        return (*self._metadata(), *(metadata or ()))
+
+
+class _WithMetadata:
+    """A channel, of threads or of asyncio, whose methods are `_Callable`; all else is the channel's own."""
+
+    def __init__(self, channel: Any, metadata: Callable[[], Metadata]) -> None:
+        self._channel = channel
+        self._metadata = metadata
+
+    def unary_unary(self, *args: Any, **options: Any) -> _Callable:
+        return _Callable(self._channel.unary_unary(*args, **options), self._metadata)
+
+    def unary_stream(self, *args: Any, **options: Any) -> _Callable:
+        return _Callable(self._channel.unary_stream(*args, **options), self._metadata)
+
+    def stream_unary(self, *args: Any, **options: Any) -> _Callable:
+        return _Callable(self._channel.stream_unary(*args, **options), self._metadata)
+
+    def stream_stream(self, *args: Any, **options: Any) -> _Callable:
+        return _Callable(self._channel.stream_stream(*args, **options), self._metadata)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def __enter__(self) -> _WithMetadata:
+        self._channel.__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> Any:
+        return self._channel.__exit__(*problem)
+
+    async def __aenter__(self) -> _WithMetadata:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *problem: Any) -> Any:
+        return await self._channel.__aexit__(*problem)

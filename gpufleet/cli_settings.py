@@ -1,0 +1,161 @@
+"""The CLI's settings: flags, GPUCTL_ variables, the project's file, the context, defaults, in this order.
+
+The project's file, `./gpuctl.toml`, comes with whatever folder one happens to stand in. So it may set
+harmless things and choose among the contexts that the account already has, by `context` or by the address
+in `scheduler`; it can never name a token, weaken TLS, or have the account's token sent to an address that
+no context has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from gpufleet.addresses import DEFAULT_PORT, Address
+from gpufleet.config import Resolved, resolve
+from gpufleet.config_files import parse_toml, read_text, table_layer
+from gpufleet.config_layers import Layer, Problem, config_error, flag_layer, variable_layer
+from gpufleet.contexts import Contexts, context_of_address, read_contexts
+from gpufleet.kinds import ADDRESS, BOOLEAN, DURATION, INTEGER, PATH, one_of
+from gpufleet.paths import PROJECT_FILE, contexts_file
+from gpufleet.settings import setting
+from gpufleet.spelling import did_you_mean
+from gpufleet.tokens import FoundToken, find_token
+
+VARIABLE_PREFIX = "GPUCTL_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CliSettings:
+    """What a flag, a GPUCTL_ variable, ./gpuctl.toml or a context may set for every command."""
+
+    scheduler: Address = setting(Address("127.0.0.1", DEFAULT_PORT), "The scheduler's HOST or HOST:PORT.", ADDRESS)
+    token_file: Path | None = setting(None, "The file with your token.", PATH, default_text="none", private=True)
+    ca_file: Path | None = setting(
+        None,
+        "The authority that signed the scheduler's certificate, PEM.",
+        PATH,
+        default_text="the system's authorities",
+        private=True,
+    )
+    insecure: bool = setting(
+        False, "Speak to a scheduler on another machine without encryption.", BOOLEAN, private=True
+    )
+    output: str = setting("table", "How reading commands print.", one_of("table", "wide", "json", "jsonl", "name"))
+    connection_timeout: timedelta = setting(
+        timedelta(seconds=30), "The longest wait for one answer.", DURATION, low=timedelta(milliseconds=100)
+    )
+    max_wait_time: timedelta = setting(
+        timedelta(seconds=300),
+        "The longest wait for new output before a follower asks whether the job lives.",
+        DURATION,
+        low=timedelta(seconds=1),
+    )
+    max_consecutive_timeouts: int = setting(
+        30, "A follower gives up after so many unanswered questions in a row.", INTEGER, low=1, high=1_000_000
+    )
+    session_timeout: timedelta = setting(
+        timedelta(seconds=7200), "The longest attached session.", DURATION, low=timedelta(seconds=1)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CliConfig:
+    """The settings that hold for this command, and the context they are of; an empty name is none."""
+
+    resolved: Resolved[CliSettings]
+    context: str
+
+    @property
+    def settings(self) -> CliSettings:
+        """The values."""
+        return self.resolved.settings
+
+    def token(self, environment: Mapping[str, str] = os.environ) -> FoundToken | None:
+        """The token: of --token-file, else GPUCTL_TOKEN, else GPUCTL_TOKEN_FILE or the context's file."""
+        file, origin = self.settings.token_file, self.resolved.origins["token_file"]
+        is_flag = origin.startswith("--")
+        return find_token(file if is_flag else None, environment, None if is_flag else file)
+
+
+def load_cli(
+    flags: Mapping[str, object],
+    *,
+    context: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+) -> CliConfig:
+    """The settings for one command; `context` is its --context. Raises CONFIG_INVALID with all problems."""
+    problems: list[Problem] = []
+    contexts = read_contexts(contexts_file(environment), problems)
+    explicit = [flag_layer(flags), variable_layer(CliSettings, VARIABLE_PREFIX, environment)]
+    project = _read_project((folder or Path.cwd()) / PROJECT_FILE, problems)
+    name, where = _choose_context(context, environment, explicit, project, contexts, problems)
+    layers = [*explicit, project.layer]
+    if name and name not in contexts.tables:
+        why = f'there is no context "{name}"{did_you_mean(name, contexts.tables)}'
+        problems.append(Problem(where, "context", why))
+    elif name:
+        table = contexts.tables[name]
+        layers.append(
+            table_layer(CliSettings, table, contexts.text, contexts.file, problems, inside=f"contexts.{name}")
+        )
+    resolved = resolve(CliSettings, layers, problems)
+    if resolved is None:
+        raise config_error(problems)
+    return CliConfig(resolved, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Project:
+    """The project's file: its harmless values, and what it says on the context."""
+
+    layer: Layer
+    context: str = ""
+    scheduler: object = None
+
+
+def _read_project(file: Path, problems: list[Problem]) -> _Project:
+    if not file.exists():
+        return _Project(Layer({}, str, is_text=False))
+    text = read_text(file)
+    table: dict[str, Any] = dict(parse_toml(text, file, problems))
+    context, scheduler = table.pop("context", ""), table.pop("scheduler", None)
+    if not isinstance(context, str):
+        problems.append(Problem(str(file), "context", "this is not the name of a context"))
+        context = ""
+    layer = table_layer(CliSettings, table, text, file, problems, in_project=True)
+    return _Project(layer, context, scheduler)
+
+
+def _choose_context(
+    flag: str | None,
+    environment: Mapping[str, str],
+    explicit: list[Layer],
+    project: _Project,
+    contexts: Contexts,
+    problems: list[Problem],
+) -> tuple[str, str]:
+    """The context's name and where it was chosen; an address that was typed finds its own context."""
+    if flag:
+        return flag, "--context"
+    if variable := environment.get(f"{VARIABLE_PREFIX}CONTEXT"):
+        return variable, f"{VARIABLE_PREFIX}CONTEXT"
+    for layer in explicit:
+        if "scheduler" in layer.values:
+            found = context_of_address(layer.values["scheduler"], contexts)
+            return found or contexts.current, layer.where("scheduler")
+    if project.context:
+        return project.context, PROJECT_FILE
+    if project.scheduler is not None:
+        where = project.layer.where("scheduler")
+        found = context_of_address(project.scheduler, contexts)
+        if not found:
+            why = "no context of yours has this address, and a project's file cannot bring one; add a context"
+            problems.append(Problem(where, "scheduler", why))
+        return found, where
+    return contexts.current, str(contexts.file)

@@ -1,0 +1,289 @@
+"""Every way a request or a program can be refused: one stable reason each, and what to do about it.
+
+The table is `Reason`. A reason's name is its stable word: it travels in google.rpc.ErrorInfo, appears in JSON
+and in logs, and has a row in docs/troubleshooting.md. Reasons are added and never renamed. Translation to and
+from gRPC is in gpufleet/status.py; nothing here imports grpc, so that the CLI can fail fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum, unique
+from types import MappingProxyType
+from typing import Self
+
+
+class Code(IntEnum):
+    """The gRPC codes that this project answers with, by their numbers on the wire."""
+
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+@unique
+class Reason(Enum):
+    """Name, gRPC code, what it means, and the usual next step (an error may carry a better one)."""
+
+    # fmt: off
+    # The request itself is wrong: nothing was changed, and the same request will fail again.
+    INVALID_ARGUMENT = (Code.INVALID_ARGUMENT, "A field has a value that is not allowed.",
+        "Correct the field that is named.")
+    COMMAND_EMPTY = (Code.INVALID_ARGUMENT, "The job has no command.",
+        "Put the command after --, as in: gpuctl submit --gpus 1 -- python train.py")
+    ARGV_TOO_LONG = (Code.INVALID_ARGUMENT, "Arguments and environment are longer than a process may have.",
+        "Put the data in a file and pass the file's path.")
+    ENV_NAME_INVALID = (Code.INVALID_ARGUMENT, "A variable's name is empty or holds '=' or a NUL byte.",
+        "Write --env NAME=VALUE; everything after the first '=' is the value.")
+    GPUS_DISAGREE_WITH_PINS = (Code.INVALID_ARGUMENT, "The number of GPUs is not that of the pinned devices.",
+        "Leave out --gpus, or name as many devices in --node-gpu-ids.")
+    UNKNOWN_NODE = (Code.INVALID_ARGUMENT, "The request names a node that this scheduler has never seen.",
+        "See the names with: gpuctl nodes")
+    UNKNOWN_GPU_MODEL = (Code.INVALID_ARGUMENT, "No node has a GPU of the model that was asked for.",
+        "See the models with: gpuctl nodes -o wide")
+    UNKNOWN_DEVICE = (Code.INVALID_ARGUMENT, "The request pins a device that the node does not have.",
+        "See the node's devices with: gpuctl nodes -o wide")
+    PAGE_TOKEN_INVALID = (Code.INVALID_ARGUMENT, "The page token was changed or belongs to another list.",
+        "Ask again from the first page, without a page token.")
+    CONFIG_INVALID = (Code.INVALID_ARGUMENT, "A configuration file cannot be read or holds a wrong value.",
+        "Correct the line that is named, then try: gpuctl config check FILE")
+    ADDRESS_INVALID = (Code.INVALID_ARGUMENT, "An address is not HOST or HOST:PORT.",
+        "Write it as 10.0.0.5:50051 or [::1]:50051.")
+    SELECTOR_AMBIGUOUS = (Code.INVALID_ARGUMENT, "A name stands for more than one job.",
+        "Use the job's id; see it with: gpuctl queue -a")
+    MESSAGE_TOO_LARGE = (Code.RESOURCE_EXHAUSTED, "A message is larger than the receiver takes.",
+        "Send less at once; large data belongs in a file that the job reads.")
+
+    # The fleet or the object is not in a state that allows it.
+    NEVER_FITS = (Code.FAILED_PRECONDITION, "No node, alone or with others, could ever hold the request.",
+        "Ask for what the nearest miss has; see the fleet with: gpuctl nodes")
+    JOB_FINISHED = (Code.FAILED_PRECONDITION, "The job has already ended.",
+        "See how it ended with: gpuctl job ID")
+    JOB_NOT_RUNNING = (Code.FAILED_PRECONDITION, "The job has no running process yet.",
+        "See what it waits for with: gpuctl explain ID")
+    NODE_NOT_LOST = (Code.FAILED_PRECONDITION, "The node still answers and cannot be forgotten.",
+        "Stop its agent first, or keep work away from it with: gpuctl drain NODE")
+    AGENT_VERSION_UNSUPPORTED = (Code.FAILED_PRECONDITION, "The versions of agent and scheduler do not mix.",
+        "Install the scheduler's version on the node; see both with: gpuctl version")
+    DEVICE_BUSY = (Code.FAILED_PRECONDITION, "A device is not as free as the scheduler expected.",
+        "Nothing: the job is placed again, elsewhere.")
+    COMMAND_STALE = (Code.FAILED_PRECONDITION, "A command is of an older scheduler or came too late.",
+        "Nothing: the scheduler decides anew.")
+    TLS_REQUIRED = (Code.FAILED_PRECONDITION, "The connection would leave this machine without encryption.",
+        "Give TLS files, or say --insecure if the network is trusted.")
+
+    # Something by that name is not there.
+    JOB_NOT_FOUND = (Code.NOT_FOUND, "There is no job with this id.",
+        "See the jobs, finished ones too, with: gpuctl queue -a")
+    ATTEMPT_NOT_FOUND = (Code.NOT_FOUND, "The job has no attempt with this number.",
+        "See the job's attempts with: gpuctl story ID")
+    NODE_NOT_FOUND = (Code.NOT_FOUND, "There is no node with this name.",
+        "See the nodes with: gpuctl nodes")
+    MODEL_NOT_FOUND = (Code.NOT_FOUND, "There is no model with this name.",
+        "See the models with: gpuctl models")
+    OUTPUT_NOT_FOUND = (Code.NOT_FOUND, "There is no output of this rank or stream, or it was pruned.",
+        "See what is kept with: gpuctl job ID")
+    TOKEN_NOT_FOUND = (Code.NOT_FOUND, "There is no token with this id.",
+        "See the tokens with: gpuctl token list")
+    FILE_NOT_FOUND = (Code.NOT_FOUND, "A file that was named is not there.",
+        "Check the path.")
+
+    # Something by that name is there already.
+    REQUEST_ID_REUSED = (Code.ALREADY_EXISTS, "This request id was used for a request with other content.",
+        "Use a new request id, or none.")
+    NODE_ID_TAKEN = (Code.ALREADY_EXISTS, "A live agent is registered under this node id.",
+        "Start this agent with another name: gpuctl agent --node-id NAME")
+    TOKEN_NAME_TAKEN = (Code.ALREADY_EXISTS, "A token with this name exists.",
+        "Choose another name, or revoke the old one with: gpuctl token revoke ID")
+    PORT_TAKEN = (Code.ALREADY_EXISTS, "Another process listens on the port.",
+        "Stop that process, or choose another port with the flag that is named.")
+    ALREADY_RUNNING = (Code.ALREADY_EXISTS, "Another scheduler or agent uses the same data.",
+        "Stop the other one, or give this one its own --data DIR.")
+
+    # Who are you, and may you?
+    TOKEN_MISSING = (Code.UNAUTHENTICATED, "The call carries no token.",
+        "Give --token-file FILE or set GPUCTL_TOKEN; a scheduler's first start says where its tokens are.")
+    TOKEN_INVALID = (Code.UNAUTHENTICATED, "The scheduler does not know this token.",
+        "Check that the token belongs to this scheduler: gpuctl config show --origin")
+    TOKEN_REVOKED = (Code.UNAUTHENTICATED, "The token was revoked or has expired.",
+        "Ask an admin for a new one: gpuctl token create")
+    TOKEN_FILE_EXPOSED = (Code.FAILED_PRECONDITION, "Other accounts of this machine can read the token file.",
+        "Take their right away with: chmod 600 FILE")
+    TOKEN_FILE_INVALID = (Code.INVALID_ARGUMENT, "The file does not hold a gpufleet token.",
+        "The file must hold one line that begins with gf_; an admin makes one with: gpuctl token create")
+    PERMISSION_DENIED = (Code.PERMISSION_DENIED, "The token's role does not allow this call.",
+        "Ask an admin, or use a token of another role.")
+    NOT_YOUR_JOB = (Code.PERMISSION_DENIED, "The job belongs to another user.",
+        "Ask its owner or an admin.")
+
+    # Too much of something.
+    QUEUE_FULL = (Code.RESOURCE_EXHAUSTED, "The queue holds as many jobs as it may.",
+        "Wait until jobs end, or use one array job in place of many jobs.")
+    QUOTA_EXCEEDED = (Code.RESOURCE_EXHAUSTED, "The request is beyond the user's limit.",
+        "See limits and use with: gpuctl usage")
+    TOO_MANY_STREAMS = (Code.RESOURCE_EXHAUSTED, "As many followers as allowed are connected.",
+        "Try again later, or close a follower.")
+
+    # Try again: the same request may pass later.
+    STORE_UNAVAILABLE = (Code.UNAVAILABLE, "The store cannot be written; running jobs go on.",
+        "Free the disk or restore the database it names; then try again.")
+    OUTCOME_UNKNOWN = (Code.UNAVAILABLE, "The request may or may not have been stored.",
+        "Send it again with the same request id: it is never done twice.")
+    SCHEDULER_UNREACHABLE = (Code.UNAVAILABLE, "No scheduler answers at the address.",
+        "See why with: gpuctl doctor")
+    SCHEDULER_STOPPING = (Code.UNAVAILABLE, "The scheduler is shutting down or starting.",
+        "Try again in a few seconds.")
+    NODE_UNREACHABLE = (Code.UNAVAILABLE, "The node's agent does not answer at the moment.",
+        "See its state with: gpuctl nodes")
+    DEADLINE = (Code.DEADLINE_EXCEEDED, "No answer came in time.",
+        "Try again, or allow more time with --connection-timeout.")
+    CONFLICT = (Code.ABORTED, "Another change came first.",
+        "Look at the present state and try again.")
+    CANCELLED = (Code.CANCELLED, "The caller left before the answer.",
+        "Nothing: the call was given up on purpose.")
+    RESUME_TOKEN_EXPIRED = (Code.OUT_OF_RANGE, "The changes after this resume token are no longer kept.",
+        "Watch again without a resume token: the stream begins with the present state.")
+    OFFSET_OUT_OF_RANGE = (Code.OUT_OF_RANGE, "The offset lies beyond the end of the output.",
+        "Read from an offset between 0 and the end that is named.")
+
+    # What this version cannot do, and what should never happen.
+    NOT_BUILT = (Code.UNIMPLEMENTED, "This version does not do that yet.",
+        "See what is planned in CHANGELOG.md; gpuctl version shows both versions.")
+    METHOD_UNKNOWN = (Code.UNIMPLEMENTED, "The server does not know this call.",
+        "Client and server differ in version: gpuctl version")
+    EXTRA_MISSING = (Code.FAILED_PRECONDITION, "An optional part of the installation is missing.",
+        "Install it with: pip install 'gpufleet[EXTRA]'")
+    STORE_CORRUPT = (Code.DATA_LOSS, "The store holds something that breaks its own rules.",
+        "Stop, keep a copy of the data folder, and report what is named.")
+    INTERNAL = (Code.INTERNAL, "The program met a case that should not exist.",
+        "Report it with the trace id and the program's log: gpuctl logs --program scheduler")
+    UNKNOWN = (Code.UNKNOWN, "A server answered with an error that this version does not know.",
+        "Compare versions with: gpuctl version")
+    # fmt: on
+
+    def __init__(self, code: Code, meaning: str, next_step: str) -> None:
+        self.code = code
+        self.meaning = meaning
+        self.next_step = next_step
+
+
+@dataclass(frozen=True, slots=True)
+class FieldViolation:
+    """One field that is wrong: its path as in the proto (`resources.gpus`), and why."""
+
+    field: str
+    why: str
+
+
+NO_METADATA: Mapping[str, str] = MappingProxyType({})
+
+
+class GpufleetError(Exception):
+    """The root of all operating errors; the reason picks the class, as errno does for OSError.
+
+    `message` is one sentence on what happened. `next_step` is what to type or do now, by default the reason's
+    own. `retry_after_s` is the server's wish for the pause before a retry, in seconds. `metadata` names for
+    programs what the error is about (`{"job_id": "41"}`). Programmer errors are assertions instead.
+    """
+
+    def __new__(cls, reason: Reason, *_: object, **__: object) -> Self:
+        family = _family(reason)
+        # A class that was named on purpose is kept; only the root stands for its families.
+        return super().__new__(family if issubclass(family, cls) else cls)
+
+    def __init__(
+        self,
+        reason: Reason,
+        message: str = "",
+        *,
+        violations: Iterable[FieldViolation] = (),
+        next_step: str = "",
+        retry_after_s: float | None = None,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
+        super().__init__(message or reason.meaning)
+        self.reason = reason
+        self.message = message or reason.meaning
+        self.violations = tuple(violations)
+        self.next_step = next_step or reason.next_step
+        self.retry_after_s = retry_after_s
+        self.metadata: Mapping[str, str] = dict(metadata)
+
+    @property
+    def code(self) -> Code:
+        """The gRPC code of the reason."""
+        return self.reason.code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Survive copy and pickle, whose default would lose every keyword."""
+        return (type(self), (self.reason, self.message), self.__getstate__())
+
+
+class InvalidRequestError(GpufleetError):
+    """The request is wrong and will stay wrong."""
+
+
+class NotFoundError(GpufleetError):
+    """What was named is not there."""
+
+
+class RefusedError(GpufleetError):
+    """A right, a quota or the state of things does not allow it."""
+
+
+class UnavailableError(GpufleetError):
+    """The same request may pass later."""
+
+
+class InternalError(GpufleetError):
+    """The fault is ours."""
+
+
+_FAMILIES: Mapping[Code, type[GpufleetError]] = {
+    Code.INVALID_ARGUMENT: InvalidRequestError,
+    Code.OUT_OF_RANGE: InvalidRequestError,
+    Code.UNIMPLEMENTED: InvalidRequestError,
+    Code.NOT_FOUND: NotFoundError,
+    Code.ALREADY_EXISTS: RefusedError,
+    Code.FAILED_PRECONDITION: RefusedError,
+    Code.PERMISSION_DENIED: RefusedError,
+    Code.RESOURCE_EXHAUSTED: RefusedError,
+    Code.UNAUTHENTICATED: RefusedError,
+    Code.ABORTED: UnavailableError,
+    Code.CANCELLED: UnavailableError,
+    Code.DEADLINE_EXCEEDED: UnavailableError,
+    Code.UNAVAILABLE: UnavailableError,
+    Code.DATA_LOSS: InternalError,
+    Code.INTERNAL: InternalError,
+    Code.UNKNOWN: InternalError,
+}
+
+
+def _family(reason: Reason) -> type[GpufleetError]:
+    return _FAMILIES[reason.code]
+
+
+def invalid(field: str, why: str, *, reason: Reason = Reason.INVALID_ARGUMENT, next_step: str = "") -> GpufleetError:
+    """One wrong field: the commonest refusal, with the field's path in the message and as a violation."""
+    return GpufleetError(reason, f"{field}: {why}", violations=[FieldViolation(field, why)], next_step=next_step)
+
+
+def as_lines(error: GpufleetError) -> str:
+    """The error for people: what is wrong, each further wrong field, and what to do next, a line each."""
+    named = [f"{violation.field}: {violation.why}" for violation in error.violations]
+    further = [f"  {line}" for line in named if line != error.message]
+    return "\n".join([error.message, *further, error.next_step])

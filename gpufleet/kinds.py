@@ -1,0 +1,173 @@
+"""The kinds of values that settings hold: how each is read from TOML and from text, and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from gpufleet.addresses import Address, parse_address
+from gpufleet.errors import GpufleetError
+from gpufleet.units import exact_duration, exact_size, parse_duration, parse_size
+
+T = TypeVar("T")
+
+
+class Unreadable(ValueError):
+    """A value is of the wrong kind; its text says why, in words that follow the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """Values of one kind: their name, how they are read from TOML and from text, and written as TOML."""
+
+    name: str
+    from_toml: Callable[[Any], T]
+    from_text: Callable[[str], T]
+    to_toml: Callable[[T], str]
+
+
+def quoted(text: str) -> str:
+    """The text as a TOML string."""
+    import json  # TOML's basic strings have JSON's escapes, except that DEL must be escaped too
+
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _only(wanted: type, name: str) -> Callable[[Any], Any]:
+    def read(raw: Any) -> Any:
+        if type(raw) is not wanted:  # isinstance would take true for the number 1
+            raise Unreadable(f"{_toml_name(raw)} is not {name}")
+        return raw
+
+    return read
+
+
+def _toml_name(raw: object) -> str:
+    names = {str: "a string", bool: "a boolean", int: "a whole number", float: "a number", list: "a list"}
+    return names.get(type(raw), "a table" if isinstance(raw, dict) else "a date or time")
+
+
+def _parsed(parse: Callable[[str], T], name: str) -> Callable[[Any], T]:
+    text = _only(str, name)
+
+    def read(raw: Any) -> T:
+        try:
+            return parse(text(raw))
+        except GpufleetError as error:
+            raise Unreadable(f"{error.message}. {error.next_step}") from None
+
+    return read
+
+
+def _number_text(parse: Callable[[str], T], name: str) -> Callable[[str], T]:
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError:
+            raise Unreadable(f'"{text}" is not {name}') from None
+
+    return read
+
+
+def _boolean_text(text: str) -> bool:
+    if text.lower() in ("true", "yes", "on", "1"):
+        return True
+    if text.lower() in ("false", "no", "off", "0"):
+        return False
+    raise Unreadable(f'"{text}" is not true or false')
+
+
+def _float(raw: Any) -> float:
+    if type(raw) not in (int, float):
+        raise Unreadable(f"{_toml_name(raw)} is not a number")
+    return float(raw)
+
+
+_WHOLE = "a whole number"
+_DURATION = 'a duration such as "30s" or "1h30m"'
+_SIZE = 'a size such as "8GB" or "1GiB"'
+_STRING = "a string"
+_PATH = "a path"
+
+TEXT: Kind[str] = Kind(_STRING, _only(str, _STRING), str, quoted)
+INTEGER: Kind[int] = Kind(_WHOLE, _only(int, _WHOLE), _number_text(int, _WHOLE), str)
+NUMBER: Kind[float] = Kind("a number", _float, _number_text(float, "a number"), str)
+BOOLEAN: Kind[bool] = Kind(
+    "true or false", _only(bool, "true or false"), _boolean_text, lambda value: str(value).lower()
+)
+DURATION: Kind[timedelta] = Kind(
+    _DURATION,
+    _parsed(parse_duration, _DURATION),
+    _parsed(parse_duration, _DURATION),
+    lambda value: quoted(exact_duration(value)),
+)
+SIZE: Kind[int] = Kind(
+    _SIZE, _parsed(parse_size, _SIZE), _parsed(parse_size, _SIZE), lambda value: quoted(exact_size(value))
+)
+PATH: Kind[Path] = Kind(
+    _PATH,
+    lambda raw: Path(_only(str, _PATH)(raw)).expanduser(),
+    lambda text: Path(text).expanduser(),
+    lambda path: quoted(str(path)),
+)
+
+
+def _addresses(texts: list[Any]) -> tuple[Address, ...]:
+    if not texts:
+        raise Unreadable("the list is empty")
+    return tuple(_parsed(parse_address, "an address")(text) for text in texts)
+
+
+ADDRESS: Kind[Address] = Kind(
+    "HOST or HOST:PORT",
+    _parsed(parse_address, "an address"),
+    _parsed(parse_address, "an address"),
+    lambda address: quoted(str(address)),
+)
+ADDRESSES: Kind[tuple[Address, ...]] = Kind(
+    "a list of HOST:PORT",
+    lambda raw: _addresses([raw] if isinstance(raw, str) else _only(list, "a list of addresses")(raw)),
+    lambda text: _addresses([part for part in text.split(",") if part.strip()]),
+    lambda value: f"[{', '.join(quoted(str(each)) for each in value)}]",
+)
+
+
+def _labels_toml(raw: Any) -> tuple[tuple[str, str], ...]:
+    table = _only(dict, 'a table such as { rack = "b2" }')(raw)
+    wrong = [key for key, value in table.items() if not isinstance(value, str)]
+    if wrong:
+        raise Unreadable(f"the value of {wrong[0]} is not a string")
+    return tuple(sorted(table.items()))
+
+
+def _labels_text(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if not all(name.strip() and equals for name, equals, _ in pairs):
+        raise Unreadable(f'"{text}" is not NAME=VALUE,NAME=VALUE')
+    return tuple(sorted((name.strip(), value.strip()) for name, _, value in pairs))
+
+
+LABELS: Kind[tuple[tuple[str, str], ...]] = Kind(
+    "a table of strings",
+    _labels_toml,
+    _labels_text,
+    lambda pairs: f"{{ {', '.join(f'{quoted(k)} = {quoted(v)}' for k, v in pairs)} }}" if pairs else "{}",
+)
+
+
+def one_of(*choices: str) -> Kind[str]:
+    """The kind of a string that is one of these words."""
+    name = " or ".join(quoted(choice) for choice in choices)
+
+    def read(raw: Any) -> str:
+        from gpufleet.spelling import did_you_mean
+
+        word: str = _only(str, name)(raw)
+        if word not in choices:
+            raise Unreadable(f"{quoted(word)} is not {name}{did_you_mean(word, choices)}")
+        return word
+
+    return Kind(name, read, read, quoted)

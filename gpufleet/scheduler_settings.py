@@ -1,0 +1,186 @@
+"""The settings of the scheduler: the table that flags, variables, scheduler.toml and its template follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from gpufleet.addresses import DEFAULT_PORT, is_loopback
+from gpufleet.kinds import BOOLEAN, DURATION, INTEGER, NUMBER, PATH, SIZE, TEXT, one_of
+from gpufleet.limits import MESSAGE_BYTES_MAX
+from gpufleet.log_settings import LogSettings
+from gpufleet.paths import state_dir
+from gpufleet.settings import computed_setting, section, setting
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """The server's certificate; without one it listens on loopback only, unless told to be insecure."""
+
+    cert_file: Path | None = setting(None, "The server's certificate and its chain, PEM.", PATH, default_text="no TLS")
+    key_file: Path | None = setting(
+        None, "The private key of the certificate, PEM, of mode 0600.", PATH, default_text="no TLS"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """When a silent node is suspected, counted as lost, and its jobs are given to others."""
+
+    heartbeat: timedelta = setting(2 * SECOND, "How often an agent reports.", DURATION, low=SECOND / 10, high=MINUTE)
+    missed_heartbeats_max: int = setting(
+        3, "After so many missed reports a node gets no new work.", INTEGER, low=1, high=100, reloadable=True
+    )
+    lease: timedelta = setting(
+        MINUTE,
+        "A node that is silent for this long is lost: its services are replaced.",
+        DURATION,
+        low=SECOND,
+        high=DAY,
+        reloadable=True,
+    )
+    requeue_fence: timedelta = setting(
+        10 * MINUTE,
+        "Only when a node was silent for this long are its batch jobs started elsewhere; "
+        "its agent kills them before that. A job may ask for another span.",
+        DURATION,
+        low=10 * SECOND,
+        high=7 * DAY,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSettings:
+    """What is kept of the jobs' output."""
+
+    attempt_bytes_max: int = setting(
+        GIB,
+        "The output of one attempt that is kept: its beginning and its end.",
+        SIZE,
+        low=1_000_000,
+        high=1024 * GIB,
+        reloadable=True,
+    )
+    head_bytes_max: int = setting(
+        GIB // 4, "How much of that is the beginning.", SIZE, low=0, high=1024 * GIB, reloadable=True
+    )
+    retention: timedelta = setting(
+        30 * DAY, "Output of ended jobs is kept for this long.", DURATION, low=HOUR, reloadable=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """Bounds that keep one user or one bug from taking everything."""
+
+    queue_jobs_max: int = setting(
+        1_000_000, "So many jobs may be queued; array items count.", INTEGER, low=1, reloadable=True
+    )
+    streams_max: int = setting(10_000, "So many followers may be connected.", INTEGER, low=1, reloadable=True)
+    message_bytes_max: int = setting(
+        MESSAGE_BYTES_MAX, "The longest message that is taken.", SIZE, low=1_000_000, high=GIB
+    )
+    request_id_retention: timedelta = setting(
+        DAY,
+        "A request id is remembered for this long, or as long as its job.",
+        DURATION,
+        low=HOUR,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSettings:
+    """How devices are chosen among those that fit."""
+
+    node_order: str = setting(
+        "fragmentation",
+        "Fill nodes that are in use first, or take idle nodes first.",
+        one_of("fragmentation", "idle"),
+        reloadable=True,
+    )
+    free_memory_weight: float = setting(
+        0.6, "The weight of a device's free memory in its score.", NUMBER, low=0.0, high=1.0, reloadable=True
+    )
+    idleness_weight: float = setting(
+        0.4, "The weight of a device's idleness in its score.", NUMBER, low=0.0, high=1.0, reloadable=True
+    )
+    device_pause: timedelta = setting(
+        30 * SECOND,
+        "A device that was refused at launch is left out for this long.",
+        DURATION,
+        low=SECOND,
+        high=HOUR,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """`gpuctl scheduler` and scheduler.toml."""
+
+    host: str = setting(
+        "127.0.0.1", "Where to listen; 0.0.0.0 is every network, and needs [tls] or insecure = true.", TEXT
+    )
+    port: int = setting(DEFAULT_PORT, "The port to listen on; 0 takes any free one.", INTEGER, low=0, high=65535)
+    data: Path = computed_setting(
+        lambda: state_dir("scheduler"),
+        "The folder of the database, tokens, output and logs.",
+        PATH,
+        default_text="$XDG_STATE_HOME/gpufleet/scheduler",
+    )
+    store: str = setting(
+        "",
+        "A database in place of the embedded one: postgresql://user@host/name.",
+        TEXT,
+        default_text="SQLite in the data folder",
+    )
+    insecure: bool = setting(
+        False, "Listen beyond this machine without encryption. Only for networks you trust.", BOOLEAN
+    )
+    metrics_port: int = setting(0, "The port of the metrics page; 0 is none.", INTEGER, low=0, high=65535)
+    retention: timedelta = setting(
+        30 * DAY, "Records of ended jobs are kept for this long.", DURATION, low=HOUR, reloadable=True
+    )
+    log: LogSettings = section(LogSettings, "The scheduler's own log.")
+    tls: TlsSettings = section(TlsSettings, "Encryption, for clients on other machines.")
+    nodes: NodeSettings = section(
+        NodeSettings, "When a silent node is suspected, lost, and its jobs are started elsewhere."
+    )
+    output: OutputSettings = section(OutputSettings, "What is kept of the jobs' output.")
+    limits: LimitSettings = section(LimitSettings, "Bounds that keep one user or one bug from taking everything.")
+    placement: PlacementSettings = section(PlacementSettings, "How devices are chosen among those that fit.")
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Values that do not fit together."""
+        if (self.tls.cert_file is None) != (self.tls.key_file is None):
+            missing = "tls.key_file" if self.tls.key_file is None else "tls.cert_file"
+            yield missing, "a certificate and its key are set together or not at all"
+        if not is_loopback(self.host) and self.tls.cert_file is None and not self.insecure:
+            yield (
+                "host",
+                f"{self.host} is beyond this machine: set tls.cert_file and tls.key_file, or insecure",
+            )
+        if self.nodes.requeue_fence < self.nodes.lease:
+            yield (
+                "nodes.requeue_fence",
+                "a fence shorter than nodes.lease would requeue jobs of nodes not yet lost",
+            )
+        if self.nodes.lease <= self.nodes.heartbeat * self.nodes.missed_heartbeats_max:
+            yield (
+                "nodes.lease",
+                "a node would be lost before it is suspected; see heartbeat, missed_heartbeats_max",
+            )
+        if self.output.head_bytes_max > self.output.attempt_bytes_max:
+            yield (
+                "output.head_bytes_max",
+                "the beginning cannot be longer than the whole, output.attempt_bytes_max",
+            )

@@ -1,0 +1,107 @@
+"""When time alone changes something: `wake_at` says when, `on_clock_advanced` says what."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..state.events import ClockAdvanced
+from ..state.ids import NodeName
+from ..state.jobs import Job
+from ..state.live import NodeLive
+from ..state.nodes import Node, Reach
+from ..state.records import AttemptUnreachable, NodeLost, Record, RequestForgotten
+from ..state.state import State
+from ..state.units import Instant, after
+from .attempts import after_node_loss, end_rank, ended_attempt
+from .decision import Decision, together
+from .nodes import jobs_on
+
+
+def wake_at(state: State) -> Instant | None:
+    """The next instant at which time alone changes something; None when nothing waits for time.
+
+    Hearing a node only moves its deadlines later, so that an answer stays a safe lower bound until a record changes.
+    """
+    return min(_deadlines(state), default=None)
+
+
+def _deadlines(state: State) -> Iterator[Instant]:
+    limits = state.limits
+    for name, node in state.durable.nodes.items():
+        live = state.live.nodes.get(name)
+        if live is None:
+            continue
+        if live.reach is Reach.READY:
+            yield suspect_at(state, live)
+        if not node.is_lost:
+            yield after(live.heard_at, limits.node_lease)
+        else:
+            yield from (given_up_at(state, live, job) for job in jobs_on(state, name))
+        if live.left_out_until:
+            yield live.left_out_until
+        yield from live.devices_left_out.values()
+    for request in state.durable.requests.values():
+        yield after(request.at, limits.request_retention)
+        break
+
+
+def suspect_at(state: State, live: NodeLive) -> Instant:
+    """When a node that is silent from now on is given no new work: after the named number of missed heartbeats."""
+    limits = state.limits
+    return after(live.heard_at, limits.heartbeat_interval * limits.missed_heartbeats)
+
+
+def given_up_at(state: State, live: NodeLive, job: Job) -> Instant:
+    """When an attempt on a silent node may be replaced, or, if it must not be, when it is given up."""
+    if not job.spec.is_requeueable:
+        return after(live.heard_at, state.limits.unreachable_span)
+    return after(live.heard_at, job.spec.requeue_fence or state.limits.requeue_fence)
+
+
+def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:
+    """Carry out every deadline that has come."""
+    decisions = [
+        _on_node(state, event.at, node, live)
+        for node in state.durable.nodes.values()
+        if (live := state.live.nodes.get(node.name)) is not None
+    ]
+    decisions.append(Decision(records=tuple(_forgotten_requests(state, event.at))))
+    return together(*decisions)
+
+
+def _on_node(state: State, at: Instant, node: Node, live: NodeLive) -> Decision:
+    if at < after(live.heard_at, state.limits.node_lease) and not node.is_lost:
+        return Decision()
+    records: list[Record] = []
+    if not node.is_lost:
+        records.append(NodeLost(at=at, node=node.name))
+    decisions = [Decision(records=tuple(records))]
+    for job in jobs_on(state, node.name):
+        decisions.append(_on_silent_job(state, at, node.name, live, job))
+    return together(*decisions)
+
+
+def _on_silent_job(state: State, at: Instant, node: NodeName, live: NodeLive, job: Job) -> Decision:
+    attempt = job.attempt
+    assert attempt is not None
+    if at >= given_up_at(state, live, job):
+        for key in state.durable.hold(node).ranks:
+            exit_ = state.live.exits.get(key)
+            if key.job == job.id and exit_ is not None:
+                # It ended, and only its last output never came: it is not run twice for that.
+                return end_rank(state, at, job, attempt, key, replace(exit_, output_is_complete=False))
+        ended = ended_attempt(
+            attempt, at, reason="NODE_LOST", message=f"node {node} was not heard", output_is_complete=False
+        )
+        return Decision(records=(after_node_loss(state, at, job, ended),))
+    if not attempt.is_unreachable:
+        return Decision(records=(AttemptUnreachable(at=at, job=job.id, is_unreachable=True),))
+    return Decision()
+
+
+def _forgotten_requests(state: State, at: Instant) -> Iterator[Record]:
+    for (user, request_id), request in state.durable.requests.items():
+        if after(request.at, state.limits.request_retention) > at:
+            break
+        jobs = range(request.first_job, request.first_job + request.count)
+        if not any(job in state.durable.jobs for job in jobs):
+            yield RequestForgotten(at=at, user=user, request_id=request_id)

@@ -1,0 +1,250 @@
+"""What happens to nodes: they register, say what they know, are drained, forgotten, lost and heard again."""
+
+from dataclasses import replace
+
+from ..policy.admission import minimum_memory
+from ..state.commands import Command, ForgetAttempt, KeepAttempt, KillAttempt, LaunchAttempt, StopAttempt
+from ..state.events import (
+    DrainRequested,
+    ForgetRequested,
+    InventoryReported,
+    NodeAnnounced,
+    NodeBeat,
+    RankRefused,
+    RankStarted,
+    Seen,
+    SeenExited,
+    SeenRefused,
+    SeenRunning,
+    SeenStarting,
+)
+from ..state.ids import JobId, NodeName, RankKey
+from ..state.jobs import Attempt, Job, Starting, Stopping
+from ..state.nodes import Node, UnhealthyDevice
+from ..state.records import (
+    AttemptEnded,
+    AttemptUnreachable,
+    DeviceMarked,
+    JobFinished,
+    NodeDrained,
+    NodeForgotten,
+    NodeRegistered,
+    NodeResumed,
+    NodeReturned,
+    Record,
+)
+from ..state.replies import NodeChanged, NodeGone
+from ..state.state import State
+from ..state.units import Instant
+from .attempts import after_node_loss, after_refusal, end_if_stored, ended_attempt, on_rank_started
+from .decision import NOTHING, Decision, refused, together
+
+
+def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
+    """Take a node in, or take it in again. One agent owns a name as long as it is heard."""
+    known = state.durable.nodes.get(event.name)
+    live = state.live.nodes.get(event.name)
+    if known is not None and known.agent_id != event.agent_id and live is not None and live.is_connected:
+        return refused(
+            "NODE_ID_TAKEN",
+            f"node {event.name!r} is held by another agent ({known.info.hostname or 'unknown host'}, "
+            f"{known.address or 'unknown address'}) that is connected",
+            field="node",
+            next_step="start this agent with another --node-id, or stop the other one",
+        )
+    if known is not None and known.agent_id == event.agent_id and event.incarnation < known.incarnation:
+        return refused(
+            "INCARNATION_TOO_OLD",
+            f"a newer start of this agent has registered node {event.name!r}",
+            field="incarnation",
+            next_step="stop the older process of this agent",
+        )
+    node = Node(
+        name=event.name,
+        agent_id=event.agent_id,
+        incarnation=event.incarnation,
+        boot_id=event.boot_id,
+        info=event.info,
+        registered_at=event.at if known is None else known.registered_at,
+        address=event.address,
+        is_draining=known.is_draining if known else False,
+        drain_reason=known.drain_reason if known else "",
+        is_lost=known.is_lost if known else False,
+        unhealthy=known.unhealthy if known else (),
+    )
+    if known is not None and replace(node, version=known.version) == known:
+        return Decision(reply=NodeChanged(node=known, changed=False))
+    return Decision(records=(NodeRegistered(at=event.at, node=node),), reply=NodeChanged(node=node, changed=True))
+
+
+def on_node_beat(state: State, event: NodeBeat) -> Decision:
+    """A sign of life: a lost node is back, a device in trouble is marked; mostly nothing durable changes."""
+    node = state.durable.nodes.get(event.node)
+    live = state.live.nodes.get(event.node)
+    if node is None or live is None or live.incarnation != event.incarnation or not live.is_connected:
+        return NOTHING
+    records: list[Record] = []
+    if node.is_lost:
+        records.append(NodeReturned(at=event.at, node=node.name))
+    known = {device.uuid for device in node.unhealthy}
+    records.extend(
+        DeviceMarked(
+            at=event.at,
+            node=node.name,
+            device=UnhealthyDevice(uuid=sample.uuid, reason=sample.unhealthy_reason),
+        )
+        for sample in event.samples
+        if not sample.is_healthy and sample.uuid not in known
+    )
+    return Decision(records=tuple(records)) if records else NOTHING
+
+
+def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
+    """Compare what a node knows with what is decided, rank by rank, and bring the two together."""
+    node = state.durable.nodes.get(event.node)
+    if node is None or node.agent_id != event.agent_id:
+        return refused("NODE_NOT_FOUND", f"node {event.node!r} is not registered by this agent", field="node")
+    seen = dict(event.entries)
+    decisions: list[Decision] = []
+    if node.is_lost:
+        decisions.append(Decision(records=(NodeReturned(at=event.at, node=node.name),)))
+    for key in sorted(state.durable.hold(event.node).ranks):
+        job = state.durable.jobs[key.job]
+        assert job.attempt is not None
+        decisions.append(_bring_together(state, event, job, job.attempt, key, seen.pop(key, None)))
+    decisions.append(Decision(commands=tuple(_unexpected(event.node, key, what) for key, what in seen.items())))
+    return together(*decisions)
+
+
+def _unexpected(node: NodeName, key: RankKey, seen: Seen) -> Command:
+    """A rank that is not, or no longer, decided to be there: end what lives, forget what has ended."""
+    if isinstance(seen, SeenRunning | SeenStarting):
+        return KillAttempt(node=node, key=key)
+    return ForgetAttempt(node=node, key=key)
+
+
+def _bring_together(
+    state: State, event: InventoryReported, job: Job, attempt: Attempt, key: RankKey, seen: Seen | None
+) -> Decision:
+    rank = attempt.ranks[key.rank]
+    if rank.placement.boot_id != event.boot_id:
+        return _lost(state, event.at, job, attempt, "the machine was started again")
+    if rank.placement.agent_id != event.agent_id:
+        return NOTHING
+    heard: tuple[Record, ...] = ()
+    if attempt.is_unreachable:
+        heard = (AttemptUnreachable(at=event.at, job=job.id, is_unreachable=False),)
+    match seen:
+        case SeenExited():
+            return together(Decision(records=heard), end_if_stored(state, event.at, key))
+        case SeenRefused(reason=reason, message=message):
+            refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message)
+            forget = ForgetAttempt(node=event.node, key=key)
+            return Decision(records=(after_refusal(refusal, job, attempt),), commands=(forget,))
+        case SeenRunning(run_span=run_span):
+            started = on_rank_started(state, RankStarted(at=event.at, node=event.node, key=key, run_span=run_span))
+            return together(Decision(records=heard), started, Decision(commands=_go_on(job, event.node, key)))
+        case SeenStarting():
+            return Decision(records=heard, commands=_go_on(job, event.node, key))
+        case None:
+            return _never_seen(state, event, job, attempt, key)
+
+
+def _go_on(job: Job, node: NodeName, key: RankKey) -> tuple[Command, ...]:
+    keep = KeepAttempt(node=node, key=key)
+    if isinstance(job.state, Stopping):
+        stop = StopAttempt(node=node, key=key, cause=job.state.cause, grace=job.spec.grace)
+        return (keep, stop)
+    return (keep,)
+
+
+def _never_seen(state: State, event: InventoryReported, job: Job, attempt: Attempt, key: RankKey) -> Decision:
+    """The node knows nothing of a rank that was placed on it: it never started, or what started left no trace."""
+    rank = attempt.ranks[key.rank]
+    if rank.started_at is not None:
+        return _lost(state, event.at, job, attempt, "its node no longer knows of it")
+    match job.state:
+        case Starting():
+            return Decision(commands=(launch_command(state, job, attempt, key),))
+        case _:
+            refusal = RankRefused(at=event.at, node=event.node, key=key, reason="NEVER_STARTED")
+            return Decision(records=(after_refusal(refusal, job, attempt),))
+
+
+def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> LaunchAttempt:
+    """The command that starts a rank of a placed attempt."""
+    placement = attempt.ranks[key.rank].placement
+    fence = (job.spec.requeue_fence or state.limits.requeue_fence) if job.spec.is_requeueable else None
+    return LaunchAttempt(
+        node=placement.node,
+        key=key,
+        spec=job.spec,
+        user=job.user,
+        placement=placement,
+        fence=fence,
+        min_memory_bytes=minimum_memory(state, job.spec.resources),
+    )
+
+
+def _lost(state: State, at: Instant, job: Job, attempt: Attempt, message: str) -> Decision:
+    ended = ended_attempt(attempt, at, reason="NODE_LOST", message=message, output_is_complete=False)
+    return Decision(records=(after_node_loss(state, at, job, ended),))
+
+
+def on_drain_requested(state: State, event: DrainRequested) -> Decision:
+    """Drain a node, or resume it."""
+    node = state.durable.nodes.get(event.node)
+    if node is None:
+        return _unknown_node(event.node)
+    if event.is_draining:
+        if node.is_draining:
+            return Decision(reply=NodeChanged(node=node, changed=False))
+        drained = replace(node, is_draining=True, drain_reason=event.reason)
+        record: Record = NodeDrained(at=event.at, node=node.name, by=event.by, reason=event.reason)
+        return Decision(records=(record,), reply=NodeChanged(node=drained, changed=True))
+    if not node.is_draining and not node.unhealthy:
+        return Decision(reply=NodeChanged(node=node, changed=False))
+    resumed = replace(node, is_draining=False, drain_reason="", unhealthy=())
+    record = NodeResumed(at=event.at, node=node.name, by=event.by)
+    return Decision(records=(record,), reply=NodeChanged(node=resumed, changed=True))
+
+
+def on_forget_requested(state: State, event: ForgetRequested) -> Decision:
+    """Drop a node that will not come back; what ran there has ended as far as anybody will ever know."""
+    if event.node not in state.durable.nodes:
+        return _unknown_node(event.node)
+    live = state.live.nodes.get(event.node)
+    if live is not None and live.is_connected:
+        return refused(
+            "NODE_IS_CONNECTED",
+            f"node {event.node!r} is connected",
+            field="node",
+            next_step=f"stop its agent first, or take it out of use with: gpuctl drain {event.node}",
+        )
+    records: list[Record] = []
+    for job in jobs_on(state, event.node):
+        assert job.attempt is not None
+        ended = ended_attempt(
+            job.attempt,
+            event.at,
+            reason="NODE_LOST",
+            message=f"node {event.node} was forgotten",
+            output_is_complete=False,
+        )
+        records.append(after_node_loss(state, event.at, job, ended))
+    records.append(NodeForgotten(at=event.at, node=event.node, by=event.by))
+    finished = tuple(record.job for record in records if isinstance(record, JobFinished))
+    requeued = tuple(record.job for record in records if isinstance(record, AttemptEnded))
+    return Decision(records=tuple(records), reply=NodeGone(ended=finished, requeued=requeued))
+
+
+def jobs_on(state: State, node: NodeName) -> list[Job]:
+    """Jobs with a live rank on a node, by id."""
+    ids: set[JobId] = {key.job for key in state.durable.hold(node).ranks}
+    return [state.durable.jobs[job_id] for job_id in sorted(ids)]
+
+
+def _unknown_node(name: NodeName) -> Decision:
+    return refused(
+        "NODE_NOT_FOUND", f"no node is called {name!r}", field="node", next_step="list them with: gpuctl nodes"
+    )

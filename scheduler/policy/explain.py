@@ -1,0 +1,156 @@
+"""Why a job waits: one sentence, then node by node, by the functions that place."""
+
+from dataclasses import dataclass
+
+from ..state.ids import JobId, NodeName
+from ..state.jobs import Finished, Held, Job, Queued, Running, Starting, Stopping
+from ..state.state import State
+from ..state.units import Instant
+from .admission import minimum_memory
+from .fit import Miss, NodeView, devices_that_fit, node_views
+from .order import jobs_ahead, queue_order
+from .placement import place, take
+from .reservation import keep, reserve
+
+AHEAD_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVerdict:
+    """What one node says to a job; `miss` None when it could take it."""
+
+    node: NodeName
+    miss: Miss | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The whole answer to "why does my job wait and when will it start"."""
+
+    reason: str
+    sentence: str
+    nodes: tuple[NodeVerdict, ...] = ()
+    ahead: tuple[JobId, ...] = ()
+    ahead_count: int = 0
+    bound_sentence: str = ""
+
+
+def explain(state: State, job: Job, at: Instant) -> Explanation:
+    """Explain where a job is. For a waiting one, replay the pass up to it and ask every node."""
+    match job.state:
+        case Finished(reason=reason):
+            return Explanation(reason=reason, sentence=f"job {job.id} has ended")
+        case Held():
+            return Explanation(
+                reason="HELD", sentence=f"job {job.id} is held; release it with: gpuctl release {job.id}"
+            )
+        case Starting(attempt=attempt):
+            node = attempt.ranks[0].placement.node
+            return Explanation(reason="STARTING", sentence=f"job {job.id} is being started on node {node}")
+        case Running(attempt=attempt):
+            node = attempt.ranks[0].placement.node
+            lost = ", which has not been heard for its lease" if attempt.is_unreachable else ""
+            return Explanation(reason="RUNNING", sentence=f"job {job.id} runs on node {node}{lost}")
+        case Stopping(cause=cause):
+            return Explanation(reason="STOPPING", sentence=f"job {job.id} is being stopped ({cause.value.lower()})")
+        case Queued():
+            return _explain_waiting(state, job, at)
+
+
+def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
+    ahead, ahead_count = jobs_ahead(state.durable, job, AHEAD_SHOWN)
+    if not state.durable.nodes:
+        return Explanation(
+            reason="NO_NODES",
+            sentence=f"job {job.id} waits because no node has registered yet; start one with: gpuctl agent",
+            ahead=tuple(ahead),
+            ahead_count=ahead_count,
+            bound_sentence="no bound: no node is known",
+        )
+    views = _views_as_seen_by(state, job, at)
+    verdicts = tuple(_verdict(state, view, job) for view in views.values())
+    return Explanation(
+        reason=_main_reason(verdicts),
+        sentence=f"job {job.id} waits because {_main_clause(job, verdicts)}",
+        nodes=verdicts,
+        ahead=tuple(ahead),
+        ahead_count=ahead_count,
+        bound_sentence=_bound_sentence(state, verdicts),
+    )
+
+
+def _views_as_seen_by(state: State, job: Job, at: Instant) -> dict[NodeName, NodeView]:
+    """The nodes after every job ahead was tried, as the pass sees them when it comes to this job."""
+    views = node_views(state, at)
+    kept = False
+    for each in queue_order(state.durable):
+        if each.id == job.id:
+            break
+        minimum = minimum_memory(state, each.spec.resources)
+        placement = place(views, each.spec.resources, minimum, each.id)
+        if placement is not None:
+            take(views[placement.node], placement)
+        elif not kept:
+            reservation = reserve(views, each, minimum)
+            if reservation is not None:
+                keep(views, reservation, each)
+                kept = True
+    return views
+
+
+def _verdict(state: State, view: NodeView, job: Job) -> NodeVerdict:
+    resources = job.spec.resources
+    fitting = devices_that_fit(view, resources, minimum_memory(state, resources), job.id)
+    return NodeVerdict(node=view.node.name, miss=fitting if isinstance(fitting, Miss) else None)
+
+
+def _main_reason(verdicts: tuple[NodeVerdict, ...]) -> str:
+    misses = [verdict.miss for verdict in verdicts]
+    if any(miss is None for miss in misses):
+        return "NEXT_PASS"
+    return min((miss.reason for miss in misses if miss is not None), key=_nearness)
+
+
+def _main_clause(job: Job, verdicts: tuple[NodeVerdict, ...]) -> str:
+    if any(verdict.miss is None for verdict in verdicts):
+        return "the next pass has not come to it yet"
+    nearest = min((verdict for verdict in verdicts if verdict.miss), key=lambda each: _nearness(_reason(each)))
+    others = len(verdicts) - 1
+    rest = f", and {others} other {'node takes' if others == 1 else 'nodes take'} it no sooner" if others else ""
+    clause = nearest.miss.clause if nearest.miss is not None else ""
+    return f"node {nearest.node} {clause}{rest}"
+
+
+def _reason(verdict: NodeVerdict) -> str:
+    return "" if verdict.miss is None else verdict.miss.reason
+
+
+NEARNESS = (
+    "KEPT_FOR_ANOTHER",
+    "DEVICES_IN_USE",
+    "CPUS_IN_USE",
+    "MEMORY_IN_USE",
+    "DEVICE_MEMORY_IN_USE",
+    "DEVICE_BUSY",
+    "SAMPLE_TOO_OLD",
+    "DEVICE_LEFT_OUT",
+    "NODE_LEFT_OUT",
+    "NODE_CLEANING",
+    "NODE_NOT_HEARD",
+    "NODE_DRAINING",
+    "DEVICE_UNHEALTHY",
+    "NODE_LOST",
+)
+"""Reasons from the one that passes soonest by itself to the one that needs a person."""
+
+
+def _nearness(reason: str) -> tuple[int, str]:
+    return (NEARNESS.index(reason) if reason in NEARNESS else len(NEARNESS), reason)
+
+
+def _bound_sentence(state: State, verdicts: tuple[NodeVerdict, ...]) -> str:
+    for job in state.durable.jobs.values():
+        attempt = job.attempt
+        if attempt is not None and job.spec.time_limit is None:
+            return f"no bound: job {job.id} has no time limit"
+    return "no bound: estimates are not built yet"

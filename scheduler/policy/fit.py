@@ -1,0 +1,285 @@
+"""Whether a node can hold a request, and why not.
+
+The same filter functions serve three questions: can it hold it now (a pass), could it ever (a submit), and what does
+each node say (an explanation). A filter answers None for "yes" or a `Miss` that says why not.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..state.ids import DeviceUuid, JobId, NodeName
+from ..state.jobs import NodePins, Resources
+from ..state.limits import Limits
+from ..state.live import NodeLive
+from ..state.nodes import Device, DeviceSample, Node, Reach
+from ..state.state import State
+from ..state.units import GB, MB, Instant
+
+LARGEST_DEVICE_SHARE = 0.9
+"""The default for free memory is never more than this part of the largest device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """Why a node, or a device, cannot take a request: a stable reason and one clause for people."""
+
+    reason: str
+    clause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeDevice:
+    """A device with all that choosing needs to know. `miss` is why nobody can have it now."""
+
+    device: Device
+    sample: DeviceSample | None
+    held_by: JobId | None
+    miss: Miss | None
+
+    @property
+    def free_memory_bytes(self) -> int:
+        """Free memory by its newest sample; all of it where there is no telemetry."""
+        if self.sample is None or self.sample.memory_free_bytes is None:
+            return self.device.memory_bytes
+        return self.sample.memory_free_bytes
+
+    @property
+    def has_foreign_process(self) -> bool:
+        """Whether somebody who is not one of our attempts uses it."""
+        return self.sample is not None and any(process.is_foreign for process in self.sample.processes)
+
+    @property
+    def score(self) -> float | None:
+        """0.6 × free memory share + 0.4 × idle share, 0 to 1; None without telemetry."""
+        if self.sample is None or self.sample.memory_free_bytes is None or not self.device.memory_bytes:
+            return None
+        busy = self.sample.utilization_percent or 0
+        return 0.6 * self.sample.memory_free_bytes / self.device.memory_bytes + 0.4 * (100 - busy) / 100
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeView:
+    """A node as one pass sees it; a pass takes from it what it gives away. `miss` is why it takes nothing at all."""
+
+    node: Node
+    cpus: int
+    memory_bytes: int
+    devices: list[FreeDevice]
+    miss: Miss | None
+    kept_devices: frozenset[DeviceUuid] = frozenset()
+    kept_for: JobId | None = None
+    given: set[DeviceUuid] = field(default_factory=set)
+
+    def free_devices(self) -> list[FreeDevice]:
+        """Devices that nobody holds and nothing is wrong with."""
+        return [
+            free
+            for free in self.devices
+            if free.miss is None and free.held_by is None and free.device.uuid not in self.given
+        ]
+
+
+def node_views(state: State, at: Instant) -> dict[NodeName, NodeView]:
+    """Every node as a pass at this instant sees it, in the order of the names."""
+    return {name: _node_view(state, state.durable.nodes[name], at) for name in sorted(state.durable.nodes)}
+
+
+def _node_view(state: State, node: Node, at: Instant) -> NodeView:
+    hold = state.durable.hold(node.name)
+    live = state.live.nodes.get(node.name) or NodeLive(heard_at=at)
+    unhealthy = {device.uuid: device.reason for device in node.unhealthy}
+    devices = [
+        FreeDevice(
+            device=device,
+            sample=live.samples.get(device.uuid),
+            held_by=hold.devices.get(device.uuid),
+            miss=_device_miss(device, live, unhealthy, state.limits, at),
+        )
+        for device in node.info.devices
+    ]
+    return NodeView(
+        node=node,
+        cpus=node.info.cpus - hold.cpus,
+        memory_bytes=node.info.memory_bytes - hold.memory_bytes,
+        devices=devices,
+        miss=node_miss(node, live, at),
+    )
+
+
+def node_miss(node: Node, live: NodeLive, at: Instant) -> Miss | None:
+    """Why a node can be given nothing now, whatever is asked for."""
+    if node.is_lost or live.reach is Reach.LOST:
+        return Miss(reason="NODE_LOST", clause="has not been heard for its whole lease")
+    if node.is_draining:
+        return Miss(reason="NODE_DRAINING", clause=f"drains ({node.drain_reason})" if node.drain_reason else "drains")
+    if live.reach is Reach.SUSPECT or not live.is_connected or not live.has_inventory:
+        return Miss(reason="NODE_NOT_HEARD", clause="is not connected, or was not heard in time")
+    if live.lingering:
+        keys = ", ".join(str(key) for key in sorted(live.lingering)[:3])
+        return Miss(reason="NODE_CLEANING", clause=f"still ends what it must no longer run ({keys})")
+    if live.left_out_until > at:
+        return Miss(reason="NODE_LEFT_OUT", clause="refused a launch and is left out for a moment")
+    return None
+
+
+def _device_miss(
+    device: Device, live: NodeLive, unhealthy: dict[DeviceUuid, str], limits: Limits, at: Instant
+) -> Miss | None:
+    if device.uuid in unhealthy:
+        return Miss(reason="DEVICE_UNHEALTHY", clause=f"is unhealthy: {unhealthy[device.uuid]}")
+    if live.devices_left_out.get(device.uuid, Instant(0)) > at:
+        return Miss(reason="DEVICE_LEFT_OUT", clause="was found busy at a launch and is left out for a moment")
+    if device.is_virtual:
+        return None
+    sample = live.samples.get(device.uuid)
+    if sample is None or sample.taken_at + limits.sample_age < at:
+        return Miss(reason="SAMPLE_TOO_OLD", clause="has no sample that is fresh enough")
+    return None
+
+
+def default_min_memory_bytes(state: State) -> int:
+    """Free memory that a device must have when the job does not say: the setting, or 90 % of the largest device."""
+    largest = max(
+        (device.memory_bytes for node in state.durable.nodes.values() for device in node.info.devices), default=0
+    )
+    share = int(largest * LARGEST_DEVICE_SHARE)
+    return min(state.limits.default_min_memory_bytes, share) if largest else state.limits.default_min_memory_bytes
+
+
+def node_is_asked_for(node: Node, resources: Resources) -> Miss | None:
+    """Whether the request names this node, or at least does not exclude it."""
+    if resources.pins and node.name not in {pins.node for pins in resources.pins}:
+        return Miss(reason="NODE_NOT_PINNED", clause="is not among the pinned nodes")
+    if resources.nodelist and node.name not in resources.nodelist:
+        return Miss(reason="NODE_NOT_LISTED", clause="is not in --nodelist")
+    if node.name in resources.exclude:
+        return Miss(reason="NODE_EXCLUDED", clause="is in --exclude")
+    labels = dict(node.info.labels)
+    for key, value in resources.node_labels:
+        if labels.get(key) != value:
+            return Miss(reason="NODE_LABEL_MISSING", clause=f"does not carry the label {key}={value}")
+    return None
+
+
+def could_ever_hold(node: Node, resources: Resources, min_memory_bytes: int) -> Miss | None:
+    """Whether the node could hold the request if it were empty and everything on it were well."""
+    asked = node_is_asked_for(node, resources)
+    if asked is not None:
+        return asked
+    if resources.cpus > node.info.cpus:
+        return Miss(reason="TOO_FEW_CPUS", clause=f"has {_count(node.info.cpus, 'CPU')} in all")
+    if resources.memory_bytes > node.info.memory_bytes:
+        return Miss(reason="TOO_LITTLE_MEMORY", clause=f"has {memory_text(node.info.memory_bytes)} of memory in all")
+    wanted = _wanted_devices(node.info.devices, resources)
+    if len(wanted) < resources.gpus:
+        return _too_few(node, resources, wanted)
+    large_enough = [device for device in wanted if device.memory_bytes >= min_memory_bytes]
+    if len(large_enough) < resources.gpus:
+        largest = max(device.memory_bytes for device in wanted)
+        return Miss(
+            reason="DEVICES_TOO_SMALL",
+            clause=f"has {_count(len(large_enough), 'GPU')} of {memory_text(min_memory_bytes)} or more "
+            f"(the largest has {memory_text(largest)})",
+        )
+    return None
+
+
+def devices_that_fit(
+    view: NodeView, resources: Resources, min_memory_bytes: int, job: JobId | None
+) -> list[FreeDevice] | Miss:
+    """The devices of a node that could be given now, or why the node cannot take the request now.
+
+    `job` is the job that asks: what is kept for it is not kept from it.
+    """
+    if view.miss is not None:
+        return view.miss
+    ever = could_ever_hold(view.node, resources, min_memory_bytes)
+    if ever is not None:
+        return ever
+    if resources.cpus > view.cpus:
+        return Miss(
+            reason="CPUS_IN_USE", clause=f"has {_count(max(view.cpus, 0), 'free CPU')} of {view.node.info.cpus}"
+        )
+    if resources.memory_bytes > view.memory_bytes:
+        return Miss(reason="MEMORY_IN_USE", clause=f"has {memory_text(max(view.memory_bytes, 0))} of memory free")
+    if not resources.gpus:
+        return []
+    wanted = {device.uuid for device in _wanted_devices(view.node.info.devices, resources)}
+    fitting: list[FreeDevice] = []
+    misses: list[Miss] = []
+    for free in view.devices:
+        if free.device.uuid in wanted:
+            miss = _device_refusal(view, free, resources, min_memory_bytes, job)
+            if miss is None:
+                fitting.append(free)
+            else:
+                misses.append(miss)
+    if len(fitting) >= resources.gpus:
+        return fitting
+    return Miss(reason=misses[0].reason, clause=_summary(len(fitting), resources.gpus, misses))
+
+
+def _device_refusal(
+    view: NodeView, free: FreeDevice, resources: Resources, min_memory_bytes: int, job: JobId | None
+) -> Miss | None:
+    if free.held_by is not None or free.device.uuid in view.given:
+        return Miss(reason="DEVICES_IN_USE", clause="in use")
+    if free.miss is not None:
+        return free.miss
+    if free.device.uuid in view.kept_devices and view.kept_for != job:
+        return Miss(reason="KEPT_FOR_ANOTHER", clause=f"kept for job {view.kept_for}")
+    if free.has_foreign_process and not resources.allow_busy:
+        return Miss(reason="DEVICE_BUSY", clause="used by somebody outside gpufleet")
+    if not resources.ignores_telemetry and free.free_memory_bytes < min_memory_bytes:
+        return Miss(reason="DEVICE_MEMORY_IN_USE", clause=f"with less than {memory_text(min_memory_bytes)} free")
+    return None
+
+
+def _wanted_devices(devices: Iterable[Device], resources: Resources) -> list[Device]:
+    pinned = {index for pins in resources.pins for index in pins.indices}
+    models = [model.casefold() for model in resources.models]
+    return [
+        device
+        for device in devices
+        if (not resources.pins or device.index in pinned)
+        and (not models or any(model in device.name.casefold() for model in models))
+    ]
+
+
+def _too_few(node: Node, resources: Resources, wanted: list[Device]) -> Miss:
+    if resources.pins:
+        have = {device.index for device in node.info.devices}
+        missing = [index for pins in resources.pins for index in pins.indices if index not in have]
+        if missing:
+            return Miss(reason="PIN_MISSING", clause=f"has no GPU {', '.join(map(str, missing))}")
+    if resources.models and len(node.info.devices) >= resources.gpus:
+        names = sorted({device.name for device in node.info.devices})
+        return Miss(
+            reason="MODEL_MISSING",
+            clause=f"has {_count(len(wanted), 'GPU')} of that model (it has: {', '.join(names)})",
+        )
+    return Miss(reason="TOO_FEW_DEVICES", clause=f"has {_count(len(wanted), 'GPU')} in all")
+
+
+def _summary(fitting: int, wanted: int, misses: list[Miss]) -> str:
+    counts: dict[str, int] = {}
+    for miss in misses:
+        counts[miss.clause] = counts.get(miss.clause, 0) + 1
+    parts = ", ".join(f"{count} {clause}" for clause, count in counts.items())
+    return f"has {fitting} of the {wanted} GPUs free ({parts})" if wanted > 1 else f"has no free GPU ({parts})"
+
+
+def pins_of(resources: Resources, node: NodeName) -> NodePins | None:
+    """The pins that name this node, if any."""
+    return next((pins for pins in resources.pins if pins.node == node), None)
+
+
+def memory_text(memory_bytes: int) -> str:
+    """Memory for people, in the units that people type: 16 GB, 500 MB."""
+    if memory_bytes >= 10 * GB or memory_bytes % GB == 0:
+        return f"{memory_bytes / GB:.3g} GB"
+    return f"{memory_bytes / MB:,.0f} MB"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number if number else 'no'} {noun}{'' if number == 1 else 's'}"

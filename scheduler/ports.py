@@ -1,0 +1,169 @@
+"""How the scheduler reaches the world: tiny protocols that the shell implements and the tests fake."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .state.commands import Command
+from .state.durable import Entity, EntityKey
+from .state.ids import JobId, RankKey, UserName
+from .state.jobs import Job, Outcome, OutputStream
+from .state.records import Record
+from .state.units import Instant
+
+
+class Clock(Protocol):
+    """Where instants come from."""
+
+    def now(self) -> Instant:
+        """The instant now: never less than any instant it gave before, or than the newest stored one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One transaction: everything that a turn of the loop decided.
+
+    `number` rises by one with each commit of a term, so that a commit whose answer was lost is not applied twice.
+    `deletes` holds the keys of entities that are gone (a finished job is among them and in `finished`, too).
+    """
+
+    number: int
+    at: Instant
+    records: tuple[Record, ...] = ()
+    upserts: tuple[Entity, ...] = ()
+    deletes: tuple[EntityKey, ...] = ()
+    finished: tuple[Job, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecord:
+    """A record as the store keeps it; `sequence` rises over all records."""
+
+    sequence: int
+    at: Instant
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedQuery:
+    """A page of jobs that have ended, newest end first. `before` is (end, id) of the last job of the page before."""
+
+    user: UserName | None = None
+    name: str | None = None
+    outcomes: tuple[Outcome, ...] = ()
+    before: tuple[Instant, JobId] | None = None
+    limit: int = 100
+
+
+class Store(Protocol):
+    """Durable truth. Methods block; the engine calls them on its store thread.
+
+    Errors: `StoreUnavailable` (try the same commit again), `TermSuperseded` and `StoreCorrupt` (leave).
+    """
+
+    @property
+    def kind(self) -> str:
+        """ "sqlite" or "postgresql"."""
+        ...
+
+    @property
+    def term(self) -> int:
+        """This opening's term: higher than that of every opening before it."""
+        ...
+
+    def newest_instant(self) -> Instant:
+        """The newest instant that any commit carried; 0 for a new store."""
+        ...
+
+    def load(self) -> Iterator[Entity]:
+        """Every live entity."""
+        ...
+
+    def commit(self, commit: Commit) -> None:
+        """Make one transaction durable. A number that is already stored for this term is done already."""
+        ...
+
+    def finished_job(self, job: JobId) -> Job | None:
+        """A job that has ended, or None."""
+        ...
+
+    def finished_jobs(self, query: FinishedQuery) -> list[Job]:
+        """A page of jobs that have ended."""
+        ...
+
+    def story(self, job: JobId, after: int, limit: int) -> list[StoredRecord]:
+        """A job's records with a sequence above `after`, oldest first."""
+        ...
+
+    def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:
+        """Records of these classes with a sequence below `before`, newest first."""
+        ...
+
+    def prune(self, before: Instant) -> int:
+        """Drop finished jobs that ended before this instant, and records of that age whose job is gone; the count."""
+        ...
+
+    def close(self) -> None:
+        """Give the lock back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Bytes of one stream from `offset` on."""
+
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Bytes of a stream that were left out by the size limit: from `offset` up to, not including, `end`."""
+
+    offset: int
+    end: int
+
+
+class OutputStore(Protocol):
+    """The stored output. Methods block; they are called on the output thread."""
+
+    def append(self, key: RankKey, stream: OutputStream, offset: int, data: bytes) -> int:
+        """Add bytes at an offset; what is below the known end is ignored, a hole raises. Returns the end."""
+        ...
+
+    def end(self, key: RankKey, stream: OutputStream) -> int:
+        """Offset behind the last byte known; 0 for a stream never seen."""
+        ...
+
+    def synced(self, key: RankKey, stream: OutputStream) -> int:
+        """Offset below which every byte is durable."""
+        ...
+
+    def sync(self) -> list[tuple[RankKey, OutputStream, int]]:
+        """Make everything appended so far durable; the streams whose synced offset rose."""
+        ...
+
+    def read(self, key: RankKey, stream: OutputStream, offset: int, limit: int) -> Piece | Gap | None:
+        """At most `limit` bytes from an offset, or the gap that begins there, or None at the end."""
+        ...
+
+    def streams(self, job: JobId) -> list[tuple[RankKey, OutputStream]]:
+        """Every stream that is stored of a job, in order."""
+        ...
+
+    def delete(self, job: JobId) -> None:
+        """Drop all output of a job that is pruned."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held open."""
+        ...
+
+
+class AgentLink(Protocol):
+    """The way down to the nodes."""
+
+    def send(self, command: Command) -> None:
+        """Hand a command to its node's stream. A node without one gets it by its next inventory."""
+        ...

@@ -1,0 +1,51 @@
+"""Who may do what: tokens, roles, and the memory of requests that must not be carried out twice."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from .ids import JobId, TokenId, UserName
+from .units import Instant
+
+
+class Role(Enum):
+    """What a token may do."""
+
+    ADMIN = "admin"
+    USER = "user"
+    VIEWER = "viewer"
+    AGENT = "agent"
+    GATEWAY = "gateway"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A bearer token without its secret: `digest` is the SHA-256 of the secret in hexadecimal."""
+
+    id: TokenId
+    user: UserName
+    role: Role
+    digest: str
+    created_at: Instant
+    expires_at: Instant | None = None
+    revoked_at: Instant | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RememberedRequest:
+    """A request that was carried out: the same id and content answers the same again; other content is refused."""
+
+    user: UserName
+    request_id: str
+    digest: str
+    first_job: JobId
+    count: int
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """The next job id; ids are never given twice."""
+
+    next_job: int = 1

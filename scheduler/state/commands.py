@@ -1,0 +1,66 @@
+"""What a node is asked to do. Commands leave only after the records that they follow from are stored."""
+
+from dataclasses import dataclass
+
+from .ids import NodeName, RankKey, UserName
+from .jobs import JobSpec, Placement, StopCause
+from .units import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchAttempt:
+    """Start a rank. `fence` None means that the keeper never ends it for want of a scheduler."""
+
+    node: NodeName
+    key: RankKey
+    spec: JobSpec
+    user: UserName
+    placement: Placement
+    fence: Span | None
+    min_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAttempt:
+    """End a rank by the grace rule."""
+
+    node: NodeName
+    key: RankKey
+    cause: StopCause
+    grace: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillAttempt:
+    """End a rank at once: nobody waits for it."""
+
+    node: NodeName
+    key: RankKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepAttempt:
+    """A known rank goes on."""
+
+    node: NodeName
+    key: RankKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetAttempt:
+    """The end of a rank is stored: drop what is kept of it."""
+
+    node: NodeName
+    key: RankKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalAttempt:
+    """Send a signal to every process of a rank."""
+
+    node: NodeName
+    key: RankKey
+    signal: int
+
+
+Command = LaunchAttempt | StopAttempt | KillAttempt | KeepAttempt | ForgetAttempt | SignalAttempt

@@ -1,0 +1,357 @@
+"""Everything that survives a restart, and `apply`, the only thing that changes it.
+
+Entities are frozen values in plain dictionaries. Beside them stand indexes that follow from them (the order of the
+queue, what holds which device); they are never stored: `load` builds them again. What a record touched is noted in
+`touched` and `finished`, so that the engine writes exactly that and nothing is compared.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from .access import Counters, RememberedRequest, Token
+from .ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
+from .jobs import (
+    ATTEMPTS_KEPT,
+    ActiveState,
+    Attempt,
+    Band,
+    EndedAttempt,
+    Finished,
+    Held,
+    Job,
+    JobState,
+    Queued,
+    Running,
+    Starting,
+    Stopping,
+)
+from .nodes import Node
+from .records import (
+    AttemptEnded,
+    AttemptPlaced,
+    AttemptStarted,
+    AttemptStopping,
+    AttemptUnreachable,
+    AttemptVoided,
+    DeviceMarked,
+    JobBandChanged,
+    JobFinished,
+    JobHeld,
+    JobQueued,
+    JobReleased,
+    NodeDrained,
+    NodeForgotten,
+    NodeLost,
+    NodeRegistered,
+    NodeResumed,
+    NodeReturned,
+    RankEnded,
+    Record,
+    RequestForgotten,
+    RequestRemembered,
+    SignalSent,
+    SpoolStateChanged,
+    TokenCreated,
+    TokenRevoked,
+)
+from .units import Instant
+
+Entity = Job | Node | Token | RememberedRequest | Counters
+EntityKey = tuple[str, str]
+
+
+def key_of(entity: Entity) -> EntityKey:
+    """The (kind, id) under which an entity is stored."""
+    match entity:
+        case Job():
+            return ("job", str(entity.id))
+        case Node():
+            return ("node", entity.name)
+        case Token():
+            return ("token", entity.id)
+        case RememberedRequest():
+            return request_key(entity.user, entity.request_id)
+        case Counters():
+            return ("counters", "jobs")
+        case _:
+            assert_never(entity)
+
+
+def request_key(user: UserName, request_id: str) -> EntityKey:
+    """The (kind, id) of a remembered request. User names hold no NUL, so that two never share a key."""
+    return ("request", f"{user}\x00{request_id}")
+
+
+@dataclass(slots=True)
+class NodeHold:
+    """What attempts hold on one node."""
+
+    devices: dict[DeviceUuid, JobId] = field(default_factory=dict)
+    cpus: int = 0
+    memory_bytes: int = 0
+    ranks: dict[RankKey, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Durable:
+    """The durable state with its indexes. Change it by `apply` only."""
+
+    jobs: dict[JobId, Job] = field(default_factory=dict)
+    nodes: dict[NodeName, Node] = field(default_factory=dict)
+    tokens: dict[TokenId, Token] = field(default_factory=dict)
+    requests: dict[tuple[UserName, str], RememberedRequest] = field(default_factory=dict)
+    counters: Counters = Counters()
+    queue: dict[Band, list[tuple[Instant, JobId]]] = field(
+        default_factory=lambda: {band: [] for band in reversed(Band)}
+    )
+    holds: dict[NodeName, NodeHold] = field(default_factory=dict)
+    touched: dict[EntityKey, Entity | None] = field(default_factory=dict)
+    finished: dict[JobId, Job] = field(default_factory=dict)
+
+    def entities(self) -> Iterator[Entity]:
+        """Every entity, for checks and for comparing with a store."""
+        yield from self.jobs.values()
+        yield from self.nodes.values()
+        yield from self.tokens.values()
+        yield from self.requests.values()
+        yield self.counters
+
+    def hold(self, node: NodeName) -> NodeHold:
+        """What attempts hold on a node; an empty hold for a node without any."""
+        return self.holds.get(node) or NodeHold()
+
+
+def load(entities: Iterator[Entity]) -> Durable:
+    """The durable state that these stored entities make."""
+    durable = Durable()
+    for entity in entities:
+        match entity:
+            case Job():
+                _index(durable, entity)
+                durable.jobs[entity.id] = entity
+            case Node():
+                durable.nodes[entity.name] = entity
+            case Token():
+                durable.tokens[entity.id] = entity
+            case RememberedRequest():
+                durable.requests[entity.user, entity.request_id] = entity
+            case Counters():
+                durable.counters = entity
+            case _:
+                assert_never(entity)
+    return durable
+
+
+def apply(durable: Durable, record: Record) -> None:
+    """Make a decided fact true. A record that cannot be applied is a programming error and raises."""
+    match record:
+        case JobQueued(job=job):
+            _put_job(durable, None, job)
+            if job.id >= durable.counters.next_job:
+                durable.counters = Counters(next_job=job.id + 1)
+                durable.touched[key_of(durable.counters)] = durable.counters
+        case RequestRemembered(request=request):
+            durable.requests[request.user, request.request_id] = request
+            durable.touched[key_of(request)] = request
+        case RequestForgotten(user=user, request_id=request_id):
+            del durable.requests[user, request_id]
+            durable.touched[request_key(user, request_id)] = None
+        case JobHeld(job=job_id):
+            _set_state(durable, job_id, Held())
+        case JobReleased(job=job_id):
+            _set_state(durable, job_id, Queued())
+        case JobBandChanged(job=job_id, band=band):
+            job = durable.jobs[job_id]
+            _put_job(durable, job, replace(job, band=band, version=job.version + 1))
+        case AttemptPlaced(job=job_id, attempt=attempt):
+            job = durable.jobs[job_id]
+            placed = replace(
+                job, state=Starting(attempt=attempt), attempt_count=attempt.number, version=job.version + 1
+            )
+            _put_job(durable, job, placed)
+        case AttemptStarted(key=key, started_at=started_at):
+            _start_rank(durable, key, started_at)
+        case AttemptStopping():
+            _stop_attempt(durable, record)
+        case AttemptUnreachable(job=job_id, is_unreachable=is_unreachable):
+            _change_attempt(durable, job_id, lambda attempt: replace(attempt, is_unreachable=is_unreachable))
+        case RankEnded(key=key, exit=exit_):
+
+            def end_rank(attempt: Attempt) -> Attempt:
+                ended = replace(attempt.ranks[key.rank], exit=exit_)
+                return replace(attempt, ranks=(*attempt.ranks[: key.rank], ended, *attempt.ranks[key.rank + 1 :]))
+
+            _change_attempt(durable, key.job, end_rank)
+        case AttemptEnded(job=job_id, ended=ended, is_held=is_held):
+            job = durable.jobs[job_id]
+            waiting = replace(
+                job,
+                state=Held() if is_held else Queued(),
+                past=_with(job.past, ended),
+                requeue_count=job.requeue_count + 1,
+                node_loss_count=job.node_loss_count + (ended.reason in NODE_LOSS_REASONS),
+                version=job.version + 1,
+            )
+            _put_job(durable, job, waiting)
+        case AttemptVoided(job=job_id):
+            _set_state(durable, job_id, Queued())
+        case JobFinished(job=job_id, finished=finished, ended=last):
+            job = durable.jobs[job_id]
+            past = job.past if last is None else _with(job.past, last)
+            _put_job(durable, job, replace(job, state=finished, past=past, version=job.version + 1))
+        case SpoolStateChanged() | SignalSent():
+            pass
+        case NodeRegistered(node=node):
+            _put_node(durable, node)
+        case NodeLost(node=name):
+            _put_node(durable, replace(durable.nodes[name], is_lost=True))
+        case NodeReturned(node=name):
+            _put_node(durable, replace(durable.nodes[name], is_lost=False))
+        case NodeDrained(node=name, reason=reason):
+            _put_node(durable, replace(durable.nodes[name], is_draining=True, drain_reason=reason))
+        case NodeResumed(node=name):
+            _put_node(durable, replace(durable.nodes[name], is_draining=False, drain_reason="", unhealthy=()))
+        case NodeForgotten(node=name):
+            del durable.nodes[name]
+            durable.touched["node", name] = None
+        case DeviceMarked(node=name, device=device):
+            node = durable.nodes[name]
+            others = tuple(other for other in node.unhealthy if other.uuid != device.uuid)
+            _put_node(durable, replace(node, unhealthy=(*others, device)))
+        case TokenCreated(token=token):
+            durable.tokens[token.id] = token
+            durable.touched[key_of(token)] = token
+        case TokenRevoked(token=token_id, at=at):
+            revoked = replace(durable.tokens[token_id], revoked_at=at)
+            durable.tokens[token_id] = revoked
+            durable.touched[key_of(revoked)] = revoked
+        case _:
+            assert_never(record)
+
+
+NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN"})
+"""Ends of an attempt for which its node is to blame, not the job."""
+
+
+AttemptChange = Callable[[Attempt], Attempt]
+
+
+def _put_job(durable: Durable, old: Job | None, new: Job) -> None:
+    if old is not None:
+        _unindex(durable, old)
+    durable.touched[key_of(new)] = None if new.is_finished else new
+    if new.is_finished:
+        durable.jobs.pop(new.id, None)
+        durable.finished[new.id] = new
+    else:
+        _index(durable, new)
+        durable.jobs[new.id] = new
+
+
+def _set_state(durable: Durable, job_id: JobId, state: JobState) -> None:
+    job = durable.jobs[job_id]
+    _put_job(durable, job, replace(job, state=state, version=job.version + 1))
+
+
+def _active(job: Job) -> ActiveState:
+    assert isinstance(job.state, Starting | Running | Stopping), f"job {job.id} has no attempt"
+    return job.state
+
+
+def _start_rank(durable: Durable, key: RankKey, started_at: Instant) -> None:
+    job = durable.jobs[key.job]
+    state = _active(job)
+    rank = replace(state.attempt.ranks[key.rank], started_at=started_at)
+    ranks = (*state.attempt.ranks[: key.rank], rank, *state.attempt.ranks[key.rank + 1 :])
+    attempt = replace(state.attempt, ranks=ranks)
+    all_started = all(each.started_at is not None for each in ranks)
+    new: JobState
+    match state:
+        case Starting() if all_started:
+            new = Running(attempt=attempt, started_at=started_at)
+        case Stopping():
+            new = replace(state, attempt=attempt, started_at=started_at if all_started else None)
+        case _:
+            new = replace(state, attempt=attempt)
+    _set_state(durable, key.job, new)
+
+
+def _stop_attempt(durable: Durable, record: AttemptStopping) -> None:
+    state = _active(durable.jobs[record.job])
+    match state:
+        case Running(started_at=started_at):
+            start: Instant | None = started_at
+        case Stopping(started_at=start):
+            pass
+        case Starting():
+            start = None
+    stopping = Stopping(
+        attempt=state.attempt, cause=record.cause, since=record.at, reason=record.reason, started_at=start
+    )
+    _set_state(durable, record.job, stopping)
+
+
+def _change_attempt(durable: Durable, job_id: JobId, change: AttemptChange) -> None:
+    state = _active(durable.jobs[job_id])
+    _set_state(durable, job_id, replace(state, attempt=change(state.attempt)))
+
+
+def _put_node(durable: Durable, node: Node) -> None:
+    old = durable.nodes.get(node.name)
+    new = replace(node, version=1 if old is None else old.version + 1)
+    durable.nodes[node.name] = new
+    durable.touched[key_of(new)] = new
+
+
+def _with(past: tuple[EndedAttempt, ...], ended: EndedAttempt) -> tuple[EndedAttempt, ...]:
+    return (*past, ended)[-ATTEMPTS_KEPT:]
+
+
+def _index(durable: Durable, job: Job) -> None:
+    match job.state:
+        case Queued():
+            insort(durable.queue[job.band], (job.submitted_at, job.id))
+        case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
+            for number, rank in enumerate(attempt.ranks):
+                if rank.exit is None:
+                    _take(durable, RankKey(job.id, attempt.number, number), attempt)
+        case Held() | Finished():
+            pass
+
+
+def _unindex(durable: Durable, job: Job) -> None:
+    match job.state:
+        case Queued():
+            line = durable.queue[job.band]
+            del line[bisect_left(line, (job.submitted_at, job.id))]
+        case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
+            for number, rank in enumerate(attempt.ranks):
+                if rank.exit is None:
+                    _give_back(durable, RankKey(job.id, attempt.number, number), attempt)
+        case Held() | Finished():
+            pass
+
+
+def _take(durable: Durable, key: RankKey, attempt: Attempt) -> None:
+    placement = attempt.ranks[key.rank].placement
+    hold = durable.holds.setdefault(placement.node, NodeHold())
+    hold.ranks[key] = None
+    hold.cpus += placement.cpus
+    hold.memory_bytes += placement.memory_bytes
+    for device in placement.devices:
+        assert device.uuid not in hold.devices, f"device {device.uuid} is given twice: {key}"
+        hold.devices[device.uuid] = key.job
+
+
+def _give_back(durable: Durable, key: RankKey, attempt: Attempt) -> None:
+    placement = attempt.ranks[key.rank].placement
+    hold = durable.holds[placement.node]
+    del hold.ranks[key]
+    hold.cpus -= placement.cpus
+    hold.memory_bytes -= placement.memory_bytes
+    for device in placement.devices:
+        del hold.devices[device.uuid]
+    if not hold.ranks:
+        del durable.holds[placement.node]

@@ -1,0 +1,293 @@
+"""What can happen: the inputs of the core. An event says what the world did; `core.decide` says what follows.
+
+Every event carries `at`, the instant on the scheduler's clock when it was taken up.
+"""
+
+from dataclasses import dataclass
+
+from .access import Token
+from .ids import JobId, NodeName, RankKey, TokenId, UserName
+from .jobs import Band, JobSpec, OutputEnd, RankExit
+from .nodes import DeviceSample, NodeInfo
+from .units import Instant, Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsSubmitted:
+    """A user submits jobs: one per spec, or `count` equal ones of a single spec. All are taken or none."""
+
+    at: Instant
+    user: UserName
+    specs: tuple[JobSpec, ...]
+    band: tuple[Band, ...]
+    is_held: tuple[bool, ...]
+    count: int = 1
+    request_id: str = ""
+    request_digest: str = ""
+    is_dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested:
+    """A person wants jobs stopped. `is_abandoned`: end the record even where the node cannot be reached."""
+
+    at: Instant
+    by: UserName
+    jobs: tuple[JobId, ...]
+    reason: str = ""
+    is_abandoned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldRequested:
+    """A person holds jobs, or releases them."""
+
+    at: Instant
+    by: UserName
+    jobs: tuple[JobId, ...]
+    is_held: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandRequested:
+    """A person moves jobs to another band."""
+
+    at: Instant
+    by: UserName
+    jobs: tuple[JobId, ...]
+    band: Band
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalRequested:
+    """A person sends a signal to every process of jobs."""
+
+    at: Instant
+    by: UserName
+    jobs: tuple[JobId, ...]
+    signal: int
+    request_id: str = ""
+    request_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequeueRequested:
+    """A person wants jobs taken off their nodes and queued again."""
+
+    at: Instant
+    by: UserName
+    jobs: tuple[JobId, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnnounced:
+    """An agent registers its node."""
+
+    at: Instant
+    name: NodeName
+    agent_id: str
+    incarnation: int
+    boot_id: str
+    info: NodeInfo
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenStarting:
+    """The node was asked to start the rank and does not know yet whether it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenRunning:
+    """The rank's process runs, for `run_span` so far."""
+
+    run_span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenExited:
+    """The rank has ended."""
+
+    exit: RankExit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenRefused:
+    """The rank was refused and never started."""
+
+    reason: str
+    message: str = ""
+
+
+Seen = SeenStarting | SeenRunning | SeenExited | SeenRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryReported:
+    """Everything that a node knows, sent first on each new stream."""
+
+    at: Instant
+    node: NodeName
+    agent_id: str
+    incarnation: int
+    boot_id: str
+    info: NodeInfo
+    entries: tuple[tuple[RankKey, Seen], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBeat:
+    """A sign of life with the newest samples."""
+
+    at: Instant
+    node: NodeName
+    incarnation: int
+    samples: tuple[DeviceSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDisconnected:
+    """The heartbeat stream of a node broke. Nothing follows at once: the lease decides."""
+
+    at: Instant
+    node: NodeName
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStarted:
+    """A rank's command runs, for `run_span` so far."""
+
+    at: Instant
+    node: NodeName
+    key: RankKey
+    run_span: Span = Span(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExited:
+    """A rank has ended: its leader exited, its group is gone, its output has ended."""
+
+    at: Instant
+    node: NodeName
+    key: RankKey
+    exit: RankExit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRefused:
+    """A node refuses a rank: it was not started and never will be under this number."""
+
+    at: Instant
+    node: NodeName
+    key: RankKey
+    reason: str
+    message: str = ""
+    samples: tuple[DeviceSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSynced:
+    """The store holds every byte of these streams of a rank below these ends."""
+
+    at: Instant
+    key: RankKey
+    ends: tuple[OutputEnd, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolFilled:
+    """A rank's output waits for room on its node, or goes on."""
+
+    at: Instant
+    node: NodeName
+    key: RankKey
+    is_full: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequested:
+    """A person drains a node, or resumes it (which also gives its unhealthy devices another chance)."""
+
+    at: Instant
+    by: UserName
+    node: NodeName
+    is_draining: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetRequested:
+    """A person drops a node that will not come back."""
+
+    at: Instant
+    by: UserName
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequested:
+    """A person, or the first start, makes a token."""
+
+    at: Instant
+    by: UserName
+    token: Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevokeRequested:
+    """A person makes a token useless."""
+
+    at: Instant
+    by: UserName
+    token: TokenId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStarted:
+    """The store was loaded. Every node's span begins anew."""
+
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingResumed:
+    """The scheduler was not reading for `gap`: no node can be blamed for what was not heard meanwhile."""
+
+    at: Instant
+    gap: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockAdvanced:
+    """A deadline that the core asked for has come."""
+
+    at: Instant
+
+
+Event = (
+    JobsSubmitted
+    | CancelRequested
+    | HoldRequested
+    | BandRequested
+    | SignalRequested
+    | RequeueRequested
+    | NodeAnnounced
+    | InventoryReported
+    | NodeBeat
+    | NodeDisconnected
+    | RankStarted
+    | RankExited
+    | RankRefused
+    | OutputSynced
+    | SpoolFilled
+    | DrainRequested
+    | ForgetRequested
+    | TokenRequested
+    | RevokeRequested
+    | SchedulerStarted
+    | ReadingResumed
+    | ClockAdvanced
+)

@@ -1,0 +1,298 @@
+"""Jobs: what was asked for, where a job is on its way, and its attempts.
+
+A state is a class that carries exactly the data that is valid in it, so that no field is ever half filled.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from .ids import AttemptId, DeviceUuid, JobId, NodeName, RankKey, UserName
+from .units import MB, SECOND, Instant, Span
+
+ATTEMPTS_KEPT = 10
+"""Ended attempts that stay in the job's own record; older ones are in its story."""
+
+DEFAULT_GRACE = Span(30 * SECOND)
+DEFAULT_MIN_MEMORY_BYTES = 8_000 * MB
+
+
+class Band(IntEnum):
+    """Priority class: a higher band is always ordered before a lower one."""
+
+    LOW = 1
+    NORMAL = 2
+    HIGH = 3
+    URGENT = 4
+
+
+class StopCause(Enum):
+    """Why an attempt was told to stop."""
+
+    CANCELLED = "CANCELLED"
+    TIME_LIMIT = "TIME_LIMIT"
+    FENCED = "FENCED"
+    PREEMPTED = "PREEMPTED"
+    GANG = "GANG"
+    STALE = "STALE"
+    REQUEUED = "REQUEUED"
+
+
+class Outcome(Enum):
+    """How a job ended."""
+
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMED_OUT = "TIMED_OUT"
+
+
+class OutputStream(IntEnum):
+    """One of the two outputs of a process."""
+
+    STDOUT = 1
+    STDERR = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePins:
+    """Devices of one node that a job must have, by index."""
+
+    node: NodeName
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What a job needs on the node that takes it; equal resources are one class of request.
+
+    `min_memory_bytes` None means the default of the placement rules: 8,000 MB or 90 % of the largest device,
+    whichever is less.
+    """
+
+    gpus: int = 0
+    min_memory_bytes: int | None = None
+    models: tuple[str, ...] = ()
+    allow_busy: bool = False
+    pins: tuple[NodePins, ...] = ()
+    cpus: int = 1
+    memory_bytes: int = 0
+    nodelist: tuple[NodeName, ...] = ()
+    exclude: tuple[NodeName, ...] = ()
+    node_labels: tuple[tuple[str, str], ...] = ()
+    ignores_telemetry: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """All that a user asked for, with defaults filled in."""
+
+    argv: tuple[str, ...]
+    name: str
+    cwd: str
+    resources: Resources = Resources()
+    env: tuple[tuple[str, str], ...] = ()
+    time_limit: Span | None = None
+    grace: Span = DEFAULT_GRACE
+    is_requeueable: bool = True
+    requeue_fence: Span | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    trace_context: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCode:
+    """The process ended by itself with a code, 0 to 255."""
+
+    code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitSignal:
+    """A signal ended the process."""
+
+    signal: int
+
+
+ExitStatus = ExitCode | ExitSignal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputEnd:
+    """Where one stream of one rank ended: `end_offset` bytes were written in all."""
+
+    rank: int
+    stream: OutputStream
+    end_offset: int
+    was_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExit:
+    """How one rank ended. `exit` is None when nobody knows."""
+
+    exit: ExitStatus | None
+    reason: str
+    message: str = ""
+    stop_cause: StopCause | None = None
+    output_ends: tuple[OutputEnd, ...] = ()
+    output_is_complete: bool = True
+    cpu_seconds: float = 0.0
+    memory_bytes_max: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedDevice:
+    """One device as it was when the scheduler decided; None where there was no telemetry."""
+
+    index: int
+    uuid: DeviceUuid
+    name: str
+    memory_free_bytes: int | None = None
+    utilization_percent: int | None = None
+    score: float | None = None
+
+
+class AllocationMethod(Enum):
+    """How the devices of a placement were chosen."""
+
+    NONE = "none"
+    SCORE = "score"
+    PINNED = "pinned"
+    FALLBACK = "fallback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One rank's hold on a node. `agent_id` and `boot_id` are those of the node when it was decided."""
+
+    node: NodeName
+    agent_id: str
+    boot_id: str
+    devices: tuple[PlacedDevice, ...] = ()
+    cpus: int = 1
+    memory_bytes: int = 0
+    method: AllocationMethod = AllocationMethod.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One node's part of an attempt and how far it is."""
+
+    placement: Placement
+    started_at: Instant | None = None
+    exit: RankExit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A run of a job that holds its devices."""
+
+    number: int
+    placed_at: Instant
+    ranks: tuple[Rank, ...]
+    is_unreachable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempt:
+    """A run that is over; its devices are free."""
+
+    number: int
+    placed_at: Instant
+    ended_at: Instant
+    ranks: tuple[Rank, ...]
+    reason: str
+    message: str = ""
+    output_is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """Waits for its turn in the order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Waits until a person releases it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting:
+    """Devices are held; the launch is on its way."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """The command runs on every rank."""
+
+    attempt: Attempt
+    started_at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    """It was told to stop and has not ended. `cause` says what follows: REQUEUED and PREEMPTED queue it again."""
+
+    attempt: Attempt
+    cause: StopCause
+    since: Instant
+    reason: str = ""
+    started_at: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The end, which never changes. `exit` is None for a job with no code of its own."""
+
+    outcome: Outcome
+    at: Instant
+    reason: str
+    message: str = ""
+    exit: ExitStatus | None = None
+
+
+JobState = Queued | Held | Starting | Running | Stopping | Finished
+ActiveState = Starting | Running | Stopping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A submitted job. `version` rises with every change."""
+
+    id: JobId
+    user: UserName
+    spec: JobSpec
+    band: Band
+    submitted_at: Instant
+    state: JobState
+    version: int = 1
+    attempt_count: int = 0
+    past: tuple[EndedAttempt, ...] = ()
+    requeue_count: int = 0
+    node_loss_count: int = 0
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The attempt that holds devices now, if any."""
+        match self.state:
+            case Starting() | Running() | Stopping():
+                return self.state.attempt
+            case _:
+                return None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the job has ended for good."""
+        return isinstance(self.state, Finished)
+
+
+def rank_keys(job: Job, attempt: Attempt) -> tuple[RankKey, ...]:
+    """The keys of all ranks of an attempt of this job."""
+    return tuple(RankKey(job.id, attempt.number, rank) for rank in range(len(attempt.ranks)))
+
+
+def attempt_id(job: Job, attempt: Attempt) -> AttemptId:
+    """The id of an attempt of this job."""
+    return AttemptId(job.id, attempt.number)

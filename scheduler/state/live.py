@@ -1,0 +1,197 @@
+"""What is known only while the scheduler runs: never stored, and rebuilt after a start.
+
+`Live` follows the events (`observe`) and the records (`follow`); nothing else changes it. Deciding reads it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .durable import Durable
+from .events import (
+    ClockAdvanced,
+    Event,
+    InventoryReported,
+    NodeAnnounced,
+    NodeBeat,
+    NodeDisconnected,
+    OutputSynced,
+    RankExited,
+    RankRefused,
+    ReadingResumed,
+    SchedulerStarted,
+    SeenExited,
+    SeenRunning,
+    SeenStarting,
+)
+from .ids import DeviceUuid, NodeName, RankKey
+from .jobs import Attempt, EndedAttempt, OutputStream, Rank, RankExit
+from .limits import Limits
+from .nodes import DeviceSample, Reach
+from .records import AttemptEnded, AttemptVoided, JobFinished, NodeForgotten, NodeRegistered, Record
+from .units import SECOND, Instant, Span, after
+
+LEFT_OUT_SPAN = Span(30 * SECOND)
+"""How long a device, or a node, that refused a launch is left out."""
+
+
+@dataclass(slots=True)
+class NodeLive:
+    """One node as it is heard. `heard_at` is when its span began: its newest word, or a start of the scheduler.
+
+    `lingering` are ranks that may still live there although the scheduler has ended them; while there are any, the
+    node is given nothing.
+    """
+
+    heard_at: Instant
+    reach: Reach = Reach.SUSPECT
+    is_connected: bool = False
+    has_inventory: bool = False
+    incarnation: int = 0
+    samples: dict[DeviceUuid, DeviceSample] = field(default_factory=dict)
+    lingering: set[RankKey] = field(default_factory=set)
+    left_out_until: Instant = Instant(0)
+    devices_left_out: dict[DeviceUuid, Instant] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Live:
+    """Everything that is rebuilt after a start.
+
+    `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it.
+    """
+
+    nodes: dict[NodeName, NodeLive] = field(default_factory=dict)
+    exits: dict[RankKey, RankExit] = field(default_factory=dict)
+    synced: dict[RankKey, dict[OutputStream, int]] = field(default_factory=dict)
+
+    def node(self, name: NodeName, now: Instant) -> NodeLive:
+        """The live side of a node, made when it is first met."""
+        return self.nodes.setdefault(name, NodeLive(heard_at=now))
+
+    def output_is_stored(self, key: RankKey, exit_: RankExit) -> bool:
+        """Whether every byte that the rank wrote is synced to the store."""
+        synced: Mapping[OutputStream, int] = self.synced.get(key, {})
+        return all(synced.get(end.stream, 0) >= end.end_offset for end in exit_.output_ends)
+
+
+def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
+    """Take note of what an event says about the world."""
+    match event:
+        case SchedulerStarted(at=at):
+            live.nodes = {name: NodeLive(heard_at=at) for name in durable.nodes}
+        case ReadingResumed(gap=gap):
+            for node in live.nodes.values():
+                node.heard_at = after(node.heard_at, gap)
+        case NodeAnnounced(name=name, at=at):
+            live.node(name, at)
+        case ClockAdvanced(at=at):
+            _age(live, limits, at)
+        case InventoryReported():
+            _observe_inventory(live, durable, event)
+        case NodeBeat(node=name, at=at, incarnation=incarnation, samples=samples):
+            beaten = live.node(name, at)
+            if incarnation == beaten.incarnation and beaten.is_connected:
+                beaten.heard_at = max(beaten.heard_at, at)
+                beaten.reach = Reach.READY
+                beaten.samples.update({sample.uuid: sample for sample in samples})
+        case NodeDisconnected(node=name, incarnation=incarnation):
+            gone = live.nodes.get(name)
+            if gone is not None and gone.incarnation == incarnation:
+                gone.is_connected = False
+        case RankExited(node=name, key=key, exit=exit_):
+            _end_lingering(live, name, key)
+            if key in durable.hold(name).ranks:
+                live.exits[key] = exit_
+        case RankRefused(node=name, key=key):
+            _end_lingering(live, name, key)
+            _leave_out(live, durable, event)
+        case OutputSynced(key=key, ends=ends) if key.job in durable.jobs:
+            synced = live.synced.setdefault(key, {})
+            for end in ends:
+                synced[end.stream] = max(synced.get(end.stream, 0), end.end_offset)
+        case _:
+            pass
+
+
+def follow(live: Live, record: Record) -> None:
+    """Take note of what was decided, after it was applied."""
+    match record:
+        case AttemptEnded(job=job, ended=ended):
+            _settle(live, ended, [RankKey(job, ended.number, rank) for rank in range(len(ended.ranks))])
+        case JobFinished(job=job, ended=last) if last is not None:
+            _settle(live, last, [RankKey(job, last.number, rank) for rank in range(len(last.ranks))])
+        case AttemptVoided(job=job, number=number):
+            for key in [key for key in live.exits if (key.job, key.attempt) == (job, number)]:
+                del live.exits[key]
+        case NodeRegistered(node=node, at=at):
+            live.node(node.name, at)
+        case NodeForgotten(node=name):
+            live.nodes.pop(name, None)
+        case _:
+            pass
+
+
+def _age(live: Live, limits: Limits, at: Instant) -> None:
+    """A silent node becomes SUSPECT; what was left out for a moment is left in again."""
+    silence = limits.heartbeat_interval * limits.missed_heartbeats
+    for node in live.nodes.values():
+        if node.heard_at + silence <= at:
+            node.reach = Reach.SUSPECT
+        if node.left_out_until <= at:
+            node.left_out_until = Instant(0)
+        node.devices_left_out = {uuid: until for uuid, until in node.devices_left_out.items() if until > at}
+
+
+def _observe_inventory(live: Live, durable: Durable, event: InventoryReported) -> None:
+    node = live.node(event.node, event.at)
+    node.heard_at = max(node.heard_at, event.at)
+    node.reach = Reach.READY
+    node.is_connected = True
+    node.has_inventory = True
+    node.incarnation = event.incarnation
+    node.samples = {}
+    known = durable.hold(event.node).ranks
+    node.lingering = {
+        key for key, seen in event.entries if isinstance(seen, SeenRunning | SeenStarting) and key not in known
+    }
+    for key, seen in event.entries:
+        if isinstance(seen, SeenExited) and key in known:
+            live.exits[key] = seen.exit
+
+
+def _leave_out(live: Live, durable: Durable, event: RankRefused) -> None:
+    node = live.nodes.get(event.node)
+    job = durable.jobs.get(event.key.job)
+    if node is None or job is None or job.attempt is None or job.attempt.number != event.key.attempt:
+        return
+    until = after(event.at, LEFT_OUT_SPAN)
+    devices = job.attempt.ranks[event.key.rank].placement.devices
+    if event.reason in DEVICE_REFUSALS and devices:
+        node.devices_left_out.update({device.uuid: until for device in devices})
+        node.samples.update({sample.uuid: sample for sample in event.samples})
+    else:
+        node.left_out_until = until
+
+
+DEVICE_REFUSALS = frozenset({"DEVICE_BUSY", "DEVICE_UNHEALTHY"})
+"""Refusals that blame devices and not the whole node."""
+
+
+def _end_lingering(live: Live, name: NodeName, key: RankKey) -> None:
+    node = live.nodes.get(name)
+    if node is not None:
+        node.lingering.discard(key)
+
+
+def _settle(live: Live, attempt: Attempt | EndedAttempt, keys: list[RankKey]) -> None:
+    for key, rank in zip(keys, attempt.ranks, strict=True):
+        live.exits.pop(key, None)
+        live.synced.pop(key, None)
+        if _may_live(rank):
+            node = live.nodes.get(rank.placement.node)
+            if node is not None:
+                node.lingering.add(key)
+
+
+def _may_live(rank: Rank) -> bool:
+    return rank.exit is None

@@ -1,0 +1,99 @@
+"""Nodes and devices, and what is only known while the node is heard."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from .ids import DeviceUuid, NodeName
+from .units import Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU, real or virtual: the facts that do not change while it works."""
+
+    uuid: DeviceUuid
+    index: int
+    name: str
+    memory_bytes: int
+    pci_bus_id: str = ""
+    is_virtual: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """What an agent says of its machine when it registers."""
+
+    hostname: str = ""
+    cpus: int = 1
+    memory_bytes: int = 0
+    devices: tuple[Device, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    driver_version: str = ""
+    cuda_version: str = ""
+    agent_version: str = ""
+    python_version: str = ""
+    platform: str = ""
+    provider: str = "static"
+    advertise_address: str = ""
+    devices_note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnhealthyDevice:
+    """A device that is not placed on until a person resumes its node."""
+
+    uuid: DeviceUuid
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine with an agent, as the store knows it."""
+
+    name: NodeName
+    agent_id: str
+    incarnation: int
+    boot_id: str
+    info: NodeInfo
+    registered_at: Instant
+    address: str = ""
+    is_draining: bool = False
+    drain_reason: str = ""
+    is_lost: bool = False
+    unhealthy: tuple[UnhealthyDevice, ...] = ()
+    version: int = 1
+
+
+class Reach(Enum):
+    """Whether a node is heard in time."""
+
+    READY = "READY"
+    SUSPECT = "SUSPECT"
+    LOST = "LOST"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProcess:
+    """A process on a device; `is_foreign` when it belongs to no attempt."""
+
+    pid: int
+    memory_bytes: int | None = None
+    is_foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """One reading of one device; None where the device lacks the counter. `taken_at` is on the scheduler's clock."""
+
+    uuid: DeviceUuid
+    taken_at: Instant
+    utilization_percent: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    temperature_c: int | None = None
+    power_mw: int | None = None
+    power_limit_mw: int | None = None
+    processes: tuple[DeviceProcess, ...] = ()
+    processes_are_known: bool = True
+    is_healthy: bool = True
+    unhealthy_reason: str = ""

@@ -1,0 +1,297 @@
+"""What was decided: the only thing that is stored, and the only thing that changes `Durable`.
+
+A record is a fact that holds from now on. Its fields say everything that `apply` needs; nothing is looked up elsewhere.
+"""
+
+from dataclasses import dataclass
+
+from .access import RememberedRequest, Token
+from .ids import JobId, NodeName, RankKey, TokenId, UserName
+from .jobs import Attempt, Band, EndedAttempt, Finished, Job, RankExit, StopCause
+from .nodes import Node, UnhealthyDevice
+from .units import Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQueued:
+    """A job was accepted; `job.state` is Queued or Held."""
+
+    at: Instant
+    job: Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRemembered:
+    """A request was carried out and must not be carried out again."""
+
+    at: Instant
+    request: RememberedRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestForgotten:
+    """A remembered request is old enough to be dropped."""
+
+    at: Instant
+    user: UserName
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHeld:
+    """A person holds a job."""
+
+    at: Instant
+    job: JobId
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReleased:
+    """A person released a job."""
+
+    at: Instant
+    job: JobId
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobBandChanged:
+    """A person moved a job to another band."""
+
+    at: Instant
+    job: JobId
+    by: UserName
+    band: Band
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPlaced:
+    """An attempt holds its devices from now on."""
+
+    at: Instant
+    job: JobId
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted:
+    """A rank's command runs; with the last rank the job does."""
+
+    at: Instant
+    key: RankKey
+    started_at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStopping:
+    """An attempt was told to stop, and why."""
+
+    at: Instant
+    job: JobId
+    cause: StopCause
+    reason: str = ""
+    by: UserName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptUnreachable:
+    """The node of an attempt is lost, or heard again; the attempt goes on as far as anybody knows."""
+
+    at: Instant
+    job: JobId
+    is_unreachable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnded:
+    """One rank of a gang has ended while others go on."""
+
+    at: Instant
+    key: RankKey
+    exit: RankExit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnded:
+    """An attempt is over, its devices are free, and the job waits again."""
+
+    at: Instant
+    job: JobId
+    ended: EndedAttempt
+    is_held: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptVoided:
+    """A placement was handed back before anything started: its number counts for nothing."""
+
+    at: Instant
+    job: JobId
+    number: int
+    node: NodeName
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFinished:
+    """A job has ended for good. `ended` is its last attempt, where it had one."""
+
+    at: Instant
+    job: JobId
+    finished: Finished
+    ended: EndedAttempt | None = None
+    by: UserName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolStateChanged:
+    """A rank's output waits for room on its node, or goes on; kept for the story only."""
+
+    at: Instant
+    key: RankKey
+    is_full: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalSent:
+    """A signal was sent to a job; kept for the story."""
+
+    at: Instant
+    job: JobId
+    by: UserName
+    signal: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRegistered:
+    """A node joined, or joined again with other facts."""
+
+    at: Instant
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    """A node was not heard for its whole lease."""
+
+    at: Instant
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReturned:
+    """A lost node is heard again."""
+
+    at: Instant
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDrained:
+    """A person drains a node."""
+
+    at: Instant
+    node: NodeName
+    by: UserName
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResumed:
+    """A person resumed a node; its unhealthy devices get another chance."""
+
+    at: Instant
+    node: NodeName
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeForgotten:
+    """A person dropped a node."""
+
+    at: Instant
+    node: NodeName
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMarked:
+    """A device is in trouble and is not placed on until its node is resumed."""
+
+    at: Instant
+    node: NodeName
+    device: UnhealthyDevice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCreated:
+    """A token was made."""
+
+    at: Instant
+    token: Token
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRevoked:
+    """A token is useless from now on."""
+
+    at: Instant
+    token: TokenId
+    by: UserName
+
+
+Record = (
+    JobQueued
+    | RequestRemembered
+    | RequestForgotten
+    | JobHeld
+    | JobReleased
+    | JobBandChanged
+    | AttemptPlaced
+    | AttemptStarted
+    | AttemptStopping
+    | AttemptUnreachable
+    | RankEnded
+    | AttemptEnded
+    | AttemptVoided
+    | JobFinished
+    | SpoolStateChanged
+    | SignalSent
+    | NodeRegistered
+    | NodeLost
+    | NodeReturned
+    | NodeDrained
+    | NodeResumed
+    | NodeForgotten
+    | DeviceMarked
+    | TokenCreated
+    | TokenRevoked
+)
+
+
+def job_of(record: Record) -> JobId | None:
+    """The job whose story a record belongs to, if any."""
+    match record:
+        case JobQueued(job=job):
+            return job.id
+        case AttemptStarted(key=key) | RankEnded(key=key) | SpoolStateChanged(key=key):
+            return key.job
+        case (
+            JobHeld(job=job_id)
+            | JobReleased(job=job_id)
+            | JobBandChanged(job=job_id)
+            | AttemptPlaced(job=job_id)
+            | AttemptStopping(job=job_id)
+            | AttemptUnreachable(job=job_id)
+            | AttemptEnded(job=job_id)
+            | AttemptVoided(job=job_id)
+            | JobFinished(job=job_id)
+            | SignalSent(job=job_id)
+        ):
+            return job_id
+        case _:
+            return None

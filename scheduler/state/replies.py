@@ -1,0 +1,67 @@
+"""What the core answers to a request; the API turns it into a response or an error."""
+
+from dataclasses import dataclass
+
+from .ids import JobId
+from .jobs import Job
+from .nodes import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The request was refused and changed nothing. `reason` is a row of the error table."""
+
+    reason: str
+    message: str
+    field: str = ""
+    next_step: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """Jobs `first` … `first + count − 1` are stored; for a dry run `job` is as it would be and `first` is 0."""
+
+    first: JobId
+    count: int
+    job: Job | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange:
+    """What a request did to one job."""
+
+    job: JobId
+    changed: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsChanged:
+    """What a request did to each of its jobs."""
+
+    changes: tuple[JobChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChanged:
+    """What a request did to a node."""
+
+    node: Node
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGone:
+    """A node was dropped, and what became of its jobs."""
+
+    ended: tuple[JobId, ...]
+    requeued: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Done, and nothing more to say."""
+
+
+Reply = Refused | Submitted | JobsChanged | NodeChanged | NodeGone | Done

@@ -1,0 +1,191 @@
+"""From a value of the state to the objects that JSON knows, by closures compiled once per class.
+
+A value that could not be read back (a float in a field of integers, a subclass of the declared class) is
+refused here, before it reaches the store: what is committed can be loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import MISSING
+from math import isfinite
+from operator import attrgetter
+from typing import Any, TypeAlias, assert_never
+
+from .shapes import (
+    TAG,
+    Bytes,
+    Enumeration,
+    Group,
+    Maybe,
+    OneOf,
+    Plain,
+    Record,
+    Row,
+    Sequence,
+    Shape,
+    Table,
+    stored_fields,
+)
+
+Encoder: TypeAlias = Callable[[Any], Any]
+
+
+class EncodeError(TypeError):
+    """A value does not fit the annotation of the field it is in: a mistake in the code that made it."""
+
+
+class Encoders:
+    """The compiled encoder of each class, made at its first use."""
+
+    def __init__(self) -> None:
+        self._of_class: dict[type, Encoder] = {}
+
+    def of_class(self, cls: type) -> Encoder:
+        """The encoder of a dataclass to an object without a tag. Errors: NotStorable."""
+        encoder = self._of_class.get(cls)
+        if encoder is None:
+            # A class that contains itself finds this one while it is being compiled.
+            self._of_class[cls] = lambda value: self._of_class[cls](value)
+            try:
+                encoder = self._of_class[cls] = self._compile_class(cls)
+            except BaseException:
+                del self._of_class[cls]
+                raise
+        return encoder
+
+    def _compile_class(self, cls: type) -> Encoder:
+        stored = stored_fields(cls)
+        names = tuple(field.name for field in stored)
+        left_out = tuple(field.left_out for field in stored)
+        encoders = tuple(self._of_shape(field.shape) for field in stored)
+        values_of: Callable[[Any], tuple[Any, ...]]
+        if len(names) > 1:
+            values_of = attrgetter(*names)
+        else:
+            values_of = lambda value: tuple(getattr(value, name) for name in names)  # noqa: E731
+
+        def encode(value: Any) -> dict[str, Any]:
+            if type(value) is not cls:
+                raise EncodeError(f"expected {cls.__name__}, got {value!r}")
+            node: dict[str, Any] = {}
+            name = ""
+            try:
+                for name, item, empty, encode_item in zip(names, values_of(value), left_out, encoders, strict=True):
+                    if empty is MISSING or item != empty:
+                        node[name] = encode_item(item)
+            except EncodeError as error:
+                raise EncodeError(f"{cls.__name__}.{name}: {error}") from None
+            return node
+
+        return encode
+
+    def _of_shape(self, shape: Shape) -> Encoder:
+        match shape:
+            case Plain():
+                return _plain_encoder(shape.type)
+            case Bytes():
+                return _encode_bytes
+            case Enumeration():
+                return _enum_encoder(shape.type)
+            case Record():
+                return self.of_class(shape.type)
+            case OneOf():
+                return self._tagged_encoder(shape.types)
+            case Maybe():
+                return _maybe_encoder(self._of_shape(shape.inner))
+            case Sequence():
+                return _sequence_encoder(self._of_shape(shape.item))
+            case Row():
+                return _row_encoder(tuple(self._of_shape(item) for item in shape.items))
+            case Group():
+                return _group_encoder(self._of_shape(shape.item))
+            case Table():
+                return _table_encoder(shape, self._of_shape(shape.key), self._of_shape(shape.value))
+            case _:
+                assert_never(shape)
+
+    def _tagged_encoder(self, types: tuple[type, ...]) -> Encoder:
+        encoders = {cls: self.of_class(cls) for cls in types}
+
+        def encode(value: Any) -> dict[str, Any]:
+            encode_member = encoders.get(type(value))
+            if encode_member is None:
+                raise EncodeError(f"{value!r} is none of {', '.join(cls.__name__ for cls in types)}")
+            return {TAG: type(value).__name__, **encode_member(value)}
+
+        return encode
+
+
+def _encode_float(value: Any) -> float:
+    # A whole number is a float to the type checker, and equal to one.
+    if type(value) not in (int, float) or not isfinite(value):
+        raise EncodeError(f"expected a finite float, got {value!r}")
+    return float(value)
+
+
+def _plain_encoder(cls: type) -> Encoder:
+    if cls is float:
+        return _encode_float
+
+    def encode(value: Any) -> Any:
+        if type(value) is not cls:
+            raise EncodeError(f"expected {cls.__name__}, got {value!r}")
+        return value
+
+    return encode
+
+
+def _encode_bytes(value: Any) -> str:
+    if type(value) is not bytes:
+        raise EncodeError(f"expected bytes, got {value!r}")
+    return b64encode(value).decode("ascii")
+
+
+def _enum_encoder(cls: type) -> Encoder:
+    def encode(value: Any) -> Any:
+        if type(value) is not cls:
+            raise EncodeError(f"expected {cls.__name__}, got {value!r}")
+        return value.name  # type: ignore[attr-defined]
+
+    return encode
+
+
+def _maybe_encoder(encode_inner: Encoder) -> Encoder:
+    return lambda value: None if value is None else encode_inner(value)
+
+
+def _sequence_encoder(encode_item: Encoder) -> Encoder:
+    def encode(value: Any) -> list[Any]:
+        if type(value) is not tuple:
+            raise EncodeError(f"expected a tuple, got {value!r}")
+        return [encode_item(item) for item in value]
+
+    return encode
+
+
+def _row_encoder(encoders: tuple[Encoder, ...]) -> Encoder:
+    def encode(value: Any) -> list[Any]:
+        if type(value) is not tuple or len(value) != len(encoders):
+            raise EncodeError(f"expected a tuple of {len(encoders)}, got {value!r}")
+        return [encode_item(item) for encode_item, item in zip(encoders, value, strict=True)]
+
+    return encode
+
+
+def _group_encoder(encode_item: Encoder) -> Encoder:
+    def encode(value: Any) -> list[Any]:
+        if type(value) is not frozenset:
+            raise EncodeError(f"expected a frozenset, got {value!r}")
+        # Equal sets give equal text, whatever the order in which they were built.
+        return sorted((encode_item(item) for item in value), key=json.dumps)
+
+    return encode
+
+
+def _table_encoder(shape: Table, encode_key: Encoder, encode_value: Encoder) -> Encoder:
+    if shape.key == Plain(str):
+        return lambda value: {encode_key(key): encode_value(item) for key, item in value.items()}
+    return lambda value: [[encode_key(key), encode_value(item)] for key, item in value.items()]

@@ -1,0 +1,96 @@
+"""From rows to values. A row that cannot be read is named by its table and key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, Select, select
+
+from ..ports import StoredRecord
+from ..state.durable import Entity
+from ..state.jobs import Job
+from ..state.records import Record
+from ..state.units import Instant
+from . import schema
+from .codec import Codec, PayloadTooNew
+from .database import Database, explained
+from .decoding import DecodeError
+from .errors import StoreCorrupt, StoreTooNew
+from .kinds import ENTITY_CLASSES, RECORD_CLASSES
+
+ROWS_AT_ONCE = 1_000
+"""How many rows of a whole table are in memory at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The one row of `meta`."""
+
+    format: int
+    term: int
+    commit_number: int
+    record_seq: int
+    newest_us: int
+
+
+def rows(database: Database, query: Select[Any]) -> list[Row[Any]]:
+    """The rows that a bounded query finds. Errors: StoreUnavailable, StoreCorrupt."""
+    with explained(database), database.engine.connect() as connection:
+        return list(connection.execute(query).all())
+
+
+def all_rows(database: Database, query: Select[Any]) -> Iterator[Row[Any]]:
+    """The rows of a whole table as one snapshot, a few at a time. Errors: StoreUnavailable, StoreCorrupt."""
+    with (
+        explained(database),
+        database.engine.connect() as connection,
+        connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query) as found,
+    ):
+        yield from found
+
+
+def entities(database: Database, codec: Codec) -> Iterator[Entity]:
+    """Every live entity, by kind and id. Errors: those of a row, and of the database."""
+    for row in all_rows(database, select(schema.entity).order_by(schema.entity.c.kind, schema.entity.c.id)):
+        yield entity(codec, row)
+
+
+def entity(codec: Codec, row: Row[Any]) -> Entity:
+    """The value of a row of `entity`. Errors: StoreCorrupt, StoreTooNew."""
+    value: Entity = _decoded(codec, ENTITY_CLASSES.get(row.kind), row, f"entity {row.kind} {row.id}")
+    return value
+
+
+def record(codec: Codec, row: Row[Any]) -> StoredRecord:
+    """The value of a row of `record`. Errors: StoreCorrupt, StoreTooNew."""
+    value: Record = _decoded(codec, RECORD_CLASSES.get(row.kind), row, f"record {row.seq} {row.kind}")
+    return StoredRecord(sequence=row.seq, at=Instant(row.at_us), record=value)
+
+
+def finished_job(codec: Codec, row: Row[Any]) -> Job:
+    """The value of a row of `finished_job`. Errors: StoreCorrupt, StoreTooNew."""
+    value: Job = _decoded(codec, Job, row, f"finished_job {row.id}")
+    return value
+
+
+def only_meta(database: Database) -> Meta:
+    """The one row of `meta`. Errors: StoreCorrupt, StoreUnavailable."""
+    columns = schema.meta.c
+    query = select(columns.format, columns.term, columns.commit_number, columns.record_seq, columns.newest_us)
+    found = rows(database, query)
+    if len(found) != 1:
+        raise StoreCorrupt(f"meta: {len(found)} rows instead of one")
+    return Meta(*found[0])
+
+
+def _decoded(codec: Codec, cls: type[Any] | None, row: Row[Any], name: str) -> Any:
+    if cls is None:
+        raise StoreCorrupt(f"{name}: no class is stored under this kind")
+    try:
+        return codec.decode(cls, row.payload)
+    except DecodeError as error:
+        raise StoreCorrupt(f"{name}: {error}") from error
+    except PayloadTooNew as error:
+        raise StoreTooNew(f"{name}: {error}") from error

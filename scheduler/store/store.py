@@ -1,0 +1,169 @@
+"""The store that the engine commits to: what is durable, in which term, and which commit was the last.
+
+A commit is asserted by the one row of `meta`: it must be of the newest term, and the next after the last one applied.
+So a superseded scheduler changes nothing, and a commit whose answer was lost is not applied twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+from ..ports import Commit, FinishedQuery, StoredRecord
+from ..state.durable import Entity
+from ..state.ids import JobId
+from ..state.jobs import Job
+from ..state.units import Instant
+from . import queries, reading
+from .codec import Codec
+from .database import Database, GuardFailed
+from .errors import StoreCorrupt, StoreUnavailable, TermSuperseded
+from .kinds import entity_row, finished_row, key_row, record_row
+from .reading import Meta
+from .statements import Row, Step
+from .verify import problems
+
+PRUNED_JOBS_MAX = 1_000
+PRUNED_RECORDS_MAX = 10_000
+"""How much one call of prune() drops, so that commits never wait long for it."""
+
+
+class SqlStore:
+    """The port Store on SQLite or PostgreSQL. It may be called from several threads; one commit runs at a time."""
+
+    def __init__(self, database: Database, codec: Codec, opened: Meta) -> None:
+        self._database = database
+        self._codec = codec
+        self._term = opened.term
+        self._number = opened.commit_number
+        self._record_sequence = opened.record_seq
+        self._newest = opened.newest_us
+        self._is_in_doubt = False
+        self._writing = threading.Lock()
+
+    @property
+    def kind(self) -> str:
+        """ "sqlite" or "postgresql"."""
+        return self._database.engine.dialect.name
+
+    @property
+    def term(self) -> int:
+        """This opening's term: higher than that of every opening before it."""
+        return self._term
+
+    def newest_instant(self) -> Instant:
+        """The newest instant that any commit carried; 0 for a new store."""
+        return Instant(self._newest)
+
+    def load(self) -> Iterator[Entity]:
+        """Every live entity. Errors: StoreCorrupt, naming the row; StoreTooNew; StoreUnavailable."""
+        yield from reading.entities(self._database, self._codec)
+
+    def commit(self, commit: Commit) -> None:
+        """Make one transaction durable. A number that is already stored for this term is done already.
+
+        Errors: StoreUnavailable (call again with the same commit), TermSuperseded, StoreCorrupt.
+        """
+        with self._writing:
+            sequence = self._record_sequence + len(commit.records)
+            newest = max(self._newest, commit.at, *(record.at for record in commit.records))
+            guard = (self._term, commit.number - 1, commit.number, sequence, newest)
+            if self._write(guard, self._steps(commit)):
+                self._number, self._record_sequence, self._newest = commit.number, sequence, newest
+            else:
+                self._require_stored(commit.number)
+
+    def finished_job(self, job: JobId) -> Job | None:
+        """A job that has ended, or None."""
+        rows = reading.rows(self._database, queries.finished_job(job))
+        return reading.finished_job(self._codec, rows[0]) if rows else None
+
+    def finished_jobs(self, query: FinishedQuery) -> list[Job]:
+        """A page of jobs that have ended, newest end first."""
+        rows = reading.rows(self._database, queries.finished_jobs(query))
+        return [reading.finished_job(self._codec, row) for row in rows]
+
+    def story(self, job: JobId, after: int, limit: int) -> list[StoredRecord]:
+        """A job's records with a sequence above `after`, oldest first."""
+        rows = reading.rows(self._database, queries.story(job, after, limit))
+        return [reading.record(self._codec, row) for row in rows]
+
+    def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:
+        """Records of these classes with a sequence below `before`, newest first."""
+        wanted = [queries.newest_records(kind, before, limit) for kind in sorted(set(kinds))]
+        found = [row for query in wanted for row in reading.rows(self._database, query)]
+        found.sort(key=lambda row: row.seq, reverse=True)
+        return [reading.record(self._codec, row) for row in found[:limit]]
+
+    def verify(self) -> list[str]:
+        """Everything that is wrong with what is stored, a sentence each; empty is well."""
+        return problems(self._database, self._codec)
+
+    def prune(self, before: Instant) -> int:
+        """Drop finished jobs that ended before this instant, and records of that age whose job is gone.
+
+        Returns how many jobs and records were found and dropped. A call is bounded: call again until it is 0.
+        Errors: as commit(); StoreUnavailable also while a commit waits to be tried again.
+        """
+        with self._writing:
+            if self._is_in_doubt:
+                raise StoreUnavailable("a commit waits to be tried again")
+            ended = reading.rows(self._database, queries.jobs_ended_before(before, PRUNED_JOBS_MAX))
+            oldest = reading.rows(self._database, queries.oldest_records_without_job(PRUNED_RECORDS_MAX))
+            jobs = [(row.id,) for row in ended]
+            records = [(row.seq,) for row in oldest if row.at_us < before]
+            if not jobs and not records:
+                return 0
+            drop = self._database.statements
+            guard = (self._term, self._number, self._number, self._record_sequence, self._newest)
+            steps = (
+                (drop.delete_records_of_job, jobs),
+                (drop.delete_finished_job, jobs),
+                (drop.delete_record, records),
+            )
+            if not self._write(guard, steps):
+                self._require_stored(self._number)
+                return 0
+            return len(jobs) + len(records)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        with self._writing:
+            self._database.close()
+
+    def _steps(self, commit: Commit) -> list[Step]:
+        codec, write = self._codec, self._database.statements
+        numbered = enumerate(commit.records, self._record_sequence + 1)
+        steps: tuple[Step, ...] = (
+            (write.add_record, [record_row(codec, number, self._term, record) for number, record in numbered]),
+            (write.put_entity, [entity_row(codec, entity) for entity in commit.upserts]),
+            (write.delete_entity, [key_row(key) for key in commit.deletes]),
+            (write.add_finished_job, [finished_row(codec, job) for job in commit.finished]),
+        )
+        return [step for step in steps if step[1]]
+
+    def _write(self, guard: Row, steps: Sequence[Step]) -> bool:
+        """Whether the guard let it pass; what is in the store is unknown after an error."""
+        try:
+            self._database.write(guard, [step for step in steps if step[1]])
+        except GuardFailed:
+            return False
+        except StoreUnavailable:
+            self._is_in_doubt = True
+            raise
+        self._is_in_doubt = False
+        return True
+
+    def _require_stored(self, number: int) -> None:
+        """The guard failed: that is right only where this very commit was applied before."""
+        stored = reading.only_meta(self._database)
+        if stored.term > self._term:
+            raise TermSuperseded(
+                f"another scheduler has opened the store in term {stored.term}; the term of this one is {self._term}"
+            )
+        if stored.term < self._term:
+            raise StoreCorrupt(f"meta: the store went back to term {stored.term} from term {self._term}")
+        if stored.commit_number < number:
+            raise StoreCorrupt(f"meta: commit {number} does not follow commit {stored.commit_number}")
+        self._number, self._record_sequence, self._newest = stored.commit_number, stored.record_seq, stored.newest_us
+        self._is_in_doubt = False

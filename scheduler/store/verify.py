@@ -1,0 +1,86 @@
+"""Reads everything that is stored and says what is wrong with it, for `--verify` and for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, TypeVar
+
+from sqlalchemy import Row, Table, func, select
+
+from ..state.jobs import Job
+from . import reading, schema
+from .codec import Codec
+from .database import Database, explained
+from .errors import StoreError
+from .kinds import entity_row, finished_row, record_row
+
+PROBLEMS_MAX = 100
+"""After so many the rest is not looked for: the store is beyond mending row by row."""
+
+T = TypeVar("T")
+
+
+def problems(database: Database, codec: Codec) -> list[str]:
+    """What is wrong, a sentence each: damage of the file, rows that cannot be read, rows that contradict each other."""
+    found: list[str] = []
+    try:
+        with explained(database):
+            found += database.damage()[:PROBLEMS_MAX]
+        for problem in _contradictions(database, codec):
+            found.append(problem)
+            if len(found) >= PROBLEMS_MAX:
+                break
+    except StoreError as error:
+        found.append(str(error))
+    return found
+
+
+def _contradictions(database: Database, codec: Codec) -> Iterator[str]:
+    meta = reading.only_meta(database)
+    live_jobs: set[int] = set()
+    for row in _whole(database, schema.entity):
+        entity = yield from _readable(reading.entity, codec, row)
+        if entity is None:
+            continue
+        if entity_row(codec, entity)[:3] != tuple(row)[:3]:
+            yield f"entity {row.kind} {row.id}: its payload belongs to {entity_row(codec, entity)[:2]}"
+        if isinstance(entity, Job):
+            live_jobs.add(entity.id)
+    for row in _whole(database, schema.finished_job):
+        job = yield from _readable(reading.finished_job, codec, row)
+        if job is None:
+            continue
+        if not job.is_finished:
+            yield f"finished_job {row.id}: its payload has not ended"
+        elif finished_row(codec, job)[:-1] != tuple(row)[:-1]:
+            yield f"finished_job {row.id}: its columns differ from its payload"
+        if row.id in live_jobs:
+            yield f"job {row.id} is stored as living and as ended"
+    for row in _whole(database, schema.record):
+        stored = yield from _readable(reading.record, codec, row)
+        if stored is not None and record_row(codec, row.seq, row.term, stored.record)[:-1] != tuple(row)[:-1]:
+            yield f"record {row.seq}: its columns differ from its payload"
+    yield from _beyond(database, meta)
+
+
+def _beyond(database: Database, meta: reading.Meta) -> Iterator[str]:
+    """Rows that are newer than what the last commit says of itself."""
+    columns = schema.record.c
+    newest = reading.rows(database, select(func.max(columns.seq), func.max(columns.term), func.max(columns.at_us)))[0]
+    limits = (("sequence", meta.record_seq), ("term", meta.term), ("instant", meta.newest_us))
+    for (name, limit), value in zip(limits, newest, strict=True):
+        if value is not None and value > limit:
+            yield f"record: the newest {name} is {value}, beyond that of the last commit, {limit}"
+
+
+def _whole(database: Database, table: Table) -> Iterator[Row[Any]]:
+    return reading.all_rows(database, select(table).order_by(*table.primary_key.columns))
+
+
+def _readable(read: Callable[[Codec, Row[Any]], T], codec: Codec, row: Row[Any]) -> Generator[str, None, T | None]:
+    """The value of a row, or None after yielding why it has none."""
+    try:
+        return read(codec, row)
+    except StoreError as error:
+        yield str(error)
+        return None

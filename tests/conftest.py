@@ -1,0 +1,116 @@
+"""Rules for every test: it leaves nothing behind, and CI skips nothing for want of what CI must have."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from tests.leaks import MARK, Allowed, Leaks, Session, Snapshot, kill, settled, since
+
+# With CI=true a skip whose reason names one of these is a failure: a green run must mean that it ran.
+CI_MUST_HAVE = ("postgres", "gcc", "iproute2", "namespace", "buf", "chromium")
+# How long the tasks of a test that has ended may take to end as well.
+TASKS_SETTLE_SECONDS = 2.0
+
+LongLived = Callable[[str], AbstractContextManager[None]]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Mark this session's processes, at the first moment there can be any."""
+    os.environ[MARK] = f"{os.getpid()}-{secrets.token_hex(8)}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """This session's identity; made first and ended last, it sees what all other fixtures left."""
+    session = Session(os.environ[MARK], tmp_path_factory.getbasetemp())
+    before = Snapshot.take()
+    yield session
+    if processes := settled(before, session, Allowed()).processes:
+        kill(processes)
+        pytest.fail("the session's fixtures left behind:\n" + str(Leaks(processes=processes)), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def _allowed() -> Allowed:
+    return Allowed()
+
+
+@pytest.fixture(scope="session")
+def long_lived(_session: Session, _allowed: Allowed) -> LongLived:
+    """Registers what starts inside `with long_lived("name"):` as outliving single tests.
+
+    For fixtures of session or module scope that may first be asked for while a test already runs
+    (`request.getfixturevalue`), or that open more later. Their own end must still end it: what is left of
+    their processes when the session ends fails the session.
+    """
+
+    @contextmanager
+    def register(name: str) -> Iterator[None]:
+        before = Snapshot.take()
+        yield
+        started = since(before, _session, _allowed)
+        assert started, f"{name} started nothing that could outlive a test"
+        _allowed.add(started)
+
+    return register
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(_session: Session, _allowed: Allowed) -> Iterator[None]:
+    """Fail a test that leaves threads, file descriptors or processes; the processes are then killed."""
+    before = Snapshot.take()
+    yield
+    if leaks := settled(before, _session, _allowed):
+        kill(leaks.processes)
+        pytest.fail(f"the test left behind:\n{leaks}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_tasks(request: pytest.FixtureRequest, _leaves_nothing: None) -> None:
+    """For an async test, set up the check below before all its other fixtures, so that it ends after them."""
+    if request.node.get_closest_marker("asyncio"):
+        request.getfixturevalue("_tasks_at_the_end")
+
+
+@pytest.fixture
+async def _tasks_at_the_end() -> AsyncIterator[None]:
+    yield
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, others = await asyncio.wait(others, timeout=TASKS_SETTLE_SECONDS)
+    if others:
+        names = "\n".join(f"  task {task.get_name()!r}: {task.get_coro()}" for task in others)
+        pytest.fail(f"the test left behind:\n{names}", pytrace=False)
+
+
+def _fail_if_ci_must_have(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if os.environ.get("CI") != "true" or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if any(word in reason.lower() for word in CI_MUST_HAVE):
+        report.outcome = "failed"
+        report.longrepr = f"CI must have what this test needs: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _fail_if_ci_must_have(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_if_ci_must_have(report)
+    return report

@@ -1,0 +1,182 @@
+"""The CLI's settings: precedence, contexts, and what a project's file can never do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gpufleet.addresses import Address
+from gpufleet.cli_settings import CliConfig, load_cli
+from gpufleet.contexts import read_contexts, save_context
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.tokens import make_token, write_token_file
+
+CONTEXTS = """
+current = "lab"
+
+[contexts.lab]
+scheduler = "lab.example"
+token_file = "lab.token"
+connection_timeout = "5s"
+
+[contexts.home]
+scheduler = "home.example:6000"
+output = "wide"
+"""
+
+
+class Account:
+    """An account's home and the folder of a project."""
+
+    def __init__(self, home: Path, contexts: str = CONTEXTS) -> None:
+        self.config = home / "config" / "gpufleet"
+        self.project = home / "project"
+        self.config.mkdir(parents=True)
+        self.project.mkdir()
+        if contexts:
+            (self.config / "contexts.toml").write_text(contexts)
+        self.environment = {"XDG_CONFIG_HOME": str(home / "config")}
+
+    def load(
+        self,
+        project: str = "",
+        flags: dict[str, object] | None = None,
+        context: str | None = None,
+        **environment: str,
+    ) -> CliConfig:
+        (self.project / "gpuctl.toml").write_text(project)
+        variables = self.environment | environment
+        return load_cli(flags or {}, context=context, environment=variables, folder=self.project)
+
+    def refusal(self, project: str = "", context: str | None = None) -> str:
+        with pytest.raises(GpufleetError) as caught:
+            self.load(project, context=context)
+        assert caught.value.reason is Reason.CONFIG_INVALID
+        return caught.value.message
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Account:
+    return Account(tmp_path)
+
+
+def test_a_new_account_speaks_to_this_machine(tmp_path: Path) -> None:
+    config = Account(tmp_path, contexts="").load()
+    assert config.settings.scheduler == Address("127.0.0.1", 50051)
+    assert config.context == ""
+    assert config.token({}) is None
+
+
+def test_flag_variable_project_context_default_in_this_order(account: Account) -> None:
+    config = account.load(
+        'output = "json"\nmax_wait_time = "9s"\nconnection_timeout = "8s"',
+        {"output": "name"},
+        GPUCTL_OUTPUT="jsonl",
+        GPUCTL_MAX_WAIT_TIME="7s",
+    )
+    settings, origins = config.settings, config.resolved.origins
+    assert (settings.output, origins["output"]) == ("name", "--output")
+    assert (settings.max_wait_time.seconds, origins["max_wait_time"]) == (7, "GPUCTL_MAX_WAIT_TIME")
+    assert settings.connection_timeout.seconds == 8
+    assert origins["connection_timeout"] == f"{account.project}/gpuctl.toml:3"
+    assert settings.scheduler == Address("lab.example")
+    assert origins["scheduler"] == f"{account.config}/contexts.toml:5"
+    assert (settings.session_timeout, origins["session_timeout"]) == (timedelta(hours=2), "default")
+
+
+def test_a_context_is_chosen_by_flag_variable_address_project_or_the_current_one(account: Account) -> None:
+    assert account.load().context == "lab"
+    assert account.load('context = "home"').context == "home"
+    assert account.load('scheduler = "home.example:6000"').context == "home"
+    assert account.load('context = "lab"', GPUCTL_SCHEDULER="home.example:6000").context == "home"
+    assert account.load('context = "lab"', GPUCTL_CONTEXT="home").context == "home"
+    assert account.load(context="lab", GPUCTL_CONTEXT="home").context == "lab"
+
+
+def test_an_unknown_context_is_named_with_its_nearest(account: Account) -> None:
+    assert account.refusal(context="lba") == '--context: context: there is no context "lba"; did you mean "lab"?'
+    assert 'there is no context "x"' in account.refusal('context = "x"')
+
+
+@pytest.mark.parametrize("line", ['token_file = "x"', 'ca_file = "x"', "insecure = true"])
+def test_a_projects_file_cannot_choose_tokens_or_weaken_encryption(account: Account, line: str) -> None:
+    assert "may not be set by a project's file" in account.refusal(line)
+
+
+def test_a_projects_file_cannot_send_the_token_to_an_address_of_its_own(account: Account) -> None:
+    assert "no context of yours has this address" in account.refusal('scheduler = "evil.example"')
+    # Where the context or the address is chosen by the account itself, the file's address counts for nothing.
+    evil = 'scheduler = "evil.example"'
+    assert account.load(evil, context="lab").settings.scheduler.host == "lab.example"
+    assert account.load(evil, GPUCTL_CONTEXT="home").settings.scheduler.host == "home.example"
+    assert account.load(evil, GPUCTL_SCHEDULER="mine.example").settings.scheduler.host == "mine.example"
+    assert account.load(f'context = "lab"\n{evil}').settings.scheduler.host == "lab.example"
+
+
+def test_the_contexts_token_is_relative_to_its_file_and_goes_after_flag_and_variable(
+    account: Account,
+) -> None:
+    tokens = {name: make_token() for name in ("lab", "flag", "variable", "file")}
+    for name in ("lab", "flag", "file"):
+        write_token_file(account.config / f"{name}.token", tokens[name])
+
+    def used(flags: dict[str, object] | None = None, **environment: str) -> str:
+        found = account.load("", flags, **environment).token(environment)
+        assert found is not None
+        return next(name for name, token in tokens.items() if token == found.token)
+
+    assert used() == "lab"
+    assert used(GPUCTL_TOKEN_FILE=str(account.config / "file.token")) == "file"
+    assert used(GPUCTL_TOKEN=tokens["variable"]) == "variable"
+    assert used({"token_file": account.config / "flag.token"}, GPUCTL_TOKEN=tokens["variable"]) == "flag"
+
+
+@pytest.mark.parametrize(
+    ("contexts", "problem"),
+    [
+        ("current = 1", "current: this is not the name"),
+        ("contexts = 1", "write each context as a table"),
+        ("[contexts]\nlab = 1", "write each context as a table"),
+        ("[context.lab]", 'did you mean "contexts"?'),
+        ('current = "lab"\n[contexts.lab]\nscheduler = "x:0"', "contexts.toml:3: scheduler: "),
+        ('current = "lab"\n[contexts.lab]\nshceduler = "x"', 'did you mean "scheduler"?'),
+        ("current = ", "this is not TOML"),
+    ],
+)
+def test_each_mistake_in_the_contexts_is_named(tmp_path: Path, contexts: str, problem: str) -> None:
+    assert problem in Account(tmp_path, contexts).refusal()
+
+
+def test_a_saved_context_is_read_back_and_the_others_stay(account: Account) -> None:
+    file = account.config / "contexts.toml"
+    values: dict[str, str | bool | int] = {
+        "scheduler": "new:1",
+        "insecure": True,
+        "max_consecutive_timeouts": 3,
+    }
+    save_context(file, 'a "new" one', values, make_current=True)
+    contexts = read_contexts(file, [])
+    assert contexts.current == 'a "new" one'
+    assert list(contexts.tables) == ["lab", "home", 'a "new" one']
+    config = account.load()
+    assert str(config.settings.scheduler) == "new:1"
+    assert config.settings.insecure
+    save_context(file, "lab", {"scheduler": "moved"}, make_current=False)
+    assert account.load(context="lab").settings.scheduler.host == "moved"
+    assert account.load().context == 'a "new" one'
+
+
+def test_the_first_saved_context_becomes_the_current_one(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "contexts.toml"
+    save_context(file, "up", {"scheduler": "127.0.0.1:50051"}, make_current=False)
+    assert read_contexts(file, []).current == "up"
+
+
+def test_a_broken_contexts_file_is_not_overwritten(account: Account) -> None:
+    file = account.config / "contexts.toml"
+    file.write_text("current = ")
+    with pytest.raises(GpufleetError, match="this is not TOML"):
+        save_context(file, "x", {}, make_current=True)
+    assert file.read_text() == "current = "

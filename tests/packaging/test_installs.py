@@ -1,0 +1,176 @@
+"""Wheel, sdist → wheel and editable installs, each tried in an environment of its own, without a network.
+
+The environments borrow the dependencies of the one that runs the tests: they are on the path behind what is
+installed, and their own .pth files are not followed, so that a checkout installed there for development stays unseen.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.source_tree import PROGRAMS, ROOT, tracked_files
+from tests.packaging.test_package_list import FOLDERS
+
+pytestmark = pytest.mark.slow
+
+BUILD_SECONDS_MAX = 100
+RUN_PROGRAM = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+IMPORT_EACH = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+# Every module of the process that came from a file: `loaded<TAB>name<TAB>file`.
+PRINT_LOADED = """
+import os, sys
+for name, module in sorted(sys.modules.items()):
+    if getattr(module, "__file__", None):
+        print("loaded", name, os.path.realpath(module.__file__), sep="\\t")
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Its standard output; fails the test with all it said when it fails."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    result = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=BUILD_SECONDS_MAX
+    )
+    assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+@dataclass(frozen=True)
+class Install:
+    """An environment with gpufleet in it, and an empty folder to work in."""
+
+    python: Path
+    folder: Path
+
+    def run(self, *command: str) -> str:
+        return run(self.python, "-P", *command, cwd=self.folder)
+
+    def gpuctl(self, *arguments: str) -> str:
+        return run(self.python.with_name("gpuctl"), *arguments, cwd=self.folder)
+
+
+def new_environment(folder: Path, *requirement: str) -> Install:
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    python = folder / "venv" / "bin" / "python"
+    purelib = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
+    borrowed = [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
+    (purelib / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check")
+    run(*pip, "--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed", *requirement, cwd=folder)
+    work = folder / "work"
+    work.mkdir()
+    return Install(python, work)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a clone of this tree would hold."""
+    folder = tmp_path_factory.mktemp("clone")
+    for path in tracked_files():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, folder / path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheels(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel of the tree, and the wheel of the sdist of the tree."""
+    direct, through_sdist = tmp_path_factory.mktemp("direct"), tmp_path_factory.mktemp("through-sdist")
+    build = (sys.executable, "-m", "build", "--no-isolation")
+    # The sdist first: in a tree where a wheel was built before, its build/ could hide a file the sdist lacks.
+    run(*build, "--outdir", through_sdist, cwd=clone)
+    run(*build, "--wheel", "--outdir", direct, cwd=clone)
+    shutil.rmtree(clone / "build", ignore_errors=True)
+    return {"wheel": next(direct.glob("*.whl")), "sdist to wheel": next(through_sdist.glob("*.whl"))}
+
+
+@pytest.fixture(scope="module", params=["wheel", "sdist to wheel", "editable"])
+def install(
+    request: pytest.FixtureRequest, clone: Path, wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Install:
+    folder = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
+    if request.param == "editable":
+        return new_environment(folder, "--editable", str(clone))
+    return new_environment(folder, str(wheels[request.param]))
+
+
+def expected_files() -> set[str]:
+    """Every tracked file below a package, under its installed name."""
+    return {
+        "/".join([*package.split("."), *path.relative_to(root).parts])
+        for package, root in FOLDERS.items()
+        for path in tracked_files()
+        if path.is_relative_to(root)
+    }
+
+
+@pytest.mark.parametrize("way", ["wheel", "sdist to wheel"])
+def test_a_wheel_holds_every_file_of_the_packages_and_nothing_outside_the_one_name(
+    way: str, wheels: dict[str, Path]
+) -> None:
+    with zipfile.ZipFile(wheels[way]) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+    held = {name for name in names if not name.startswith("gpufleet-0")}
+    assert expected_files() - held == set(), "missing: is it in MANIFEST.in, its package in pyproject.toml?"
+    assert held - expected_files() == set(), "in the wheel but not in the tree"
+    metadata = {name.partition("/")[0] for name in names - held}
+    assert len(metadata) == 1 and metadata.pop().endswith(".dist-info")
+
+
+def test_both_ways_to_a_wheel_give_the_same_files(wheels: dict[str, Path]) -> None:
+    contents = [
+        {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
+        for archive in map(zipfile.ZipFile, wheels.values())
+    ]
+    assert contents[0] == contents[1]
+
+
+def test_every_module_of_an_install_can_be_imported_under_one_name(install: Install) -> None:
+    files = (Path(name) for name in expected_files())
+    modules = {".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in files if file.suffix == ".py"}
+    names = sorted(name for name in modules if not name.endswith(".__main__"))
+    assert {"gpufleet.scheduler", "gpufleet.cli", "gpufleet.channel", "gpufleet.v1.scheduler_pb2_grpc"} <= set(names)
+    assert_one_name_per_module(install.run("-c", IMPORT_EACH + PRINT_LOADED, *names))
+
+
+@pytest.mark.skipif(not (ROOT / "cli" / "__main__.py").exists(), reason="gpuctl is not there yet")
+def test_gpuctl_starts_as_installed(install: Install) -> None:
+    assert "Usage: gpuctl" in install.gpuctl("--help")
+
+
+@pytest.mark.parametrize("program", [name for name in PROGRAMS if (ROOT / name / "__main__.py").exists()])
+def test_a_program_loads_no_module_under_two_names(program: str, install: Install) -> None:
+    assert_one_name_per_module(install.run("-c", RUN_PROGRAM + PRINT_LOADED, f"gpufleet.{program}", "--help"))
+
+
+def assert_one_name_per_module(output: str) -> None:
+    names_by_file: dict[str, list[str]] = {}
+    for line in output.splitlines():
+        if line.startswith("loaded\t"):
+            _, name, file = line.split("\t")
+            names_by_file.setdefault(file, []).append(name)
+    own = {file: names for file, names in names_by_file.items() if any(n.startswith("gpufleet.") for n in names)}
+    assert own, f"no module of gpufleet was loaded:\n{output}"
+    twice = {file: names for file, names in own.items() if len(names) > 1}
+    assert not twice, f"loaded under two names: {twice}"
+    outside = [name for names in names_by_file.values() for name in names if name.partition(".")[0] in PROGRAMS]
+    assert not outside, f"loaded under the name they have in a checkout: {outside}"

@@ -1,0 +1,178 @@
+"""The leak checks themselves: each kind of leak fails a test and is named; what ends in time is no leak."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SLEEP = "[sys.executable, '-S', '-c', 'import time; time.sleep(60)']"
+
+INNER_CONFTEST = """
+import tests.conftest
+import tests.leaks
+from tests.conftest import *
+from tests.conftest import _allowed, _leaves_no_tasks, _leaves_nothing, _session, _tasks_at_the_end
+
+tests.leaks.SETTLE_SECONDS = 1.0  # most of these tests leak, and would wait the whole span
+tests.conftest.TASKS_SETTLE_SECONDS = 0.5
+"""
+
+
+def run_inner(tmp_path: Path, body: str, **environment: str) -> str:
+    """Run `body` as a test file under this repository's conftest in a session of its own; its output."""
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    (folder / "conftest.py").write_text(INNER_CONFTEST)
+    (folder / "test_inner.py").write_text(
+        "import asyncio, os, pytest, socket, subprocess, sys, threading, time\n" + body
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    command += [f"--rootdir={folder}", f"--basetemp={tmp_path / 'base'}", str(folder)]
+    result = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "CI": "", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return result.stdout + result.stderr
+
+
+LEAKS = {
+    "thread 'lingerer'": """
+def test_it():
+    threading.Thread(target=time.sleep, args=(8,), name="lingerer", daemon=True).start()
+""",
+    "file descriptor": """
+def test_it():
+    os.open(__file__, os.O_RDONLY)
+""",
+    "time.sleep(60)": f"""
+def test_it():
+    process = subprocess.Popen({SLEEP})
+    process.returncode = 0  # so that its destructor does not complain first
+""",
+    "nobody waited for it": """
+def test_it():
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+""",
+    "task 'forgotten'": """
+kept = []
+async def test_it():
+    kept.append(asyncio.create_task(asyncio.sleep(60), name="forgotten"))
+""",
+}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_leak_fails_the_test_and_is_named(name: str, tmp_path: Path) -> None:
+    output = run_inner(tmp_path, LEAKS[name])
+    assert "the test left behind" in output
+    assert name in output
+    assert "1 passed, 1 error" in output
+
+
+DETACHED = {
+    "with the session's mark": """
+def test_it():
+    subprocess.run(["sh", "-c", "setsid sleep 60 >&2 &"])
+""",
+    "with an environment of its own, in a directory of the test": """
+def test_it(tmp_path):
+    subprocess.run(["sh", "-c", "setsid sleep 60 >&2 &"], env={}, cwd=tmp_path)
+""",
+}
+
+
+@pytest.mark.parametrize("how", DETACHED)
+def test_a_process_that_left_its_parent_is_found(how: str, tmp_path: Path) -> None:
+    output = run_inner(tmp_path, DETACHED[how])
+    assert "sleep 60" in output
+    assert "1 passed, 1 error" in output
+
+
+def test_what_ends_soon_after_the_test_is_no_leak(tmp_path: Path) -> None:
+    output = run_inner(
+        tmp_path,
+        """
+def test_it():
+    threading.Timer(0.3, lambda: None).start()
+
+async def test_that():
+    asyncio.create_task(asyncio.sleep(0.1))
+""",
+    )
+    assert "2 passed" in output
+    assert "error" not in output
+
+
+def test_what_a_longer_lived_fixture_registers_may_stay_until_the_session_ends(tmp_path: Path) -> None:
+    output = run_inner(
+        tmp_path,
+        f"""
+@pytest.fixture(scope="session")
+def server(long_lived):
+    with long_lived("server"):
+        process = subprocess.Popen({SLEEP}, stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.communicate()
+
+def test_first(request):
+    request.getfixturevalue("server")
+
+def test_second(server):
+    assert server.poll() is None
+""",
+    )
+    assert "2 passed" in output
+    assert "error" not in output
+
+
+def test_a_session_fixture_that_does_not_end_its_process_fails_the_session(tmp_path: Path) -> None:
+    output = run_inner(
+        tmp_path,
+        """
+@pytest.fixture(scope="session")
+def server():
+    subprocess.run(["sh", "-c", "setsid sleep 60 >&2 &"])
+
+def test_it(server):
+    pass
+""",
+    )
+    assert "the session's fixtures left behind" in output
+    assert "1 passed, 1 error" in output
+
+
+def test_ci_turns_a_skip_for_want_of_a_required_tool_into_a_failure(tmp_path: Path) -> None:
+    body = """
+def test_needy():
+    pytest.skip("no PostgreSQL server programs here")
+
+def test_modest():
+    pytest.skip("needs a real GPU")
+
+@pytest.mark.xfail
+def test_known():
+    raise AssertionError("gcc is not found")
+"""
+    output = run_inner(tmp_path, body, CI="true")
+    assert "1 failed, 1 skipped, 1 xfailed" in output
+    assert "CI must have what this test needs" in output
+
+
+def test_a_skipped_module_counts_in_ci_as_well_and_elsewhere_stays_a_skip(tmp_path: Path) -> None:
+    body = "pytest.skip('gcc is not installed', allow_module_level=True)"
+    output = run_inner(tmp_path, body)
+    assert "1 skipped" in output
+    assert "gcc is not installed" in output
+    other = tmp_path / "other"
+    other.mkdir()
+    assert "1 error" in run_inner(other, body, CI="true")

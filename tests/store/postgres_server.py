@@ -1,0 +1,157 @@
+"""A real PostgreSQL for tests: Debian's server programs, a temp directory, a spare port, one server per test process.
+
+`shared_server()` starts it at the first use and stops it with the last user. Without the programs the tests that
+need them are skipped with the reason; with CI=true they fail instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+START_SECONDS_MAX = 30.0
+PROGRAMS = "/usr/lib/postgresql/*/bin"
+
+# Tests want the server's behaviour, not its promise to survive a power cut.
+FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=50", "autovacuum=off")
+
+
+class PostgresServer:
+    """One cluster that can be stopped and started again on the same port."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self._programs = programs
+        self.folder = folder
+        self._account = _unprivileged_account()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+        self.port = _spare_port()
+        if self._account is not None:
+            os.chown(folder, self._account.pw_uid, self._account.pw_gid)
+        self._run("initdb", "-D", str(folder / "data"), "-U", "gpufleet", "-A", "trust", "-E", "UTF8", "-N")
+
+    def url(self, database: str, port: int | None = None) -> str:
+        return f"postgresql://gpufleet@127.0.0.1:{port or self.port}/{database}"
+
+    def new_database(self) -> str:
+        """The name of a fresh, empty database."""
+        self._databases += 1
+        name = f"fleet_{self._databases}"
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return name
+
+    def start(self) -> None:
+        assert self._process is None
+        options = [word for setting in FAST for word in ("-c", setting)]
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(self._programs / "postgres"),
+                    *("-D", str(self.folder / "data"), "-k", str(self.folder), "-p", str(self.port)),
+                    *("-h", "127.0.0.1"),
+                    *options,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd=self.folder,
+                user=None if self._account is None else self._account.pw_uid,
+                group=None if self._account is None else self._account.pw_gid,
+                extra_groups=None if self._account is None else [],
+            )
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while True:
+            try:
+                psycopg.connect(self.url("postgres"), connect_timeout=2).close()
+                return
+            except psycopg.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError((self.folder / "server.log").read_text(errors="replace")) from None
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End the server at once, as a crash of its machine would (its children leave with it)."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(START_SECONDS_MAX)
+        self._process = None
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [str(self._programs / program), *arguments],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd=self.folder,
+            user=None if self._account is None else self._account.pw_uid,
+            group=None if self._account is None else self._account.pw_gid,
+            extra_groups=None if self._account is None else [],
+        )
+
+
+def _unprivileged_account() -> pwd.struct_passwd | None:
+    """The server refuses to run as root: then it runs as an account that may do nothing else."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise RuntimeError("no account to run PostgreSQL as: neither postgres nor nobody exists")
+
+
+def _spare_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _programs() -> Path:
+    found = sorted(Path("/").glob(PROGRAMS.lstrip("/") + "/postgres"), key=lambda path: path.parts[-3].zfill(4))
+    if found:
+        return found[-1].parent
+    on_path = shutil.which("postgres")
+    if on_path is not None:
+        return Path(on_path).parent
+    reason = f"PostgreSQL's server programs are not installed ({PROGRAMS}): apt-get install postgresql"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+_users = 0
+_server: PostgresServer | None = None
+
+
+@contextlib.contextmanager
+def shared_server(long_lived: Callable[[str], AbstractContextManager[None]]) -> Iterator[PostgresServer]:
+    """The running server of this test process, started by its first user and stopped by its last."""
+    global _users, _server
+    if _server is None:
+        server = PostgresServer(_programs(), Path(tempfile.mkdtemp(prefix="gpufleet-postgres-")))
+        with long_lived("PostgreSQL"):
+            server.start()
+        _server = server
+    _users += 1
+    try:
+        yield _server
+    finally:
+        _users -= 1
+        if _users == 0:
+            _server.stop()
+            shutil.rmtree(_server.folder)
+            _server = None
