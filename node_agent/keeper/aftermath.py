@@ -92,9 +92,7 @@ def _processes_of(victims: list[Record]) -> list[Process]:
         if now is not None and now.start_ticks != start_ticks:
             del leaders[pid]  # the pid names another process by now, so the group is long empty
     keys = {os.fsencode(key_value(record.keeper_id, record.key)) for record in victims}
-    return [
-        process for process in all_processes() if not process.is_dead and _belongs(process, leaders, keys)
-    ]
+    return [process for process in all_processes() if not process.is_dead and _belongs(process, leaders, keys)]
 
 
 def _belongs(process: Process, leaders: dict[int, int], keys: Collection[bytes]) -> bool:

@@ -115,9 +115,7 @@ class Keepers:
         """
         inventory = await self.inventory()
         if not kill and (running := [view for view in inventory if view.phase.is_live]):
-            return Refusal(
-                RefusalReason.ATTEMPTS_RUNNING, f"{len(running)} attempts run: stop them, or say kill"
-            )
+            return Refusal(RefusalReason.ATTEMPTS_RUNNING, f"{len(running)} attempts run: stop them, or say kill")
         for connection in tuple(self._connections.values()):
             with contextlib.suppress(KeeperGone):
                 answer = await connection.request("shutdown", {"kill": kill, "grace_us": grace_us})
@@ -202,9 +200,7 @@ class Keepers:
         connection = self._connections.get(self._owners.get(key, ""))
         if connection is None:
             return _unknown(key)
-        answer = await connection.request(
-            "wait_for_output", {"key": str(key), "have": to_json(have)}, timeout_s=None
-        )
+        answer = await connection.request("wait_for_output", {"key": str(key), "have": to_json(have)}, timeout_s=None)
         if "refused" in answer:
             return refusal_from(answer["refused"])
         return OutputEnds(offsets_from(answer["ends"]), bool(answer["is_final"]))

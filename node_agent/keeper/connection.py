@@ -81,9 +81,7 @@ class KeeperConnection:
         connection._is_welcome = True
         return connection
 
-    async def request(
-        self, do: str, fields: Json | None = None, *, timeout_s: float | None = ANSWER_TIMEOUT_S
-    ) -> Json:
+    async def request(self, do: str, fields: Json | None = None, *, timeout_s: float | None = ANSWER_TIMEOUT_S) -> Json:
         """Ask and wait for the answer. Raises KeeperGone, KeeperSilent; FrameTooLong, with nothing sent."""
         number = next(self._numbers)
         frame = pack({"id": number, "do": do, **(fields or {})})

@@ -68,9 +68,7 @@ def event_from(keeper_id: str, data: Json) -> Report:
     receipt = Receipt(keeper_id, int(data["report"]))
     match data["kind"]:
         case reports.STARTED:
-            return AttemptStarted(
-                key=key, pid=int(data["pid"]), started_us=int(data["started_us"]), receipt=receipt
-            )
+            return AttemptStarted(key=key, pid=int(data["pid"]), started_us=int(data["started_us"]), receipt=receipt)
         case reports.ENDED:
             return AttemptEnded(key=key, end=end_from(data["end"]), receipt=receipt)
         case reports.SPOOL:

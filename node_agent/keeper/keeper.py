@@ -72,9 +72,7 @@ class Keeper:
         refusal = self._refusal_of(launch)
         if refusal is not None:
             return refusal
-        record = records.Record(
-            key=launch.key, keeper_id=self.keeper_id, boot_id=self.boot_id, note=launch.note
-        )
+        record = records.Record(key=launch.key, keeper_id=self.keeper_id, boot_id=self.boot_id, note=launch.note)
         staging = self._state.keeper(self.keeper_id) / "launching"
         try:
             directory = records.claim(self._state, staging, record)

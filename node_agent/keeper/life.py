@@ -31,9 +31,7 @@ def live(root: str, keeper_id: str, build: str, tell_fd: int) -> NoReturn:
         state.prepare()
         active_fd = try_lock(state.active_lock)
         if active_fd is None:
-            os.write(
-                tell_fd, b"%d another keeper is active in %s" % (EXIT_ANOTHER_IS_ACTIVE, os.fsencode(root))
-            )
+            os.write(tell_fd, b"%d another keeper is active in %s" % (EXIT_ANOTHER_IS_ACTIVE, os.fsencode(root)))
             os._exit(EXIT_ANOTHER_IS_ACTIVE)
         directory = state.keeper(keeper_id)
         directory.mkdir(mode=0o700)

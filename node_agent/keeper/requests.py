@@ -96,9 +96,7 @@ class Requests:
 
     def _inventory(self, request: Json) -> Json:
         after = request.get("after")
-        views, has_more = self._keeper.views(
-            None if after is None else AttemptKey.parse(after), INVENTORY_PAGE
-        )
+        views, has_more = self._keeper.views(None if after is None else AttemptKey.parse(after), INVENTORY_PAGE)
         return {"attempts": to_json(views), "has_more": has_more}
 
     def _set_fence(self, request: Json) -> Json:

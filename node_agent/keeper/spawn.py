@@ -161,9 +161,7 @@ def key_value(keeper_id: str, key: object) -> str:
 def _pipe() -> tuple[int, int]:
     read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(read_fd, False)
-    with contextlib.suppress(
-        OSError
-    ):  # the user's share of pipe memory may be used up; a small pipe works too
+    with contextlib.suppress(OSError):  # the user's share of pipe memory may be used up; a small pipe works too
         fcntl.fcntl(read_fd, _F_SETPIPE_SZ, PIPE_BYTES)
     return read_fd, write_fd
 

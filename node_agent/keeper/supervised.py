@@ -85,9 +85,7 @@ class _LeaderExit:
 class Supervised:
     """An attempt that was launched by this keeper and is not forgotten yet."""
 
-    def __init__(
-        self, house: Household, launch: Launch, directory: Path, keeper_id: str, writer: SpoolWriter
-    ) -> None:
+    def __init__(self, house: Household, launch: Launch, directory: Path, keeper_id: str, writer: SpoolWriter) -> None:
         self.key: AttemptKey = launch.key
         self.directory = directory
         self.pid = 0
@@ -118,9 +116,7 @@ class Supervised:
         self.pipe_ids = frozenset(pipe_id(fd) for fd in self._pipes.values())
         process = look_at(self.pid)
         assert process is not None, "a child stays visible until it is reaped"
-        self._record(
-            records.started_line(pid=self.pid, start_ticks=process.start_ticks, started_us=self._started_us)
-        )
+        self._record(records.started_line(pid=self.pid, start_ticks=process.start_ticks, started_us=self._started_us))
         for stream in self._pipes:
             self._watch(stream)
         self._act()
@@ -268,9 +264,7 @@ class Supervised:
             self.signal(signal.SIGKILL)
             self._kill_strays()
         following = next_action(self._phase, boottime_us())
-        self._house.reactor.call_at(
-            self._act, following.until_us if isinstance(following, Wait) else boottime_us()
-        )
+        self._house.reactor.call_at(self._act, following.until_us if isinstance(following, Wait) else boottime_us())
 
     def _kill_strays(self) -> list[int]:
         strays = self._house.strays_of(self)

@@ -31,7 +31,5 @@ def segments_on_disk(directory: Path, stream: Stream) -> list[Segment]:
 
 def ends_on_disk(directory: Path) -> Offsets:
     """Answer up to where both streams are on disk without a hole; 0 where there is nothing."""
-    ends = [
-        segments[-1].end if segments else 0 for segments in (segments_on_disk(directory, s) for s in Stream)
-    ]
+    ends = [segments[-1].end if segments else 0 for segments in (segments_on_disk(directory, s) for s in Stream)]
     return Offsets(*ends)

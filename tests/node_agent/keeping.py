@@ -38,9 +38,7 @@ async def until(look: Callable[[], Found | None], what: str = "what was waited f
     raise AssertionError(f"{what} did not come within {DEADLINE_S} s")
 
 
-async def until_async(
-    look: Callable[[], Awaitable[Found | None]], what: str = "what was waited for"
-) -> Found:
+async def until_async(look: Callable[[], Awaitable[Found | None]], what: str = "what was waited for") -> Found:
     """Like `until`, for what must be awaited."""
     end = asyncio.get_running_loop().time() + DEADLINE_S
     while asyncio.get_running_loop().time() < end:
@@ -96,8 +94,7 @@ class Node:
         return [
             process.pid
             for process in all_processes()
-            if not process.is_dead
-            and environment_of(process.pid).get(KEY_VARIABLE.encode(), b"-").startswith(prefixes)
+            if not process.is_dead and environment_of(process.pid).get(KEY_VARIABLE.encode(), b"-").startswith(prefixes)
         ]
 
     async def close(self) -> None:
