@@ -1,0 +1,144 @@
+"""Following a log across rotations: nothing is lost or doubled, and a reader that is too slow is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import logging.handlers
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpufleet.log_follow import MISSED_LINES, LogReader, follow
+
+
+class Writer:
+    """Writes numbered lines through the standard library's own rotation."""
+
+    def __init__(self, file: Path, bytes_max: int, old_files: int) -> None:
+        self._handler = logging.handlers.RotatingFileHandler(file, maxBytes=bytes_max, backupCount=old_files)
+        self.count = 0
+
+    def write(self, lines: int = 1) -> None:
+        for _ in range(lines):
+            record = logging.LogRecord("x", logging.INFO, "", 0, f"line {self.count}", None, None)
+            self._handler.emit(record)
+            self.count += 1
+
+    def close(self) -> None:
+        self._handler.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "s.log"
+
+
+@pytest.fixture
+def writer(file: Path) -> Iterator[Writer]:
+    made = Writer(file, bytes_max=100, old_files=5)
+    yield made
+    made.close()
+
+
+def numbered(begin: int, end: int) -> bytes:
+    return b"".join(b"line %d\n" % number for number in range(begin, end))
+
+
+def rest(reader: LogReader) -> bytes:
+    return b"".join(iter(reader.read, b""))
+
+
+def test_a_reader_gets_the_last_lines_over_all_files_and_then_what_comes(file: Path, writer: Writer) -> None:
+    writer.write(40)
+    assert len(list(file.parent.iterdir())) > 3
+    for tail in (0, 1, 2, 15, 30):
+        with LogReader(file, tail_lines=tail) as reader:
+            assert rest(reader) == numbered(writer.count - tail, writer.count)
+            before = writer.count
+            writer.write(3)
+            assert rest(reader) == numbered(before, before + 3)
+
+
+def test_a_reader_asked_for_more_than_there_is_gets_all(file: Path, writer: Writer) -> None:
+    writer.write(5)
+    with LogReader(file, tail_lines=100) as reader:
+        assert rest(reader) == numbered(0, 5)
+
+
+def test_a_reader_of_a_log_that_is_not_there_yet_gets_its_first_line(file: Path) -> None:
+    with LogReader(file) as reader:
+        assert reader.read() == b""
+        writer = Writer(file, 100, 1)
+        writer.write()
+        writer.close()
+        assert rest(reader) == numbered(0, 1)
+
+
+def test_an_unfinished_last_line_counts_as_a_line(file: Path) -> None:
+    file.write_bytes(b"a\nb\nc")
+    with LogReader(file, tail_lines=2) as reader:
+        assert rest(reader) == b"b\nc"
+
+
+def test_a_tail_is_found_over_many_blocks(file: Path) -> None:
+    file.write_bytes(b"first\n" + b"x" * 200_000 + b"\n" + b"last\n")
+    with LogReader(file, tail_lines=2) as reader:
+        assert rest(reader) == b"x" * 200_000 + b"\nlast\n"
+
+
+def test_several_rotations_between_two_reads_lose_nothing(file: Path, writer: Writer) -> None:
+    writer.write()
+    with LogReader(file) as reader:
+        assert rest(reader) == numbered(0, 1)
+        writer.write(40)
+        assert rest(reader) == numbered(1, 41)
+
+
+def test_a_reader_that_was_too_slow_is_told_and_goes_on(file: Path, writer: Writer) -> None:
+    writer.write()
+    with LogReader(file) as reader:
+        assert rest(reader) == numbered(0, 1)
+        writer.write(500)
+        data = rest(reader)
+    missed, _, later = data.rpartition(MISSED_LINES)
+    assert numbered(1, 100).startswith(missed), "the rest of the file that it still held"
+    assert numbered(0, 501).endswith(later) and later.startswith(b"line ")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.integers(0, 30), max_size=12), bytes_max=st.integers(10, 300))
+def test_any_interleaving_of_writing_and_reading_gives_every_line_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int], bytes_max: int
+) -> None:
+    file = tmp_path_factory.mktemp("log") / "s.log"
+    writer = Writer(file, bytes_max, old_files=99)
+    got = b""
+    with LogReader(file) as reader:
+        for lines in steps:
+            writer.write(lines)
+            got += reader.read()
+        got += rest(reader)
+    writer.close()
+    # 99 old files of one line or more hold the at most 30 lines that come between two reads.
+    if MISSED_LINES not in got:
+        assert got == numbered(0, writer.count)
+    else:
+        assert bytes_max < 100 and sum(steps) > 99
+
+
+async def test_a_follower_gets_lines_as_they_come(file: Path, writer: Writer) -> None:
+    writer.write(2)
+    got = b""
+    async with aclosing(follow(file, tail_lines=1, poll_s=0.001)) as lines, asyncio.timeout(30):
+        async for data in lines:
+            got += data
+            if len(got) >= len(numbered(1, 30)):
+                break
+            writer.write()
+    assert got == numbered(1, 30)[: len(got)]
+    assert writer.count >= 25
