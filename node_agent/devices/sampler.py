@@ -148,7 +148,8 @@ class Sampler:
         sample = watched.sample
         if age_seconds <= self._silent_after_seconds + self._interval_seconds:
             return None if sample is None else replace(sample, age_seconds=age_seconds)
-        detail = f"the driver has been silent for {age_seconds:.0f} s; look at dmesg, reset it or reboot"
+        # The same words from one sample to the next: a changing figure would be news each time.
+        detail = f"no answer for over {self._silent_after_seconds:g} s; look at dmesg, reset it or reboot the node"
         silent = Trouble(kind=TroubleKind.SILENT, detail=detail)
         sample = sample or DeviceSample(uuid=watched.device.uuid)
         return replace(sample, age_seconds=age_seconds, troubles=(*sample.troubles, silent))

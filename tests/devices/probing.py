@@ -26,12 +26,13 @@ class Probe:
     """A process with the devices open; `with` ends it."""
 
     def __init__(self, environment: Mapping[str, str], *arguments: str) -> None:
+        paths = [environment.get("PYTHONPATH", ""), str(ROOT), str(ROOT / "gen")]
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(PROBE), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'gen'}", **environment},
+            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
         )
         # It answers once the devices are open: what a test changes from here on happens to a running program.
         self.ask("status")
