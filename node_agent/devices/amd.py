@@ -97,6 +97,9 @@ class AmdReader:
     def status(self) -> SourceStatus:
         return self._status
 
+    def close(self) -> None:
+        _Ask(self._amdsmi, None).plain(self._amdsmi.amdsmi_shut_down)
+
     def _describe(self) -> SourceStatus:
         driver = ""
         for handle in self._handles.values():
@@ -110,9 +113,6 @@ class AmdReader:
             next_step="run amd-smi and look at dmesg" if note else "",
             driver_version=driver,
         )
-
-    def close(self) -> None:
-        _Ask(self._amdsmi, None).plain(self._amdsmi.amdsmi_shut_down)
 
     def _find(self, index: int, handle: Any) -> Device | None:
         amdsmi = self._amdsmi

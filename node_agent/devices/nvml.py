@@ -77,6 +77,12 @@ class NvmlReader:
     def status(self) -> SourceStatus:
         return self._status
 
+    def close(self) -> None:
+        # With the watch still inside the driver a shutdown could block for ever; the process ends soon
+        # anyway.
+        if self._watch is None or self._watch.close():
+            Reading(self._nvml).counter(self._nvml.nvmlShutdown)
+
     def _describe(self) -> SourceStatus:
         reading = Reading(self._nvml)
         driver = reading.counter(self._nvml.nvmlSystemGetDriverVersion)
@@ -91,12 +97,6 @@ class NvmlReader:
             driver_version=driver or "",
             cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         )
-
-    def close(self) -> None:
-        # With the watch still inside the driver a shutdown could block for ever; the process ends soon
-        # anyway.
-        if self._watch is None or self._watch.close():
-            Reading(self._nvml).counter(self._nvml.nvmlShutdown)
 
     def _reading(self, uuid: str) -> Reading:
         """A pass over the device; one that was gone may be back after a reset, under a new handle."""
@@ -126,7 +126,7 @@ class NvmlReader:
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(nvml.nvmlDeviceGetUUID(handle))
-        except nvml.NVMLError as error:
+        except (nvml.NVMLError, UnicodeDecodeError) as error:
             # Without its UUID a device cannot be named, so it cannot be listed; the others still are.
             self._problems.append(f"GPU {index} is left out, it does not answer: {error}")
             return None

@@ -48,6 +48,9 @@ class Reading:
             elif error.value not in ABSENT:
                 self.failures.append(str(error))
             return None
+        except UnicodeDecodeError as error:
+            self.failures.append(str(error))
+            return None
         self.has_answered = True
         return value
 

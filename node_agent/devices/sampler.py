@@ -111,6 +111,7 @@ class Sampler:
         while True:
             began = self._clock()
             sample = self._read(watched.device)
+            _log_change(watched, sample)
             with self._lock:
                 watched.sample, watched.read_at = sample, began
                 self._answered.notify_all()
@@ -153,6 +154,17 @@ class Sampler:
         silent = Trouble(kind=TroubleKind.SILENT, detail=detail)
         sample = sample or DeviceSample(uuid=watched.device.uuid)
         return replace(sample, age_seconds=age_seconds, troubles=(*sample.troubles, silent))
+
+
+def _log_change(watched: _Watched, sample: DeviceSample) -> None:
+    before = watched.sample.unhealthy_reason if watched.sample is not None else ""
+    if sample.unhealthy_reason == before:
+        return
+    device = watched.device
+    if sample.is_healthy:
+        _log.warning("GPU %d (%s) is healthy again", device.index, device.uuid)
+    else:
+        _log.error("GPU %d (%s) is unhealthy: %s", device.index, device.uuid, sample.unhealthy_reason)
 
 
 def _is_wanting(watched: _Watched) -> bool:

@@ -120,6 +120,13 @@ def test_a_device_without_any_counter_is_still_listed_and_healthy(gpus: FakeNvml
         assert probe.ask("list")[0]["memory_bytes"] > 0
 
 
+def test_a_name_that_is_no_text_costs_only_the_name(gpus: FakeNvml) -> None:
+    garbled = FakeNvml(gpus.control.parent, devices=1, name="NVIDIA \udcff\udcfe")
+    with Probe(garbled.environment()) as probe:
+        (device,) = probe.ask("list")
+        assert (device["uuid"], device["name"]) == (FIRST, "NVIDIA GPU")
+
+
 def test_an_old_driver_is_asked_the_old_way(gpus: FakeNvml) -> None:
     function_not_found = 13
     for function in (
@@ -361,7 +368,7 @@ def test_a_driver_that_does_not_start_gives_no_devices_and_says_why(gpus: FakeNv
             assert "nvidia-smi" in status["next_step"]
 
 
-def test_a_driver_without_a_single_gpu_says_so(gpus: FakeNvml, tmp_path: object) -> None:
+def test_a_driver_without_a_single_gpu_says_so(gpus: FakeNvml) -> None:
     none = FakeNvml(gpus.control.parent, devices=0)
     with Probe(none.environment()) as probe:
         assert probe.ask("list") == []

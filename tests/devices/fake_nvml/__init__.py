@@ -153,5 +153,5 @@ class FakeNvml:
         lines = [f"{key} {value}" for key, value in values.items()]
         lines += [*sorted(self._rules), *self._processes.values(), *self._xids]
         draft = self.control.with_suffix(".new")
-        draft.write_text("\n".join(lines) + "\n")
+        draft.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
         draft.replace(self.control)
