@@ -1,0 +1,204 @@
+"""What must always be true of the state, as checks that answer what is wrong.
+
+`check_all` looks at everything and builds the indexes anew; its cost is that of a start. `check_touched` looks only at
+what one decision touched, so that a simulation can ask after every step. Neither changes anything.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+
+from .durable import Durable, Entity, EntityKey, NodeHold, load
+from .ids import DeviceUuid, JobId, NodeName, RankKey
+from .jobs import ATTEMPTS_KEPT, Attempt, Finished, Job, Queued, Running, Starting, rank_keys
+from .live import Live
+from .nodes import Node
+from .state import State
+
+
+def check_all(state: State) -> list[str]:
+    """Everything that is wrong with a state; empty when nothing is."""
+    durable = state.durable
+    return [
+        *(wrong for job in durable.jobs.values() for wrong in _of_job(durable, job)),
+        *(wrong for node in durable.nodes.values() for wrong in _of_node(durable, node)),
+        *_of_indexes(durable),
+        *_of_live(durable, state.live),
+    ]
+
+
+def check_touched(state: State, touched: Mapping[EntityKey, Entity | None]) -> list[str]:
+    """What is wrong with what a decision touched (`Durable.touched`), asked before the engine takes that away."""
+    durable = state.durable
+    wrong: list[str] = []
+    nodes: dict[NodeName, None] = {}
+    for (kind, name), entity in touched.items():
+        match entity:
+            case Job():
+                wrong.extend(_of_job(durable, entity))
+                wrong.extend(_of_place_in_queue(durable, entity))
+                nodes.update(dict.fromkeys(_nodes_of(entity)))
+            case Node():
+                nodes[entity.name] = None
+            case None if kind == "job":
+                wrong.extend(_of_gone_job(durable, JobId(int(name))))
+            case _:
+                pass
+    for node_name in nodes:
+        node = durable.nodes.get(node_name)
+        wrong.extend(_of_hold(durable, node_name) if node is None else _of_node(durable, node))
+    return wrong
+
+
+def versions_that_do_not_rise(
+    before: Mapping[EntityKey, int], touched: Mapping[EntityKey, Entity | None]
+) -> Iterator[str]:
+    """Touched entities whose version is not above the one stored before."""
+    for key, entity in touched.items():
+        if isinstance(entity, Job | Node) and key in before and entity.version <= before[key]:
+            yield f"{key[0]} {key[1]}: version {entity.version} follows {before[key]}"
+
+
+def _of_job(durable: Durable, job: Job) -> Iterator[str]:
+    name = f"job {job.id}"
+    if durable.jobs.get(job.id) is not job:
+        yield f"{name}: what was touched is not what is kept"
+    if job.id >= durable.counters.next_job:
+        yield f"{name}: its id is to be given again (next is {durable.counters.next_job})"
+    if isinstance(job.state, Finished):
+        yield f"{name}: has ended and is kept as live"
+    numbers = [ended.number for ended in job.past]
+    if any(later <= earlier for earlier, later in pairwise(numbers)) or len(numbers) > ATTEMPTS_KEPT:
+        yield f"{name}: its ended attempts are {numbers}"
+    if numbers and numbers[-1] > job.attempt_count:
+        yield f"{name}: attempt {numbers[-1]} has ended and {job.attempt_count} were made"
+    if job.attempt is not None:
+        yield from _of_attempt(durable, job, job.attempt)
+
+
+def _of_attempt(durable: Durable, job: Job, attempt: Attempt) -> Iterator[str]:
+    name = f"attempt {job.id}/{attempt.number}"
+    if attempt.number != job.attempt_count:
+        yield f"{name}: is live and {job.attempt_count} attempts were made"
+    if any(ended.number >= attempt.number for ended in job.past):
+        yield f"{name}: is live and has ended"
+    if all(rank.exit is not None for rank in attempt.ranks):
+        yield f"{name}: is live and every rank of it has ended"
+    all_started = all(rank.started_at is not None for rank in attempt.ranks)
+    if isinstance(job.state, Running) and not all_started:
+        yield f"{name}: runs and not every rank has started"
+    if isinstance(job.state, Starting) and all_started:
+        yield f"{name}: is starting and every rank has started"
+    for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True):
+        node = durable.nodes.get(rank.placement.node)
+        if rank.exit is not None:
+            continue
+        if node is None:
+            yield f"rank {key}: is live on node {rank.placement.node}, which is unknown"
+        elif node.agent_id != rank.placement.agent_id:
+            yield f"rank {key}: is live under agent {rank.placement.agent_id}, the node is {node.agent_id}'s"
+        if key not in durable.hold(rank.placement.node).ranks:
+            yield f"rank {key}: is live and holds nothing"
+
+
+def _of_place_in_queue(durable: Durable, job: Job) -> Iterator[str]:
+    for band, line in durable.queue.items():
+        entry = (job.submitted_at, job.id)
+        at = bisect_left(line, entry)
+        is_there = at < len(line) and line[at] == entry
+        if is_there != (isinstance(job.state, Queued) and band == job.band):
+            yield f"job {job.id}: is {'' if is_there else 'not '}in the line of band {band.name.lower()}"
+        around = line[max(at - 1, 0) : at + 2]
+        if any(later <= earlier for earlier, later in pairwise(around)):
+            yield f"band {band.name.lower()}: its line is not sorted around job {job.id}"
+
+
+def _of_gone_job(durable: Durable, job_id: JobId) -> Iterator[str]:
+    if job_id in durable.jobs:
+        yield f"job {job_id}: was dropped and is kept"
+    finished = durable.finished.get(job_id)
+    if finished is None:
+        yield f"job {job_id}: was dropped and has not ended"
+        return
+    if not isinstance(finished.state, Finished):
+        yield f"job {job_id}: is among those that ended and is {finished.state}"
+    yield from _of_place_in_queue(durable, finished)
+    for node in _nodes_of(finished):
+        if any(key.job == job_id for key in durable.hold(node).ranks):
+            yield f"job {job_id}: has ended and holds something on node {node}"
+
+
+def _nodes_of(job: Job) -> Iterator[NodeName]:
+    """Nodes that a job holds, or held last."""
+    ranks = job.attempt.ranks if job.attempt is not None else job.past[-1].ranks if job.past else ()
+    for rank in ranks:
+        yield rank.placement.node
+
+
+def _of_node(durable: Durable, node: Node) -> Iterator[str]:
+    hold = durable.hold(node.name)
+    if hold.cpus > node.info.cpus:
+        yield f"node {node.name}: {hold.cpus} of {node.info.cpus} CPUs are given"
+    if hold.memory_bytes > node.info.memory_bytes:
+        yield f"node {node.name}: {hold.memory_bytes} of {node.info.memory_bytes} bytes of memory are given"
+    unknown = hold.devices.keys() - {device.uuid for device in node.info.devices}
+    if unknown:
+        yield f"node {node.name}: devices are given that it does not have: {sorted(unknown)}"
+    yield from _of_hold(durable, node.name)
+
+
+def _of_hold(durable: Durable, name: NodeName) -> Iterator[str]:
+    """What is noted as held on a node is what its ranks were given, each device once."""
+    hold = durable.hold(name)
+    again = NodeHold()
+    for key in hold.ranks:
+        job = durable.jobs.get(key.job)
+        if job is None or job.attempt is None or job.attempt.number != key.attempt:
+            yield f"node {name}: {key} holds something and is not live"
+            continue
+        yield from _take(again, key, job.attempt)
+    if again != hold:
+        yield f"node {name}: {hold} is noted as held, {again} is"
+
+
+def _take(hold: NodeHold, key: RankKey, attempt: Attempt) -> Iterator[str]:
+    placement = attempt.ranks[key.rank].placement
+    hold.ranks[key] = None
+    hold.cpus += placement.cpus
+    hold.memory_bytes += placement.memory_bytes
+    for device in placement.devices:
+        if device.uuid in hold.devices:
+            yield f"device {device.uuid}: is given to job {hold.devices[device.uuid]} and to job {key.job}"
+        hold.devices[device.uuid] = key.job
+
+
+def _of_indexes(durable: Durable) -> Iterator[str]:
+    """Every index is what a start would build from the entities."""
+    try:
+        again = load(durable.entities())
+    except AssertionError as problem:
+        yield f"the entities do not load: {problem}"
+        return
+    if again.queue != durable.queue:
+        yield f"the lines are {durable.queue}, the jobs make {again.queue}"
+    if again.holds != durable.holds:
+        yield f"the holds are {durable.holds}, the jobs make {again.holds}"
+    owners: dict[DeviceUuid, NodeName] = {}
+    for name, hold in durable.holds.items():
+        for uuid in hold.devices:
+            if uuid in owners:
+                yield f"device {uuid}: is given on node {owners[uuid]} and on node {name}"
+            owners[uuid] = name
+
+
+def _of_live(durable: Durable, live: Live) -> Iterator[str]:
+    ranks = {key for hold in durable.holds.values() for key in hold.ranks}
+    for key in live.exits.keys() - ranks:
+        yield f"rank {key}: its end is waited for and it is not live"
+    for key in live.synced.keys() - ranks:
+        yield f"rank {key}: its output is followed and it is not live"
+    for name in live.nodes.keys() - durable.nodes.keys():
+        yield f"node {name}: is heard and unknown"
+    for name, node in live.nodes.items():
+        for key in sorted(node.lingering & durable.hold(name).ranks.keys()):
+            yield f"rank {key}: is live on node {name} and is to be ended there"
