@@ -72,6 +72,13 @@ class OutputSettings:
     head_bytes_max: int = setting(
         GIB // 4, "How much of that is the beginning.", SIZE, low=0, high=1024 * GIB, reloadable=True
     )
+    total_bytes_max: int = setting(
+        200 * GIB,
+        "Beyond this total the oldest output of ended jobs is dropped.",
+        SIZE,
+        low=1_000_000,
+        reloadable=True,
+    )
     retention: timedelta = setting(
         30 * DAY, "Output of ended jobs is kept for this long.", DURATION, low=HOUR, reloadable=True
     )

@@ -126,7 +126,10 @@ class Gap:
 
 
 class OutputStore(Protocol):
-    """The stored output. Methods block; they are called on the output thread."""
+    """The stored output. Methods block; they are called on the output thread.
+
+    Errors: `OutputStoreUnavailable` of append, sync and read; `OutputHole` of append (both in outputs/errors.py).
+    """
 
     def append(self, key: RankKey, stream: OutputStream, offset: int, data: bytes) -> int:
         """Add bytes at an offset; what is below the known end is ignored, a hole raises. Returns the end."""
@@ -154,6 +157,10 @@ class OutputStore(Protocol):
 
     def delete(self, job: JobId) -> None:
         """Drop all output of a job that is pruned."""
+        ...
+
+    def retain(self, before: Instant, bytes_max: int, live: frozenset[JobId]) -> list[JobId]:
+        """Delete output last written before an instant, and the oldest beyond a size, never of a live job."""
         ...
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from .decision import NOTHING, Decision, refused
 def on_token_requested(state: State, event: TokenRequested) -> Decision:
     """Make a token."""
     if event.token.id in state.durable.tokens:
-        return refused("TOKEN_ID_TAKEN", f"a token {event.token.id!r} exists", field="id")
+        return refused("TOKEN_NAME_TAKEN", f"a token {event.token.id!r} exists", field="id")
     return Decision(records=(TokenCreated(at=event.at, token=event.token, by=event.by),))
 
 

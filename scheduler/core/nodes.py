@@ -54,7 +54,7 @@ def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
         )
     if known is not None and known.agent_id == event.agent_id and event.incarnation < known.incarnation:
         return refused(
-            "INCARNATION_TOO_OLD",
+            "CONFLICT",
             f"a newer start of this agent has registered node {event.name!r}",
             field="incarnation",
             next_step="stop the older process of this agent",
@@ -216,7 +216,7 @@ def on_forget_requested(state: State, event: ForgetRequested) -> Decision:
     live = state.live.nodes.get(event.node)
     if live is not None and live.is_connected:
         return refused(
-            "NODE_IS_CONNECTED",
+            "NODE_NOT_LOST",
             f"node {event.node!r} is connected",
             field="node",
             next_step=f"stop its agent first, or take it out of use with: gpuctl drain {event.node}",

@@ -46,7 +46,7 @@ def _pins_refusal(resources: Resources, field: str) -> Refused | None:
     indices = pins[0].indices
     if len(set(indices)) != len(indices):
         return Refused(
-            reason="PIN_REPEATED",
+            reason="INVALID_ARGUMENT",
             message=f"a GPU of node {pins[0].node} is pinned twice: {', '.join(map(str, indices))}",
             field=f"{field}.pins[0].device_indices",
             next_step="name each GPU once",

@@ -106,6 +106,8 @@ class Durable:
     queue: dict[Band, list[tuple[Instant, JobId]]] = field(
         default_factory=lambda: {band: [] for band in reversed(Band)}
     )
+    held: dict[JobId, None] = field(default_factory=dict)
+    active: dict[JobId, None] = field(default_factory=dict)
     holds: dict[NodeName, NodeHold] = field(default_factory=dict)
     touched: dict[EntityKey, Entity | None] = field(default_factory=dict)
     finished: dict[JobId, Job] = field(default_factory=dict)
@@ -127,21 +129,48 @@ def load(entities: Iterator[Entity]) -> Durable:
     """The durable state that these stored entities make."""
     durable = Durable()
     for entity in entities:
-        match entity:
-            case Job():
-                _index(durable, entity)
-                durable.jobs[entity.id] = entity
-            case Node():
-                durable.nodes[entity.name] = entity
-            case Token():
-                durable.tokens[entity.id] = entity
-            case RememberedRequest():
-                durable.requests[entity.user, entity.request_id] = entity
-            case Counters():
-                durable.counters = entity
-            case _:
-                assert_never(entity)
+        adopt(durable, entity)
     return durable
+
+
+def adopt(durable: Durable, entity: Entity) -> None:
+    """Put a stored entity in its place, with its indexes: how a state is loaded, and how a view follows commits."""
+    match entity:
+        case Job():
+            old = durable.jobs.get(entity.id)
+            if old is not None:
+                _unindex(durable, old)
+            _index(durable, entity)
+            durable.jobs[entity.id] = entity
+        case Node():
+            durable.nodes[entity.name] = entity
+        case Token():
+            durable.tokens[entity.id] = entity
+        case RememberedRequest():
+            durable.requests[entity.user, entity.request_id] = entity
+        case Counters():
+            durable.counters = entity
+        case _:
+            assert_never(entity)
+
+
+def discard(durable: Durable, key: EntityKey) -> None:
+    """Take an entity that is gone out of a view; the other half of `adopt`."""
+    kind, name = key
+    match kind:
+        case "job":
+            old = durable.jobs.pop(JobId(int(name)), None)
+            if old is not None:
+                _unindex(durable, old)
+        case "node":
+            durable.nodes.pop(NodeName(name), None)
+        case "token":
+            durable.tokens.pop(TokenId(name), None)
+        case "request":
+            user, _, request_id = name.partition("\x00")
+            durable.requests.pop((UserName(user), request_id), None)
+        case _:
+            raise AssertionError(f"no entity of kind {kind!r} is ever gone")
 
 
 def apply(durable: Durable, record: Record) -> None:
@@ -314,10 +343,13 @@ def _index(durable: Durable, job: Job) -> None:
         case Queued():
             insort(durable.queue[job.band], (job.submitted_at, job.id))
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
+            durable.active[job.id] = None
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
                     _take(durable, RankKey(job.id, attempt.number, number), attempt)
-        case Held() | Finished():
+        case Held():
+            durable.held[job.id] = None
+        case Finished():
             pass
 
 
@@ -327,10 +359,13 @@ def _unindex(durable: Durable, job: Job) -> None:
             line = durable.queue[job.band]
             del line[bisect_left(line, (job.submitted_at, job.id))]
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
+            del durable.active[job.id]
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
                     _give_back(durable, RankKey(job.id, attempt.number, number), attempt)
-        case Held() | Finished():
+        case Held():
+            del durable.held[job.id]
+        case Finished():
             pass
 
 

@@ -1,0 +1,86 @@
+"""`python -m gpufleet.scheduler`: flags, settings, log; then `program.py`."""
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from gpufleet.config import Resolved, load_program
+from gpufleet.config_reload import Live
+from gpufleet.errors import GpufleetError, as_lines
+from gpufleet.logs import ProgramLog
+from gpufleet.paths import log_file, program_config_file
+from gpufleet.scheduler_settings import SchedulerSettings
+
+from .store.errors import StoreError
+
+FAILED, USAGE = 1, 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags; each is a setting of scheduler.toml, too."""
+    flags = argparse.ArgumentParser(
+        prog="gpuctl scheduler", description="The one process that decides. Stop it with Ctrl-C or SIGTERM."
+    )
+    flags.add_argument("--host", help="where to listen (default 127.0.0.1)")
+    flags.add_argument("--port", help="the port to listen on (default 50051; 0 takes any free one)")
+    flags.add_argument("--data", metavar="DIR", help="the folder of database, tokens, output and logs")
+    flags.add_argument("--store", metavar="URL", help="a database, such as postgresql://user@host/name")
+    flags.add_argument("--insecure", action="store_const", const=True, help="listen beyond this machine without TLS")
+    flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    flags.add_argument("--log-format", choices=("text", "json"))
+    flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
+    flags.add_argument("--config", metavar="FILE", type=Path, help="scheduler.toml (see: gpuctl config init scheduler)")
+    return flags
+
+
+def main() -> int:
+    """Run the scheduler; the exit code."""
+    given = parser().parse_args()
+    named = {
+        "host": given.host,
+        "port": given.port,
+        "data": given.data,
+        "store": given.store,
+        "insecure": given.insecure,
+        "log.level": "debug" if given.verbose else given.log_level,
+        "log.format": given.log_format,
+    }
+    flags = {key: value for key, value in named.items() if value is not None}
+
+    def read() -> Resolved[SchedulerSettings]:
+        return load_program(
+            SchedulerSettings,
+            "scheduler",
+            flags=flags,
+            environment=os.environ,
+            file=given.config or program_config_file("scheduler"),
+            file_is_named=given.config is not None,
+        )
+
+    try:
+        return _run(Live(read))
+    except GpufleetError as error:
+        print(as_lines(error), file=sys.stderr)
+        return FAILED
+    except StoreError as error:
+        print(f"the store cannot be used: {error}", file=sys.stderr)
+        return FAILED
+
+
+def _run(settings: Live[SchedulerSettings]) -> int:
+    from .program import Program
+
+    file = log_file(settings.now.data, "scheduler")
+    with ProgramLog("scheduler", settings.now.log, file) as program_log:
+
+        async def serve() -> None:
+            await Program(settings, program_log, file).run()
+
+        asyncio.run(serve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

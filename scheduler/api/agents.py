@@ -1,0 +1,325 @@
+"""The NodeAgent service: agents dial in, report, and are told what to do."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.logs import fields
+
+from ..engine import Engine
+from ..links import Connection, Links
+from ..output_hub import OutputHub
+from ..outputs.errors import OutputHole
+from ..state.events import (
+    InventoryReported,
+    NodeAnnounced,
+    NodeBeat,
+    NodeDisconnected,
+    RankExited,
+    RankRefused,
+    RankStarted,
+    Seen,
+    SeenExited,
+    SpoolFilled,
+)
+from ..state.ids import NodeName, RankKey
+from ..state.jobs import OutputStream
+from ..state.replies import NodeChanged, Reply
+from ..state.units import MB, Span
+from .answers import answers, reply_of
+from .convert import duration, key_proto
+from .validate import device_sample, node_info, node_name, rank_exit, rank_key, seen, span_of
+
+log = logging.getLogger(__name__)
+
+PROTOCOL_VERSION = 1
+COMMAND_VALID_SECONDS = 30
+INVENTORY_WAIT_SECONDS = 30.0
+CHUNKS_PER_MESSAGE_MAX = 1_000
+
+
+class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
+    """Implemented by the scheduler, called by the agents of the nodes."""
+
+    def __init__(self, engine: Engine, links: Links, outputs: OutputHub, version: str) -> None:
+        self._engine = engine
+        self._links = links
+        self._outputs = outputs
+        self._version = version
+        self._reports: set[asyncio.Future[Reply]] = set()
+
+    @answers
+    async def Register(self, request: node_agent_pb2.RegisterRequest, context: Any) -> node_agent_pb2.RegisterResponse:
+        """Take a node in and tell its agent the rules."""
+        if request.protocol_version != PROTOCOL_VERSION:
+            raise GpufleetError(
+                Reason.AGENT_VERSION_UNSUPPORTED,
+                f"the agent speaks version {request.protocol_version} of the contract "
+                f"({request.info.agent_version or 'unknown release'}), "
+                f"this scheduler version {PROTOCOL_VERSION} ({self._version})",
+            )
+        if not request.agent_id or not request.boot_id:
+            raise invalid("agent_id", "agent_id and boot_id must be set")
+        name = node_name(request.node)
+        address = _peer(context)
+        event = NodeAnnounced(
+            at=self._engine.now(),
+            name=name,
+            agent_id=request.agent_id,
+            incarnation=request.incarnation,
+            boot_id=request.boot_id,
+            info=node_info(request.info),
+            address=address,
+        )
+        reply = await reply_of(self._engine.request(event))
+        assert isinstance(reply, NodeChanged)
+        gpus = ", ".join(
+            f"{device.index}: {device.name} ({device.memory_bytes // MB:,} MB)" for device in event.info.devices
+        )
+        log.info(
+            "node registered",
+            extra=fields(node=name, address=address, gpus=gpus or "none", agent=event.info.agent_version),
+        )
+        limits = self._engine.view.limits
+        return node_agent_pb2.RegisterResponse(
+            term=self._engine.store.term,
+            heartbeat_interval=duration(limits.heartbeat_interval),
+            node_lease=duration(limits.node_lease),
+            command_valid_for=Duration(seconds=COMMAND_VALID_SECONDS),
+            seen_address=address,
+            scheduler_version=self._version,
+        )
+
+    @answers
+    async def Heartbeat(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes to its context
+        self, request_iterator: AsyncIterator[node_agent_pb2.HeartbeatRequest], context: Any
+    ) -> None:
+        """Reports up, commands down, until either side leaves."""
+        first = await asyncio.wait_for(anext(request_iterator), INVENTORY_WAIT_SECONDS)
+        if first.WhichOneof("body") != "inventory":
+            raise invalid("inventory", "must be the first message of a stream")
+        connection = Connection(node_name(first.node), first.incarnation, self._engine.store.term)
+        self._links.join(connection)
+        writer = asyncio.create_task(_write(connection, context), name=f"heartbeat-{connection.node}")
+        reader = asyncio.create_task(self._read(first, connection, request_iterator), name=f"reports-{connection.node}")
+        try:
+            done, _ = await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (writer, reader):
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(writer, reader, return_exceptions=True)
+            self._links.leave(connection)
+            self._report(
+                connection,
+                0,
+                NodeDisconnected(at=self._engine.now(), node=connection.node, incarnation=connection.incarnation),
+            )
+
+    async def _read(
+        self,
+        first: node_agent_pb2.HeartbeatRequest,
+        connection: Connection,
+        requests: AsyncIterator[node_agent_pb2.HeartbeatRequest],
+    ) -> None:
+        await self._take_inventory(first, connection)
+        async for request in requests:
+            self._take(request, connection)
+
+    async def _take_inventory(self, request: node_agent_pb2.HeartbeatRequest, connection: Connection) -> None:
+        inventory = request.inventory
+        entries: tuple[tuple[RankKey, Seen], ...] = tuple(
+            (rank_key(entry.key), seen(entry)) for entry in inventory.entries
+        )
+        node = self._engine.view.durable.nodes.get(connection.node)
+        if node is None:
+            raise GpufleetError(Reason.NODE_NOT_FOUND, f"node {connection.node!r} has not registered")
+        connection.heard(request.sequence)
+        event = InventoryReported(
+            at=self._engine.now(),
+            node=connection.node,
+            agent_id=node.agent_id,
+            incarnation=request.incarnation,
+            boot_id=inventory.boot_id,
+            info=node_info(inventory.info),
+            entries=entries,
+        )
+        await reply_of(self._engine.report(event))
+        connection.acknowledge(request.sequence)
+        for key, what in entries:
+            if isinstance(what, SeenExited):
+                self._outputs.await_end(key, what.exit.output_ends)
+
+    def _take(self, request: node_agent_pb2.HeartbeatRequest, connection: Connection) -> None:
+        now = self._engine.now()
+        node = connection.node
+        connection.heard(request.sequence)
+        match request.WhichOneof("body"):
+            case "beat":
+                samples = tuple(device_sample(sample, now) for sample in request.beat.samples)
+                beat = NodeBeat(at=now, node=node, incarnation=connection.incarnation, samples=samples)
+                self._report(connection, request.sequence, beat)
+            case "attempt_started":
+                started = request.attempt_started
+                event = RankStarted(
+                    at=now, node=node, key=rank_key(started.key), run_span=Span(max(0, span_of(started.age)))
+                )
+                self._report(connection, request.sequence, event)
+            case "attempt_exited":
+                key = rank_key(request.attempt_exited.key)
+                exit_ = rank_exit(request.attempt_exited)
+                self._report(connection, request.sequence, RankExited(at=now, node=node, key=key, exit=exit_))
+                self._outputs.await_end(key, exit_.output_ends)
+            case "launch_refused":
+                refused = request.launch_refused
+                log.info(
+                    "a launch was refused",
+                    extra=fields(node=node, attempt=str(rank_key(refused.key)), reason=refused.reason),
+                )
+                event_ = RankRefused(
+                    at=now,
+                    node=node,
+                    key=rank_key(refused.key),
+                    reason=refused.reason or "REFUSED",
+                    message=refused.message,
+                    samples=tuple(device_sample(sample, now) for sample in refused.samples),
+                )
+                self._report(connection, request.sequence, event_)
+            case "spool_state":
+                spool = request.spool_state
+                filled = SpoolFilled(
+                    at=now, node=node, key=rank_key(spool.key), is_full=spool.is_full, message=spool.message
+                )
+                self._report(connection, request.sequence, filled)
+            case "program_log":
+                waiting = connection.logs.get(request.program_log.request)
+                if waiting is not None and not waiting.full():
+                    waiting.put_nowait(request.program_log)
+                connection.acknowledge(request.sequence)
+            case "rank_ready" | "inventory" | None:
+                connection.acknowledge(request.sequence)
+
+    def _report(self, connection: Connection, sequence: int, event: Any) -> None:
+        """Post a report; it is acknowledged when everything that follows from it is durable."""
+        reply = self._engine.report(event)
+        self._reports.add(reply)
+
+        def done(reply: asyncio.Future[Reply]) -> None:
+            self._reports.discard(reply)
+            if not reply.cancelled() and reply.exception() is None:
+                connection.acknowledge(sequence)
+
+        reply.add_done_callback(done)
+
+    @answers
+    async def ReportOutput(  # type: ignore[override]  # as above
+        self, request_iterator: AsyncIterator[node_agent_pb2.ReportOutputRequest], context: Any
+    ) -> None:
+        """Output up in order; synced offsets down."""
+        stream = _OutputStream(self._engine, self._outputs)
+        self._outputs.synced_listeners.add(stream.on_synced)
+        writer = asyncio.create_task(stream.write(context), name="synced")
+        try:
+            async for request in request_iterator:
+                await stream.take(request)
+        finally:
+            self._outputs.synced_listeners.discard(stream.on_synced)
+            writer.cancel()
+            with suppress(asyncio.CancelledError):
+                await writer
+
+
+class _OutputStream:
+    """One ReportOutput stream: what arrives, and what it is told."""
+
+    def __init__(self, engine: Engine, outputs: OutputHub) -> None:
+        self._engine = engine
+        self._outputs = outputs
+        self._node = NodeName("")
+        self._known: set[tuple[RankKey, OutputStream]] = set()
+        self._waiting: dict[tuple[RankKey, OutputStream], node_agent_pb2.OutputPosition] = {}
+        self._wakeup = asyncio.Event()
+
+    async def take(self, request: node_agent_pb2.ReportOutputRequest) -> None:
+        """Store what came, and answer what was asked."""
+        self._node = NodeName(request.node)
+        for ask in request.asks:
+            await self._answer(ask)
+        if len(request.chunks) > CHUNKS_PER_MESSAGE_MAX:
+            raise invalid("chunks", f"holds {len(request.chunks):,} chunks; at most {CHUNKS_PER_MESSAGE_MAX:,}")
+        chunks: list[tuple[RankKey, OutputStream, int, bytes, bool]] = []
+        for chunk in request.chunks:
+            key, stream = rank_key(chunk.key), OutputStream(chunk.stream)
+            if self._is_wanted(key):
+                self._known.add((key, stream))
+                chunks.append((key, stream, chunk.offset, chunk.data, chunk.is_end))
+            else:
+                self._tell(key, stream, chunk.offset, is_unwanted=True)
+        if not chunks:
+            return
+        try:
+            await self._outputs.append(chunks)
+        except OutputHole as hole:
+            raise GpufleetError(
+                Reason.OFFSET_OUT_OF_RANGE, f"output was offered behind a hole: {hole}", next_step="ask for positions"
+            ) from hole
+
+    def _is_wanted(self, key: RankKey) -> bool:
+        """Only the live attempt's output, from its own node, is taken."""
+        job = self._engine.view.durable.jobs.get(key.job)
+        if job is None or job.attempt is None or job.attempt.number != key.attempt:
+            return False
+        ranks = job.attempt.ranks
+        return key.rank < len(ranks) and ranks[key.rank].placement.node == self._node
+
+    async def _answer(self, ask: node_agent_pb2.OutputPosition) -> None:
+        key, stream = rank_key(ask.key), OutputStream(ask.stream)
+        self._known.add((key, stream))
+        offset = await self._outputs.on_thread(lambda: self._outputs.store.synced(key, stream))
+        self._tell(key, stream, offset, is_unwanted=not self._is_wanted(key))
+
+    def on_synced(self, risen: list[tuple[RankKey, OutputStream, int]]) -> None:
+        """The hub synced something."""
+        for key, stream, offset in risen:
+            if (key, stream) in self._known:
+                self._tell(key, stream, offset)
+
+    def _tell(self, key: RankKey, stream: OutputStream, offset: int, *, is_unwanted: bool = False) -> None:
+        self._waiting[key, stream] = node_agent_pb2.OutputPosition(
+            key=key_proto(key),
+            stream=stream.value,  # type: ignore[arg-type]
+            offset=offset,
+            is_unwanted=is_unwanted,
+        )
+        self._wakeup.set()
+
+    async def write(self, context: Any) -> None:
+        """Tell what is synced, coalesced by stream."""
+        while True:
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            synced, self._waiting = list(self._waiting.values()), {}
+            await context.write(node_agent_pb2.ReportOutputResponse(synced=synced))
+
+
+async def _write(connection: Connection, context: Any) -> None:
+    while messages := await connection.next_messages():
+        for message in messages:
+            await context.write(message)
+
+
+def _peer(context: Any) -> str:
+    """The address that an agent called from, without the port."""
+    peer: str = context.peer()
+    for scheme in ("ipv4:", "ipv6:"):
+        if peer.startswith(scheme):
+            return peer.removeprefix(scheme).rsplit(":", 1)[0].replace("%5B", "[").replace("%5D", "]")
+    return peer

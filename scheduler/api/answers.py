@@ -1,0 +1,93 @@
+"""The one place where errors become statuses: every servicer method is wrapped in `answers` or `streams`."""
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc.aio
+
+from gpufleet.errors import FieldViolation, GpufleetError, Reason
+from gpufleet.logs import fields
+from gpufleet.status import to_status
+
+from ..engine import StoreAway, TooManyEvents
+from ..outputs.errors import OutputStoreUnavailable
+from ..state.replies import Refused, Reply
+from ..store.errors import StoreUnavailable
+
+log = logging.getLogger(__name__)
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
+
+
+def answers(method: F) -> F:
+    """Wrap a unary method: what it raises becomes a rich status."""
+
+    @functools.wraps(method)
+    async def wrapped(self: Any, request: Any, context: Any) -> Any:
+        try:
+            return await method(self, request, context)
+        except Exception as error:
+            await _abort(context, method.__name__, error)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def streams(method: F) -> F:
+    """Wrap a method that answers a stream, as an async generator."""
+
+    @functools.wraps(method)
+    async def wrapped(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async for message in method(self, request, context):
+                yield message
+        except Exception as error:
+            await _abort(context, method.__name__, error)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def serves(method: F) -> F:
+    """Wrap a method that reads and writes its stream through the context."""
+    return answers(method)
+
+
+async def _abort(context: Any, name: str, error: Exception) -> None:
+    if isinstance(error, grpc.aio.AbortError | grpc.aio.BaseError):
+        raise error
+    await context.abort_with_status(to_status(as_gpufleet_error(name, error)))
+
+
+def as_gpufleet_error(name: str, error: Exception) -> GpufleetError:
+    """What went wrong, in the words of the error table; anything unexpected is logged with its trace."""
+    match error:
+        case GpufleetError():
+            return error
+        case StoreAway(outcome_is_known=True):
+            return GpufleetError(
+                Reason.STORE_UNAVAILABLE, f"the store takes no commits now: {error}", retry_after_s=1.0
+            )
+        case StoreAway():
+            return GpufleetError(
+                Reason.OUTCOME_UNKNOWN,
+                f"the store failed while this request was being stored: {error}",
+                retry_after_s=1.0,
+            )
+        case TooManyEvents():
+            return GpufleetError(Reason.QUEUE_FULL, "the scheduler has too many requests waiting", retry_after_s=1.0)
+        case StoreUnavailable() | OutputStoreUnavailable():
+            return GpufleetError(Reason.STORE_UNAVAILABLE, str(error), retry_after_s=1.0)
+        case _:
+            log.exception("a call failed", extra=fields(method=name))
+            return GpufleetError(Reason.INTERNAL, f"{name} failed: {type(error).__name__}: {error}")
+
+
+async def reply_of(waiting: Awaitable[Reply]) -> Reply:
+    """The reply of the core; a refusal is raised."""
+    reply = await waiting
+    if isinstance(reply, Refused):
+        violations = [FieldViolation(reply.field, reply.message)] if reply.field else []
+        text = f"{reply.field}: {reply.message}" if reply.field else reply.message
+        raise GpufleetError(Reason[reply.reason], text, violations=violations, next_step=reply.next_step)
+    return reply

@@ -1,0 +1,185 @@
+"""StreamOutput of a job: what is stored, then what arrives, until the job has ended and everything was sent."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.errors import Reason, invalid
+
+from ..output_hub import OutputHub, StreamKey
+from ..ports import Gap, OutputStore, Piece
+from ..state.ids import JobId
+from ..state.jobs import OutputStream
+from ..watching import ChangeHub
+from .validate import span_of
+
+READ_BYTES = 256 * 1024
+TAIL_BYTES_MAX = 4 * 1024 * 1024
+"""How far back newest lines are looked for."""
+TAIL_LINES_MAX = 1_000_000
+KEEPALIVE_SECONDS = 10.0
+
+Response = scheduler_pb2.StreamOutputResponse
+ShowJob = Callable[[JobId], Awaitable[tuple[job_pb2.Job, bool]]]
+
+
+class JobFollower:
+    """One reader of one job's output."""
+
+    def __init__(
+        self, request: scheduler_pb2.StreamOutputRequest, hub: OutputHub, changes: ChangeHub, show: ShowJob
+    ) -> None:
+        if request.tail_lines < 0 or request.tail_lines > TAIL_LINES_MAX:
+            raise invalid("tail_lines", f"is {request.tail_lines}; it must be 0 to {TAIL_LINES_MAX:,}")
+        if request.attempt < 0:
+            raise invalid("attempt", f"is {request.attempt}; it must be 1 or more, or 0 for the newest")
+        if request.HasField("since_time"):
+            raise invalid("since_time", "is not built yet", reason=Reason.NOT_BUILT, next_step="use tail_lines")
+        self._request = request
+        self._job = JobId(request.job_id)
+        self._hub = hub
+        self._changes = changes
+        self._show = show
+        self._positions: dict[tuple[int, int, int], int] = {
+            (position.attempt, position.rank, position.stream): position.offset for position in request.positions
+        }
+        keepalive = span_of(request.keepalive) / 1e6 if request.HasField("keepalive") else KEEPALIVE_SECONDS
+        self._keepalive = max(0.1, keepalive)
+        self._newest = 0
+
+    async def stream(self) -> AsyncIterator[Response]:
+        """Every message to the reader."""
+        follower = self._hub.follow(self._job)
+        self._changes.follow_job(self._job, follower.wakeup)
+        try:
+            shown, has_ended = await self._show(self._job)
+            yield Response(job=shown)
+            self._newest = shown.attempt_count
+            await self._skip_to_tail()
+            async for response in self._stored():
+                yield response
+            while self._request.follow and not has_ended:
+                try:
+                    await asyncio.wait_for(follower.wakeup.wait(), self._keepalive)
+                except TimeoutError:
+                    yield Response()
+                    continue
+                pieces, is_behind = follower.take()
+                now, has_ended = await self._show(self._job)
+                self._newest = now.attempt_count
+                if is_behind:
+                    async for response in self._stored():
+                        yield response
+                else:
+                    for key, offset, data in pieces:
+                        async for response in self._new(key, offset, data):
+                            yield response
+                if now.state != shown.state or now.attempt_count != shown.attempt_count:
+                    shown = now
+                    if not has_ended:
+                        yield Response(job=shown)
+            async for response in self._stored():
+                yield response
+            shown, has_ended = await self._show(self._job)
+            yield Response(job=shown, is_end=has_ended)
+        finally:
+            self._hub.unfollow(self._job, follower)
+            self._changes.unfollow_job(self._job, follower.wakeup)
+
+    def _is_wanted(self, key: StreamKey) -> bool:
+        rank_key, stream = key
+        request = self._request
+        if request.HasField("rank") and rank_key.rank != request.rank:
+            return False
+        if request.stream and int(stream) != int(request.stream):
+            return False
+        if request.attempt:
+            return rank_key.attempt == request.attempt
+        return request.follow or rank_key.attempt == self._newest
+
+    def _position(self, key: StreamKey) -> int:
+        rank_key, stream = key
+        return self._positions.get((rank_key.attempt, rank_key.rank, stream), 0)
+
+    def _advance(self, key: StreamKey, offset: int) -> None:
+        rank_key, stream = key
+        self._positions[rank_key.attempt, rank_key.rank, stream] = offset
+
+    async def _streams(self) -> list[StreamKey]:
+        keys = await self._hub.on_thread(lambda: self._hub.store.streams(self._job))
+        return [key for key in keys if self._is_wanted(key)]
+
+    async def _stored(self) -> AsyncIterator[Response]:
+        """Everything in the store behind the reader's positions."""
+        for key in await self._streams():
+            while True:
+                offset = self._position(key)
+                found = await self._hub.on_thread(partial(self._hub.store.read, key[0], key[1], offset, READ_BYTES))
+                if found is None:
+                    break
+                yield self._response(key, found)
+
+    async def _new(self, key: StreamKey, offset: int, data: bytes) -> AsyncIterator[Response]:
+        """Bytes that just arrived; what came before them and was not sent yet is read from the store first."""
+        if not self._is_wanted(key):
+            return
+        if offset > self._position(key):
+            async for response in self._stored():
+                yield response
+        fresh = data[max(0, self._position(key) - offset) :]
+        if fresh:
+            yield self._response(key, Piece(offset=self._position(key), data=fresh))
+
+    def _response(self, key: StreamKey, found: Piece | Gap) -> Response:
+        rank_key, stream = key
+        response = Response(
+            attempt=rank_key.attempt,
+            rank=rank_key.rank,
+            stream=job_pb2.Stream.ValueType(stream),
+            offset=found.offset,
+        )
+        if isinstance(found, Piece):
+            response.data = found.data
+            self._advance(key, found.offset + len(found.data))
+        else:
+            response.gap.from_offset = found.offset
+            response.gap.to_offset = found.end
+            self._advance(key, found.end)
+        return response
+
+    async def _skip_to_tail(self) -> None:
+        if not self._request.HasField("tail_lines") or self._request.positions:
+            return
+        lines = self._request.tail_lines
+        for key in await self._streams():
+            start = await self._hub.on_thread(partial(tail_start, self._hub.store, key, lines))
+            self._advance(key, start)
+
+
+def tail_start(store: OutputStore, key: StreamKey, lines: int) -> int:
+    """The offset at which the newest `lines` lines of a stream begin."""
+    rank_key, stream = key
+    end = store.end(rank_key, OutputStream(stream))
+    start = max(0, end - TAIL_BYTES_MAX)
+    data = bytearray()
+    offset = start
+    while offset < end:
+        found = store.read(rank_key, OutputStream(stream), offset, READ_BYTES)
+        if found is None:
+            break
+        if isinstance(found, Gap):
+            data.clear()
+            offset = start = found.end
+        else:
+            data += found.data
+            offset += len(found.data)
+    if lines == 0:
+        return end
+    position = len(data) - 1 if data.endswith(b"\n") else len(data)
+    for _ in range(lines):
+        position = data.rfind(b"\n", 0, position)
+        if position < 0:
+            return start
+    return start + position + 1

@@ -1,0 +1,327 @@
+"""The Scheduler service, first half: jobs."""
+
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+
+from ..engine import Engine
+from ..policy.explain import explain
+from ..policy.order import position
+from ..ports import FinishedQuery
+from ..state.events import (
+    BandRequested,
+    CancelRequested,
+    Event,
+    HoldRequested,
+    JobsSubmitted,
+    RequeueRequested,
+    SignalRequested,
+)
+from ..state.ids import JobId, NodeName, UserName
+from ..state.jobs import Band, Finished, Held, Job, Queued
+from ..state.replies import JobsChanged, Submitted
+from ..watching import ChangeHub
+from . import queue_page
+from .answers import answers, reply_of, streams
+from .convert import explanation_proto, job_proto, state_of, story_line, timestamp
+from .following import JobFollower
+from .nodes import shown_node
+from .paging import PageTokens, page_size
+from .roles import caller
+from .validate import check_request_id, wanted_jobs
+from .watch import watch_changes
+
+JOBS_SELECTED_MAX = 10_000
+SIGNAL_MAX = 64
+
+
+class JobCalls:
+    """What people ask of jobs. Each method is one RPC."""
+
+    engine: Engine
+    pages: PageTokens
+    changes: ChangeHub
+    follower: Callable[[scheduler_pb2.StreamOutputRequest], JobFollower]
+    program_log: Callable[[scheduler_pb2.StreamOutputRequest], AsyncIterator[scheduler_pb2.StreamOutputResponse]]
+
+    @answers
+    async def Submit(self, request: scheduler_pb2.SubmitRequest, context: Any) -> scheduler_pb2.SubmitResponse:
+        """Check, decide, store, answer."""
+        digest = _digest(request) if request.request_id else ""
+        jobs = wanted_jobs(request)
+        event = JobsSubmitted(
+            at=self.engine.now(),
+            user=caller().user,
+            specs=tuple(job.spec for job in jobs),
+            band=tuple(job.band for job in jobs),
+            is_held=tuple(job.is_held for job in jobs),
+            count=request.count or 1,
+            request_id=request.request_id,
+            request_digest=digest,
+            is_dry_run=request.dry_run,
+        )
+        reply = await reply_of(self.engine.request(event))
+        assert isinstance(reply, Submitted)
+        job = self.engine.view.durable.jobs.get(reply.first) or reply.job
+        if job is None:
+            job = await self._find(reply.first)
+        shown = self._job_now(job)
+        return scheduler_pb2.SubmitResponse(first_job_id=reply.first, count=reply.count, job=shown, notes=reply.notes)
+
+    def _job_now(self, job: Job) -> job_pb2.Job:
+        """A job with its place and the reason why it waits."""
+        message = job_proto(job, position=position(self.engine.view.durable, job) if job.id else 0)
+        if isinstance(job.state, Queued | Held) and job.id:
+            explanation = explain(self.engine.view, job, self.engine.now())
+            message.wait_reason.reason = explanation.reason
+            message.wait_reason.sentence = explanation.sentence
+        return message
+
+    async def _find(self, job_id: int) -> Job:
+        """A live or ended job. Errors: JOB_NOT_FOUND."""
+        found = self.engine.view.durable.jobs.get(JobId(job_id)) or self.engine.recently_finished.get(JobId(job_id))
+        if found is None:
+            found = await self.engine.on_store_thread(lambda: self.engine.store.finished_job(JobId(job_id)))
+        if found is None:
+            raise GpufleetError(Reason.JOB_NOT_FOUND, f"there is no job {job_id}")
+        return found
+
+    @answers
+    async def Cancel(self, request: scheduler_pb2.CancelRequest, context: Any) -> scheduler_pb2.CancelResponse:
+        """Stop jobs by the grace rule."""
+        changes = await self._change(
+            request.jobs,
+            lambda jobs: CancelRequested(
+                at=self.engine.now(),
+                by=caller().user,
+                jobs=jobs,
+                reason=_short(request.reason, "reason"),
+                is_abandoned=request.abandon,
+            ),
+        )
+        return scheduler_pb2.CancelResponse(changes=changes)
+
+    @answers
+    async def UpdateJob(self, request: scheduler_pb2.UpdateJobRequest, context: Any) -> scheduler_pb2.UpdateJobResponse:
+        """Hold, release, or move to another band."""
+        paths = list(request.update_mask.paths)
+        if paths not in (["is_held"], ["band"]):
+            raise invalid("update_mask", f"is {paths}; it must name is_held or band, and one of them only")
+        if paths == ["band"] and request.band == job_pb2.BAND_UNSPECIFIED:
+            raise invalid("band", "is not set", next_step="choose low, normal, high or urgent")
+
+        def event(jobs: tuple[JobId, ...]) -> Event:
+            at, by = self.engine.now(), caller().user
+            if paths == ["band"]:
+                return BandRequested(at=at, by=by, jobs=jobs, band=Band(request.band))
+            return HoldRequested(at=at, by=by, jobs=jobs, is_held=request.is_held)
+
+        return scheduler_pb2.UpdateJobResponse(changes=await self._change(request.jobs, event))
+
+    @answers
+    async def SignalJob(self, request: scheduler_pb2.SignalJobRequest, context: Any) -> scheduler_pb2.SignalJobResponse:
+        """Send a signal to running jobs."""
+        if not 1 <= request.signal <= SIGNAL_MAX:
+            raise invalid("signal", f"is {request.signal}; it must be 1 to {SIGNAL_MAX}")
+        check_request_id(request.request_id)
+        changes = await self._change(
+            request.jobs,
+            lambda jobs: SignalRequested(
+                at=self.engine.now(),
+                by=caller().user,
+                jobs=jobs,
+                signal=request.signal,
+                request_id=request.request_id,
+                request_digest=_digest(request) if request.request_id else "",
+            ),
+        )
+        return scheduler_pb2.SignalJobResponse(changes=changes)
+
+    @answers
+    async def RequeueJob(
+        self, request: scheduler_pb2.RequeueJobRequest, context: Any
+    ) -> scheduler_pb2.RequeueJobResponse:
+        """Take jobs off their nodes and queue them again."""
+        changes = await self._change(
+            request.jobs,
+            lambda jobs: RequeueRequested(
+                at=self.engine.now(), by=caller().user, jobs=jobs, reason=_short(request.reason, "reason")
+            ),
+        )
+        return scheduler_pb2.RequeueJobResponse(changes=changes)
+
+    async def _change(
+        self, selector: scheduler_pb2.JobSelector, event: Callable[[tuple[JobId, ...]], Event]
+    ) -> list[scheduler_pb2.JobChange]:
+        jobs = await self._selected(selector)
+        if not jobs:
+            return []
+        reply = await reply_of(self.engine.request(event(jobs)))
+        assert isinstance(reply, JobsChanged)
+        changes: list[scheduler_pb2.JobChange] = []
+        for change in reply.changes:
+            state = state_of(await self._find(change.job))
+            changes.append(
+                scheduler_pb2.JobChange(job_id=change.job, changed=change.changed, state=state, message=change.message)
+            )
+        return changes
+
+    async def _selected(self, selector: scheduler_pb2.JobSelector) -> tuple[JobId, ...]:
+        """The jobs that a selector names and the caller may change."""
+        if len(selector.job_ids) > JOBS_SELECTED_MAX:
+            raise invalid("jobs.job_ids", f"holds {len(selector.job_ids):,} ids; at most {JOBS_SELECTED_MAX:,}")
+        if not (selector.job_ids or selector.all_mine or selector.name):
+            raise invalid("jobs", "names no job", next_step="give a job's id, such as 41")
+        live = self.engine.view.durable.jobs
+        user = caller().user
+        chosen = [JobId(job_id) for job_id in selector.job_ids]
+        if selector.all_mine:
+            chosen += [job.id for job in live.values() if job.user == user]
+        if selector.name:
+            chosen.append(self._named(selector.name, user))
+        for job_id in chosen:
+            owner = (await self._find(job_id)).user
+            if owner != user and not caller().is_admin:
+                raise GpufleetError(Reason.NOT_YOUR_JOB, f"job {job_id} belongs to {owner}")
+        return tuple(dict.fromkeys(chosen))
+
+    def _named(self, name: str, user: UserName) -> JobId:
+        named = [job.id for job in self.engine.view.durable.jobs.values() if job.user == user and job.spec.name == name]
+        if not named:
+            raise GpufleetError(Reason.JOB_NOT_FOUND, f"no live job of yours is called {name!r}")
+        if len(named) > 1:
+            ids = ", ".join(map(str, named[:5]))
+            raise GpufleetError(Reason.SELECTOR_AMBIGUOUS, f"{len(named)} live jobs are called {name!r}: {ids}")
+        return named[0]
+
+    @answers
+    async def Queue(self, request: scheduler_pb2.QueueRequest, context: Any) -> scheduler_pb2.QueueResponse:
+        """A page of jobs."""
+        size = page_size(request.page_size)
+        query = _query(request)
+        cursor = self.pages.read(query, request.page_token)
+        rows: list[queue_page.Row] = []
+        if cursor is None or cursor[0] != queue_page.FINISHED:
+            for row in queue_page.live_rows(self.engine, request, cursor):
+                rows.append(row)
+                if len(rows) > size:
+                    break
+        if request.include_finished and len(rows) <= size:
+            rows += await queue_page.finished_rows(self.engine, request, cursor, size + 1 - len(rows))
+        more = self.pages.sign(query, rows[size - 1].cursor) if len(rows) > size else ""
+        return scheduler_pb2.QueueResponse(
+            jobs=[job_proto(row.job, position=row.position, omit_env=request.omit_env) for row in rows[:size]],
+            next_page_token=more,
+            counts=queue_page.counts(self.engine),
+            view_time=timestamp(self.engine.now()),
+        )
+
+    @answers
+    async def GetJob(self, request: scheduler_pb2.GetJobRequest, context: Any) -> scheduler_pb2.GetJobResponse:
+        """One job, by id, by name, or the caller's newest."""
+        if request.job_id:
+            job = await self._find(request.job_id)
+        elif request.last or request.name:
+            job = await self._newest(caller().user, request.name or None)
+        else:
+            raise invalid("job_id", "is not set", next_step="give a job's id, such as 41")
+        return scheduler_pb2.GetJobResponse(job=self._job_now(job))
+
+    async def _newest(self, user: UserName, name: str | None) -> Job:
+        def is_meant(job: Job) -> bool:
+            return job.user == user and (name is None or job.spec.name == name)
+
+        live = [job for job in self.engine.view.durable.jobs.values() if is_meant(job)]
+        recent = [job for job in self.engine.recently_finished.values() if is_meant(job)]
+        newest = max(live + recent, key=lambda job: job.id, default=None)
+        if newest is None:
+            query = FinishedQuery(user=user, name=name, limit=1)
+            stored = await self.engine.on_store_thread(lambda: self.engine.store.finished_jobs(query))
+            newest = stored[0] if stored else None
+        if newest is None:
+            what = "have no job yet" if name is None else f"have no job called {name!r}"
+            raise GpufleetError(Reason.JOB_NOT_FOUND, f"you {what}")
+        return newest
+
+    @answers
+    async def GetStory(self, request: scheduler_pb2.GetStoryRequest, context: Any) -> scheduler_pb2.GetStoryResponse:
+        """A page of what happened to a job."""
+        job = await self._find(request.job_id)
+        size = page_size(request.page_size)
+        query = f"story {job.id}"
+        cursor = self.pages.read(query, request.page_token)
+        after = cursor[0] if cursor else 0
+        stored = await self.engine.on_store_thread(lambda: self.engine.store.story(job.id, after, size + 1))
+        more = self.pages.sign(query, [stored[size - 1].sequence]) if len(stored) > size else ""
+        return scheduler_pb2.GetStoryResponse(lines=[story_line(each) for each in stored[:size]], next_page_token=more)
+
+    @answers
+    async def Explain(self, request: scheduler_pb2.ExplainRequest, context: Any) -> scheduler_pb2.ExplainResponse:
+        """Why a job waits."""
+        job = await self._find(request.job_id)
+        explanation = explain(self.engine.view, job, self.engine.now())
+        return scheduler_pb2.ExplainResponse(job=self._job_now(job), explanation=explanation_proto(explanation))
+
+    @streams
+    async def Watch(
+        self, request: scheduler_pb2.WatchRequest, context: Any
+    ) -> AsyncIterator[scheduler_pb2.WatchResponse]:
+        """Changes of jobs and nodes."""
+        async for response in watch_changes(self, request):
+            yield response
+
+    @streams
+    async def StreamOutput(
+        self, request: scheduler_pb2.StreamOutputRequest, context: Any
+    ) -> AsyncIterator[scheduler_pb2.StreamOutputResponse]:
+        """The output of a job, or the log of a program."""
+        match request.WhichOneof("source"):
+            case "job_id":
+                await self._find(request.job_id)
+                async for response in self.follower(request).stream():
+                    yield response
+            case "program":
+                async for response in self.program_log(request):
+                    yield response
+            case _:
+                raise invalid("job_id", "is not set", next_step="give a job's id, or a program")
+
+    def node_as_shown(self, name: NodeName) -> node_pb2.Node | None:
+        """A node as people see it now; None when it is gone."""
+        return shown_node(self.engine, name)
+
+    async def job_as_shown(self, job_id: JobId) -> tuple[job_pb2.Job, bool]:
+        """A job as people see it now, and whether it has ended; for followers."""
+        job = await self._find(job_id)
+        return self._job_now(job), isinstance(job.state, Finished)
+
+
+def _digest(request: Any) -> str:
+    """A hash of what a request asks for, without its id and trace context, which differ between tries."""
+    bare = type(request)()
+    bare.CopyFrom(request)
+    bare.ClearField("request_id")
+    for spec in getattr(bare, "specs", ()):
+        spec.ClearField("trace_context")
+    return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _query(request: scheduler_pb2.QueueRequest) -> str:
+    bare = scheduler_pb2.QueueRequest()
+    bare.CopyFrom(request)
+    bare.ClearField("page_token")
+    bare.ClearField("page_size")
+    return "queue " + bare.SerializeToString(deterministic=True).hex()
+
+
+TEXT_CHARS_MAX = 1_000
+
+
+def _short(text: str, field: str) -> str:
+    if len(text) > TEXT_CHARS_MAX:
+        raise invalid(field, f"is longer than {TEXT_CHARS_MAX:,} characters")
+    return text

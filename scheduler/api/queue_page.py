@@ -1,0 +1,124 @@
+"""A page of the queue: active jobs, those that wait in their order, held ones, then ended ones, newest first.
+
+The cursor is (section, the last job's key in it), so that a page costs what it shows and not what the queue holds.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from ..engine import Engine
+from ..ports import FinishedQuery
+from ..state.ids import JobId, UserName
+from ..state.jobs import Job
+from ..state.units import Instant
+from .convert import OUTCOMES, state_of
+
+ACTIVE, WAITING, HELD, FINISHED = range(4)
+FINISHED_READ = 200
+"""Ended jobs read from the store at once while a filter looks for matches."""
+SCANNED_MAX = 20_000
+"""Ended jobs looked at for one page; a page may then be short and still have a successor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job of the page, its place in the order, and the cursor that goes on behind it."""
+
+    job: Job
+    position: int
+    cursor: list[Any]
+
+
+def live_rows(engine: Engine, request: scheduler_pb2.QueueRequest, cursor: list[Any] | None) -> Iterator[Row]:
+    """Jobs that have not ended, from the cursor on, filtered."""
+    section, key = (cursor[0], cursor[1:]) if cursor else (ACTIVE, [])
+    for row in _all_live_rows(engine, section, key):
+        if matches(row.job, request):
+            yield row
+
+
+def _all_live_rows(engine: Engine, section: int, key: list[Any]) -> Iterator[Row]:
+    durable = engine.view.durable
+    if section == ACTIVE:
+        for job_id in sorted(durable.active):
+            if not key or job_id > key[0]:
+                yield Row(durable.jobs[job_id], 0, [ACTIVE, job_id])
+        key = []
+    if section <= WAITING:
+        yield from _waiting_rows(engine, key if section == WAITING else [])
+        key = []
+    if section <= HELD:
+        for job_id in sorted(durable.held):
+            if section < HELD or not key or job_id > key[0]:
+                yield Row(durable.jobs[job_id], 0, [HELD, job_id])
+
+
+def _waiting_rows(engine: Engine, key: list[Any]) -> Iterator[Row]:
+    durable = engine.view.durable
+    position = 0
+    for band, line in durable.queue.items():
+        if key and band > key[0]:
+            position += len(line)
+            continue
+        start = bisect_right(line, (Instant(key[1]), JobId(key[2]))) if key and band == key[0] else 0
+        for number in range(start, len(line)):
+            submitted_at, job_id = line[number]
+            yield Row(durable.jobs[job_id], position + number + 1, [WAITING, int(band), submitted_at, job_id])
+        position += len(line)
+
+
+def matches(job: Job, request: scheduler_pb2.QueueRequest) -> bool:
+    """Whether a job passes the request's filters."""
+    if request.user and job.user != request.user:
+        return False
+    if request.name and job.spec.name != request.name:
+        return False
+    if request.states and state_of(job) not in request.states:
+        return False
+    labels = dict(job.spec.labels)
+    return all(labels.get(key) == value for key, value in request.labels.items())
+
+
+async def finished_rows(
+    engine: Engine, request: scheduler_pb2.QueueRequest, cursor: list[Any] | None, wanted: int
+) -> list[Row]:
+    """At most `wanted` ended jobs from the cursor on, filtered."""
+    outcomes = tuple(outcome for outcome, state in OUTCOMES.items() if not request.states or state in request.states)
+    before = (Instant(cursor[1]), JobId(cursor[2])) if cursor and cursor[0] == FINISHED else None
+    rows: list[Row] = []
+    scanned = 0
+    while outcomes and len(rows) < wanted and scanned < SCANNED_MAX:
+        query = FinishedQuery(
+            user=UserName(request.user) if request.user else None,
+            name=request.name or None,
+            outcomes=outcomes,
+            before=before,
+            limit=FINISHED_READ if request.labels else wanted - len(rows),
+        )
+        jobs = await engine.on_store_thread(partial(engine.store.finished_jobs, query))
+        for job in jobs:
+            before = (job.state.at, job.id)  # type: ignore[union-attr]
+            if matches(job, request) and len(rows) < wanted:
+                rows.append(Row(job, 0, [FINISHED, *before]))
+        scanned += len(jobs)
+        if len(jobs) < query.limit:
+            break
+    return rows
+
+
+def counts(engine: Engine) -> scheduler_pb2.QueueCounts:
+    """The whole queue by state."""
+    durable = engine.view.durable
+    states = [state_of(durable.jobs[job_id]) for job_id in durable.active]
+    return scheduler_pb2.QueueCounts(
+        queued=sum(len(line) for line in durable.queue.values()),
+        held=len(durable.held),
+        starting=states.count(job_pb2.JOB_STATE_STARTING),
+        running=states.count(job_pb2.JOB_STATE_RUNNING),
+        stopping=states.count(job_pb2.JOB_STATE_STOPPING),
+    )

@@ -1,0 +1,176 @@
+"""Who may call what: one interceptor, one table. What is not in the table is denied."""
+
+import hmac
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.status import to_status
+from gpufleet.tokens import hash_token
+
+from ..state.access import Role, Token
+from ..state.ids import UserName
+from ..state.state import State
+from ..state.units import Instant
+
+ALL = frozenset(Role)
+PEOPLE = frozenset({Role.ADMIN, Role.USER})
+READERS = frozenset({Role.ADMIN, Role.USER, Role.VIEWER})
+ADMINS = frozenset({Role.ADMIN})
+AGENTS = frozenset({Role.AGENT})
+SESSIONS = frozenset({Role.ADMIN, Role.USER, Role.GATEWAY})
+WORKERS = frozenset({Role.WORKER, Role.ADMIN})
+
+ROLES_OF: dict[str, frozenset[Role]] = {
+    "Scheduler/Submit": PEOPLE,
+    "Scheduler/StreamOutput": READERS,
+    "Scheduler/Cancel": PEOPLE,
+    "Scheduler/Queue": READERS,
+    "Scheduler/GetJob": READERS,
+    "Scheduler/GetStory": READERS,
+    "Scheduler/Explain": READERS,
+    "Scheduler/ListArrayItems": READERS,
+    "Scheduler/Watch": READERS,
+    "Scheduler/UpdateJob": PEOPLE,
+    "Scheduler/SignalJob": PEOPLE,
+    "Scheduler/RequeueJob": PEOPLE,
+    "Scheduler/AttachJob": PEOPLE,
+    "Scheduler/ListNodes": READERS | AGENTS,
+    "Scheduler/UpdateNode": ADMINS,
+    "Scheduler/ForgetNode": ADMINS,
+    "Scheduler/CheckCapacity": READERS,
+    "Scheduler/Estimate": READERS,
+    "Scheduler/GetJobStats": READERS,
+    "Scheduler/GetNodeHistory": READERS,
+    "Scheduler/ListUsage": READERS,
+    "Scheduler/GetServerInfo": ALL,
+    "Scheduler/UpdateServer": ADMINS,
+    "Scheduler/ServeModel": PEOPLE,
+    "Scheduler/ListModels": READERS | SESSIONS,
+    "Scheduler/StopModel": PEOPLE,
+    "Scheduler/OpenSession": SESSIONS,
+    "Scheduler/ListSessions": READERS,
+    "Scheduler/CloseSession": PEOPLE,
+    "Scheduler/WatchWorkers": READERS | SESSIONS,
+    "Scheduler/ConnectWorker": WORKERS,
+    "Scheduler/FindMissingBlobs": PEOPLE,
+    "Scheduler/UploadBlob": PEOPLE,
+    "Scheduler/DownloadFile": READERS,
+    "Scheduler/CreateToken": ADMINS,
+    "Scheduler/ListTokens": ADMINS,
+    "Scheduler/RevokeToken": ADMINS,
+    "Scheduler/ListAuditEntries": ADMINS,
+    "NodeAgent/Register": AGENTS,
+    "NodeAgent/Heartbeat": AGENTS,
+    "NodeAgent/ReportOutput": AGENTS,
+    "NodeAgent/OpenChannel": AGENTS,
+    "NodeAgent/FetchBlob": AGENTS,
+}
+
+OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
+"""Health and reflection want no token: they tell nothing that is not public."""
+PACKAGE = "/gpufleet.v1."
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, as the token says."""
+
+    user: UserName
+    role: Role
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether other people's jobs may be changed."""
+        return self.role is Role.ADMIN
+
+
+_caller: ContextVar[Caller] = ContextVar("caller")
+
+
+def caller() -> Caller:
+    """Who makes the call that is being served."""
+    return _caller.get()
+
+
+class Authenticator:
+    """Finds the token of a secret in the committed view; digests of secrets are looked up, never secrets."""
+
+    def __init__(self, view: State, now: Callable[[], Instant]) -> None:
+        self._view = view
+        self._now = now
+
+    def caller_of(self, method: str, secret: str | None) -> Caller:
+        """Who calls, or the refusal as an error."""
+        allowed = ROLES_OF.get(method.removeprefix(PACKAGE))
+        if secret is None:
+            raise GpufleetError(Reason.TOKEN_MISSING)
+        token = self._token(hash_token(secret))
+        if token is None:
+            raise GpufleetError(Reason.TOKEN_INVALID)
+        if token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= self._now()):
+            raise GpufleetError(Reason.TOKEN_REVOKED)
+        if allowed is None or token.role not in allowed:
+            raise GpufleetError(
+                Reason.PERMISSION_DENIED,
+                f"a token of role {token.role.value} may not call {method.removeprefix(PACKAGE)}",
+            )
+        return Caller(token.user, token.role)
+
+    def _token(self, digest: str) -> Token | None:
+        for token in self._view.durable.tokens.values():
+            if hmac.compare_digest(token.digest, digest):
+                return token
+        return None
+
+
+class RoleInterceptor(grpc.aio.ServerInterceptor):
+    """Lets a call through to its handler only when the table allows it."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Check the bearer token before anything of the request is read."""
+        method = handler_call_details.method
+        handler = await continuation(handler_call_details)
+        if handler is None or method.startswith(OPEN_SERVICES):
+            return handler
+        try:
+            _caller.set(self._authenticator.caller_of(method, _secret(handler_call_details)))
+        except GpufleetError as error:
+            return _refusing(handler, error)
+        return handler
+
+
+def _secret(details: grpc.HandlerCallDetails) -> str | None:
+    for key, value in details.invocation_metadata:
+        if key == "authorization":
+            text = value.decode() if isinstance(value, bytes) else value
+            scheme, _, secret = text.partition(" ")
+            return secret.strip() if scheme.lower() == "bearer" else None
+    return None
+
+
+def _refusing(handler: Any, error: GpufleetError) -> Any:
+    """A handler of the same shape that only refuses."""
+
+    async def refuse(_: object, context: Any) -> None:
+        await context.abort_with_status(to_status(error))
+
+    if handler.request_streaming and handler.response_streaming:
+        return grpc.stream_stream_rpc_method_handler(refuse)
+    if handler.request_streaming:
+        return grpc.stream_unary_rpc_method_handler(refuse)
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(refuse)
+    return grpc.unary_unary_rpc_method_handler(refuse)

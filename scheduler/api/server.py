@@ -1,0 +1,143 @@
+"""What is served: Scheduler and NodeAgent, health, reflection; behind one interceptor."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from gpufleet.channel import server_options
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.status import to_status
+
+from ..engine import Engine
+from ..links import Links
+from ..output_hub import OutputHub
+from ..watching import ChangeHub
+from .agents import AgentService
+from .following import JobFollower
+from .jobs import JobCalls
+from .nodes import NodeCalls
+from .paging import PageTokens
+from .program_logs import ProgramLogs
+from .roles import ROLES_OF, Authenticator, RoleInterceptor
+from .server_facts import ServerFacts
+
+NOT_BUILT = (
+    "AttachJob",
+    "CheckCapacity",
+    "CloseSession",
+    "ConnectWorker",
+    "DownloadFile",
+    "Estimate",
+    "FindMissingBlobs",
+    "GetJobStats",
+    "GetNodeHistory",
+    "ListArrayItems",
+    "ListModels",
+    "ListSessions",
+    "ListUsage",
+    "OpenSession",
+    "ServeModel",
+    "StopModel",
+    "UploadBlob",
+    "WatchWorkers",
+)
+"""Calls of the contract that answer UNIMPLEMENTED with a next step."""
+NOT_BUILT_FOR_AGENTS = ("OpenChannel", "FetchBlob")
+
+
+class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer):
+    """The Scheduler service."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        changes: ChangeHub,
+        outputs: OutputHub,
+        links: Links,
+        logs: ProgramLogs,
+        facts: ServerFacts,
+    ) -> None:
+        self.engine = engine
+        self.pages = PageTokens()
+        self.changes = changes
+        self.facts = facts
+        self.set_agent_log_level = links.set_log_level
+        self.program_log = logs.stream
+        self._outputs = outputs
+
+    def follower(self, request: scheduler_pb2.StreamOutputRequest) -> JobFollower:
+        """A reader of a job's output."""
+        return JobFollower(request, self._outputs, self.changes, self.job_as_shown)
+
+
+def _not_built(name: str) -> Any:
+    async def refuse(self: Any, request: Any, context: Any) -> None:
+        await context.abort_with_status(to_status(GpufleetError(Reason.NOT_BUILT, f"{name} is not built yet")))
+
+    return refuse
+
+
+def _not_built_stream(name: str) -> Any:
+    async def refuse(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+        await context.abort_with_status(to_status(GpufleetError(Reason.NOT_BUILT, f"{name} is not built yet")))
+        yield
+
+    return refuse
+
+
+def _fill_in(service: type, base: type, descriptor: Any, names: tuple[str, ...]) -> None:
+    """Answer the calls that are not built; one that is neither built nor named here stops the program at once."""
+    for name in names:
+        streams = descriptor.methods_by_name[name].server_streaming
+        setattr(service, name, _not_built_stream(name) if streams else _not_built(name))
+    forgotten = [each.name for each in descriptor.methods if getattr(service, each.name) is getattr(base, each.name)]
+    assert not forgotten, f"{descriptor.name} has calls that nothing answers: {forgotten}"
+
+
+_SCHEDULER = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"]
+_NODE_AGENT = node_agent_pb2.DESCRIPTOR.services_by_name["NodeAgent"]
+_fill_in(SchedulerService, scheduler_pb2_grpc.SchedulerServicer, _SCHEDULER, NOT_BUILT)
+_fill_in(AgentService, node_agent_pb2_grpc.NodeAgentServicer, _NODE_AGENT, NOT_BUILT_FOR_AGENTS)
+_CONTRACT = {f"{service.name}/{method.name}" for service in (_SCHEDULER, _NODE_AGENT) for method in service.methods}
+assert set(ROLES_OF) == _CONTRACT, f"the table of roles and the contract differ: {set(ROLES_OF) ^ _CONTRACT}"
+
+
+class Server:
+    """The gRPC server of the scheduler."""
+
+    def __init__(self, scheduler: SchedulerService, agents: AgentService, authenticator: Authenticator) -> None:
+        self._server = grpc.aio.server(
+            interceptors=[RoleInterceptor(authenticator)], options=server_options(), maximum_concurrent_rpcs=None
+        )
+        scheduler_pb2_grpc.add_SchedulerServicer_to_server(scheduler, self._server)
+        node_agent_pb2_grpc.add_NodeAgentServicer_to_server(agents, self._server)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (_SCHEDULER.full_name, _NODE_AGENT.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        self._names = ("", _SCHEDULER.full_name, _NODE_AGENT.full_name)
+
+    def listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
+        """Bind; answers the port. Raises RuntimeError when the port is taken."""
+        if credentials is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, credentials)
+
+    async def start(self) -> None:
+        """Serve, and say that all is well."""
+        await self._server.start()
+        await self.set_health(serving=True)
+
+    async def set_health(self, *, serving: bool) -> None:
+        """What grpc.health.v1 answers."""
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in self._names:
+            await self._health.set(name, status)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no new calls, and end those that are open after the grace."""
+        await self._server.stop(grace_seconds)

@@ -1,0 +1,20 @@
+"""What the server tells about itself; the program fills it in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..state.units import Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """Facts of this start, and the few things about the program that a call may change."""
+
+    version: str
+    started_at: Instant
+    clock_stepped: Callable[[], bool]
+    output_free_bytes: Callable[[], int]
+    output_error: Callable[[], str]
+    settings: Callable[[], list[tuple[str, str, str]]]
+    log_level: Callable[[], str]
+    set_log_level: Callable[[str], None]

@@ -1,0 +1,368 @@
+"""From requests and reports to the state's values. A wrong field raises with its path and what to type next."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.duration_pb2 import Duration
+from gpufleet.v1 import job_pb2, node_agent_pb2, node_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+
+from ..state.events import Seen, SeenExited, SeenRefused, SeenRunning, SeenStarting
+from ..state.ids import DeviceUuid, JobId, NodeName, RankKey
+from ..state.jobs import (
+    DEFAULT_GRACE,
+    Band,
+    ExitCode,
+    ExitSignal,
+    ExitStatus,
+    JobSpec,
+    NodePins,
+    OutputEnd,
+    OutputStream,
+    RankExit,
+    Resources,
+)
+from ..state.nodes import Device, DeviceProcess, DeviceSample, NodeInfo
+from ..state.units import DAY, SECOND, Instant, Span
+from .convert import STOP_CAUSES
+
+SPECS_MAX = 10_000
+ARGV_BYTES_MAX = 2_000_000
+ARGUMENT_BYTES_MAX = 131_071
+"""Linux starts no program with a single argument or variable longer than this (MAX_ARG_STRLEN)."""
+GPUS_MAX = 10_000
+CPUS_MAX = 100_000
+MEMORY_BYTES_MAX = 2**50
+NAME_CHARS_MAX = 200
+LABELS_MAX = 64
+NAMES_MAX = 1_000
+SPAN_MAX = Span(3_650 * DAY)
+GRACE_MAX = Span(1 * DAY)
+REQUEST_ID_BYTES_MAX = 128
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
+
+STOP_CAUSE_OF = {number: cause for cause, number in STOP_CAUSES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class WantedJob:
+    """A checked spec with what belongs to the job and not to the spec."""
+
+    spec: JobSpec
+    band: Band
+    is_held: bool
+
+
+def wanted_jobs(request: scheduler_pb2.SubmitRequest) -> list[WantedJob]:
+    """The jobs of a submit."""
+    if not request.specs:
+        raise invalid("specs", "is empty", next_step="send at least one spec with an argv")
+    if len(request.specs) > SPECS_MAX:
+        raise invalid("specs", f"holds {len(request.specs):,} specs; at most {SPECS_MAX:,} are taken at once")
+    if request.count < 0 or request.count > SPECS_MAX:
+        raise invalid("count", f"is {request.count}; it must be 1 to {SPECS_MAX:,}")
+    if request.count > 1 and len(request.specs) > 1:
+        raise invalid("count", "goes with a single spec only", next_step="repeat the spec, or send one spec")
+    check_request_id(request.request_id)
+    return [wanted_job(spec, f"specs[{number}]") for number, spec in enumerate(request.specs)]
+
+
+def check_request_id(request_id: str) -> None:
+    """Refuse an id that is too long to keep."""
+    if len(request_id.encode()) > REQUEST_ID_BYTES_MAX:
+        raise invalid("request_id", f"is longer than {REQUEST_ID_BYTES_MAX} bytes")
+
+
+def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
+    """One checked spec; `path` is its place in the request."""
+    _refuse_what_is_not_built(spec, path)
+    _check_command(spec, path)
+    _check_environment(spec.env, f"{path}.env")
+    band = Band(spec.band) if spec.band else Band.NORMAL
+    name = spec.name or spec.argv[0].rsplit("/", 1)[-1][:NAME_CHARS_MAX] or "job"
+    if len(name) > NAME_CHARS_MAX or any(ord(each) < 32 for each in name):
+        raise invalid(f"{path}.name", f"must be at most {NAME_CHARS_MAX} characters without control characters")
+    if not spec.cwd.startswith("/"):
+        raise invalid(f"{path}.cwd", f"{spec.cwd!r} is not an absolute path", next_step="give --cwd an absolute path")
+    if "\0" in spec.cwd:
+        raise invalid(f"{path}.cwd", "holds a NUL byte")
+    grace = optional_span(spec, "grace", path, most=GRACE_MAX)
+    fence = optional_span(spec, "requeue_fence", path)
+    chosen_grace = DEFAULT_GRACE if grace is None else grace
+    if fence is not None and chosen_grace > fence // 2:
+        raise invalid(
+            f"{path}.grace",
+            "must be at most half of requeue_fence, so that a cut-off job has ended before it is replaced",
+            next_step="give a shorter --grace or a longer --requeue-fence",
+        )
+    return WantedJob(
+        spec=JobSpec(
+            argv=tuple(spec.argv),
+            name=name,
+            cwd=spec.cwd,
+            resources=_resources(spec, path),
+            env=tuple(sorted(spec.env.items())),
+            time_limit=optional_span(spec, "time_limit", path, least=1),
+            grace=chosen_grace,
+            is_requeueable=not spec.no_requeue,
+            requeue_fence=fence,
+            labels=_labels(spec.labels, f"{path}.labels"),
+            trace_context=spec.trace_context[:256],
+        ),
+        band=band,
+        is_held=spec.is_held,
+    )
+
+
+def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
+    later = {
+        "node_count": spec.node_count > 1,
+        "queue_timeout": spec.HasField("queue_timeout"),
+        "retries": spec.retries != 0,
+        "is_preemptible": spec.is_preemptible,
+        "after": bool(spec.after),
+        "array": spec.HasField("array"),
+        "begin_time": spec.HasField("begin_time"),
+        "gpu_mode": spec.gpu_mode not in (job_pb2.GPU_MODE_UNSPECIFIED, job_pb2.GPU_MODE_REQUIRED),
+        "kind": spec.kind == job_pb2.JOB_KIND_SERVICE,
+        "notify": bool(spec.notify),
+        "blame_limit": spec.blame_limit != 0,
+        "devices[1]": len(spec.devices) > 1,
+        "devices[0].share": bool(spec.devices) and spec.devices[0].HasField("share"),
+        "devices[0].per_node_count": bool(spec.devices) and spec.devices[0].per_node_count != 0,
+    }
+    for field, is_asked in later.items():
+        if is_asked:
+            raise invalid(f"{path}.{field}", "is not built yet", reason=Reason.NOT_BUILT, next_step="submit without it")
+
+
+def _check_command(spec: job_pb2.JobSpec, path: str) -> None:
+    if not spec.argv or not spec.argv[0]:
+        raise invalid(f"{path}.argv", "is empty", reason=Reason.COMMAND_EMPTY)
+    sizes = [len(argument.encode()) for argument in spec.argv]
+    if max(sizes) > ARGUMENT_BYTES_MAX or sum(sizes) > ARGV_BYTES_MAX:
+        raise invalid(
+            f"{path}.argv",
+            f"holds {sum(sizes):,} bytes; at most {ARGV_BYTES_MAX:,} in all and {ARGUMENT_BYTES_MAX:,} an argument",
+            reason=Reason.ARGV_TOO_LONG,
+        )
+    for number, argument in enumerate(spec.argv):
+        if "\0" in argument:
+            raise invalid(f"{path}.argv[{number}]", "holds a NUL byte")
+
+
+def _check_environment(env: Mapping[str, str], path: str) -> None:
+    total = 0
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name:
+            raise invalid(f"{path}[{name!r}]", "is not a variable's name", reason=Reason.ENV_NAME_INVALID)
+        if "\0" in value:
+            raise invalid(f"{path}[{name!r}]", "holds a NUL byte")
+        size = len(name.encode()) + len(value.encode()) + 2
+        total += size
+        if size > ARGUMENT_BYTES_MAX or total > ARGV_BYTES_MAX:
+            raise invalid(f"{path}[{name!r}]", "is too long", reason=Reason.ARGV_TOO_LONG)
+
+
+def _resources(spec: job_pb2.JobSpec, path: str) -> Resources:
+    request = spec.devices[0] if spec.devices else job_pb2.DeviceRequest()
+    pins = tuple(_pins(pins, f"{path}.pins[{number}]") for number, pins in enumerate(spec.pins))
+    pinned = sum(len(each.indices) for each in pins)
+    gpus = _in_range(request.count, 0, GPUS_MAX, f"{path}.devices[0].count")
+    if spec.devices and not request.count and not pins:
+        raise invalid(f"{path}.devices[0].count", "is 0", next_step="leave --gpus out for a job that needs no GPU")
+    min_memory = _in_range(request.min_memory_bytes, 0, MEMORY_BYTES_MAX, f"{path}.devices[0].min_memory_bytes")
+    return Resources(
+        gpus=gpus or pinned,
+        min_memory_bytes=min_memory or None,
+        models=tuple(_names(request.models, f"{path}.devices[0].models")),
+        allow_busy=request.allow_busy,
+        pins=pins,
+        cpus=_in_range(spec.cpus, 0, CPUS_MAX, f"{path}.cpus") or 1,
+        memory_bytes=_in_range(spec.memory_bytes, 0, MEMORY_BYTES_MAX, f"{path}.memory_bytes"),
+        nodelist=tuple(map(NodeName, _names(spec.nodelist, f"{path}.nodelist"))),
+        exclude=tuple(map(NodeName, _names(spec.exclude, f"{path}.exclude"))),
+        node_labels=_labels(spec.node_labels, f"{path}.node_labels"),
+        ignores_telemetry=spec.no_gpu_selection,
+    )
+
+
+def _pins(pins: job_pb2.NodePins, path: str) -> NodePins:
+    if not pins.node or not pins.device_indices:
+        raise invalid(path, "names no node or no GPU", next_step="write --node-gpu-ids 'node001:0,1'")
+    for number, index in enumerate(pins.device_indices):
+        _in_range(index, 0, GPUS_MAX, f"{path}.device_indices[{number}]")
+    return NodePins(node=NodeName(pins.node), indices=tuple(pins.device_indices))
+
+
+def _in_range(value: int, least: int, most: int, path: str) -> int:
+    if not least <= value <= most:
+        raise invalid(path, f"is {value:,}; it must be {least:,} to {most:,}")
+    return value
+
+
+def _names(names: Sequence[str], path: str) -> Sequence[str]:
+    if len(names) > NAMES_MAX:
+        raise invalid(path, f"holds {len(names):,} names; at most {NAMES_MAX:,}")
+    for number, name in enumerate(names):
+        if not name or len(name) > NAME_CHARS_MAX:
+            raise invalid(f"{path}[{number}]", f"must be 1 to {NAME_CHARS_MAX} characters")
+    return names
+
+
+def _labels(labels: Mapping[str, str], path: str) -> tuple[tuple[str, str], ...]:
+    if len(labels) > LABELS_MAX:
+        raise invalid(path, f"holds {len(labels)} labels; at most {LABELS_MAX}")
+    for key, value in labels.items():
+        if not key or len(key) > NAME_CHARS_MAX or len(value) > NAME_CHARS_MAX:
+            raise invalid(f"{path}[{key!r}]", f"key and value must be at most {NAME_CHARS_MAX} characters")
+    return tuple(sorted(labels.items()))
+
+
+def optional_span(
+    message: job_pb2.JobSpec, field: str, path: str, *, least: int = 0, most: Span = SPAN_MAX
+) -> Span | None:
+    """A span of a spec, or None where the field is absent."""
+    if not message.HasField(field):  # type: ignore[arg-type]
+        return None
+    span = span_of(getattr(message, field))
+    if not least <= span <= most:
+        raise invalid(
+            f"{path}.{field}", f"is {span / SECOND:g} s; it must be {least and 'more than '}0 to {most // SECOND:,} s"
+        )
+    return span
+
+
+def span_of(duration: Duration) -> Span:
+    """A duration in microseconds."""
+    return Span(duration.seconds * SECOND + duration.nanos // 1000)
+
+
+def rank_key(key: node_agent_pb2.AttemptKey) -> RankKey:
+    """A rank's key."""
+    return RankKey(JobId(key.job_id), key.attempt, key.rank)
+
+
+def node_name(name: str, path: str = "node") -> NodeName:
+    """A node's name, checked."""
+    if not NODE_NAME.fullmatch(name):
+        raise invalid(
+            path,
+            f"{name!r} is not a node's name",
+            next_step="use 1 to 63 letters, digits, '.', '-' or '_', beginning with a letter or digit",
+        )
+    return NodeName(name)
+
+
+def node_info(info: node_pb2.NodeInfo) -> NodeInfo:
+    """What an agent says of its machine."""
+    if info.cpus < 1:
+        raise invalid("info.cpus", f"is {info.cpus}; a node has at least 1 CPU")
+    uuids = [device.uuid for device in info.devices]
+    if len(set(uuids)) != len(uuids):
+        raise invalid("info.devices", "two devices have the same UUID")
+    return NodeInfo(
+        hostname=info.hostname,
+        cpus=info.cpus,
+        memory_bytes=info.memory_bytes,
+        devices=tuple(
+            Device(
+                uuid=DeviceUuid(device.uuid),
+                index=device.index,
+                name=device.name,
+                memory_bytes=device.memory_bytes,
+                pci_bus_id=device.pci_bus_id,
+                is_virtual=device.is_virtual,
+            )
+            for device in info.devices
+        ),
+        labels=_labels(info.labels, "info.labels"),
+        driver_version=info.driver_version,
+        cuda_version=info.cuda_version,
+        agent_version=info.agent_version,
+        python_version=info.python_version,
+        platform=info.platform,
+        provider=info.provider or "static",
+        advertise_address=info.advertise_address,
+        devices_note=info.devices_note,
+    )
+
+
+def device_sample(sample: node_pb2.DeviceSample, now: Instant) -> DeviceSample:
+    """A sample on the scheduler's clock; an absent counter is None."""
+
+    def counter(name: str) -> int | None:
+        return getattr(sample, name) if sample.HasField(name) else None  # type: ignore[arg-type]
+
+    return DeviceSample(
+        uuid=DeviceUuid(sample.uuid),
+        taken_at=Instant(now - span_of(sample.age)),
+        utilization_percent=counter("utilization_percent"),
+        memory_used_bytes=counter("memory_used_bytes"),
+        memory_free_bytes=counter("memory_free_bytes"),
+        temperature_c=counter("temperature_c"),
+        power_mw=counter("power_mw"),
+        power_limit_mw=counter("power_limit_mw"),
+        processes=tuple(
+            DeviceProcess(
+                pid=process.pid,
+                memory_bytes=process.memory_bytes if process.HasField("memory_bytes") else None,
+                is_foreign=process.is_foreign,
+            )
+            for process in sample.processes
+        ),
+        processes_are_known=sample.processes_are_known,
+        is_healthy=sample.is_healthy,
+        unhealthy_reason=sample.unhealthy_reason,
+    )
+
+
+def exit_status(exited: node_agent_pb2.AttemptExited) -> ExitStatus | None:
+    """How a leader ended, or None when nobody knows."""
+    match exited.exit.WhichOneof("status"):
+        case "code":
+            return ExitCode(code=exited.exit.code)
+        case "signal":
+            return ExitSignal(signal=exited.exit.signal)
+        case _:
+            return None
+
+
+def rank_exit(exited: node_agent_pb2.AttemptExited) -> RankExit:
+    """How a rank ended."""
+    return RankExit(
+        exit=exit_status(exited),
+        reason=exited.reason or "EXITED",
+        message=exited.message,
+        stop_cause=STOP_CAUSE_OF.get(exited.stop_cause),
+        output_ends=tuple(
+            OutputEnd(
+                rank=exited.key.rank,
+                stream=OutputStream(end.stream),
+                end_offset=end.end_offset,
+                was_cut=end.was_cut,
+            )
+            for end in exited.output_ends
+        ),
+        output_is_complete=exited.output_is_complete,
+        cpu_seconds=exited.cpu_seconds,
+        memory_bytes_max=exited.memory_bytes_max,
+    )
+
+
+def seen(entry: node_agent_pb2.InventoryEntry) -> Seen:
+    """What an inventory says of one rank."""
+    match entry.phase:
+        case node_agent_pb2.ATTEMPT_PHASE_STARTING:
+            return SeenStarting()
+        case node_agent_pb2.ATTEMPT_PHASE_RUNNING:
+            return SeenRunning(run_span=span_of(entry.run_duration))
+        case node_agent_pb2.ATTEMPT_PHASE_EXITED:
+            return SeenExited(exit=rank_exit(entry.exited))
+        case node_agent_pb2.ATTEMPT_PHASE_REFUSED:
+            return SeenRefused(reason=entry.exited.reason or "REFUSED", message=entry.exited.message)
+        case _:
+            raise GpufleetError(Reason.INVALID_ARGUMENT, f"inventory entry {entry.key} has no phase")

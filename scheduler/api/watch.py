@@ -1,0 +1,132 @@
+"""Watch: the full picture first, then every change, coalesced for a slow reader."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason
+
+from ..engine import Engine
+from ..state.ids import NodeName
+from ..state.jobs import Job
+from ..watching import ChangeHub, Watcher
+from .convert import job_proto, timestamp
+
+KEEPALIVE_SECONDS = 10.0
+SNAPSHOT_BATCH = 200
+"""Jobs of the full picture between two looks at everything else."""
+
+Response = scheduler_pb2.WatchResponse
+
+
+class Watchable(Protocol):
+    """What watching needs of the servicer."""
+
+    engine: Engine
+    changes: ChangeHub
+
+    def node_as_shown(self, name: NodeName) -> node_pb2.Node | None:
+        """A node as people see it now; None when it is gone."""
+        ...
+
+
+async def watch_changes(source: Watchable, request: scheduler_pb2.WatchRequest) -> AsyncIterator[Response]:
+    """Everything that a watcher is told."""
+    hub = source.changes
+    watcher = hub.join()
+    try:
+        resumed = _resumed(hub, request.resume_token)
+        if request.resume_token and resumed is None:
+            yield Response(event=scheduler_pb2.WATCH_EVENT_RESYNC)
+        if resumed is None:
+            if not request.skip_snapshot:
+                async for response in _snapshot(source, request):
+                    yield response
+            yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_SYNCED), hub.number)
+        else:
+            for number, _, value in resumed:
+                watched = _changed(source, request, value)
+                if watched is not None:
+                    yield _at(source, watched, number)
+        async for response in _follow(source, request, watcher):
+            yield response
+    finally:
+        hub.leave(watcher)
+
+
+async def _follow(source: Watchable, request: scheduler_pb2.WatchRequest, watcher: Watcher) -> AsyncIterator[Response]:
+    while True:
+        try:
+            await asyncio.wait_for(watcher.wakeup.wait(), KEEPALIVE_SECONDS)
+        except TimeoutError:
+            yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_KEEPALIVE), source.changes.number)
+            continue
+        watcher.wakeup.clear()
+        if watcher.must_resync:
+            watcher.must_resync = False
+            watcher.pending.clear()
+            yield Response(event=scheduler_pb2.WATCH_EVENT_RESYNC)
+            async for response in _snapshot(source, request):
+                yield response
+            yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_SYNCED), source.changes.number)
+        while watcher.pending:
+            _, (number, value) = watcher.pending.popitem(last=False)
+            watched = _changed(source, request, value)
+            if watched is not None:
+                yield _at(source, watched, number)
+
+
+async def _snapshot(source: Watchable, request: scheduler_pb2.WatchRequest) -> AsyncIterator[Response]:
+    jobs = list(source.engine.view.durable.jobs.values())
+    for number, job in enumerate(jobs):
+        if _is_wanted(job, request):
+            yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(job))
+        if number % SNAPSHOT_BATCH == 0:
+            await asyncio.sleep(0)
+    if request.include_nodes:
+        for name in list(source.engine.view.durable.nodes):
+            node = source.node_as_shown(name)
+            if node is not None:
+                yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, node=node)
+
+
+def _changed(source: Watchable, request: scheduler_pb2.WatchRequest, value: Job | NodeName) -> Response | None:
+    if isinstance(value, Job):
+        if not _is_wanted(value, request):
+            return None
+        return Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(value))
+    if not request.include_nodes:
+        return None
+    node = source.node_as_shown(value)
+    if node is None:
+        return Response(event=scheduler_pb2.WATCH_EVENT_REMOVED, node=node_pb2.Node(name=value))
+    return Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, node=node)
+
+
+def _is_wanted(job: Job, request: scheduler_pb2.WatchRequest) -> bool:
+    if request.job_ids and job.id not in request.job_ids:
+        return False
+    return not request.user or job.user == request.user
+
+
+def _job(job: Job) -> job_pb2.Job:
+    return job_proto(job, omit_env=True)
+
+
+def _at(source: Watchable, response: Response, number: int) -> Response:
+    response.resume_token = f"{source.changes.term}.{number}"
+    view_time = timestamp(source.engine.now())
+    assert view_time is not None
+    response.view_time.CopyFrom(view_time)
+    return response
+
+
+def _resumed(hub: ChangeHub, token: str) -> list[tuple[int, tuple[str, int | str], Job | NodeName]] | None:
+    if not token:
+        return None
+    term, _, number = token.partition(".")
+    if not (term.isdecimal() and number.isdecimal()):
+        raise GpufleetError(Reason.RESUME_TOKEN_EXPIRED, f"resume_token: {token!r} is not of this scheduler")
+    return hub.since(int(term), int(number))

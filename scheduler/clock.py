@@ -1,0 +1,39 @@
+"""The scheduler's clock: wall time at the start, then the machine's own count, nudged towards the wall by 1 % at most.
+
+A wall clock that steps therefore expires nothing: it is noticed and reported.
+"""
+
+import time
+
+from .state.units import SECOND, Instant, Span
+
+SLEW_SHARE = 0.01
+STEP_SPAN = Span(5 * SECOND)
+"""A difference to the wall clock beyond this is a step: reported, and not followed."""
+
+
+class SlewedClock:
+    """Instants that never go back. `not_before` is the newest stored instant."""
+
+    def __init__(self, not_before: Instant) -> None:
+        wall = time.time_ns() // 1000
+        self._now = max(wall, not_before + 1)
+        self._counted = _boot_time_us()
+        self.has_stepped = False
+
+    def now(self) -> Instant:
+        """The instant now, in microseconds."""
+        counted = _boot_time_us()
+        elapsed = counted - self._counted
+        self._counted = counted
+        off = time.time_ns() // 1000 - (self._now + elapsed)
+        if abs(off) > STEP_SPAN:
+            self.has_stepped = True
+            off = 0
+        most = elapsed * SLEW_SHARE
+        self._now += elapsed + round(max(-most, min(most, off)))
+        return Instant(self._now)
+
+
+def _boot_time_us() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000

@@ -1,0 +1,328 @@
+"""The loop: the only place where the core meets the store and the clock.
+
+A turn takes up waiting events, decides each and makes it true in memory, runs at most one pass, and commits all of it
+as one transaction on the store thread. Only then do replies, commands and changes leave. Reads see `view`, the last
+committed state, at any time.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gpufleet.logs import fields
+
+from .core.deadlines import wake_at
+from .core.decide import make_true, step
+from .core.decision import NOTHING, Decision
+from .core.nodes import on_node_beat
+from .core.scheduling import schedule
+from .ports import AgentLink, Clock, Commit, Store
+from .state import live
+from .state.durable import adopt, discard, load
+from .state.events import (
+    ClockAdvanced,
+    Event,
+    InventoryReported,
+    NodeBeat,
+    NodeDisconnected,
+    ReadingResumed,
+    SchedulerStarted,
+)
+from .state.ids import JobId, NodeName
+from .state.jobs import Job
+from .state.limits import Limits
+from .state.nodes import Node, Reach
+from .state.records import Record
+from .state.replies import Reply
+from .state.state import State
+from .state.units import MILLISECOND, SECOND, Instant, Span
+from .store.errors import StoreUnavailable
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+EVENTS_PER_TURN = 1_024
+WAITING_EVENTS = 65_536
+"""Events that may wait for their turn; requests beyond it are refused."""
+PASS_INTERVAL = Span(5 * MILLISECOND)
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 2.0
+FINISHED_JOBS_KEPT = 1_000
+"""Jobs that ended lately and are answered without asking the store."""
+TICK_SECONDS = 1.0
+GAP_SPAN = Span(1 * SECOND)
+"""A tick that is late by more than this was a time in which nothing was read."""
+
+
+class StoreAway(Exception):
+    """The store takes no commits now. `outcome_is_known`: False when the request may yet become durable."""
+
+    def __init__(self, why: str, *, outcome_is_known: bool) -> None:
+        super().__init__(why)
+        self.outcome_is_known = outcome_is_known
+
+
+class TooManyEvents(Exception):
+    """More events wait than the loop takes."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    event: Event
+    reply: asyncio.Future[Reply] | None
+    is_request: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a commit changed, for those who watch."""
+
+    jobs: tuple[Job, ...]
+    nodes: tuple[NodeName, ...]
+
+
+class Engine:
+    """Owns the state. Everything here runs on one event loop but for the store, which has its own thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        link: AgentLink,
+        clock: Clock,
+        limits: Limits,
+        publish: Callable[[Changes], None],
+    ) -> None:
+        self.store = store
+        self._link = link
+        self._clock = clock
+        self._publish = publish
+        entities = list(store.load())
+        self._state = State(durable=load(iter(entities)), limits=limits)
+        self.view = State(durable=load(iter(entities)), live=self._state.live, limits=limits)
+        self.recently_finished: OrderedDict[JobId, Job] = OrderedDict()
+        self.store_error = ""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._events: deque[_Waiting] = deque()
+        self._wakeup = asyncio.Event()
+        self._commit_number = 0
+        self._pass_is_due = True
+        self._last_pass = Instant(0)
+        self._wake_at: Instant | None = None
+        self._last_tick = clock.now()
+        self._reaches: dict[NodeName, tuple[Reach, bool]] = {}
+        self._is_stopping = False
+
+    def request(self, event: Event) -> asyncio.Future[Reply]:
+        """Post what a person asks; the reply comes once it is durable.
+
+        Raises StoreAway or TooManyEvents at once when it is not taken up, and then nothing has changed.
+        """
+        if self.store_error:
+            raise StoreAway(self.store_error, outcome_is_known=True)
+        if len(self._events) >= WAITING_EVENTS:
+            raise TooManyEvents
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._post(_Waiting(event, reply, is_request=True))
+        return reply
+
+    def report(self, event: Event) -> asyncio.Future[Reply]:
+        """Post what a node reports; done once it is durable. A beat that changes nothing durable never waits."""
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        if self.store_error and isinstance(event, NodeBeat) and on_node_beat(self._state, event) is NOTHING:
+            live.observe(self._state.live, self._state.durable, self._state.limits, event)
+            reply.set_result(NOTHING.reply)
+        else:
+            self._post(_Waiting(event, reply, is_request=False))
+        return reply
+
+    def _post(self, waiting: _Waiting) -> None:
+        self._events.append(waiting)
+        self._wakeup.set()
+
+    def set_limits(self, limits: Limits) -> None:
+        """Decide by other numbers from now on."""
+        self._state.limits = limits
+        self.view.limits = limits
+
+    def now(self) -> Instant:
+        """The instant now."""
+        return self._clock.now()
+
+    async def on_store_thread(self, call: Callable[[], T]) -> T:
+        """Run a read of the store on its thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def run(self) -> None:
+        """Turn until cancelled or stopped. Anything but an unavailable store ends the program."""
+        self._post(_Waiting(SchedulerStarted(at=self.now()), None, is_request=False))
+        ticker = asyncio.create_task(self._tick(), name="engine-tick")
+        try:
+            while not self._is_stopping:
+                await self._wait_for_work()
+                await self._turn()
+        finally:
+            ticker.cancel()
+            self._refuse_waiting("the scheduler is stopping")
+
+    def stop(self) -> None:
+        """Leave after the present turn."""
+        self._is_stopping = True
+        self._wakeup.set()
+
+    def close(self) -> None:
+        """End the store thread; the store itself is closed by its owner."""
+        self._thread.shutdown()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._notice_gap()
+
+    def _notice_gap(self) -> None:
+        now = self.now()
+        gap = Span(now - self._last_tick - round(TICK_SECONDS * SECOND))
+        self._last_tick = now
+        if gap > GAP_SPAN:
+            log.warning("nothing was read for a while", extra=fields(gap_seconds=round(gap / SECOND, 1)))
+            self._post(_Waiting(ReadingResumed(at=now, gap=gap), None, is_request=False))
+
+    async def _wait_for_work(self) -> None:
+        while not self._events and not self._is_stopping:
+            timeout = self._seconds_to_deadline()
+            if timeout is not None and timeout <= 0:
+                break
+            self._wakeup.clear()
+            try:
+                await asyncio.wait_for(self._wakeup.wait(), timeout)
+            except TimeoutError:
+                break
+        if self._wake_at is not None and self.now() >= self._wake_at:
+            self._notice_gap()
+            self._wake_at = None
+            self._post(_Waiting(ClockAdvanced(at=self.now()), None, is_request=False))
+
+    def _seconds_to_deadline(self) -> float | None:
+        candidates = [] if self._wake_at is None else [self._wake_at]
+        if self._pass_is_due:
+            candidates.append(Instant(self._last_pass + PASS_INTERVAL))
+        return (min(candidates) - self.now()) / SECOND if candidates else None
+
+    async def _turn(self) -> None:
+        batch = [self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))]
+        decisions = [step(self._state, waiting.event) for waiting in batch]
+        self._pass_is_due = self._pass_is_due or any(
+            decision.records or isinstance(waiting.event, NodeBeat | InventoryReported | ClockAdvanced)
+            for waiting, decision in zip(batch, decisions, strict=True)
+        )
+        now = self.now()
+        if self._pass_is_due and now >= self._last_pass + PASS_INTERVAL:
+            decisions.append(self._pass(now))
+        records = tuple(record for decision in decisions for record in decision.records)
+        if records:
+            await self._commit(now, records, batch)
+        if records or any(not isinstance(waiting.event, NodeBeat) for waiting in batch):
+            self._wake_at = wake_at(self._state)
+        self._release(batch, decisions)
+
+    def _pass(self, now: Instant) -> Decision:
+        self._last_pass = now
+        self._pass_is_due = False
+        if not any(self._state.durable.queue.values()):
+            return NOTHING
+        decision = schedule(self._state, now)
+        make_true(self._state, decision)
+        self._pass_is_due = bool(decision.records)
+        return decision
+
+    async def _commit(self, now: Instant, records: tuple[Record, ...], batch: list[_Waiting]) -> None:
+        durable = self._state.durable
+        touched, durable.touched = durable.touched, {}
+        finished, durable.finished = durable.finished, {}
+        self._commit_number += 1
+        commit = Commit(
+            number=self._commit_number,
+            at=now,
+            records=records,
+            upserts=tuple(entity for entity in touched.values() if entity is not None),
+            deletes=tuple(key for key, entity in touched.items() if entity is None),
+            finished=tuple(finished.values()),
+        )
+        await self._store_until_durable(commit, batch)
+        self._show(commit)
+
+    async def _store_until_durable(self, commit: Commit, batch: list[_Waiting]) -> None:
+        loop = asyncio.get_running_loop()
+        pause = RETRY_SECONDS_MIN
+        while True:
+            try:
+                await loop.run_in_executor(self._thread, self.store.commit, commit)
+            except StoreUnavailable as error:
+                if not self.store_error:
+                    log.error("the store takes no commits", extra=fields(why=str(error)))
+                self.store_error = str(error)
+                _answer_unknown(batch, str(error))
+                self._refuse_waiting(str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, RETRY_SECONDS_MAX)
+            else:
+                if self.store_error:
+                    log.info("the store takes commits again")
+                self.store_error = ""
+                return
+
+    def _refuse_waiting(self, why: str) -> None:
+        """Requests that were not taken up are refused and change nothing; reports stay and wait."""
+        kept: deque[_Waiting] = deque()
+        for waiting in self._events:
+            if waiting.is_request and waiting.reply is not None:
+                if not waiting.reply.done():
+                    waiting.reply.set_exception(StoreAway(why, outcome_is_known=True))
+            else:
+                kept.append(waiting)
+        self._events = kept
+
+    def _show(self, commit: Commit) -> None:
+        view = self.view.durable
+        for entity in commit.upserts:
+            adopt(view, entity)
+        for key in commit.deletes:
+            discard(view, key)
+        for job in commit.finished:
+            self.recently_finished[job.id] = job
+        while len(self.recently_finished) > FINISHED_JOBS_KEPT:
+            self.recently_finished.popitem(last=False)
+        jobs = tuple(entity for entity in commit.upserts if isinstance(entity, Job))
+        nodes = tuple(entity.name for entity in commit.upserts if isinstance(entity, Node))
+        self._publish(Changes(jobs=jobs + commit.finished, nodes=nodes))
+
+    def _release(self, batch: list[_Waiting], decisions: list[Decision]) -> None:
+        for waiting, decision in zip(batch, decisions, strict=False):
+            if waiting.reply is not None and not waiting.reply.done():
+                waiting.reply.set_result(decision.reply)
+        for decision in decisions:
+            for command in decision.commands:
+                self._link.send(command)
+        if any(isinstance(waiting.event, _REACH_EVENTS) for waiting in batch):
+            self._publish_reaches()
+
+    def _publish_reaches(self) -> None:
+        changed: list[NodeName] = []
+        for name, node in self._state.live.nodes.items():
+            reach = (node.reach, node.is_connected)
+            if self._reaches.get(name) != reach:
+                self._reaches[name] = reach
+                changed.append(name)
+        if changed:
+            self._publish(Changes(jobs=(), nodes=tuple(changed)))
+
+
+_REACH_EVENTS = (NodeBeat, InventoryReported, NodeDisconnected, ClockAdvanced)
+
+
+def _answer_unknown(batch: list[_Waiting], why: str) -> None:
+    for waiting in batch:
+        if waiting.is_request and waiting.reply is not None and not waiting.reply.done():
+            waiting.reply.set_exception(StoreAway(why, outcome_is_known=False))

@@ -1,0 +1,46 @@
+"""The first start: tokens for admin, agent and gateway, in files that only this account can read."""
+
+import getpass
+import secrets
+from pathlib import Path
+
+from gpufleet.tokens import hash_token, make_token, write_token_file
+
+from .engine import Engine
+from .state.access import Role, Token
+from .state.events import TokenRequested
+from .state.ids import TokenId, UserName
+
+FIRST_TOKENS = (("admin", Role.ADMIN), ("agent", Role.AGENT), ("gateway", Role.GATEWAY))
+
+
+async def make_first_tokens(engine: Engine, data: Path) -> list[Path]:
+    """Make the tokens when there are none yet; answers the files written. The file comes first, then the record:
+    a file without a record is made again at the next start."""
+    if engine.view.durable.tokens:
+        return []
+    written: list[Path] = []
+    for name, role in FIRST_TOKENS:
+        secret = make_token()
+        file = data / f"{name}.token"
+        write_token_file(file, secret)
+        user = UserName(_account() if role is Role.ADMIN else name)
+        now = engine.now()
+        token = Token(
+            id=TokenId(secrets.token_hex(4)),
+            user=user,
+            role=role,
+            digest=hash_token(secret),
+            created_at=now,
+            note="made at the first start",
+        )
+        await engine.request(TokenRequested(at=now, by=UserName("scheduler"), token=token))
+        written.append(file)
+    return written
+
+
+def _account() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "admin"

@@ -1,0 +1,134 @@
+"""The way down to the nodes: one connection per node, the newest wins.
+
+A command for a node without a connection is dropped on purpose: the node's next inventory brings the two together.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+
+from gpufleet.v1 import node_agent_pb2
+
+from gpufleet.logs import fields
+
+from .api.convert import command_proto
+from .state.commands import Command
+from .state.ids import NodeName
+
+log = logging.getLogger(__name__)
+
+COMMANDS_WAITING = 10_000
+"""Commands that may wait for a slow node; beyond them its connection is closed, and its inventory settles it."""
+
+Message = node_agent_pb2.HeartbeatResponse
+
+
+class Connection:
+    """One heartbeat stream. `term` and `sequence` number what goes down; `acked` and `newest` answer what came up."""
+
+    def __init__(self, node: NodeName, incarnation: int, term: int) -> None:
+        self.node = node
+        self.incarnation = incarnation
+        self._term = term
+        self._sequence = 0
+        self.acked = 0
+        self.newest = 0
+        self._told = (0, 0)
+        self._waiting: deque[Message] = deque()
+        self._wakeup = asyncio.Event()
+        self.is_closed = False
+        self.logs: dict[int, asyncio.Queue[node_agent_pb2.ProgramLogChunk]] = {}
+
+    def put(self, message: Message) -> None:
+        """Queue a message; too many close the connection."""
+        if len(self._waiting) >= COMMANDS_WAITING:
+            log.warning("a node takes its commands too slowly", extra=fields(node=self.node))
+            self.close()
+            return
+        self._waiting.append(message)
+        self._wakeup.set()
+
+    def acknowledge(self, sequence: int) -> None:
+        """Everything up to this message of the node is durable."""
+        if sequence > self.acked:
+            self.acked = sequence
+            self._wakeup.set()
+
+    def heard(self, sequence: int) -> None:
+        """This message of the node has arrived."""
+        if sequence > self.newest:
+            self.newest = sequence
+            self._wakeup.set()
+
+    def close(self) -> None:
+        """End the stream."""
+        self.is_closed = True
+        self._wakeup.set()
+
+    async def next_messages(self) -> list[Message]:
+        """What to send now: the waiting commands, or a bare acknowledgement; empty when closed."""
+        while not self.is_closed:
+            if self._waiting or (self.acked, self.newest) != self._told:
+                messages = list(self._waiting) or [Message()]
+                self._waiting.clear()
+                self._told = (self.acked, self.newest)
+                return [self._stamped(message) for message in messages]
+            self._wakeup.clear()
+            await self._wakeup.wait()
+        return []
+
+    def _stamped(self, message: Message) -> Message:
+        self._sequence += 1
+        message.term = self._term
+        message.sequence = self._sequence
+        message.acked_sequence = self.acked
+        message.newest_heartbeat = self.newest
+        return message
+
+
+class Links:
+    """All connections; the engine's AgentLink."""
+
+    def __init__(self) -> None:
+        self._connections: dict[NodeName, Connection] = {}
+        self._requests = itertools.count(1)
+
+    def join(self, connection: Connection) -> None:
+        """A node has a new connection; an older one ends."""
+        older = self._connections.get(connection.node)
+        if older is not None:
+            older.close()
+        self._connections[connection.node] = connection
+
+    def leave(self, connection: Connection) -> None:
+        """A connection is gone."""
+        if self._connections.get(connection.node) is connection:
+            del self._connections[connection.node]
+
+    def of(self, node: NodeName) -> Connection | None:
+        """The connection of a node, if it has one."""
+        return self._connections.get(node)
+
+    def send(self, command: Command) -> None:
+        """Hand a command to its node."""
+        connection = self._connections.get(command.node)
+        if connection is not None:
+            connection.put(command_proto(command))
+
+    def set_log_level(self, node: NodeName, level: str) -> bool:
+        """Change an agent's log level; False when it is not connected."""
+        connection = self._connections.get(node)
+        if connection is None:
+            return False
+        connection.put(Message(set_log_level=node_agent_pb2.SetLogLevel(level=level)))
+        return True
+
+    def next_request(self) -> int:
+        """A number for a request that is answered later on the same stream."""
+        return next(self._requests)
+
+    def close(self) -> None:
+        """End every stream."""
+        for connection in self._connections.values():
+            connection.close()

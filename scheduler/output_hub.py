@@ -1,0 +1,161 @@
+"""Output on its way: from the nodes to the store, and to those who follow it.
+
+Followers see bytes before they are synced; the node keeps what is not synced, so that bytes and offsets stay equal
+after a crash. An end of output is announced only when it is synced.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from .outputs.errors import OutputStoreUnavailable
+from .ports import OutputStore
+from .state.ids import JobId, RankKey
+from .state.jobs import OutputEnd, OutputStream
+
+SYNC_SECONDS = 0.1
+SYNC_BYTES = 4 * 1024 * 1024
+"""Output is synced this often, or after this much, whichever comes first, and at the end of a stream."""
+FOLLOWER_BYTES = 1024 * 1024
+"""What a follower may be behind before it reads from the store instead."""
+
+StreamKey = tuple[RankKey, OutputStream]
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class OutputFollower:
+    """Bytes that a reader has not taken yet. `is_behind`: some were left out; they are in the store."""
+
+    pieces: deque[tuple[StreamKey, int, bytes]] = field(default_factory=deque)
+    pending_bytes: int = 0
+    is_behind: bool = False
+    wakeup: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, stream: StreamKey, offset: int, data: bytes) -> None:
+        """Note new bytes, or, when too many wait, that the store must be read."""
+        if self.pending_bytes + len(data) > FOLLOWER_BYTES:
+            self.pieces.clear()
+            self.pending_bytes = 0
+            self.is_behind = True
+        if not self.is_behind:
+            self.pieces.append((stream, offset, data))
+            self.pending_bytes += len(data)
+        self.wakeup.set()
+
+    def take(self) -> tuple[list[tuple[StreamKey, int, bytes]], bool]:
+        """What is new, and whether the store must be read first."""
+        pieces, behind = list(self.pieces), self.is_behind
+        self.pieces.clear()
+        self.pending_bytes = 0
+        self.is_behind = False
+        self.wakeup.clear()
+        return pieces, behind
+
+
+class OutputHub:
+    """Appends on a thread of its own, syncs in batches, and wakes followers."""
+
+    def __init__(self, store: OutputStore, on_synced: Callable[[RankKey, tuple[OutputEnd, ...]], None]) -> None:
+        self._store = store
+        self._on_synced = on_synced
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="output")
+        self._followers: dict[JobId, set[OutputFollower]] = {}
+        self._awaited: dict[RankKey, tuple[OutputEnd, ...]] = {}
+        self._unsynced_bytes = 0
+        self._sync_is_due = asyncio.Event()
+        self._sync_at_once = asyncio.Event()
+        self.synced_listeners: set[Callable[[list[tuple[RankKey, OutputStream, int]]], None]] = set()
+        self.error = ""
+
+    async def on_thread(self, call: Callable[[], T]) -> T:
+        """Run a call of the store on its thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def append(self, chunks: list[tuple[RankKey, OutputStream, int, bytes, bool]]) -> None:
+        """Store chunks in order and hand them to followers. Raises what the store raises; nothing is lost then."""
+
+        def write() -> None:
+            for key, stream, offset, data, _ in chunks:
+                if data:
+                    self._store.append(key, stream, offset, data)
+
+        await self.on_thread(write)
+        for key, stream, offset, data, is_end in chunks:
+            self._unsynced_bytes += len(data)
+            for follower in self._followers.get(key.job, ()):
+                follower.put((key, stream), offset, data)
+            if is_end:
+                self._sync_at_once.set()
+        if self._unsynced_bytes >= SYNC_BYTES:
+            self._sync_at_once.set()
+        self._sync_is_due.set()
+
+    async def run(self) -> None:
+        """Sync until cancelled."""
+        while True:
+            await self._sync_is_due.wait()
+            if not self._sync_at_once.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._sync_at_once.wait(), SYNC_SECONDS)
+            self._sync_is_due.clear()
+            self._sync_at_once.clear()
+            self._unsynced_bytes = 0
+            try:
+                risen = await self.on_thread(self._store.sync)
+            except OutputStoreUnavailable as error:
+                self.error = str(error)
+                self._sync_is_due.set()
+                await asyncio.sleep(SYNC_SECONDS)
+                continue
+            self.error = ""
+            self._announce(risen)
+
+    def _announce(self, risen: list[tuple[RankKey, OutputStream, int]]) -> None:
+        for listener in list(self.synced_listeners):
+            listener(risen)
+        for key in dict.fromkeys(key for key, _, _ in risen):
+            self._check_awaited(key)
+
+    def await_end(self, key: RankKey, ends: tuple[OutputEnd, ...]) -> None:
+        """Announce these ends by `on_synced` once everything below them is synced."""
+        self._awaited[key] = ends
+        self._check_awaited(key)
+
+    def _check_awaited(self, key: RankKey) -> None:
+        ends = self._awaited.get(key)
+        if ends is not None and all(self._store.synced(key, end.stream) >= end.end_offset for end in ends):
+            del self._awaited[key]
+            self._on_synced(key, ends)
+
+    def stop_awaiting(self, job: JobId) -> None:
+        """The job has ended: nothing of it is waited for any more."""
+        for key in [key for key in self._awaited if key.job == job]:
+            del self._awaited[key]
+
+    def follow(self, job: JobId) -> OutputFollower:
+        """A new follower of a job's output."""
+        follower = OutputFollower()
+        self._followers.setdefault(job, set()).add(follower)
+        return follower
+
+    def unfollow(self, job: JobId, follower: OutputFollower) -> None:
+        """The follower is gone."""
+        followers = self._followers.get(job)
+        if followers is not None:
+            followers.discard(follower)
+            if not followers:
+                del self._followers[job]
+
+    @property
+    def store(self) -> OutputStore:
+        """The store, for reads on the output thread."""
+        return self._store
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()

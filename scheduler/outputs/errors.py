@@ -1,0 +1,25 @@
+"""What can go wrong with stored output, by what the caller must do about it."""
+
+from __future__ import annotations
+
+from ..state.ids import RankKey
+from ..state.jobs import OutputStream
+
+
+class OutputStoreUnavailable(Exception):
+    """The bytes cannot be stored or read now (disk full, connection lost): offer them again later.
+
+    What was synced is still there. Ask for the end before appending again: it may have gone back to the synced offset.
+    """
+
+
+class UnsyncedBytesLost(OutputStoreUnavailable):
+    """A sync failed in a way after which nobody knows what of the unsynced bytes reached the disk."""
+
+
+class OutputHole(ValueError):
+    """Bytes were offered beyond the known end; offer those from `end` on first."""
+
+    def __init__(self, key: RankKey, stream: OutputStream, offset: int, end: int) -> None:
+        super().__init__(f"{stream.name.lower()} of {key}: bytes from {offset} on would leave a hole behind {end}")
+        self.end = end

@@ -1,0 +1,290 @@
+"""The output store: takes bytes at offsets, keeps what the limits allow, and says how far they are durable.
+
+It is the same for files and for rows; what holds the bytes of a segment is a Shelf.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from ..ports import Gap, Piece
+from ..state.ids import JobId, RankKey
+from ..state.jobs import OutputStream
+from ..state.units import Instant
+from .errors import OutputHole, OutputStoreUnavailable, UnsyncedBytesLost
+from .layout import MIB, AttemptLayout, OutputLimits, Segment, StreamLayout
+from .retention import StoredJob, jobs_to_drop
+
+JOBS_REMEMBERED_MAX = 4096
+"""Jobs whose layouts stay in memory; others are looked up again when they are asked for."""
+
+UNSYNCED_BYTES_MAX = 64 * MIB
+UNSYNCED_STREAMS_MAX = 256
+"""With more than this waiting to be synced, an append syncs first."""
+
+StreamKey: TypeAlias = tuple[RankKey, OutputStream]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKey:
+    """The name of a segment on a shelf."""
+
+    key: RankKey
+    stream: OutputStream
+    start: int
+    is_head: bool
+
+
+class Shelf(Protocol):
+    """Holds segments of bytes. Errors of all methods: OutputStoreUnavailable."""
+
+    def find(self, job: JobId) -> Iterable[tuple[StreamKey, Segment]]:
+        """Every segment that is there of a job, in any order."""
+        ...
+
+    def write(self, segment: SegmentKey, position: int, data: memoryview) -> None:
+        """Put bytes at a position that is the segment's size; all of them or, after an error, none."""
+        ...
+
+    def read(self, segment: SegmentKey, position: int, limit: int) -> bytes:
+        """At most `limit` bytes from a position on; none only where the segment is gone or ends."""
+        ...
+
+    def sync(self, segments: Sequence[SegmentKey]) -> None:
+        """Make all bytes of these segments durable. Errors: also UnsyncedBytesLost."""
+        ...
+
+    def cut(self, segment: SegmentKey, size: int) -> None:
+        """Shorten a segment whose later bytes are to be written again; it may be left longer."""
+        ...
+
+    def drop(self, segment: SegmentKey) -> None:
+        """Remove a segment; after a crash it may be back."""
+        ...
+
+    def delete(self, job: JobId) -> None:
+        """Remove everything of a job."""
+        ...
+
+    def inventory(self) -> list[StoredJob]:
+        """Every job with stored output."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held open."""
+        ...
+
+
+class SegmentedOutputStore:
+    """The port OutputStore. Several threads may call it; appends and syncs wait for each other, reads for neither."""
+
+    def __init__(self, shelf: Shelf, limits: OutputLimits) -> None:
+        self._shelf = shelf
+        self._limits = limits
+        self._jobs: OrderedDict[JobId, dict[int, AttemptLayout]] = OrderedDict()
+        self._unsynced: dict[StreamKey, None] = {}
+        self._unsynced_bytes = 0
+        self._risen: dict[StreamKey, int] = {}
+        # Whoever writes holds both, in this order; a sync lets readers in while the disk works.
+        self._writing = threading.RLock()
+        self._layouts = threading.RLock()
+
+    def append(self, key: RankKey, stream: OutputStream, offset: int, data: bytes) -> int:
+        """Add bytes at an offset; what is below the known end is ignored. Returns the end.
+
+        Errors: OutputHole, OutputStoreUnavailable; then what was added before stays, as end() says.
+        """
+        with self._writing:
+            if self._unsynced_bytes >= UNSYNCED_BYTES_MAX or len(self._unsynced) >= UNSYNCED_STREAMS_MAX:
+                self._sync(list(self._unsynced))
+            with self._layouts:
+                attempt = self._attempt(key)
+                layout = attempt.stream((key.rank, stream))
+            if offset > layout.end:
+                raise OutputHole(key, stream, offset, layout.end)
+            rest = memoryview(data)[layout.end - offset :]
+            while rest:
+                rest = rest[self._append_some(attempt, key, stream, layout, rest) :]
+            return layout.end
+
+    def _append_some(
+        self, attempt: AttemptLayout, key: RankKey, stream: OutputStream, layout: StreamLayout, rest: memoryview
+    ) -> int:
+        segment, count = attempt.place(layout, len(rest))
+        is_new = not layout.segments or segment is not layout.segments[-1]
+        if is_new and layout.synced != layout.end:
+            self._sync([(key, stream)])
+        if is_new:
+            with self._layouts:
+                attempt.begin(layout, segment)
+        while (victim := attempt.victim(segment, count)) is not None:
+            (rank, of_stream), oldest = victim
+            with self._layouts:
+                attempt.give_up((rank, of_stream))
+            self._shelf.drop(_named(RankKey(key.job, key.attempt, rank), of_stream, oldest))
+        self._shelf.write(_named(key, stream, segment), segment.size, rest[:count])
+        with self._layouts:
+            attempt.grow(segment, count)
+        self._unsynced[key, stream] = None
+        self._unsynced_bytes += count
+        return count
+
+    def end(self, key: RankKey, stream: OutputStream) -> int:
+        """Offset behind the last byte known; 0 for a stream never seen."""
+        with self._layouts:
+            layout = self._known(key, stream)
+            return 0 if layout is None else layout.end
+
+    def synced(self, key: RankKey, stream: OutputStream) -> int:
+        """Offset below which every byte is durable; after a restart this makes sure of it first."""
+        with self._layouts:
+            layout = self._known(key, stream)
+            if layout is None or layout.synced is not None:
+                return 0 if layout is None or layout.synced is None else layout.synced
+        with self._writing:
+            self._sync([(key, stream)])
+            self._risen.pop((key, stream), None)
+            return layout.end
+
+    def sync(self) -> list[tuple[RankKey, OutputStream, int]]:
+        """Make everything appended so far durable; the streams whose synced offset rose, with that offset.
+
+        Errors: OutputStoreUnavailable; the synced offsets stay, the ends may have gone back to them.
+        """
+        with self._writing:
+            self._sync(list(self._unsynced))
+            risen, self._risen = self._risen, {}
+        return [(key, stream, synced) for (key, stream), synced in risen.items()]
+
+    def _sync(self, streams: list[StreamKey]) -> None:
+        with self._layouts:
+            layouts = {each: layout for each in streams if (layout := self._known(*each)) is not None}
+        segments = [_named(*each, segment) for each, layout in layouts.items() for segment in layout.unsynced()]
+        try:
+            if segments:
+                self._shelf.sync(segments)
+        except UnsyncedBytesLost:
+            self._forget_unsynced(layouts)
+            raise
+        with self._layouts:
+            for each, layout in layouts.items():
+                layout.synced = self._risen[each] = layout.end
+        self._settle(streams)
+
+    def _forget_unsynced(self, layouts: dict[StreamKey, StreamLayout]) -> None:
+        """They are offered again, since nobody was told that they are durable."""
+        for (key, stream), layout in layouts.items():
+            with self._layouts:
+                shortened = self._attempt(key).cut_unsynced(layout)
+            if shortened is not None:
+                self._shelf.cut(_named(key, stream, shortened), shortened.size)
+        self._settle(layouts)
+
+    def _settle(self, streams: Iterable[StreamKey]) -> None:
+        for each in streams:
+            self._unsynced.pop(each, None)
+        if not self._unsynced:
+            self._unsynced_bytes = 0
+
+    def read(self, key: RankKey, stream: OutputStream, offset: int, limit: int) -> Piece | Gap | None:
+        """At most `limit` bytes from an offset, or the gap that begins there, or None at the end.
+
+        Errors: OutputStoreUnavailable.
+        """
+        assert offset >= 0 and limit > 0, f"nothing can be read at {offset}, {limit} bytes"
+        while True:
+            with self._layouts:
+                layout = self._known(key, stream)
+                found = None if layout is None else layout.at(offset)
+                if found is None or isinstance(found, Gap):
+                    return found
+                position, left = offset - found.start, found.end - offset
+            data = self._shelf.read(_named(key, stream, found), position, min(limit, left))
+            if data:
+                return Piece(offset=offset, data=data)
+            with self._layouts:
+                if layout is not None and found in layout.segments and found.end > offset:
+                    raise OutputStoreUnavailable(f"{stream.name.lower()} of {key}: stored bytes from {offset} are gone")
+
+    def streams(self, job: JobId) -> list[tuple[RankKey, OutputStream]]:
+        """Every stream that is stored of a job, in order."""
+        with self._layouts:
+            attempts = self._job(job)
+            names = [
+                (RankKey(job, number, rank), stream)
+                for number, attempt in attempts.items()
+                for (rank, stream), layout in attempt.streams.items()
+                if layout.segments
+            ]
+        return sorted(names)
+
+    def delete(self, job: JobId) -> None:
+        """Drop all output of a job."""
+        with self._writing:
+            with self._layouts:
+                self._jobs.pop(job, None)
+            for each in [each for each in (*self._unsynced, *self._risen) if each[0].job == job]:
+                self._unsynced.pop(each, None)
+                self._risen.pop(each, None)
+            self._shelf.delete(job)
+
+    def retain(self, before: Instant, bytes_max: int, live: frozenset[JobId]) -> list[JobId]:
+        """Delete output last written before an instant, and the oldest beyond a total size, never that of a live job.
+
+        Returns the jobs whose output is gone. It looks at everything stored and may take seconds.
+        """
+        dropped = jobs_to_drop(self._shelf.inventory(), before=before, bytes_max=bytes_max, live=live)
+        for job in dropped:
+            self.delete(job)
+        return dropped
+
+    def close(self) -> None:
+        """Release what is held open; unsynced bytes may be lost."""
+        with self._writing, self._layouts:
+            self._shelf.close()
+
+    def _attempt(self, key: RankKey) -> AttemptLayout:
+        attempts = self._job(key.job)
+        attempt = attempts.get(key.attempt)
+        if attempt is None:
+            attempt = attempts[key.attempt] = AttemptLayout(self._limits)
+        return attempt
+
+    def _known(self, key: RankKey, stream: OutputStream) -> StreamLayout | None:
+        attempt = self._job(key.job).get(key.attempt)
+        return None if attempt is None else attempt.streams.get((key.rank, stream))
+
+    def _job(self, job: JobId) -> dict[int, AttemptLayout]:
+        attempts = self._jobs.get(job)
+        if attempts is None:
+            attempts = self._jobs[job] = self._restored(job)
+            self._forget_jobs()
+        self._jobs.move_to_end(job)
+        return attempts
+
+    def _restored(self, job: JobId) -> dict[int, AttemptLayout]:
+        found: dict[StreamKey, list[Segment]] = {}
+        for each, segment in self._shelf.find(job):
+            found.setdefault(each, []).append(segment)
+        attempts: dict[int, AttemptLayout] = {}
+        for (key, stream), segments in found.items():
+            attempt = attempts.setdefault(key.attempt, AttemptLayout(self._limits))
+            for stray in attempt.restore((key.rank, stream), segments):
+                self._shelf.drop(_named(key, stream, stray))
+        return attempts
+
+    def _forget_jobs(self) -> None:
+        busy = {key.job for key, _ in self._unsynced}
+        for job in list(self._jobs)[:-1]:
+            if len(self._jobs) <= JOBS_REMEMBERED_MAX:
+                return
+            if job not in busy:
+                del self._jobs[job]
+
+
+def _named(key: RankKey, stream: OutputStream, segment: Segment) -> SegmentKey:
+    return SegmentKey(key, stream, segment.start, segment.is_head)

@@ -1,0 +1,214 @@
+"""The scheduler as a program: opens what it needs, wires it together, serves until told to stop."""
+
+import asyncio
+import importlib.metadata
+import logging
+import shutil
+import signal
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+
+from gpufleet.config_reload import Live as LiveSettings
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.logs import ProgramLog, fields
+from gpufleet.scheduler_settings import SchedulerSettings
+
+from .api.agents import AgentService
+from .api.program_logs import ProgramLogs
+from .api.roles import Authenticator
+from .api.server import SchedulerService, Server
+from .api.server_facts import ServerFacts
+from .clock import SlewedClock
+from .engine import Changes, Engine
+from .first_start import make_first_tokens
+from .links import Links
+from .output_hub import OutputHub
+from .outputs.opening import open_outputs
+from .ports import Store
+from .state.events import OutputSynced
+from .state.ids import RankKey
+from .state.jobs import OutputEnd
+from .state.limits import Limits
+from .state.units import Span, after
+from .store.opening import open_store
+from .watching import ChangeHub
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE_SECONDS = 2.0
+PRUNE_SECONDS = 3600.0
+LISTENING_FILE = "listening"
+"""Holds HOST:PORT while the scheduler serves, for tools on the same machine and for tests with port 0."""
+
+
+def limits_of(settings: SchedulerSettings) -> Limits:
+    """The numbers of the rules, from the settings."""
+    nodes = settings.nodes
+    return Limits(
+        heartbeat_interval=_span(nodes.heartbeat),
+        missed_heartbeats=nodes.missed_heartbeats_max,
+        node_lease=_span(nodes.lease),
+        requeue_fence=_span(nodes.requeue_fence),
+        request_retention=_span(settings.limits.request_id_retention),
+        queued_jobs=settings.limits.queue_jobs_max,
+    )
+
+
+def _span(length: timedelta) -> Span:
+    return Span(round(length.total_seconds() * 1_000_000))
+
+
+class Program:
+    """Everything that one start of the scheduler holds."""
+
+    def __init__(self, settings: LiveSettings[SchedulerSettings], program_log: ProgramLog, log_file: Path) -> None:
+        self._settings = settings
+        self._log = program_log
+        self._log_level = settings.now.log.level
+        data = settings.now.data
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._data = data
+        self._store: Store = open_store(settings.now.store or f"sqlite:///{data / 'scheduler.db'}")
+        self._clock = SlewedClock(self._store.newest_instant())
+        self._changes = ChangeHub(self._store.term)
+        self._outputs = OutputHub(open_outputs(settings.now, data), self._on_synced)
+        self._links = Links()
+        self._engine = Engine(self._store, self._links, self._clock, limits_of(settings.now), self._publish)
+        facts = ServerFacts(
+            version=importlib.metadata.version("gpufleet"),
+            started_at=self._clock.now(),
+            clock_stepped=lambda: self._clock.has_stepped,
+            output_free_bytes=lambda: shutil.disk_usage(data).free,
+            output_error=lambda: self._outputs.error,
+            settings=lambda: settings.resolved.rows(),
+            log_level=lambda: self._log_level,
+            set_log_level=self._set_log_level,
+        )
+        logs = ProgramLogs(log_file, self._links)
+        self._server = Server(
+            # The calls that are not built are filled in, and checked to be complete, when server.py is imported.
+            SchedulerService(self._engine, self._changes, self._outputs, self._links, logs, facts),  # type: ignore[abstract]
+            AgentService(self._engine, self._links, self._outputs, facts.version),  # type: ignore[abstract]
+            Authenticator(self._engine.view, self._clock.now),
+        )
+
+    def _on_synced(self, key: RankKey, ends: tuple[OutputEnd, ...]) -> None:
+        self._engine.report(OutputSynced(at=self._engine.now(), key=key, ends=ends))
+
+    def _publish(self, changes: Changes) -> None:
+        self._changes.publish(changes)
+        for job in changes.jobs:
+            if job.attempt is None:
+                self._outputs.stop_awaiting(job.id)
+
+    def _set_log_level(self, level: str) -> None:
+        self._log.set_level(level)
+        self._log_level = level
+        log.warning("log level changed", extra=fields(level=level))
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, or until the store can no longer be trusted."""
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        engine = asyncio.create_task(self._engine.run(), name="engine")
+        tasks = [
+            engine,
+            asyncio.create_task(self._outputs.run(), name="output-sync"),
+            asyncio.create_task(self._prune_for_ever(), name="prune"),
+        ]
+        stop = asyncio.create_task(stopping.wait(), name="stop")
+        try:
+            await self._begin_to_serve()
+            await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            log.info("stopping")
+            await self._stop([*tasks, stop])
+
+    async def _begin_to_serve(self) -> None:
+        port = self._listen()
+        for file in await make_first_tokens(self._engine, self._data):
+            log.info("token made", extra=fields(file=file))
+        await self._server.start()
+        host = self._settings.now.host
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        listening = self._data / LISTENING_FILE
+        unfinished = listening.with_name(f".{listening.name}.new")
+        unfinished.write_text(address + "\n")
+        unfinished.replace(listening)
+        durable = self._engine.view.durable
+        log.info(
+            "serving",
+            extra=fields(
+                address=address,
+                data=self._data,
+                store=self._store.kind,
+                term=self._store.term,
+                jobs=len(durable.jobs),
+                nodes=len(durable.nodes),
+            ),
+        )
+
+    def _listen(self) -> int:
+        settings = self._settings.now
+        address = f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"
+        credentials = None
+        if settings.tls.cert_file is not None and settings.tls.key_file is not None:
+            pair = (settings.tls.key_file.read_bytes(), settings.tls.cert_file.read_bytes())
+            credentials = grpc.ssl_server_credentials([pair])
+        try:
+            return self._server.listen(address, credentials)
+        except RuntimeError as error:
+            raise GpufleetError(Reason.PORT_TAKEN, f"cannot listen on {address}: {error}") from error
+
+    def _reload(self) -> None:
+        try:
+            reloaded = self._settings.reload()
+        except GpufleetError as error:
+            log.error("the settings were not reloaded", extra=fields(why=error.message))
+            return
+        self._log.apply(self._settings.now.log)
+        self._log_level = self._settings.now.log.level
+        self._engine.set_limits(limits_of(self._settings.now))
+        for change in reloaded.applied:
+            log.info("setting changed", extra=fields(change=str(change)))
+        for change in reloaded.waiting:
+            log.warning("setting waits for a restart", extra=fields(change=str(change)))
+
+    async def _prune_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(PRUNE_SECONDS)
+            await self._prune()
+
+    async def _prune(self) -> None:
+        settings = self._settings.now
+        now = self._engine.now()
+        before = after(now, -_span(settings.retention))
+        records = await self._engine.on_store_thread(lambda: self._store.prune(before))
+        live = frozenset(self._engine.view.durable.jobs)
+        old = after(now, -_span(settings.output.retention))
+        kept = settings.output.total_bytes_max
+        outputs = await self._outputs.on_thread(lambda: self._outputs.store.retain(old, kept, live))
+        if records or outputs:
+            log.info("old jobs were dropped", extra=fields(records=records, outputs=len(outputs)))
+
+    async def _stop(self, tasks: list[asyncio.Task[object]]) -> None:
+        (self._data / LISTENING_FILE).unlink(missing_ok=True)
+        self._links.close()
+        with suppress(asyncio.CancelledError):
+            await self._server.stop(STOP_GRACE_SECONDS)
+        self._engine.stop()
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._engine.close()
+        self._outputs.close()
+        self._store.close()

@@ -1,0 +1,92 @@
+"""Changes for those who watch: coalesced by key for a slow reader, resumable for a lost one."""
+
+import asyncio
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from .engine import Changes
+from .state.ids import JobId, NodeName
+from .state.jobs import Job
+
+CHANGES_KEPT = 10_000
+"""Changes that a lost watcher can catch up with; beyond them it gets RESYNC and a full picture."""
+PENDING_PER_WATCHER = 2_000
+"""Keys that may wait for a slow watcher; beyond them it gets RESYNC and a full picture."""
+
+Key = tuple[str, int | str]
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """One reader: the newest value of each key that it has not taken yet."""
+
+    pending: OrderedDict[Key, tuple[int, Job | NodeName]] = field(default_factory=OrderedDict)
+    wakeup: asyncio.Event = field(default_factory=asyncio.Event)
+    must_resync: bool = False
+
+    def put(self, number: int, key: Key, value: Job | NodeName) -> None:
+        """Note a change; an older one of the same key is replaced."""
+        if len(self.pending) >= PENDING_PER_WATCHER and key not in self.pending:
+            self.pending.clear()
+            self.must_resync = True
+        if not self.must_resync:
+            self.pending.pop(key, None)
+            self.pending[key] = (number, value)
+        self.wakeup.set()
+
+
+class ChangeHub:
+    """Numbers every change within a term and hands it to the watchers."""
+
+    def __init__(self, term: int) -> None:
+        self.term = term
+        self.number = 0
+        self._kept: deque[tuple[int, Key, Job | NodeName]] = deque(maxlen=CHANGES_KEPT)
+        self._watchers: set[Watcher] = set()
+        self._waiting: dict[JobId, set[asyncio.Event]] = {}
+
+    def publish(self, changes: Changes) -> None:
+        """Hand out what a commit changed."""
+        for job in changes.jobs:
+            self._publish_one(("job", job.id), job)
+            for event in self._waiting.get(job.id, ()):
+                event.set()
+        for node in changes.nodes:
+            self._publish_one(("node", node), node)
+
+    def _publish_one(self, key: Key, value: Job | NodeName) -> None:
+        self.number += 1
+        self._kept.append((self.number, key, value))
+        for watcher in self._watchers:
+            watcher.put(self.number, key, value)
+
+    def join(self) -> Watcher:
+        """A new watcher, which gets everything from now on."""
+        watcher = Watcher()
+        self._watchers.add(watcher)
+        return watcher
+
+    def leave(self, watcher: Watcher) -> None:
+        """The watcher is gone."""
+        self._watchers.discard(watcher)
+
+    def since(self, term: int, number: int) -> list[tuple[int, Key, Job | NodeName]] | None:
+        """What changed after a number, or None when that is no longer known."""
+        if term != self.term or number > self.number:
+            return None
+        oldest = self._kept[0][0] if self._kept else self.number + 1
+        if number + 1 < oldest:
+            return None
+        return [change for change in self._kept if change[0] > number]
+
+    def follow_job(self, job: JobId, event: asyncio.Event) -> None:
+        """Set an event whenever a job changes."""
+        self._waiting.setdefault(job, set()).add(event)
+
+    def unfollow_job(self, job: JobId, event: asyncio.Event) -> None:
+        """Stop setting it."""
+        waiting = self._waiting.get(job)
+        if waiting is not None:
+            waiting.discard(event)
+            if not waiting:
+                del self._waiting[job]
