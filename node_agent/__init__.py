@@ -1,1 +1,16 @@
-"""."""
+"""The node agent: one per node, it dials the scheduler, reports the node, and carries out what is decided.
+
+Read `agent.py` first: what is connected with what. `core/` decides (pure values: delivery, commands, expectations,
+inventory, uploads, fence, endings); all else only carries out:
+
+    options.py identity.py __main__.py   how it starts: flags and settings, the data folder, the program
+    link.py heartbeat.py output.py       the scheduler: dial and register, reports and commands, output
+    attempts.py launch.py environment.py what is done with attempts
+    keeping.py keeper/ spool/            the keeper processes, which own the jobs and go on without the agent
+    machine.py devices/                  the machine: facts, samples, GPUs
+    wire.py                              the only module that knows both the contract's messages and the values
+    program_log.py clocks.py until_first.py
+
+What never happens here: a decision about which job runs where, an import of another program, output deleted that the
+scheduler has not synced, an end reported before every process of the attempt is dead.
+"""

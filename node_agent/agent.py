@@ -1,0 +1,214 @@
+"""The node agent: reports this node to the scheduler and carries out what it decides. The file to read first.
+
+    scheduler ── Link ── Heartbeats ── Attempts ── Keeping ── keeper processes ── jobs
+                  └───── OutputSender ◀── spool ◀───────────────┘
+
+It decides little: `core/` says what a command means and what must be repeated, the keepers own all processes and go on
+without it. Killed at any moment and started again, it adopts what runs and nothing is lost or done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc.aio
+from gpufleet.v1 import node_agent_pb2, node_pb2
+
+from gpufleet.addresses import Address
+from gpufleet.channel import Target
+from gpufleet.status import from_rpc_error
+
+from . import wire
+from .attempts import Attempts, Basis
+from .clocks import boottime_us
+from .core.commands import (
+    ReadProgramLog,
+    RefreshSamples,
+    SetLogLevel,
+    Unknown,
+    refusal_of,
+)
+from .core.inventory import Inventory
+from .heartbeat import Heartbeats, StaleTerm
+from .identity import DataFolder, Identity
+from .keeper.client import Keepers
+from .keeping import Keeping
+from .launch import READING_SECONDS_MAX, Launcher
+from .link import PROTOCOL_VERSION, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Link
+from .machine import Machine, boot_id
+from .output import OutputSender
+from .program_log import ProgramLog
+from .until_first import until_first
+
+if TYPE_CHECKING:
+    from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
+
+_log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 2.0
+"""Between signs of life, for a scheduler that does not say."""
+
+BUSY_SAMPLING_SECONDS = 1.0
+"""While an attempt runs its devices are read this often, or more often where the settings say so."""
+
+COMMAND_VALID_FOR_US = 30_000_000
+"""What a scheduler that does not say counts as too old."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What one agent is for: which node, reached how, with which devices, offered as what."""
+
+    name: str
+    addresses: Sequence[Address]
+    target_of: Callable[[Address], Target]
+    info: node_pb2.NodeInfo
+    machine: Machine
+    log_file: Path
+    set_log_level: Callable[[str], None]
+    idle_sampling_seconds: float
+    spool_bytes: int
+
+
+class NodeAgent:
+    """One agent from its start to its end. Keepers and jobs go on when it ends."""
+
+    def __init__(self, node: Node, folder: DataFolder, identity: Identity, keepers: Keepers) -> None:
+        self._node = node
+        self._folder = folder
+        self._identity = identity
+        self._boot_id = boot_id()
+        self._command_valid_for_us = COMMAND_VALID_FOR_US
+        inventory = Inventory()
+        self._keeping = Keeping(keepers, inventory, node.spool_bytes)
+        self._output = OutputSender(node.name, identity.incarnation, self._keeping)
+        self._launcher = Launcher(node.machine, lambda: self.attempts.live(), node.spool_bytes)
+        self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
+        self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
+        self.attempts = Attempts(inventory, self._keeping, self._launcher, self._output, self._heartbeats.report)
+        self._keeping.tell(self.attempts.see)
+        self._keepers = keepers
+        self._is_busy = False
+
+    async def run(self) -> None:
+        """Be the agent until cancelled; raises what makes going on impossible."""
+        self.attempts.adopt(await self._keepers.inventory())
+        link = Link(
+            self._node.addresses,
+            target_of=self._node.target_of,
+            registration=self._registration,
+            hold=self._hold,
+        )
+        try:
+            await until_first(link.run(), self._keeping.run(), self._keeping.tell_keepers())
+        finally:
+            await self._heartbeats.close()
+            await self._keeping.close()
+
+    # --- duties of the heartbeat streams
+
+    def inventory(self, now_us: int) -> node_agent_pb2.Inventory:
+        """Everything that the node knows."""
+        return wire.inventory_to_proto(self.attempts.inventory, self._boot_id, self._node.info, now_us)
+
+    def beat(self) -> node_agent_pb2.Beat:
+        """A sign of life with the newest samples."""
+        live = tuple(self.attempts.live())
+        self._set_busy(bool(live))
+        return self._node.machine.beat(live)
+
+    def acknowledged(self, sent_us: int) -> None:
+        """The scheduler stored a message sent at this time: every fence counts from there."""
+        if sent_us > self.attempts.fence_base_us:
+            self.attempts.fence_base_us = sent_us
+            self._keeping.set_fence(sent_us)
+
+    def term_rises(self, term: int) -> None:
+        """Store the term: nothing of a lower one may be carried out, after a restart neither."""
+        self._identity = replace(self._identity, highest_term=term)
+        self._folder.store(self._identity)
+
+    async def carry_out(self, message: node_agent_pb2.HeartbeatResponse, heartbeat_sent_us: int | None) -> None:
+        """Carry one command out."""
+        command = wire.command_from_proto(message)
+        if command is None:
+            return
+        refusal = refusal_of(
+            command,
+            heartbeat_sent_us=heartbeat_sent_us,
+            now_us=boottime_us(),
+            valid_for_us=self._command_valid_for_us,
+        )
+        match command:
+            case RefreshSamples():
+                await self._refresh()
+            case ReadProgramLog():
+                self._program_log.carry_out(command)
+            case SetLogLevel():
+                self._node.set_log_level(command.level)
+            case Unknown():
+                _log.warning("the scheduler asks for %s, which this version does not do", command.name)
+            case _:
+                await self.attempts.carry_out(command, Basis(sent_us=heartbeat_sent_us or 0, refusal=refusal))
+
+    # --- one connection
+
+    def _registration(self) -> node_agent_pb2.RegisterRequest:
+        return node_agent_pb2.RegisterRequest(
+            node=self._node.name,
+            agent_id=self._identity.agent_id,
+            incarnation=self._identity.incarnation,
+            boot_id=self._boot_id,
+            info=self._node.info,
+            protocol_version=PROTOCOL_VERSION,
+        )
+
+    async def _hold(self, stub: NodeAgentAsyncStub, answer: node_agent_pb2.RegisterResponse) -> None:
+        if answer.term < self._heartbeats.highest_term:
+            raise StaleTerm(answer.term, self._heartbeats.highest_term)
+        if answer.HasField("command_valid_for"):
+            self._command_valid_for_us = answer.command_valid_for.ToMicroseconds()
+        interval_s = answer.heartbeat_interval.ToMicroseconds() / 1e6 or BEAT_SECONDS
+        try:
+            await until_first(self._heartbeats.hold(stub, interval_s), self._hold_output(stub))
+        finally:
+            await self._program_log.close()
+
+    async def _hold_output(self, stub: NodeAgentAsyncStub) -> None:
+        """Output has streams of its own: a full disk there must not cost the node its heartbeat."""
+        pause_s = RETRY_SECONDS_MIN
+        while True:
+            since = time.monotonic()
+            try:
+                await self._output.hold(stub)
+            except grpc.aio.AioRpcError as problem:
+                _log.log(
+                    logging.WARNING if pause_s == RETRY_SECONDS_MIN else logging.DEBUG,
+                    "output is not taken for now: %s",
+                    from_rpc_error(problem).message,
+                )
+            except ConnectionError as problem:
+                _log.debug("the output stream ended: %s", problem)
+            if time.monotonic() - since > RETRY_SECONDS_MAX:
+                pause_s = RETRY_SECONDS_MIN
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_SECONDS_MAX)
+
+    # --- samples
+
+    async def _refresh(self) -> None:
+        source = self._node.machine.source
+        await asyncio.to_thread(source.fresh, max_age_seconds=0.0, timeout_seconds=READING_SECONDS_MAX)
+        self._heartbeats.beat()
+
+    def _set_busy(self, is_busy: bool) -> None:
+        if is_busy != self._is_busy:
+            self._is_busy = is_busy
+            idle_s = self._node.idle_sampling_seconds
+            self._node.machine.source.set_interval(min(idle_s, BUSY_SAMPLING_SECONDS) if is_busy else idle_s)

@@ -1,0 +1,151 @@
+"""What the scheduler can ask of a node, as values, and which of it is carried out.
+
+A command rests on what the scheduler knew when it sent it. What starts something on old knowledge could
+run a job twice, so it is refused; what ends something is right at any age, because nothing ended ever
+comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .adoption import Verdict
+from .attempt import Limits
+from .expectations import Expectations
+from .fence import CommandRefusal, refusal_of_command
+from .outcome import AttemptKey, StopCause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchAttempt:
+    """Run one rank. `env` is the submitter's; `memory_bytes` 0: no limit; `trace_context` may be empty."""
+
+    key: AttemptKey
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    limits: Limits
+    expectations: Expectations
+    cpus: int = 1
+    memory_bytes: int = 0
+    user: str = ""
+    trace_context: str = ""
+    node_count: int = 1
+    is_gang: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareAttempt:
+    """Check everything for a rank of a gang and hold it ready."""
+
+    launch: LaunchAttempt
+
+    @property
+    def key(self) -> AttemptKey:
+        return self.launch.key
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """Let a prepared rank run; rank 0 listens there for the others."""
+
+    key: AttemptKey
+    master_address: str
+    master_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAttempt:
+    """Take back a PrepareAttempt."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class StopAttempt:
+    """End a rank by the grace rule; None takes the launch's own grace."""
+
+    key: AttemptKey
+    cause: StopCause
+    grace_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SignalAttempt:
+    """Send a signal to every process of a rank."""
+
+    key: AttemptKey
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeAttempt:
+    """Keep, kill or forget a rank."""
+
+    key: AttemptKey
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshSamples:
+    """Send a beat with fresh readings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadProgramLog:
+    """Send lines of the agent's own log under the id `request`."""
+
+    request: int
+    tail_lines: int
+    follow: bool
+    cancel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetLogLevel:
+    """Log from this level on."""
+
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A command that this version does not know, or that is not built yet."""
+
+    name: str
+
+
+AttemptCommand = (
+    LaunchAttempt | PrepareAttempt | StartAttempt | AbortAttempt | StopAttempt | SignalAttempt | JudgeAttempt
+)
+Command = AttemptCommand | RefreshSamples | ReadProgramLog | SetLogLevel | Unknown
+
+_NEEDS_RECENT_KNOWLEDGE = (LaunchAttempt, PrepareAttempt, StartAttempt, SignalAttempt)
+
+
+def refusal_of(
+    command: Command, *, heartbeat_sent_us: int | None, now_us: int, valid_for_us: int
+) -> CommandRefusal | None:
+    """Why a command of the present term is not carried out, None when it is.
+
+    `heartbeat_sent_us` is when this agent sent the message that the command names as the newest one
+    known, None when the agent does not remember such a one.
+    """
+    if not isinstance(command, _NEEDS_RECENT_KNOWLEDGE):
+        return None
+    return refusal_of_command(
+        term=0, highest_term=0, heartbeat_sent_us=heartbeat_sent_us, now_us=now_us, valid_for_us=valid_for_us
+    )
+
+
+class NotLaunched(StrEnum):
+    """Why the agent itself did not start a rank, beside what its devices say; the names are stable."""
+
+    COMMAND_TOO_OLD = "COMMAND_TOO_OLD"
+    NOT_PREPARED = "NOT_PREPARED"
+    ABORTED = "ABORTED"
+    STOPPED_BEFORE_START = "STOPPED_BEFORE_START"
+    KEEPER_UNAVAILABLE = "KEEPER_UNAVAILABLE"
+    INVALID_LAUNCH = "INVALID_LAUNCH"

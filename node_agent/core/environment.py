@@ -1,0 +1,82 @@
+"""The environment of a rank: what the submitter gave, what the account adds, what the placement fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where commands are looked up when the submitter sent no PATH."""
+
+LANG_DEFAULT = "C.UTF-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The account that runs the job."""
+
+    name: str
+    home: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """One rank and its surroundings, as its environment tells them.
+
+    `visibility` is what shows the rank its own devices and hides all others. `master_address` and
+    `master_port` are where rank 0 listens for the others of its gang; a single rank has them on its own
+    machine.
+    """
+
+    job_id: int
+    attempt: int
+    rank: int
+    node_count: int
+    visibility: Mapping[str, str]
+    device_count: int
+    virtual_uuids: tuple[str, ...]
+    master_address: str
+    master_port: int
+    traceparent: str
+
+
+def environment_of(submitted: Mapping[str, str], account: Account, place: RankPlace) -> dict[str, str]:
+    """The whole environment of a rank's process; nothing of the agent's own environment is in it.
+
+    Defaults give way to what was submitted with --env. What the placement fixes does not: a job that
+    overwrote its devices would work on those of others. Environment rule: PATH, LANG, TERM from the
+    submitter, HOME and USER of the account.
+    """
+    return {**_defaults(account), **submitted, **_fixed(place)}
+
+
+def _defaults(account: Account) -> dict[str, str]:
+    return {
+        "PATH": PATH_DEFAULT,
+        "LANG": LANG_DEFAULT,
+        "HOME": account.home,
+        "USER": account.name,
+        "LOGNAME": account.name,
+        # A training loop's last lines must not sit in a buffer when the process is killed.
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _fixed(place: RankPlace) -> dict[str, str]:
+    fixed = {
+        "GPUFLEET_JOB_ID": str(place.job_id),
+        "GPUFLEET_ATTEMPT": str(place.attempt),
+        "GPUFLEET_NODE_RANK": str(place.rank),
+        "GPUFLEET_NNODES": str(place.node_count),
+        "GPUFLEET_GPUS_PER_NODE": str(place.device_count),
+        "NODE_RANK": str(place.rank),
+        "NNODES": str(place.node_count),
+        "MASTER_ADDR": place.master_address,
+        "MASTER_PORT": str(place.master_port),
+        **place.visibility,
+    }
+    if place.virtual_uuids:
+        fixed["GPUFLEET_VIRTUAL_GPUS"] = ",".join(place.virtual_uuids)
+    if place.traceparent:
+        fixed["TRACEPARENT"] = place.traceparent
+    return fixed

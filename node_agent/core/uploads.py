@@ -1,0 +1,153 @@
+"""Which bytes of which stream go up next, over all attempts of a node: fair, in order, twice only after a break.
+
+Each connection begins by asking the scheduler what it has; until it answers, nothing of that stream is sent. What is
+sent and not synced is bounded by a window per stream, and nothing is deleted here that is not synced.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .offsets import Piece, Upload, connection_lost, next_piece, piece_sent, piece_synced
+from .outcome import AttemptKey, AttemptView, LossReason, Stream
+
+UPLOAD_WINDOW_BYTES = 8 * 1024 * 1024
+"""The most of one stream that is sent and not yet synced."""
+
+QUESTIONS_MAX = 1_000
+"""Streams that one message asks for."""
+
+StreamKey = tuple[AttemptKey, Stream]
+
+
+@dataclass(slots=True)
+class StreamUpload:
+    """One stream of one attempt. `end` is where the spool ends now; `is_final` says that it will not grow."""
+
+    key: StreamKey
+    directory: str
+    upload: Upload = field(default_factory=Upload)
+    end: int = 0
+    is_final: bool = False
+    is_asked: bool = False
+    is_answered: bool = False
+    end_was_sent: bool = False
+    end_is_stored: bool = False
+    is_unwanted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToSend:
+    """Send this piece; `is_end` says that the stream ends behind it. An empty piece only says that."""
+
+    stream: StreamUpload
+    piece: Piece
+    is_end: bool
+
+
+@dataclass(slots=True)
+class Uploads:
+    """Every stream that is not known to be stored whole, and the order in which they take turns."""
+
+    _streams: dict[StreamKey, StreamUpload] = field(default_factory=dict)
+    _turns: deque[StreamKey] = field(default_factory=deque)
+    _waiting: set[StreamKey] = field(default_factory=set)
+
+    def see(self, view: AttemptView, *, is_new: bool) -> tuple[StreamUpload, ...]:
+        """Take in how far an attempt's output goes; `is_new` when no byte of it can have been sent before.
+
+        Answers those of its streams that nobody wants.
+        """
+        if view.end is not None and view.end.loss is LossReason.NODE_REBOOTED:
+            return ()  # what a crash of the machine left in the files may never have been written
+        unwanted: list[StreamUpload] = []
+        ends = view.end.output_ends if view.end is not None else view.output_ends
+        for stream in Stream:
+            key = (view.key, stream)
+            state = self._streams.get(key)
+            if state is None:
+                start = view.output_starts.of(stream)
+                state = StreamUpload(key, view.directory, Upload(synced=start, sent=start))
+                state.is_answered = is_new
+                self._streams[key] = state
+            state.end = max(state.end, ends.of(stream))
+            state.is_final = view.end is not None
+            if state.is_unwanted:
+                unwanted.append(state)
+            self._give_turn(state)
+        return tuple(unwanted)
+
+    def connected(self) -> None:
+        """Begin a connection: what was under way may not have arrived, and every offset is asked for anew."""
+        self._turns.clear()
+        self._waiting.clear()
+        for state in self._streams.values():
+            state.upload = connection_lost(state.upload)
+            state.is_answered = state.is_asked = state.end_was_sent = False
+
+    def questions(self) -> tuple[StreamKey, ...]:
+        """The streams whose synced offset is to be asked for now, each once per connection."""
+        found = [state for state in self._streams.values() if not state.is_answered and not state.is_asked]
+        for state in found[:QUESTIONS_MAX]:
+            state.is_asked = True
+        return tuple(state.key for state in found[:QUESTIONS_MAX])
+
+    def synced(self, key: StreamKey, offset: int, *, is_end: bool, is_unwanted: bool) -> StreamUpload | None:
+        """The scheduler has stored everything below the offset. Answers the stream, None when it is gone."""
+        state = self._streams.get(key)
+        if state is None:
+            return None
+        state.upload = piece_synced(state.upload, offset)
+        state.is_answered = True
+        state.is_unwanted = state.is_unwanted or is_unwanted
+        state.end_is_stored = state.end_is_stored or is_end
+        self._give_turn(state)
+        return state
+
+    def next(self) -> ToSend | None:
+        """What to send now, None when nothing may be sent. The caller says `sent` before it asks again."""
+        while self._turns:
+            key = self._turns.popleft()
+            self._waiting.discard(key)
+            state = self._streams.get(key)
+            if state is not None and (found := _next_of(state)) is not None:
+                return found
+        return None
+
+    def sent(self, what: ToSend, length_bytes: int) -> None:
+        """So many bytes of the piece were sent; a shorter piece goes on in the stream's next turn."""
+        state = what.stream
+        state.upload = piece_sent(state.upload, Piece(what.piece.start, what.piece.start + length_bytes))
+        state.end_was_sent = what.is_end and state.upload.sent == what.piece.end
+        self._give_turn(state)
+
+    def skip_to(self, stream: StreamUpload, offset: int) -> None:
+        """The bytes before this offset are lost; go on behind the hole."""
+        stream.upload = Upload(synced=max(stream.upload.synced, offset), sent=max(stream.upload.sent, offset))
+        self._give_turn(stream)
+
+    def forget(self, key: AttemptKey) -> None:
+        """Nothing of this attempt is to be sent any more."""
+        for stream in Stream:
+            self._streams.pop((key, stream), None)
+
+    def __iter__(self) -> Iterator[StreamUpload]:
+        return iter(tuple(self._streams.values()))
+
+    def _give_turn(self, state: StreamUpload) -> None:
+        if state.key not in self._waiting and _next_of(state) is not None:
+            self._waiting.add(state.key)
+            self._turns.append(state.key)
+
+
+def _next_of(state: StreamUpload) -> ToSend | None:
+    if not state.is_answered or state.is_unwanted or state.end_is_stored:
+        return None
+    piece = next_piece(state.upload, state.end, window_bytes=UPLOAD_WINDOW_BYTES)
+    if piece is not None:
+        return ToSend(state, piece, is_end=state.is_final and piece.end >= state.end)
+    if state.is_final and not state.end_was_sent and state.upload.sent >= state.end:
+        return ToSend(state, Piece(state.end, state.end), is_end=True)
+    return None

@@ -1,0 +1,191 @@
+"""The heartbeat streams of one agent, one after another: reports and beats up, commands and acknowledgements down.
+
+What is kept until it is stored, what is old and what is a repetition is decided in `core/delivery.py`; here it is
+only sent and received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpufleet.v1 import node_agent_pb2
+
+from .clocks import boottime_us
+from .core.delivery import Inbox, Judgement, Outbox
+from .until_first import until_first
+
+if TYPE_CHECKING:
+    from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
+
+_log = logging.getLogger(__name__)
+
+UNSENT_MAX = 256
+"""Messages that wait for a stream that does not take them; beyond it, what is not kept anyway is left out."""
+
+Body = dict[str, Any]
+Report = Callable[[int], Body]
+"""Makes the body of a report; given the time, because ages in it count from when it is sent."""
+
+
+class Duties(Protocol):
+    """What the streams need of the agent."""
+
+    def inventory(self, now_us: int) -> node_agent_pb2.Inventory:
+        """Everything that the node knows; the first message of each stream."""
+        ...
+
+    def beat(self) -> node_agent_pb2.Beat:
+        """A sign of life."""
+        ...
+
+    def acknowledged(self, sent_us: int) -> None:
+        """The scheduler stored a message that was sent at this time."""
+        ...
+
+    def term_rises(self, term: int) -> None:
+        """Store the term before anything of it is carried out."""
+        ...
+
+    async def carry_out(self, message: node_agent_pb2.HeartbeatResponse, heartbeat_sent_us: int | None) -> None:
+        """Carry a command out. `heartbeat_sent_us`: when what it rests on was sent, None when nobody knows."""
+        ...
+
+
+class Heartbeats:
+    """Messages of one incarnation of one node."""
+
+    def __init__(self, node: str, incarnation: int, highest_term: int, duties: Duties) -> None:
+        self._node = node
+        self._incarnation = incarnation
+        self._duties = duties
+        self._outbox: Outbox[Report] = Outbox()
+        self._inbox = Inbox(highest_term)
+        self._unsent: asyncio.Queue[node_agent_pb2.HeartbeatRequest] | None = None
+        self._beat_sent: tuple[int, int] = (0, 0)
+        self._round_trip_us: int | None = None
+        self._working: set[asyncio.Task[None]] = set()
+
+    @property
+    def highest_term(self) -> int:
+        """The highest term ever seen."""
+        return self._inbox.highest_term
+
+    def report(self, report: Report) -> None:
+        """Send a report, and again on each new stream until the scheduler has stored it."""
+        now_us = boottime_us()
+        sequence = self._outbox.keep(report, now_us)
+        self._put(sequence, report(now_us))
+
+    def say(self, **body: Any) -> bool:
+        """Send what needs no keeping; False when there is no stream to take it."""
+        if self._unsent is None or self._unsent.qsize() >= UNSENT_MAX:
+            return False
+        self._put(self._outbox.number(boottime_us()), body)
+        return True
+
+    def beat(self) -> None:
+        """Send a sign of life now."""
+        if self._unsent is None or self._unsent.qsize() >= UNSENT_MAX:
+            return
+        now_us = boottime_us()
+        beat = self._duties.beat()
+        if self._round_trip_us is not None:
+            beat.round_trip.FromMicroseconds(self._round_trip_us)
+        sequence = self._outbox.number(now_us)
+        self._beat_sent = (sequence, now_us)
+        self._put(sequence, {"beat": beat})
+
+    async def hold(self, stub: NodeAgentAsyncStub, interval_s: float) -> None:
+        """Keep one stream until it ends; raises what ended it."""
+        self._inbox.stream_opened()
+        self._unsent = asyncio.Queue()
+        now_us = boottime_us()
+        self._put(self._outbox.number(now_us), {"inventory": self._duties.inventory(now_us)})
+        for sequence, report in self._outbox.repetitions():
+            self._put(sequence, report(now_us))
+        call = stub.Heartbeat()
+        try:
+            await until_first(self._write(call, self._unsent), self._beat_always(interval_s), self._read(call))
+        finally:
+            self._unsent = None
+            call.cancel()
+
+    async def close(self) -> None:
+        """Leave commands undone that are not yet carried out: each is safe to be sent again."""
+        for work in self._working:
+            work.cancel()
+        await asyncio.gather(*self._working, return_exceptions=True)
+
+    def _put(self, sequence: int, body: Body) -> None:
+        if self._unsent is None:
+            return
+        self._unsent.put_nowait(
+            node_agent_pb2.HeartbeatRequest(
+                node=self._node,
+                incarnation=self._incarnation,
+                sequence=sequence,
+                acked_sequence=self._inbox.acked_sequence,
+                **body,
+            )
+        )
+
+    async def _write(self, call: Any, unsent: asyncio.Queue[node_agent_pb2.HeartbeatRequest]) -> None:
+        while True:
+            await call.write(await unsent.get())
+
+    async def _beat_always(self, interval_s: float) -> None:
+        while True:
+            self.beat()
+            await asyncio.sleep(interval_s)
+
+    async def _read(self, call: Any) -> None:
+        async for message in call:
+            self._take(message)
+        raise ConnectionResetError("the scheduler closed the heartbeat stream")
+
+    def _take(self, message: node_agent_pb2.HeartbeatResponse) -> None:
+        before = self._inbox.highest_term
+        judgement = self._inbox.judge(message.term, message.sequence)
+        if judgement is Judgement.STALE_TERM:
+            raise StaleTerm(message.term, before)
+        if judgement is Judgement.DUPLICATE:
+            return
+        if message.term > before:
+            self._duties.term_rises(message.term)
+        self._acknowledge(message.acked_sequence)
+        if message.WhichOneof("command") is None:
+            self._inbox.carried_out(message.sequence)
+            return
+        heartbeat_sent_us = self._outbox.when(message.newest_heartbeat)
+        work = asyncio.create_task(self._carry_out(message, heartbeat_sent_us))
+        self._working.add(work)
+        work.add_done_callback(self._working.discard)
+
+    async def _carry_out(self, message: node_agent_pb2.HeartbeatResponse, sent_us: int | None) -> None:
+        try:
+            await self._duties.carry_out(message, sent_us)
+        except Exception:
+            # One command that fails must not end the stream for all others.
+            _log.exception("the command %s failed", message.WhichOneof("command"))
+        finally:
+            self._inbox.carried_out(message.sequence)
+
+    def _acknowledge(self, sequence: int) -> None:
+        sent_us = self._outbox.acknowledge(sequence)
+        if sent_us is None:
+            return
+        beat, beat_sent_us = self._beat_sent
+        if beat and sequence >= beat:
+            self._round_trip_us = boottime_us() - beat_sent_us
+            self._beat_sent = (0, 0)
+        self._duties.acknowledged(sent_us)
+
+
+class StaleTerm(Exception):
+    """A message of an older scheduler than one that this node has heard."""
+
+    def __init__(self, term: int, highest_term: int) -> None:
+        super().__init__(f"the scheduler is of term {term}, and this node has heard one of term {highest_term}")

@@ -1,0 +1,205 @@
+"""The agent's dealings with its keepers: nothing is taken as done before a keeper has said so.
+
+A keeper may hang up, be slow, or die at any moment. Every request is safe to repeat, so it is repeated until there is
+an answer, or until the attempt has ended by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import assert_never
+
+from .core.inventory import Inventory
+from .core.launch import Launch, Refusal, RefusalReason
+from .core.offsets import segment_bytes_for
+from .core.outcome import AttemptKey, AttemptPhase, AttemptView, Offsets, StopCause, Stream
+from .keeper.client import Keepers, Launched
+from .keeper.connection import KeeperGone, KeeperSilent
+from .keeper.events import AttemptEnded, AttemptStarted, KeeperDied, SpoolChanged, Superseded
+
+_log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.2
+"""The pause before a keeper that did not answer is asked again."""
+
+See = Callable[[AttemptView], None]
+
+
+class Keeping:
+    """All requests to the keepers, and all that they say. `see` is told every new view of an attempt."""
+
+    def __init__(self, keepers: Keepers, inventory: Inventory, spool_bytes: int) -> None:
+        self._keepers = keepers
+        self._inventory = inventory
+        self._see: See = lambda view: None
+        self._told_step_bytes = segment_bytes_for(spool_bytes)
+        self._told: dict[AttemptKey, Offsets] = {}
+        self._synced: dict[AttemptKey, Offsets] = {}
+        self._fence_us: int | None = None
+        self._wake = asyncio.Event()
+        self._early: dict[AttemptKey, list[AttemptEnded | SpoolChanged]] = {}
+        self._followers: dict[AttemptKey, asyncio.Task[None]] = {}
+
+    def tell(self, see: See) -> None:
+        """Say who is told of new views."""
+        self._see = see
+
+    async def launch(self, launch: Launch) -> Launched | Refusal:
+        """Start it, or answer what became of it when it was launched before."""
+        while True:
+            try:
+                return await self._keepers.launch(launch)
+            except (KeeperGone, KeeperSilent) as problem:
+                # Whether it was started is not known now; asking again either starts it or tells.
+                _log.warning("launching %s is tried again: %s", launch.key, problem)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def stop(self, key: AttemptKey, cause: StopCause, grace_us: int | None) -> None:
+        """End it by the grace rule; 0 kills at once."""
+        await self._insist(key, lambda: self._keepers.stop(key, cause, grace_us))
+
+    async def signal(self, key: AttemptKey, number: int) -> None:
+        """Send a signal to its group."""
+        await self._insist(key, lambda: self._keepers.signal(key, number))
+
+    async def forget(self, key: AttemptKey) -> None:
+        """Delete its spool and keep its tombstone."""
+        self.let_go(key)
+        while True:
+            try:
+                refusal = await self._keepers.forget(key)
+            except (KeeperGone, KeeperSilent) as problem:
+                _log.warning("forgetting %s is tried again: %s", key, problem)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if refusal is not None:
+                _log.warning("%s is not forgotten: %s", key, refusal.detail)
+            return
+
+    def set_fence(self, sent_us: int) -> None:
+        """Every fence counts from here: when the newest message that the scheduler stored was sent."""
+        self._fence_us = sent_us
+        self._wake.set()
+
+    def synced(self, key: AttemptKey, stream: Stream, offset: int) -> None:
+        """Everything of the stream below the offset is stored. The keeper is told once a piece can be deleted."""
+        before = self._synced.get(key, Offsets())
+        now = replace(before, **{stream.value: max(offset, before.of(stream))})
+        self._synced[key] = now
+        told = self._told.get(key, Offsets())
+        if any(now.of(each) - told.of(each) >= self._told_step_bytes for each in Stream):
+            self._wake.set()
+
+    def follow(self, view: AttemptView) -> None:
+        """Learn of its output as it comes, and of what came before the launch was answered."""
+        if view.phase.is_live and view.key not in self._followers:
+            follower = asyncio.create_task(self._follow(view.key, view.output_ends))
+            self._followers[view.key] = follower
+            follower.add_done_callback(lambda done: self._followers.pop(view.key, None))
+        for event in self._early.pop(view.key, ()):
+            self._take(event)
+
+    def let_go(self, key: AttemptKey) -> None:
+        """Nothing of it is of interest any more."""
+        self._synced.pop(key, None)
+        self._told.pop(key, None)
+        self._early.pop(key, None)
+
+    async def run(self) -> None:
+        """Take in what the keepers say until another agent takes them over."""
+        while True:
+            event = await self._keepers.next_event()
+            if isinstance(event, Superseded):
+                raise SupersededError("another agent took over the keepers of this data folder")
+            self._take(event)
+
+    async def tell_keepers(self) -> None:
+        """Pass on fences and synced offsets, the newest of each."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._tell_fence()
+                await self._tell_synced()
+            except (KeeperGone, KeeperSilent) as problem:
+                _log.warning("a keeper is told later: %s", problem)
+                await asyncio.sleep(RETRY_SECONDS)
+                self._wake.set()
+
+    async def close(self) -> None:
+        """Ask nothing more."""
+        followers = tuple(self._followers.values())
+        for follower in followers:
+            follower.cancel()
+        await asyncio.gather(*followers, return_exceptions=True)
+
+    async def _tell_fence(self) -> None:
+        fence_us, self._fence_us = self._fence_us, None
+        if fence_us is not None:
+            await self._keepers.set_fence(fence_us)
+
+    async def _tell_synced(self) -> None:
+        for key, synced in tuple(self._synced.items()):
+            if synced != self._told.get(key):
+                await self._keepers.output_synced(key, synced)
+                self._told[key] = synced
+
+    async def _follow(self, key: AttemptKey, have: Offsets) -> None:
+        while isinstance(view := self._inventory[key], AttemptView) and view.phase.is_live:
+            try:
+                grown = await self._keepers.wait_for_output(key, have)
+            except KeeperGone:
+                grown = None
+            if grown is None or isinstance(grown, Refusal):
+                # The keeper only hung up, or is dead: then its end is on the way.
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            have = grown.ends
+            view = self._inventory[key]
+            if isinstance(view, AttemptView) and view.end is None:
+                self._see(replace(view, output_ends=have))
+            if grown.is_final:
+                return
+
+    async def _insist(self, key: AttemptKey, ask: Callable[[], Awaitable[Refusal | None]]) -> None:
+        while isinstance(view := self._inventory[key], AttemptView) and view.phase.is_live:
+            try:
+                refusal = await ask()
+                if refusal is None or refusal.reason is not RefusalReason.UNKNOWN_ATTEMPT:
+                    return
+            except (KeeperGone, KeeperSilent) as problem:
+                _log.warning("a keeper is asked again about %s: %s", key, problem)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _take(self, event: AttemptStarted | AttemptEnded | SpoolChanged | KeeperDied) -> None:
+        match event:
+            case KeeperDied():
+                _log.error("keeper %s died; %d of its attempts are over", event.keeper_id, len(event.attempts))
+                for view in event.attempts:
+                    self._see(view)
+            case AttemptStarted():
+                pass  # the answer to the launch said so
+            case AttemptEnded() | SpoolChanged():
+                self._take_change(event)
+            case _:
+                assert_never(event)
+
+    def _take_change(self, event: AttemptEnded | SpoolChanged) -> None:
+        view = self._inventory[event.key]
+        if view is None:
+            return
+        if not isinstance(view, AttemptView):
+            # It overtook the answer to its own launch.
+            self._early.setdefault(event.key, []).append(event)
+        elif isinstance(event, SpoolChanged):
+            self._see(replace(view, full=event.full))
+        else:
+            ends = event.end.output_ends
+            self._see(replace(view, phase=AttemptPhase.ENDED, end=event.end, output_ends=ends, full=None))
+
+
+class SupersededError(Exception):
+    """This agent has no keepers any more."""

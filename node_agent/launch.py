@@ -1,0 +1,110 @@
+"""Turns a launch command into a running process: checks what it expects, makes its environment, asks the keeper.
+
+Between the command and the keeper's spawn nothing waits when fresh readings of the devices are at hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from .core.commands import LaunchAttempt
+from .core.environment import RankPlace, environment_of
+from .core.expectations import Expectations, Misfit, Unfit, are_recent, misfit
+from .core.launch import Launch
+from .core.outcome import AttemptView
+from .devices import DeviceSample
+from .environment import LOOPBACK, free_port, own_account, shown_devices
+from .machine import Machine, reading_of
+
+_log = logging.getLogger(__name__)
+
+READING_SECONDS_MAX = 2.0
+"""A device that does not answer in this time does not get the job."""
+
+READINGS_MAX = 4
+READING_PAUSE_SECONDS = 0.25
+"""A device that looks busy is read again: a driver gives memory back a moment after its process has died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfitness:
+    """Why devices do not hold a launch, with the samples that say so."""
+
+    misfit: Misfit
+    samples: tuple[DeviceSample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """Where rank 0 of a gang listens for the others."""
+
+    address: str
+    port: int
+
+
+class Launcher:
+    """Checks and completes launches. `live` answers the attempts whose processes are ours."""
+
+    def __init__(self, machine: Machine, live: Callable[[], Iterable[AttemptView]], spool_bytes: int) -> None:
+        self._machine = machine
+        self._live = live
+        self._account = own_account()
+        self.spool_bytes = spool_bytes
+
+    async def unfitness(self, expectations: Expectations) -> Unfitness | None:
+        """Why these devices are not as expected, None when they are; reads them only where it must."""
+        uuids = expectations.device_uuids
+        if all(self._is_virtual(uuid) for uuid in uuids):
+            return None
+        samples = self._machine.readings(self._live(), uuids)
+        readings = [reading_of(sample) for sample in samples]
+        if are_recent(expectations, readings) and misfit(expectations, readings) is None:
+            return None
+        # Nobody is refused on an old reading: it may show the processes of the attempt before.
+        found = None
+        for _ in range(READINGS_MAX):
+            samples = await asyncio.to_thread(
+                self._machine.fresh_readings, tuple(self._live()), uuids, timeout_seconds=READING_SECONDS_MAX
+            )
+            found = misfit(expectations, [reading_of(sample) for sample in samples])
+            if found is None:
+                return None
+            if found.reason is Unfit.DEVICE_UNHEALTHY:
+                break
+            await asyncio.sleep(READING_PAUSE_SECONDS)
+        return Unfitness(found, samples) if found is not None else None
+
+    def complete(self, command: LaunchAttempt, master: Master | None, heartbeat_sent_us: int) -> Launch:
+        """The launch as the keeper takes it: argv, whole environment, limits."""
+        devices = self._machine.devices
+        held = [devices[uuid] for uuid in command.expectations.device_uuids if uuid in devices]
+        visibility, virtual_uuids = shown_devices(held)
+        where = master or Master(LOOPBACK, free_port())
+        place = RankPlace(
+            job_id=command.key.job_id,
+            attempt=command.key.attempt,
+            rank=command.key.rank,
+            node_count=command.node_count,
+            visibility=visibility,
+            device_count=len(held),
+            virtual_uuids=virtual_uuids,
+            master_address=where.address,
+            master_port=where.port,
+            traceparent=command.trace_context,
+        )
+        return Launch(
+            key=command.key,
+            argv=command.argv,
+            env=environment_of(command.env, self._account, place),
+            cwd=command.cwd,
+            heartbeat_sent_us=heartbeat_sent_us,
+            limits=command.limits,
+            spool_bytes=self.spool_bytes,
+        )
+
+    def _is_virtual(self, uuid: str) -> bool:
+        device = self._machine.devices.get(uuid)
+        return device is not None and device.is_virtual

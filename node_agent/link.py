@@ -1,0 +1,124 @@
+"""Keeps the agent connected: dials, registers, holds the streams, and dials again with growing pauses.
+
+Several addresses are tried in turn, so that a scheduler may come back elsewhere. What is wrong is logged when it
+changes and not with every try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc
+
+from gpufleet.addresses import Address
+from gpufleet.channel import Target, connect_async
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.status import from_rpc_error
+
+from .heartbeat import StaleTerm
+
+if TYPE_CHECKING:
+    from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
+
+_log = logging.getLogger(__name__)
+
+PROTOCOL_VERSION = 1
+"""The version of the contract that this agent speaks."""
+
+RETRY_SECONDS_MIN = 0.1
+RETRY_SECONDS_MAX = 5.0
+"""The pause between two rounds over the addresses doubles from the first to the second."""
+
+REGISTER_SECONDS_MAX = 10.0
+"""A scheduler that does not answer a registration in this time is taken for absent."""
+
+
+class Link:
+    """The way to the scheduler.
+
+    `target_of` is asked before each dial, so that a token file that was replaced is read again. `hold` keeps one
+    connection until it ends and raises what ended it.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        *,
+        target_of: Callable[[Address], Target],
+        registration: Callable[[], node_agent_pb2.RegisterRequest],
+        hold: Callable[[NodeAgentAsyncStub, node_agent_pb2.RegisterResponse], Awaitable[None]],
+    ) -> None:
+        assert addresses
+        self._addresses = tuple(addresses)
+        self._target_of = target_of
+        self._registration = registration
+        self._hold = hold
+        self._problems: dict[Address, str] = {}
+        self._held_s = 0.0
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        pause_s = RETRY_SECONDS_MIN
+        while True:
+            self._held_s = 0.0
+            for address in self._addresses:
+                await self._try(address)
+            if self._held_s > RETRY_SECONDS_MAX:
+                pause_s = RETRY_SECONDS_MIN
+            # A fleet whose scheduler restarts must not come back in one beat.
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, RETRY_SECONDS_MAX)
+
+    async def _try(self, address: Address) -> None:
+        try:
+            channel = connect_async(self._target_of(address))
+        except GpufleetError as error:
+            self._say(address, logging.ERROR, f"cannot connect to {address}: {error.message} {error.next_step}")
+            return
+        try:
+            await self._register_and_hold(address, node_agent_pb2_grpc.NodeAgentStub(channel))
+        except GpufleetError as error:
+            self._say_refused(address, error)
+        except (StaleTerm, ConnectionError) as problem:
+            self._say(address, logging.WARNING, f"disconnected from {address}: {problem}")
+        finally:
+            await channel.close()
+
+    async def _register_and_hold(self, address: Address, stub: NodeAgentAsyncStub) -> None:
+        try:
+            answer = await stub.Register(self._registration(), timeout=REGISTER_SECONDS_MAX)
+        except grpc.aio.AioRpcError as problem:
+            raise from_rpc_error(problem) from None
+        self._problems.clear()
+        _log.info("connected to %s, seen as %s", address, answer.seen_address or "unknown")
+        _log.info("registered with the scheduler, version %s, term %d", answer.scheduler_version, answer.term)
+        since = time.monotonic()
+        try:
+            await self._hold(stub, answer)
+        except grpc.aio.AioRpcError as problem:
+            raise ConnectionResetError(from_rpc_error(problem).message) from None
+        finally:
+            self._held_s = time.monotonic() - since
+
+    def _say_refused(self, address: Address, error: GpufleetError) -> None:
+        if error.reason in (Reason.SCHEDULER_UNREACHABLE, Reason.DEADLINE):
+            self._say(address, logging.WARNING, f"not connected to {address}: {error.message}")
+        else:
+            self._say(
+                address,
+                logging.ERROR,
+                f"connected to {address} and not registered: {error.reason.name}: {error.message} {error.next_step}",
+            )
+
+    def _say(self, address: Address, level: int, text: str) -> None:
+        """Log what is new about an address; a try that fails like the one before it is no news."""
+        if self._problems.get(address) != text:
+            self._problems[address] = text
+            _log.log(level, text)

@@ -1,0 +1,83 @@
+"""What the agent's command line says, and the settings that it makes with variables and agent.toml."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gpufleet.agent_settings import AgentSettings
+from gpufleet.config import Resolved, load_program
+from gpufleet.paths import program_config_file, state_dir
+from gpufleet.tokens import find_token
+
+AUTO = "auto"
+STOP_KEEPER = "stop-keeper"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags. What is not given comes from GPUCTL_AGENT_*, agent.toml, or a default."""
+    flags = argparse.ArgumentParser(
+        prog="gpuctl agent",
+        description="Give this machine's GPUs to a scheduler. Stopping it leaves running jobs alone.",
+    )
+    flags.add_argument("--scheduler", metavar="HOST:PORT[,…]", help="where the scheduler is; several are tried in turn")
+    flags.add_argument("--node-id", metavar="NAME", help="the node's name; default: the host name")
+    flags.add_argument("--data", metavar="DIR", help="where spool, logs and identity are kept, on a local disk")
+    flags.add_argument("--virtual-gpus", metavar="N|auto", help="virtual GPUs; auto: one where there is no real GPU")
+    flags.add_argument("--cpus", metavar="N", help="CPUs that jobs may use; default: all")
+    flags.add_argument("--advertise", metavar="HOST", help="host by which other nodes reach this one")
+    flags.add_argument("--label", metavar="K=V", action="append", dest="labels", help="label of the node; repeatable")
+    flags.add_argument("--token-file", metavar="FILE", help="file with the agent's token")
+    flags.add_argument("--ca-file", metavar="FILE", help="authority that signed the scheduler's certificate")
+    flags.add_argument("--insecure", action="store_const", const=True, help="no TLS beyond this machine")
+    flags.add_argument("--config", metavar="FILE", help="settings file; default: agent.toml")
+    flags.add_argument("--verbose", action="store_true", help="same as --log-level debug")
+    flags.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    flags.add_argument("--log-format", metavar="FORMAT", help="text or json")
+    commands = flags.add_subparsers(dest="command", metavar="[stop-keeper]")
+    stop = commands.add_parser(STOP_KEEPER, help="end the keeper of a data folder whose agent has stopped")
+    stop.add_argument("--data", metavar="DIR", dest="stop_data", help="the agent's data folder")
+    stop.add_argument("--kill", action="store_true", help="end running jobs by the grace rule first")
+    return flags
+
+
+def settings_reader(arguments: argparse.Namespace) -> Callable[[], Resolved[AgentSettings]]:
+    """Reads the settings, now and again at a reload."""
+    level = arguments.log_level or ("debug" if arguments.verbose else None)
+    flags: dict[str, object] = {
+        "scheduler": arguments.scheduler,
+        "node_id": arguments.node_id,
+        "data": arguments.data,
+        "virtual_gpus": None if arguments.virtual_gpus == AUTO else arguments.virtual_gpus,
+        "cpus": arguments.cpus,
+        "advertise": arguments.advertise,
+        "labels": arguments.labels,
+        "token_file": arguments.token_file,
+        "ca_file": arguments.ca_file,
+        "insecure": arguments.insecure,
+        "log.level": level,
+        "log.format": arguments.log_format,
+    }
+    file = Path(arguments.config) if arguments.config else program_config_file("agent")
+    return lambda: load_program(
+        AgentSettings,
+        "agent",
+        flags=flags,
+        environment=os.environ,
+        file=file,
+        file_is_named=arguments.config is not None,
+    )
+
+
+def token_of(settings: AgentSettings) -> str | None:
+    """The agent's token: --token-file, GPUCTL_TOKEN, or that of a scheduler of this account on this machine."""
+    local = state_dir("scheduler") / "agent.token"
+    found = find_token(settings.token_file, os.environ, local if local.exists() else None)
+    return found.token if found is not None else None
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line as it was given."""
+    return parser().parse_args(arguments)

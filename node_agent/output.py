@@ -1,0 +1,154 @@
+"""Carries spooled output to the scheduler: small pieces at once, large ones in full batches, nothing while all is sent.
+
+The keeper says how far each stream goes, `core/uploads.py` decides what is sent next, the spool is read at that moment,
+and what the scheduler has synced is told to the keeper, which alone deletes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpufleet.v1 import node_agent_pb2
+
+from . import wire
+from .core.outcome import AttemptKey, AttemptView, Stream
+from .core.uploads import StreamKey, StreamUpload, ToSend, Uploads
+from .spool import SpoolGap, SpoolReader
+from .spool.layout import segments_on_disk
+from .until_first import until_first
+
+if TYPE_CHECKING:
+    from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
+
+_log = logging.getLogger(__name__)
+
+BATCH_BYTES_MAX = 1024 * 1024
+"""The most output in one message; below it, a message carries whatever is there."""
+
+
+class SpoolKeeper(Protocol):
+    """What deletes spooled output."""
+
+    def synced(self, key: AttemptKey, stream: Stream, offset: int) -> None:
+        """Everything of the stream below the offset is stored and may be deleted."""
+        ...
+
+
+class OutputSender:
+    """The output of all attempts of this node, over all connections."""
+
+    def __init__(self, node: str, incarnation: int, keeper: SpoolKeeper) -> None:
+        self._node = node
+        self._incarnation = incarnation
+        self._keeper = keeper
+        self._uploads = Uploads()
+        self._readers: dict[AttemptKey, SpoolReader] = {}
+        self._wake = asyncio.Event()
+
+    def see(self, view: AttemptView, *, is_new: bool = False) -> None:
+        """Take in how far an attempt's output goes now; `is_new`: nothing of it was ever sent."""
+        for unwanted in self._uploads.see(view, is_new=is_new):
+            self._drop(unwanted)
+        self._wake.set()
+
+    def forget(self, key: AttemptKey) -> None:
+        """The scheduler has all of this attempt, or wants no more of it."""
+        self._uploads.forget(key)
+        self._readers.pop(key, None)
+
+    async def hold(self, stub: NodeAgentAsyncStub) -> None:
+        """Send over one stream until it ends; raises what ended it."""
+        self._uploads.connected()
+        call = stub.ReportOutput()
+        try:
+            await until_first(self._listen(call), self._send(call))
+        finally:
+            call.cancel()
+
+    async def _send(self, call: Any) -> None:
+        while True:
+            self._wake.clear()
+            while (message := self._next_message()) is not None:
+                await call.write(message)
+            await self._wake.wait()
+
+    async def _listen(self, call: Any) -> None:
+        async for answer in call:
+            for position in answer.synced:
+                self._take(position)
+            self._wake.set()
+        raise ConnectionResetError("the scheduler closed the output stream")
+
+    def _take(self, position: node_agent_pb2.OutputPosition) -> None:
+        stream = wire.STREAMS_BY_NUMBER.get(position.stream)
+        if stream is None:
+            return
+        key = wire.key_from_proto(position.key)
+        state = self._uploads.synced(
+            (key, stream), position.offset, is_end=position.is_end, is_unwanted=position.is_unwanted
+        )
+        if state is not None and state.is_unwanted:
+            self._drop(state)
+        elif state is not None:
+            self._keeper.synced(key, stream, state.upload.synced)
+
+    def _drop(self, state: StreamUpload) -> None:
+        """What nobody wants is as good as stored: it must not fill the spool and block the job."""
+        self._keeper.synced(*state.key, state.end)
+
+    def _next_message(self) -> node_agent_pb2.ReportOutputRequest | None:
+        asks = self._uploads.questions()
+        chunks: list[node_agent_pb2.OutputChunk] = []
+        size_bytes = 0
+        while size_bytes < BATCH_BYTES_MAX and (what := self._uploads.next()) is not None:
+            chunk = self._chunk(what)
+            if chunk is not None:
+                chunks.append(chunk)
+                size_bytes += len(chunk.data)
+        if not asks and not chunks:
+            return None
+        return node_agent_pb2.ReportOutputRequest(
+            node=self._node, incarnation=self._incarnation, chunks=chunks, asks=_positions(asks)
+        )
+
+    def _chunk(self, what: ToSend) -> node_agent_pb2.OutputChunk | None:
+        key, stream = what.stream.key
+        length = what.piece.end - what.piece.start
+        data = self._read(what.stream, what.piece.start, length) if length else b""
+        if length and not data:
+            return None
+        self._uploads.sent(what, len(data))
+        return node_agent_pb2.OutputChunk(
+            key=wire.key_to_proto(key),
+            stream=wire.STREAMS[stream],
+            offset=what.piece.start,
+            data=data,
+            is_end=what.is_end and len(data) == length,
+        )
+
+    def _read(self, state: StreamUpload, offset: int, length: int) -> bytes:
+        key, stream = state.key
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = self._readers[key] = SpoolReader(state.directory)
+        try:
+            return reader.read(stream, offset, length)
+        except SpoolGap as gap:
+            # The scheduler's store is older than what it had acknowledged: what was deleted here cannot come back.
+            _log.error("output of %s is lost and skipped: %s", key, gap)
+            segments = segments_on_disk(Path(state.directory), stream)
+            self._uploads.skip_to(state, segments[0].start if segments else state.end)
+        except OSError as problem:
+            _log.error("output of %s cannot be read and is left out: %s", key, problem)
+            self._uploads.forget(key)
+        return b""
+
+
+def _positions(keys: Iterable[StreamKey]) -> list[node_agent_pb2.OutputPosition]:
+    return [
+        node_agent_pb2.OutputPosition(key=wire.key_to_proto(key), stream=wire.STREAMS[stream]) for key, stream in keys
+    ]

@@ -1,0 +1,85 @@
+"""Sends the agent's own log to who asks: its newest lines, and with `follow` the ones that come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from gpufleet.v1 import node_agent_pb2
+
+from gpufleet.log_follow import FOLLOW_POLL_S, LogReader
+
+from .core.commands import ReadProgramLog
+
+RETRY_SECONDS = 0.1
+"""The pause before a piece is tried again that the heartbeat stream had no room for."""
+
+LINE_BYTES_MAX = 256 * 1024
+"""A longer line is sent in parts."""
+
+FOLLOWERS_MAX = 16
+"""Requests at a time; the oldest ends when there is one more."""
+
+Send = Callable[[node_agent_pb2.ProgramLogChunk], bool]
+
+
+class ProgramLog:
+    """Answers ReadProgramLog. `send` says False when there is no room now; the piece is then tried again."""
+
+    def __init__(self, file: Path, send: Send) -> None:
+        self._file = file
+        self._send = send
+        self._requests: dict[int, asyncio.Task[None]] = {}
+
+    def carry_out(self, command: ReadProgramLog) -> None:
+        """Begin to answer a request, or end one."""
+        self._end(command.request)
+        if command.cancel:
+            return
+        if len(self._requests) >= FOLLOWERS_MAX:
+            self._end(next(iter(self._requests)))
+        task = asyncio.get_running_loop().create_task(self._answer(command))
+        self._requests[command.request] = task
+        task.add_done_callback(lambda done: self._forget(command.request, done))
+
+    async def close(self) -> None:
+        """End every request; a scheduler asks anew on its next stream."""
+        tasks = tuple(self._requests.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, command: ReadProgramLog) -> None:
+        unfinished = b""
+        with LogReader(self._file, tail_lines=command.tail_lines) as reader:
+            while True:
+                data = reader.read()
+                if not data and not command.follow:
+                    await self._say(command.request, unfinished, is_last=True)
+                    return
+                lines, unfinished = whole_lines(unfinished + data)
+                if lines:
+                    await self._say(command.request, lines, is_last=False)
+                if not data:
+                    await asyncio.sleep(FOLLOW_POLL_S)
+
+    async def _say(self, request: int, data: bytes, *, is_last: bool) -> None:
+        chunk = node_agent_pb2.ProgramLogChunk(request=request, data=data, is_last=is_last)
+        while not self._send(chunk):  # noqa: ASYNC110 - room in a queue of another's making has no event
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _end(self, request: int) -> None:
+        task = self._requests.pop(request, None)
+        if task is not None:
+            task.cancel()
+
+    def _forget(self, request: int, done: asyncio.Task[None]) -> None:
+        if self._requests.get(request) is done:
+            del self._requests[request]
+
+
+def whole_lines(data: bytes) -> tuple[bytes, bytes]:
+    """The whole lines at the beginning, and what is left behind them."""
+    end = data.rfind(b"\n") + 1
+    return (data[:end], data[end:]) if end or len(data) < LINE_BYTES_MAX else (data, b"")

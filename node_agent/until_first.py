@@ -1,0 +1,23 @@
+"""Several endless coroutines that live and fail together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+async def until_first(*endless: Coroutine[Any, Any, None]) -> None:
+    """Run all until one ends, then cancel the others; raises what the first one raised.
+
+    Unlike a TaskGroup it raises the one problem as it is, and never a group of one.
+    """
+    tasks = [asyncio.create_task(each) for each in endless]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

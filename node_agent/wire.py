@@ -1,0 +1,238 @@
+"""Between the messages of the contract and the agent's values: the only module that knows both.
+
+Ages and spans are what goes up, never times: the clocks of two machines are not comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from google.protobuf.duration_pb2 import Duration
+from gpufleet.v1 import job_pb2, node_agent_pb2, node_pb2
+
+from .core import commands, inventory
+from .core.adoption import Verdict
+from .core.attempt import GRACE_US, Limits
+from .core.expectations import Expectations
+from .core.outcome import (
+    AttemptEnd,
+    AttemptKey,
+    AttemptView,
+    ExitedWith,
+    ExitStatus,
+    KilledBy,
+    StopCause,
+    Stream,
+)
+
+STREAMS = {Stream.STDOUT: job_pb2.STREAM_STDOUT, Stream.STDERR: job_pb2.STREAM_STDERR}
+STREAMS_BY_NUMBER = {number: stream for stream, number in STREAMS.items()}
+
+_CAUSES = {
+    StopCause.CANCELLED: node_agent_pb2.STOP_CAUSE_CANCELLED,
+    StopCause.TIME_LIMIT: node_agent_pb2.STOP_CAUSE_TIME_LIMIT,
+    StopCause.FENCED: node_agent_pb2.STOP_CAUSE_FENCED,
+    StopCause.PREEMPTED: node_agent_pb2.STOP_CAUSE_PREEMPTED,
+    StopCause.GANG: node_agent_pb2.STOP_CAUSE_GANG,
+    StopCause.STALE: node_agent_pb2.STOP_CAUSE_STALE,
+}
+_CAUSES_BY_NUMBER = {number: cause for cause, number in _CAUSES.items()}
+
+EXIT_UNKNOWN = "EXIT_UNKNOWN"
+
+
+def key_to_proto(key: AttemptKey) -> node_agent_pb2.AttemptKey:
+    return node_agent_pb2.AttemptKey(job_id=key.job_id, attempt=key.attempt, rank=key.rank)
+
+
+def key_from_proto(key: node_agent_pb2.AttemptKey) -> AttemptKey:
+    """The key; ValueError when it can name no attempt."""
+    return AttemptKey(key.job_id, key.attempt, key.rank)
+
+
+def duration(span_us: int) -> Duration:
+    span = Duration()
+    span.FromMicroseconds(max(0, span_us))
+    return span
+
+
+def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Command | None:
+    """The command of a message down, None for a bare acknowledgement; ValueError when it makes no sense."""
+    name = message.WhichOneof("command")
+    match name:
+        case None:
+            return None
+        case "launch":
+            return _launch(message.launch)
+        case "prepare":
+            return commands.PrepareAttempt(_launch(message.prepare.launch))
+        case "start":
+            start = message.start
+            return commands.StartAttempt(key_from_proto(start.key), start.master_address, start.master_port)
+        case "abort":
+            return commands.AbortAttempt(key_from_proto(message.abort.key))
+        case "stop":
+            return _stop(message.stop)
+        case "send_signal":
+            return commands.SignalAttempt(key_from_proto(message.send_signal.key), message.send_signal.signal)
+        case "keep":
+            return commands.JudgeAttempt(key_from_proto(message.keep.key), Verdict.KEEP)
+        case "kill":
+            return commands.JudgeAttempt(key_from_proto(message.kill.key), Verdict.KILL)
+        case "forget":
+            return commands.JudgeAttempt(key_from_proto(message.forget.key), Verdict.FORGET)
+        case "refresh_samples":
+            return commands.RefreshSamples()
+        case "read_program_log":
+            return _read_log(message.read_program_log)
+        case "set_log_level":
+            return commands.SetLogLevel(message.set_log_level.level)
+        case _:
+            return commands.Unknown(name)
+
+
+def inventory_to_proto(
+    entries: Iterable[inventory.Entry], boot_id: str, info: node_pb2.NodeInfo, now_us: int
+) -> node_agent_pb2.Inventory:
+    """Everything that the node knows."""
+    return node_agent_pb2.Inventory(entries=[_entry(entry, now_us) for entry in entries], boot_id=boot_id, info=info)
+
+
+def started_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptStarted:
+    return node_agent_pb2.AttemptStarted(
+        key=key_to_proto(view.key),
+        pid=view.pid or 0,
+        age=duration(now_us - (view.started_us or now_us)),
+    )
+
+
+def exited_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptExited:
+    """The end of a rank; `view.end` is set."""
+    end = view.end
+    assert end is not None
+    report = node_agent_pb2.AttemptExited(
+        key=key_to_proto(view.key),
+        exit=_exit(end.status),
+        reason=_reason(end),
+        message=_sentence(end),
+        output_ends=[
+            job_pb2.OutputEnd(
+                rank=view.key.rank,
+                stream=STREAMS[stream],
+                end_offset=end.output_ends.of(stream),
+                was_cut=stream in end.streams_cut,
+            )
+            for stream in Stream
+        ],
+        output_is_complete=end.loss is None,
+        cpu_seconds=end.cpu_us / 1e6,
+        memory_bytes_max=end.max_rss_bytes,
+    )
+    if end.stop_cause is not None and end.stop_cause in _CAUSES:
+        report.stop_cause = _CAUSES[end.stop_cause]
+    if end.ended_us is not None:
+        report.age.CopyFrom(duration(now_us - end.ended_us))
+        if end.started_us is not None:
+            report.run_duration.CopyFrom(duration(end.ended_us - end.started_us))
+    return report
+
+
+def spool_to_proto(view: AttemptView) -> node_agent_pb2.SpoolState:
+    sentence = f"the output waits for room on the node: {view.full.value}" if view.full else ""
+    return node_agent_pb2.SpoolState(key=key_to_proto(view.key), is_full=view.full is not None, message=sentence)
+
+
+def refused_to_proto(
+    refused: inventory.Refused, samples: Iterable[node_pb2.DeviceSample] = ()
+) -> node_agent_pb2.LaunchRefused:
+    return node_agent_pb2.LaunchRefused(
+        key=key_to_proto(refused.key), reason=refused.reason, message=refused.sentence, samples=samples
+    )
+
+
+def _entry(entry: inventory.Entry, now_us: int) -> node_agent_pb2.InventoryEntry:
+    key = key_to_proto(entry.key)
+    match entry:
+        case inventory.Checking() | inventory.Prepared():
+            return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_STARTING)
+        case inventory.Refused():
+            return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_REFUSED)
+        case AttemptView() if entry.end is not None:
+            return node_agent_pb2.InventoryEntry(
+                key=key, phase=node_agent_pb2.ATTEMPT_PHASE_EXITED, exited=exited_to_proto(entry, now_us)
+            )
+        case AttemptView():
+            return node_agent_pb2.InventoryEntry(
+                key=key,
+                phase=node_agent_pb2.ATTEMPT_PHASE_RUNNING,
+                run_duration=duration(now_us - (entry.started_us or now_us)),
+            )
+
+
+def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
+    return commands.LaunchAttempt(
+        key=key_from_proto(launch.key),
+        argv=tuple(launch.argv),
+        env=dict(launch.env),
+        cwd=launch.cwd,
+        limits=Limits(
+            grace_us=launch.grace.ToMicroseconds() if launch.HasField("grace") else GRACE_US,
+            time_limit_us=launch.time_limit.ToMicroseconds() if launch.HasField("time_limit") else None,
+            fence_us=launch.fence.ToMicroseconds() if launch.HasField("fence") else None,
+        ),
+        expectations=Expectations(
+            device_uuids=tuple(launch.device_uuids),
+            memory_free_bytes=launch.expected_free_memory_bytes,
+            allow_busy=launch.allow_busy,
+        ),
+        cpus=launch.cpus,
+        memory_bytes=launch.memory_bytes,
+        user=launch.user,
+        trace_context=launch.trace_context,
+        node_count=max(1, launch.node_count),
+        is_gang=launch.is_gang,
+    )
+
+
+def _stop(stop: node_agent_pb2.Stop) -> commands.StopAttempt:
+    grace_us = stop.grace.ToMicroseconds() if stop.HasField("grace") else None
+    cause = _CAUSES_BY_NUMBER.get(stop.cause, StopCause.CANCELLED)
+    return commands.StopAttempt(key_from_proto(stop.key), cause, grace_us)
+
+
+def _read_log(read: node_agent_pb2.ReadProgramLog) -> commands.ReadProgramLog:
+    return commands.ReadProgramLog(
+        request=read.request, tail_lines=read.tail_lines, follow=read.follow, cancel=read.cancel
+    )
+
+
+def _exit(status: ExitStatus | None) -> job_pb2.ExitStatus | None:
+    match status:
+        case ExitedWith(code=code):
+            return job_pb2.ExitStatus(code=code)
+        case KilledBy(signal=number):
+            return job_pb2.ExitStatus(signal=number)
+        case None:
+            return None
+
+
+def _reason(end: AttemptEnd) -> str:
+    if end.failure is not None:
+        return end.failure.value
+    if end.status is None:
+        return EXIT_UNKNOWN
+    if end.stop_cause is StopCause.SHUTDOWN:
+        return end.stop_cause.value
+    return "EXITED" if isinstance(end.status, ExitedWith) else "SIGNALLED"
+
+
+def _sentence(end: AttemptEnd) -> str:
+    if end.detail:
+        return end.detail
+    match end.status:
+        case ExitedWith(code=code):
+            return f"the command exited with code {code}"
+        case KilledBy(signal=number):
+            return f"the command was ended by signal {number}"
+        case None:
+            return f"nobody saw how the command ended ({end.loss.value if end.loss else 'unknown'})"

@@ -1,0 +1,80 @@
+"""A real agent as a process of its own, with a data folder, for tests that talk to it as a scheduler would."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpufleet.tokens import write_token_file
+from tests.agent.fake_scheduler import FakeScheduler
+
+ENDS_WITHIN_SECONDS = 20.0
+
+
+class AgentProcess:
+    """`start`, then `kill` or `terminate`, then `start` again: the data folder stays."""
+
+    def __init__(self, scheduler: FakeScheduler, folder: Path, *flags: str, node: str = "n1") -> None:
+        self.data = folder / node
+        self.log = folder / f"{node}.log"
+        token_file = folder / f"{node}.token"
+        write_token_file(token_file, scheduler.token)
+        self.command = [
+            *(sys.executable, "-P", "-m", "gpufleet.node_agent"),
+            *("--scheduler", scheduler.address, "--node-id", node, "--data", str(self.data)),
+            *("--token-file", str(token_file), "--log-level", "debug"),
+            *(flags or ("--virtual-gpus", "2")),
+        ]
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUCTL_")}
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *self.command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
+
+    async def kill(self) -> None:
+        """SIGKILL: no word to anybody."""
+        await self._end(signal.SIGKILL)
+
+    async def terminate(self) -> int:
+        """SIGTERM; answers the exit code."""
+        return await self._end(signal.SIGTERM)
+
+    def signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    async def _end(self, number: int) -> int:
+        assert self.process is not None
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        code = await asyncio.wait_for(self.process.wait(), ENDS_WITHIN_SECONDS)
+        self.process = None
+        return code
+
+    async def stop_keeper(self) -> None:
+        """End the keeper and whatever runs; the agent must be gone."""
+        stop = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "gpufleet.node_agent", "stop-keeper"),
+            *("--data", str(self.data), "--kill"),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await asyncio.wait_for(stop.communicate(), 60)
+        assert stop.returncode == 0, said.decode()
+
+    async def __aenter__(self) -> AgentProcess:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *problem: Any) -> None:
+        if self.process is not None:
+            await self.kill()
+        await self.stop_keeper()
+        if problem[0] is not None:
+            print(self.log.read_text(errors="replace")[-20_000:])

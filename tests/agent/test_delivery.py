@@ -1,0 +1,113 @@
+"""Numbers, acknowledgements and repetitions, without a network."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_agent.core.delivery import (
+    REPORTS_KEPT_MAX,
+    SEND_TIME_STEP_US,
+    SEND_TIMES_MAX,
+    Inbox,
+    Judgement,
+    Outbox,
+    SendTimes,
+)
+
+SECOND_US = 1_000_000
+
+
+def test_a_report_is_kept_until_its_number_is_acknowledged() -> None:
+    outbox: Outbox[str] = Outbox()
+    outbox.number(0)
+    assert outbox.keep("started", 0) == 2
+    assert outbox.keep("exited", 0) == 3
+    outbox.acknowledge(2)
+    assert outbox.repetitions() == ((3, "exited"),)
+
+
+def test_a_repeated_report_keeps_its_number() -> None:
+    outbox: Outbox[str] = Outbox()
+    number = outbox.keep("started", 0)
+    outbox.number(1)
+    assert outbox.repetitions() == ((number, "started"),) == outbox.repetitions()
+
+
+def test_an_acknowledged_inventory_does_not_cover_a_report_that_was_repeated_behind_it() -> None:
+    outbox: Outbox[str] = Outbox()
+    report = outbox.keep("ready", 0)
+    inventory = outbox.number(SECOND_US)
+    assert outbox.repetitions() == ((report, "ready"),)
+    outbox.acknowledge(inventory)
+    assert outbox.kept_count == 1
+    outbox.acknowledge(outbox.number(2 * SECOND_US))
+    assert outbox.kept_count == 0
+
+
+def test_an_acknowledgement_tells_when_the_message_was_sent() -> None:
+    outbox: Outbox[str] = Outbox()
+    first = outbox.number(5 * SECOND_US)
+    second = outbox.number(9 * SECOND_US)
+    assert outbox.acknowledge(second) == 9 * SECOND_US
+    assert outbox.acknowledge(first) is None, "an older one is no news"
+    assert outbox.acknowledge(second) is None
+    assert outbox.acknowledge(second + 1) is None, "this was never sent"
+
+
+def test_kept_reports_are_bounded_and_the_oldest_go() -> None:
+    outbox: Outbox[int] = Outbox()
+    for each in range(REPORTS_KEPT_MAX + 5):
+        outbox.keep(each, each)
+    assert outbox.kept_count == REPORTS_KEPT_MAX
+    assert outbox.repetitions()[0] == (6, 5)
+
+
+def test_send_times_are_remembered_in_bounded_memory() -> None:
+    times = SendTimes()
+    for sequence in range(1, 4 * SEND_TIMES_MAX):
+        times.sent(sequence, sequence * SECOND_US)
+    assert times.when(1) is None
+    assert times.when(4 * SEND_TIMES_MAX - 1) == (4 * SEND_TIMES_MAX - 1) * SECOND_US
+    assert times.when(4 * SEND_TIMES_MAX) is None
+    assert times.when(0) is None
+
+
+@given(st.lists(st.integers(0, 3 * SEND_TIME_STEP_US), max_size=200))
+def test_a_message_never_counts_as_sent_later_or_much_earlier_than_it_was(pauses: list[int]) -> None:
+    times, now_us, sent = SendTimes(), 0, {}
+    for sequence, pause in enumerate(pauses, 1):
+        now_us += pause
+        times.sent(sequence, now_us)
+        sent[sequence] = now_us
+    for sequence, at_us in sent.items():
+        remembered = times.when(sequence)
+        assert remembered is not None
+        assert at_us - SEND_TIME_STEP_US < remembered <= at_us
+
+
+def test_a_lower_term_is_refused_and_a_higher_one_remembered() -> None:
+    inbox = Inbox(highest_term=7)
+    assert inbox.judge(6, 1) is Judgement.STALE_TERM
+    assert inbox.judge(8, 1) is Judgement.NEW
+    assert inbox.highest_term == 8
+    assert inbox.judge(7, 2) is Judgement.STALE_TERM
+
+
+def test_a_repeated_message_is_a_duplicate_within_its_stream_only() -> None:
+    inbox = Inbox()
+    assert inbox.judge(1, 1) is Judgement.NEW
+    assert inbox.judge(1, 1) is Judgement.DUPLICATE
+    inbox.stream_opened()
+    assert inbox.judge(1, 1) is Judgement.NEW
+
+
+def test_only_what_was_carried_out_with_all_before_it_is_acknowledged() -> None:
+    inbox = Inbox()
+    for sequence in (1, 2, 3):
+        inbox.judge(1, sequence)
+    inbox.carried_out(1)
+    inbox.carried_out(3)
+    assert inbox.acked_sequence == 1
+    inbox.carried_out(2)
+    assert inbox.acked_sequence == 3
