@@ -4,6 +4,7 @@ That a keeper is gone, its lock tells. A child that was being started holds that
 command; so whoever has the lock sees every process the keeper started, with its key in its environment.
 """
 
+import contextlib
 import os
 import select
 import shutil
@@ -20,7 +21,7 @@ from .linux import boot_id
 from .processes import Process, all_processes, environment_of, look_at
 from .records import Record
 from .spawn import KEY_VARIABLE, key_value
-from .state_dir import StateDir
+from .state_dir import StateDir, try_lock
 
 KILL_ROUND_S = 1.0
 """How long a round waits for what it killed before it looks again."""
@@ -37,14 +38,40 @@ class StillAlive(Exception):
         self.pids = frozenset(pids)
 
 
-def settle(state: StateDir, living: Collection[str], timeout_s: float) -> tuple[AttemptView, ...]:
-    """Kill and wait for all of keepers not among `living`; answer those attempts, as ended or lost.
+def settle(state: StateDir, timeout_s: float) -> tuple[AttemptView, ...]:
+    """Kill and wait for all that belongs to dead keepers; answer their attempts, as ended or lost.
 
     Blocks up to `timeout_s`. Raises StillAlive when some process does not die; nothing is answered or
     written then.
     """
+    found = records.all_records(state)
+    # A keeper is there before its records are, so a lock that is free after they were read means death.
+    locks = _locks_of_the_dead(state, {record.keeper_id for record in found} | set(state.keeper_ids()))
+    try:
+        return _settle_all(state, [record for record in found if record.keeper_id in locks], timeout_s)
+    finally:
+        for keeper_id, lock_fd in locks.items():
+            if lock_fd is not None:
+                shutil.rmtree(state.keeper(keeper_id), ignore_errors=True)
+                os.close(lock_fd)
+
+
+def _locks_of_the_dead(state: StateDir, keeper_ids: Collection[str]) -> dict[str, int | None]:
+    """Take the locks of all keepers that are dead; None where one left, and took its lock with it."""
+    locks: dict[str, int | None] = {}
+    for keeper_id in keeper_ids:
+        try:
+            lock_fd = try_lock(state.keeper_lock(keeper_id))
+        except FileNotFoundError:
+            locks[keeper_id] = None
+        else:
+            if lock_fd is not None:
+                locks[keeper_id] = lock_fd
+    return locks
+
+
+def _settle_all(state: StateDir, orphans: list[Record], timeout_s: float) -> tuple[AttemptView, ...]:
     this_boot = boot_id()
-    orphans = [record for record in records.all_records(state) if record.keeper_id not in living]
     fates = {
         record.key: fate_of_record(
             keeper_is_alive=False, is_this_boot=record.boot_id == this_boot, has_end=record.end is not None
@@ -53,9 +80,6 @@ def settle(state: StateDir, living: Collection[str], timeout_s: float) -> tuple[
     }
     _end_processes([r for r in orphans if fates[r.key] is RecordFate.KILL], timeout_s)
     settled = [_settled(state, record, fates[record.key]) for record in orphans]
-    for keeper_id in state.keeper_ids():
-        if keeper_id not in living:
-            shutil.rmtree(state.keeper(keeper_id), ignore_errors=True)
     return tuple(records.view_of(record, records.phase_of(record), state) for record in settled)
 
 
@@ -67,7 +91,8 @@ def _settled(state: StateDir, record: Record, fate: RecordFate) -> Record:
     # After a reboot nobody knows which of the spooled bytes had reached the disk.
     ends = ends_on_disk(state.attempt(record.key)) if fate is RecordFate.KILL else Offsets()
     end = AttemptEnd(status=None, output_ends=ends, started_us=record.started_us, loss=loss)
-    records.append(state.attempt(record.key), records.ended_line(end))
+    with contextlib.suppress(OSError):  # a full disk: it will be found out again
+        records.append(state.attempt(record.key), records.ended_line(end))
     return replace(record, end=end)
 
 

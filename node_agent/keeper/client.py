@@ -68,6 +68,7 @@ class Keepers:
         self._turn = asyncio.Lock()
         self._recoveries: set[asyncio.Task[None]] = set()
         self._newest_heartbeat_us: int | None = None
+        self._is_superseded = False
 
     # --- its life
 
@@ -235,6 +236,8 @@ class Keepers:
     async def _active(self) -> KeeperConnection:
         """Answer the keeper that takes launches; start one where there is none of this build."""
         while True:
+            if self._is_superseded:
+                raise KeeperGone("another agent took the keepers of this node over")
             for connection in tuple(self._connections.values()):
                 if connection.is_retired:
                     continue
@@ -294,12 +297,12 @@ class Keepers:
             await asyncio.sleep(RETRY_S)
 
     async def _is_gone(self, keeper_id: str) -> bool:
-        return await asyncio.to_thread(_lock_is_free, self._state.keeper(keeper_id) / "lock")
+        return await asyncio.to_thread(_lock_is_free, self._state.keeper_lock(keeper_id))
 
     async def _settle(self) -> tuple[AttemptView, ...]:
         while True:
             try:
-                return await asyncio.to_thread(settle, self._state, tuple(self._connections), KILL_TIMEOUT_S)
+                return await asyncio.to_thread(settle, self._state, KILL_TIMEOUT_S)
             except StillAlive:
                 await asyncio.sleep(RETRY_S)
 
@@ -308,6 +311,7 @@ class Keepers:
     def _lost(self, connection: KeeperConnection) -> None:
         self._connections.pop(connection.keeper_id, None)
         if connection.farewell == "REPLACED":
+            self._is_superseded = True
             self._events.put_nowait(Superseded(connection.keeper_id))
             return
         task = asyncio.get_running_loop().create_task(self._recover(connection.keeper_id))

@@ -29,15 +29,13 @@ def live(root: str, keeper_id: str, build: str, tell_fd: int) -> NoReturn:
     code = EXIT_FAILED
     try:
         state.prepare()
-        active_fd = try_lock(state.active_lock)
+        active_fd = try_lock(state.active_lock, create=True)
         if active_fd is None:
             os.write(tell_fd, b"%d another keeper is active in %s" % (EXIT_ANOTHER_IS_ACTIVE, os.fsencode(root)))
             os._exit(EXIT_ANOTHER_IS_ACTIVE)
+        lock_fd = state.make_keeper(keeper_id)
         directory = state.keeper(keeper_id)
-        directory.mkdir(mode=0o700)
-        _detach(directory / "log", {tell_fd, active_fd})
-        lock_fd = try_lock(directory / "lock")
-        assert lock_fd is not None, "nobody else knows this directory yet"
+        _detach(directory / "log", {tell_fd, active_fd, lock_fd})
         _keep(state, keeper_id, build, active_fd, lambda: _tell_ready(tell_fd))
         shutil.rmtree(directory, ignore_errors=True)
         code = 0

@@ -8,6 +8,7 @@ ended/<job.attempt.rank>    the record of a forgotten attempt: a tombstone
 
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 from ..core.outcome import AttemptKey
@@ -15,6 +16,9 @@ from ..core.outcome import AttemptKey
 TOMBSTONE_US = 24 * 3600 * 1_000_000
 TOMBSTONES_MAX = 10_000
 """A forgotten attempt is remembered for a day, or until this many younger ones are."""
+
+
+_UNBORN = ".unborn"
 
 
 class StateDir:
@@ -45,13 +49,34 @@ class StateDir:
         return self.keepers / keeper_id
 
     def keeper_ids(self) -> list[str]:
-        """List the keepers that left a directory, living or dead."""
-        return sorted(entry.name for entry in self.keepers.iterdir() if entry.is_dir())
+        """List the keepers that have a directory, living or dead."""
+        return sorted(entry.name for entry in self.keepers.iterdir() if not entry.name.endswith(_UNBORN))
+
+    def keeper_lock(self, keeper_id: str) -> Path:
+        """Answer the lock that a keeper holds while it, or a child that has not reached its command, lives."""
+        return self.keeper(keeper_id) / "lock"
+
+    def make_keeper(self, keeper_id: str) -> int:
+        """Make a keeper's directory with its lock already taken, and answer the lock.
+
+        Only the holder of the active lock may: what another one left unfinished is nobody's then.
+        """
+        for left in self.keepers.glob(f"*{_UNBORN}"):
+            shutil.rmtree(left, ignore_errors=True)
+        unborn = self.keepers / f"{keeper_id}{_UNBORN}"
+        unborn.mkdir(mode=0o700)
+        lock_fd = try_lock(unborn / "lock", create=True)
+        assert lock_fd is not None, "nobody else knows this directory"
+        unborn.rename(self.keeper(keeper_id))
+        return lock_fd
 
 
-def try_lock(path: Path) -> int | None:
-    """Take a lock that ends with the process (or with the descriptor); None when somebody holds it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+def try_lock(path: Path, *, create: bool = False) -> int | None:
+    """Take a lock that ends with the process (or with the descriptor); None when somebody holds it.
+
+    FileNotFoundError when there is no such lock and none is to be created.
+    """
+    fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -47,6 +49,25 @@ async def until_async(look: Callable[[], Awaitable[Found | None]], what: str = "
             return found
         await asyncio.sleep(0.005)
     raise AssertionError(f"{what} did not come within {DEADLINE_S} s")
+
+
+@contextmanager
+def run_apart(*argv: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process that is no keeper's, in a session of its own; it is killed at the end."""
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def open_files(pid: int | None) -> dict[str, str]:
+    """Answer what each of a process's descriptors is."""
+    return {path.name: str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def exists(path: Path | str) -> bool:
+    return Path(path).exists()
 
 
 def is_alive(pid: int) -> bool:
