@@ -12,6 +12,7 @@ from ..policy.fit import FreeDevice, NodeView
 from ..ports import StoredRecord
 from ..state.access import Role, Token
 from ..state.commands import (
+    ClearTroubles,
     Command,
     ForgetAttempt,
     KeepAttempt,
@@ -387,6 +388,8 @@ def key_proto(key: RankKey) -> node_agent_pb2.AttemptKey:
 
 def command_proto(command: Command) -> node_agent_pb2.HeartbeatResponse:
     """A command on the wire; the link adds term and sequence."""
+    if isinstance(command, ClearTroubles):
+        return node_agent_pb2.HeartbeatResponse(clear_troubles=node_agent_pb2.ClearTroubles())
     key = key_proto(command.key)
     match command:
         case LaunchAttempt():

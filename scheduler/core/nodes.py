@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ..policy.admission import minimum_memory
-from ..state.commands import Command, ForgetAttempt, KeepAttempt, KillAttempt, LaunchAttempt, StopAttempt
+from ..state.commands import ClearTroubles, Command, ForgetAttempt, KeepAttempt, KillAttempt, LaunchAttempt, StopAttempt
 from ..state.events import (
     DrainRequested,
     ForgetRequested,
@@ -94,7 +94,7 @@ def on_node_beat(state: State, event: NodeBeat) -> Decision:
             device=UnhealthyDevice(uuid=sample.uuid, reason=sample.unhealthy_reason),
         )
         for sample in event.samples
-        if not sample.is_healthy and sample.uuid not in known
+        if not sample.is_healthy and sample.uuid not in known and event.at >= live.trusts_devices_until
     )
     return Decision(records=tuple(records)) if records else NOTHING
 
@@ -206,7 +206,8 @@ def on_drain_requested(state: State, event: DrainRequested) -> Decision:
         return Decision(reply=NodeChanged(node=node, changed=False))
     resumed = replace(node, is_draining=False, drain_reason="", unhealthy=())
     record = NodeResumed(at=event.at, node=node.name, by=event.by)
-    return Decision(records=(record,), reply=NodeChanged(node=resumed, changed=True))
+    clear = (ClearTroubles(node=node.name),) if node.unhealthy else ()
+    return Decision(records=(record,), commands=clear, reply=NodeChanged(node=resumed, changed=True))
 
 
 def on_forget_requested(state: State, event: ForgetRequested) -> Decision:

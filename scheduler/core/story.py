@@ -6,6 +6,7 @@ A new record is a type error here until it can be told.
 from typing import assert_never
 
 from ..state.commands import (
+    ClearTroubles,
     Command,
     ForgetAttempt,
     KeepAttempt,
@@ -184,6 +185,8 @@ def tell_command(command: Command) -> str:
             return f"-> ForgetAttempt {key} {node}"
         case SignalAttempt(key=key, node=node, signal=signal):
             return f"-> SignalAttempt {key} {node} {signal}"
+        case ClearTroubles(node=node):
+            return f"-> ClearTroubles {node}"
         case _:
             assert_never(command)
 

@@ -134,6 +134,8 @@ def _device_miss(
     sample = live.samples.get(device.uuid)
     if sample is None or sample.taken_at + limits.sample_age < at:
         return Miss(reason="SAMPLE_TOO_OLD", clause="has no sample that is fresh enough")
+    if not sample.is_healthy:
+        return Miss(reason="DEVICE_UNHEALTHY", clause=f"is unhealthy: {sample.unhealthy_reason}")
     return None
 
 

@@ -63,4 +63,11 @@ class SignalAttempt:
     signal: int
 
 
-Command = LaunchAttempt | StopAttempt | KillAttempt | KeepAttempt | ForgetAttempt | SignalAttempt
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearTroubles:
+    """Give all devices of a node another chance: past XID and ECC trouble is forgotten."""
+
+    node: NodeName
+
+
+Command = LaunchAttempt | StopAttempt | KillAttempt | KeepAttempt | ForgetAttempt | SignalAttempt | ClearTroubles

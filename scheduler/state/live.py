@@ -27,17 +27,21 @@ from .ids import DeviceUuid, NodeName, RankKey
 from .jobs import Attempt, EndedAttempt, OutputStream, Rank, RankExit
 from .limits import Limits
 from .nodes import DeviceSample, Reach
-from .records import AttemptEnded, AttemptVoided, JobFinished, NodeForgotten, NodeRegistered, Record
+from .records import AttemptEnded, AttemptVoided, JobFinished, NodeForgotten, NodeRegistered, NodeResumed, Record
 from .units import SECOND, Instant, Span, after
 
 LEFT_OUT_SPAN = Span(30 * SECOND)
 """How long a device, or a node, that refused a launch is left out."""
+
+RESUME_SPAN = Span(10 * SECOND)
+"""How long after a resume a device's old trouble is not held against it; samples still keep work off it."""
 
 
 @dataclass(slots=True)
 class NodeLive:
     """One node as it is heard. `heard_at` is when its span began: its newest word, or a start of the scheduler.
 
+    `trusts_devices_until`: after a resume, reports of old trouble that are still on their way mark nothing.
     `lingering` are ranks that may still live there although the scheduler has ended them; while there are any, the
     node is given nothing.
     """
@@ -50,6 +54,7 @@ class NodeLive:
     samples: dict[DeviceUuid, DeviceSample] = field(default_factory=dict)
     lingering: set[RankKey] = field(default_factory=set)
     left_out_until: Instant = Instant(0)
+    trusts_devices_until: Instant = Instant(0)
     devices_left_out: dict[DeviceUuid, Instant] = field(default_factory=dict)
 
 
@@ -127,6 +132,8 @@ def follow(live: Live, record: Record) -> None:
             live.node(node.name, at)
         case NodeForgotten(node=name):
             live.nodes.pop(name, None)
+        case NodeResumed(node=name, at=at):
+            live.node(name, at).trusts_devices_until = after(at, RESUME_SPAN)
         case _:
             pass
 

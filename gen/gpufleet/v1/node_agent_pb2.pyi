@@ -1037,6 +1037,30 @@ class RefreshSamples(_message.Message):
 Global___RefreshSamples: _TypeAlias = RefreshSamples  # noqa: Y015
 
 @_typing.final
+class ClearTroubles(_message.Message):
+    """ClearTroubles gives devices another chance after a person resumed their node: past XID and ECC trouble is forgotten."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_UUIDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def device_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """UUIDs of the devices; empty means all."""
+
+    def __init__(
+        self,
+        *,
+        device_uuids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_uuids", b"device_uuids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClearTroubles: _TypeAlias = ClearTroubles  # noqa: Y015
+
+@_typing.final
 class ReadProgramLog(_message.Message):
     """ReadProgramLog asks for the agent's own log."""
 
@@ -1143,6 +1167,7 @@ class HeartbeatResponse(_message.Message):
     READ_PROGRAM_LOG_FIELD_NUMBER: _builtins.int
     SET_LOG_LEVEL_FIELD_NUMBER: _builtins.int
     OPEN_CHANNEL_FIELD_NUMBER: _builtins.int
+    CLEAR_TROUBLES_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler; one of a lower term than the highest seen is refused."""
     sequence: _builtins.int
@@ -1206,6 +1231,10 @@ class HeartbeatResponse(_message.Message):
     def open_channel(self) -> Global___OpenChannelCommand:
         """Dial OpenChannel."""
 
+    @_builtins.property
+    def clear_troubles(self) -> Global___ClearTroubles:
+        """Give devices another chance."""
+
     def __init__(
         self,
         *,
@@ -1226,12 +1255,13 @@ class HeartbeatResponse(_message.Message):
         read_program_log: Global___ReadProgramLog | None = ...,
         set_log_level: Global___SetLogLevel | None = ...,
         open_channel: Global___OpenChannelCommand | None = ...,
+        clear_troubles: Global___ClearTroubles | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
