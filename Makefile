@@ -35,6 +35,10 @@ $(READY): pyproject.toml constraints.txt
 up: $(READY) ## start a scheduler and an agent on this machine, until Ctrl-C
 	$(BIN)/gpuctl up $(ARGS)
 
+.PHONY: demo
+demo: $(READY) ## start everything on this machine, run a real training job, stop everything
+	BIN=$(abspath $(BIN)) docs/examples/demo.sh
+
 .PHONY: test
 test: $(READY) ## every test, real processes and installs included; ARGS="-k words" for some
 	$(BIN)/python -m pytest $(ARGS)

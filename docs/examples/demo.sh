@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# What `make demo` shows: a scheduler and an agent on this machine, one real training job, and nothing left behind.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+bin=${BIN:?BIN names the folder with gpuctl and python}
+home=$(mktemp -d "${TMPDIR:-/tmp}/gpufleet-demo.XXXXXX")
+# Everything that gpuctl keeps goes here, so that the demo touches nothing of yours.
+export XDG_STATE_HOME=$home/state XDG_CONFIG_HOME=$home/config
+unset GPUCTL_SCHEDULER GPUCTL_TOKEN GPUCTL_OUTPUT
+
+say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; }
+show() { say "gpuctl $*"; "$bin/gpuctl" "$@"; }
+finish() {
+    say "gpuctl down"
+    "$bin/gpuctl" down --yes || true
+    rm -rf "$home"
+}
+trap finish EXIT
+
+show up --detach --scheduler-port 0
+show nodes
+show run --gpus 1 --name demo -- "$bin/python" "$here/train.py"
+show queue -a
+show job last
