@@ -31,6 +31,8 @@ class Kind(Generic[T]):
 
 def quoted(text: str) -> str:
     """The text as a TOML string."""
+    if text.isprintable() and not set(text) & set('"\\'):
+        return f'"{text}"'
     import json  # TOML's basic strings have JSON's escapes, except that DEL must be escaped too
 
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

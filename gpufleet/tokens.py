@@ -7,11 +7,8 @@ random bits are beyond guessing at any speed, and a slow hash would only make ev
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import re
-import secrets
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +26,8 @@ _TOKEN = re.compile(r"gf_[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
 
 def make_token() -> str:
     """A new token: the prefix says what it is when it turns up where it should not be."""
+    import secrets
+
     return TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_RANDOM_BYTES)
 
 
@@ -39,11 +38,15 @@ def is_token(text: str) -> bool:
 
 def hash_token(token: str) -> str:
     """What a server stores and looks tokens up by: 64 hexadecimal digits."""
+    import hashlib  # here and not above: the CLI only reads tokens and should not wait for it
+
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def token_matches(token: str, token_hash: str) -> bool:
     """Whether the token has this hash, in a time that tells nothing about how much of it is right."""
+    import hmac
+
     return hmac.compare_digest(hash_token(token), token_hash)
 
 
@@ -56,7 +59,7 @@ def write_token_file(path: Path, token: str) -> None:
     """Write the token so that only this account can read it, whole or not at all; replaces an older one."""
     assert is_token(token)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    unfinished = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     # O_EXCL and a mode from birth: at no moment does a file with the token exist that others can open.
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

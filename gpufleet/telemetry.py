@@ -1,0 +1,185 @@
+"""OpenTelemetry, when OTEL_ variables ask for it; otherwise nothing is imported and a span costs a method call.
+
+`start` gives the program's `Telemetry`. A span's parent is a traceparent, a text that events and records can carry:
+`with telemetry.span("commit", parent=event.trace_context) as span:` and `span.traceparent` goes on to the next step.
+Without recording, a span's traceparent is its parent's, so that a trace of others passes through.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+from gpufleet.traceparent import is_traceparent
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Span as RecordedSpan
+    from opentelemetry.trace import Tracer
+
+log = logging.getLogger(__name__)
+
+Value = str | int | float | bool
+
+EXPORT_LAST_S_MAX = 2.0
+"""The longest wait at the end for a collector to take the last spans."""
+
+
+class Span:
+    """A step of a trace; this one is not recorded."""
+
+    __slots__ = ("traceparent",)
+
+    def __init__(self, traceparent: str) -> None:
+        self.traceparent = traceparent
+
+    def set(self, **attributes: Value) -> None:
+        """Add attributes."""
+
+    def __enter__(self) -> Span:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        return None
+
+
+class Telemetry:
+    """What a program records; this one records nothing."""
+
+    is_on = False
+
+    def span(self, name: str, *, parent: str = "", **attributes: Value) -> AbstractContextManager[Span]:
+        """A step that lasts as long as the `with`; without a parent it begins a trace."""
+        return Span(parent)
+
+    def record(self, name: str, *, begin_ns: int, end_ns: int, parent: str = "", **attributes: Value) -> str:
+        """A step that is over, in nanoseconds since 1970; the answer is its traceparent."""
+        return parent
+
+    def close(self) -> None:
+        """Send what is waiting, at most for EXPORT_LAST_S_MAX."""
+
+
+OFF = Telemetry()
+
+
+def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the OTEL_ variables ask for traces."""
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if exporter := environment.get("OTEL_TRACES_EXPORTER", "").strip():
+        return exporter != "none"
+    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    return any(environment.get(name, "").strip() for name in endpoints)
+
+
+def start(program: str, environment: Mapping[str, str] = os.environ) -> Telemetry:
+    """The program's telemetry, as the OTEL_ variables say; off when they are silent.
+
+    What they ask for and this installation lacks is a warning and no error: such variables are often set for a whole
+    machine. Close it at the end.
+    """
+    if not is_wanted(environment):
+        return OFF
+    try:
+        exporter = _exporter(environment)
+    except ImportError as problem:
+        log.warning(
+            "OTEL_ variables ask for traces, but %s is missing: pip install 'gpufleet[telemetry]'", problem.name
+        )
+        return OFF
+    except ValueError as problem:
+        log.warning("OTEL_ variables ask for traces that cannot be sent: %s", problem)
+        return OFF
+    return recording(program, exporter)
+
+
+def recording(program: str, exporter: SpanExporter) -> Telemetry:
+    """Telemetry that hands its spans to this exporter, from a thread."""
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    # The variables OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES go before our own name.
+    given = str(Resource.create().attributes[SERVICE_NAME])
+    own = {SERVICE_NAME: f"gpufleet-{program}"} if given.startswith("unknown_service") else {}
+    provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return _Recording(provider, exporter)
+
+
+class _Recording(Telemetry):
+    is_on = True
+
+    def __init__(self, provider: TracerProvider, exporter: SpanExporter) -> None:
+        self._provider = provider
+        self._exporter = exporter
+        self._tracer: Tracer = provider.get_tracer("gpufleet")
+
+    @contextmanager
+    def span(self, name: str, *, parent: str = "", **attributes: Value) -> Iterator[Span]:
+        with self._tracer.start_as_current_span(name, _context(parent), attributes=attributes) as recorded:
+            yield _RecordedSpan(recorded)
+
+    def record(self, name: str, *, begin_ns: int, end_ns: int, parent: str = "", **attributes: Value) -> str:
+        recorded = self._tracer.start_span(name, context=_context(parent), attributes=attributes, start_time=begin_ns)
+        recorded.end(end_ns)
+        return _traceparent_of(recorded)
+
+    def close(self) -> None:
+        # The SDK tries for half a minute to reach a collector that is gone; its own time limits do not hold at the end.
+        closing = threading.Thread(target=self._provider.shutdown, name="telemetry-close", daemon=True)
+        closing.start()
+        closing.join(EXPORT_LAST_S_MAX)
+        if closing.is_alive():
+            self._exporter.shutdown()  # makes the export that is under way give up
+            closing.join(EXPORT_LAST_S_MAX)
+
+
+class _RecordedSpan(Span):
+    __slots__ = ("_recorded",)
+
+    def __init__(self, recorded: RecordedSpan) -> None:
+        super().__init__(_traceparent_of(recorded))
+        self._recorded = recorded
+
+    def set(self, **attributes: Value) -> None:
+        self._recorded.set_attributes(attributes)
+
+
+def _exporter(environment: Mapping[str, str]) -> SpanExporter:
+    name = environment.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
+    if name == "console":
+        import sys
+
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return ConsoleSpanExporter(out=sys.stderr)  # stdout belongs to what the program answers
+    if name != "otlp":
+        raise ValueError(f'OTEL_TRACES_EXPORTER is "{name}"; otlp, console and none are known')
+    protocol = environment.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environment.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    if (protocol or "grpc") != "grpc":
+        raise ValueError(f'the OTLP protocol is "{protocol}"; only grpc is known')
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
+
+
+def _context(parent: str) -> Context:
+    from opentelemetry.context import Context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    # An empty context, not the current one: steps of many jobs are interleaved in one loop.
+    carrier = {"traceparent": parent} if is_traceparent(parent) else {}
+    return TraceContextTextMapPropagator().extract(carrier, context=Context())
+
+
+def _traceparent_of(recorded: RecordedSpan) -> str:
+    context = recorded.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"

@@ -1,0 +1,90 @@
+"""TLS between machines: load certificates and compare them by fingerprint. gpufleet/certificates.py makes them."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpufleet.addresses import is_loopback
+from gpufleet.errors import GpufleetError, Reason
+
+if TYPE_CHECKING:
+    import grpc
+
+CERTIFICATE_BYTES_MAX = 1_000_000
+
+
+def server_credentials(cert_file: Path, key_file: Path) -> grpc.ServerCredentials:
+    """What a gRPC server needs to speak TLS.
+
+    Raises FILE_NOT_FOUND for a file that cannot be read, CONFIG_INVALID for one that is no PEM, for a key that others
+    can read and for a key of another certificate.
+    """
+    import ssl
+
+    import grpc
+
+    certificate, key = read_certificate(cert_file), read_key(key_file)
+    try:
+        # gRPC takes any bytes and then refuses every client; OpenSSL says now what is wrong.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert_file, key_file)
+    except ssl.SSLError as problem:
+        why = problem.reason or str(problem)
+        raise _refused(f"{cert_file} and {key_file} are no certificate and its key: {why}") from None
+    return grpc.ssl_server_credentials([(key, certificate)])
+
+
+def check_protection(host: str, *, has_tls: bool, is_insecure: bool) -> None:
+    """Refuse to listen beyond this machine without encryption, unless told to; raises TLS_REQUIRED."""
+    if not (is_loopback(host) or has_tls or is_insecure):
+        raise GpufleetError(
+            Reason.TLS_REQUIRED, f"listening on {host} without TLS would show tokens and output to the network"
+        )
+
+
+def read_certificate(file: Path) -> bytes:
+    """A certificate in PEM, with its chain."""
+    return _read(file, b"CERTIFICATE-----")
+
+
+def read_key(file: Path) -> bytes:
+    """A private key in PEM; refuses one that other accounts can read."""
+    key = _read(file, b"PRIVATE KEY-----")
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if mode & 0o077:
+        raise GpufleetError(
+            Reason.CONFIG_INVALID,
+            f"other accounts can read the private key {file} (its mode is {mode:03o})",
+            next_step=f"Take their right away with: chmod 600 {file}",
+        )
+    return key
+
+
+def fingerprint(cert_file: Path) -> str:
+    """The SHA-256 of the first certificate, as browsers and openssl write it: `AB:CD:…`."""
+    import hashlib
+    import ssl
+
+    end = "-----END CERTIFICATE-----"
+    first, _, _ = read_certificate(cert_file).decode("ascii", "replace").partition(end)
+    der = ssl.PEM_cert_to_DER_cert(first[first.index("-----BEGIN") :] + end)
+    digits = hashlib.sha256(der).hexdigest().upper()
+    return ":".join(digits[at : at + 2] for at in range(0, len(digits), 2))
+
+
+def _read(file: Path, mark: bytes) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(CERTIFICATE_BYTES_MAX)
+    except OSError as problem:
+        raise GpufleetError(Reason.FILE_NOT_FOUND, f"{file} cannot be read: {problem.strerror}") from None
+    if mark not in content:
+        raise _refused(f"{file} is no PEM file with a {mark.decode().strip('-').lower()}")
+    return content
+
+
+def _refused(message: str) -> GpufleetError:
+    return GpufleetError(
+        Reason.CONFIG_INVALID, message, next_step="Check the paths; each file is PEM, the key's of mode 600."
+    )
