@@ -6,7 +6,7 @@ Finished means stored: an end is decided only when every byte of the output is s
 
 from dataclasses import replace
 
-from ..state.commands import Command, ForgetAttempt
+from ..state.commands import Command, ForgetAttempt, KillAttempt
 from ..state.events import OutputSynced, RankExited, RankRefused, RankStarted, SpoolFilled
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import (
@@ -19,7 +19,6 @@ from ..state.jobs import (
     Job,
     Outcome,
     RankExit,
-    Running,
     Starting,
     StopCause,
     Stopping,
@@ -33,14 +32,10 @@ from ..state.records import (
     Record,
     SpoolStateChanged,
 )
+from ..state.refusals import BLAMES_THE_JOB
 from ..state.state import State
 from ..state.units import Instant
 from .decision import NOTHING, Decision
-
-REFUSALS_TO_PLACE_AGAIN = frozenset(
-    {"DEVICE_BUSY", "DEVICE_UNHEALTHY", "DEVICE_MISSING", "COMMAND_TOO_OLD", "NODE_FULL", "KEEPER_AWAY"}
-)
-"""Refusals that say nothing about the job: it is placed again and no retry is used."""
 
 
 def live_attempt(state: State, node: NodeName, key: RankKey) -> tuple[Job, Attempt] | None:
@@ -56,10 +51,10 @@ def live_attempt(state: State, node: NodeName, key: RankKey) -> tuple[Job, Attem
 
 
 def on_rank_started(state: State, event: RankStarted) -> Decision:
-    """The command of a rank runs."""
+    """The command of a rank runs. One that nobody waits for is ended: it was replaced, or given up, meanwhile."""
     found = live_attempt(state, event.node, event.key)
     if found is None:
-        return NOTHING
+        return Decision(commands=(KillAttempt(node=event.node, key=event.key),))
     _, attempt = found
     if attempt.ranks[event.key.rank].started_at is not None:
         return NOTHING
@@ -196,10 +191,10 @@ def on_rank_refused(state: State, event: RankRefused) -> Decision:
     if found is None:
         return Decision(commands=(forget,))
     job, attempt = found
-    return Decision(records=(after_refusal(event, job, attempt),), commands=(forget,))
+    return Decision(records=(after_refusal(state, event, job, attempt),), commands=(forget,))
 
 
-def after_refusal(event: RankRefused, job: Job, attempt: Attempt) -> Record:
+def after_refusal(state: State, event: RankRefused, job: Job, attempt: Attempt) -> Record:
     """The record for a refused rank. Nothing ran, so that the attempt's number is void and its output empty."""
     refused_rank = replace(
         attempt.ranks[event.key.rank], exit=RankExit(exit=None, reason=event.reason, message=event.message)
@@ -212,12 +207,17 @@ def after_refusal(event: RankRefused, job: Job, attempt: Attempt) -> Record:
         message=event.message,
         output_is_complete=True,
     )
+    if attempt.ranks[event.key.rank].started_at is not None:
+        # It ran once and its node denies it: the node has lost its memory of it.
+        message = f"its node no longer knows of it ({event.reason})"
+        lost = replace(ended, reason="NODE_LOST", message=message, output_is_complete=False)
+        return after_node_loss(state, event.at, job, lost)
     match job.state:
         case Stopping(cause=StopCause.CANCELLED):
             return _finished(event.at, job, ended, Outcome.CANCELLED, "CANCELLED", _cancel_message(job), None)
-        case Stopping() | Starting() | Running() if (
-            isinstance(job.state, Stopping) or event.reason in REFUSALS_TO_PLACE_AGAIN
-        ):
+        case Starting() if event.reason in BLAMES_THE_JOB:
+            return _finished(event.at, job, ended, Outcome.FAILED, event.reason, event.message, None)
+        case _:
             return AttemptVoided(
                 at=event.at,
                 job=job.id,
@@ -226,8 +226,6 @@ def after_refusal(event: RankRefused, job: Job, attempt: Attempt) -> Record:
                 reason=event.reason,
                 message=event.message,
             )
-        case _:
-            return _finished(event.at, job, ended, Outcome.FAILED, event.reason, event.message, None)
 
 
 def on_spool_filled(state: State, event: SpoolFilled) -> Decision:

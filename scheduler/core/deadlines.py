@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
+from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced
 from ..state.ids import NodeName
-from ..state.jobs import Job
-from ..state.live import NodeLive
+from ..state.jobs import Job, rank_keys
+from ..state.live import SWEEP_SPAN, NodeLive, silent_from
 from ..state.nodes import Node, Reach
 from ..state.records import AttemptUnreachable, NodeLost, Record, RequestForgotten
 from ..state.state import State
@@ -15,11 +17,15 @@ from .attempts import after_node_loss, end_rank, ended_attempt
 from .decision import Decision, together
 from .nodes import jobs_on
 
+REQUESTS_PER_SWEEP = 10_000
+"""Remembered requests that are forgotten at once; the next sweep goes on."""
+
 
 def wake_at(state: State) -> Instant | None:
     """The next instant at which time alone changes something; None when nothing waits for time.
 
-    Hearing a node only moves its deadlines later, so that an answer stays a safe lower bound until a record changes.
+    Hearing a node that is READY only moves its deadlines later, so that an answer stays a safe lower bound until a
+    record changes, a launch is refused, or a node becomes READY again.
     """
     return min(_deadlines(state), default=None)
 
@@ -31,7 +37,7 @@ def _deadlines(state: State) -> Iterator[Instant]:
         if live is None:
             continue
         if live.reach is Reach.READY:
-            yield suspect_at(state, live)
+            yield silent_from(limits, live)
         if not node.is_lost:
             yield after(live.heard_at, limits.node_lease)
         else:
@@ -39,15 +45,10 @@ def _deadlines(state: State) -> Iterator[Instant]:
         if live.left_out_until:
             yield live.left_out_until
         yield from live.devices_left_out.values()
-    for request in state.durable.requests.values():
-        yield after(request.at, limits.request_retention)
-        break
-
-
-def suspect_at(state: State, live: NodeLive) -> Instant:
-    """When a node that is silent from now on is given no new work: after the named number of missed heartbeats."""
-    limits = state.limits
-    return after(live.heard_at, limits.heartbeat_interval * limits.missed_heartbeats)
+    oldest = next(iter(state.durable.requests.values()), None)
+    if oldest is not None:
+        # An old one may have to stay as long as its jobs, so that the next look is never sooner than the sweep.
+        yield max(after(oldest.at, limits.request_retention), after(state.live.swept_at, SWEEP_SPAN))
 
 
 def given_up_at(state: State, live: NodeLive, job: Job) -> Instant:
@@ -84,7 +85,8 @@ def _on_silent_job(state: State, at: Instant, node: NodeName, live: NodeLive, jo
     attempt = job.attempt
     assert attempt is not None
     if at >= given_up_at(state, live, job):
-        for key in state.durable.hold(node).ranks:
+        hold = state.durable.hold(node)
+        for key in hold.ranks:
             exit_ = state.live.exits.get(key)
             if key.job == job.id and exit_ is not None:
                 # It ended, and only its last output never came: it is not run twice for that.
@@ -92,13 +94,20 @@ def _on_silent_job(state: State, at: Instant, node: NodeName, live: NodeLive, jo
         ended = ended_attempt(
             attempt, at, reason="NODE_LOST", message=f"node {node} was not heard", output_is_complete=False
         )
-        return Decision(records=(after_node_loss(state, at, job, ended),))
+        # Its stream may be only stalled; without one the kill is lost and the next inventory says it again.
+        kills = tuple(KillAttempt(node=node, key=key) for key in rank_keys(job, attempt) if key in hold.ranks)
+        return Decision(records=(after_node_loss(state, at, job, ended),), commands=kills)
     if not attempt.is_unreachable:
         return Decision(records=(AttemptUnreachable(at=at, job=job.id, is_unreachable=True),))
     return Decision()
 
 
 def _forgotten_requests(state: State, at: Instant) -> Iterator[Record]:
+    """Requests that are old enough and whose jobs have all ended, the oldest first; a few at a time."""
+    return islice(_forgettable_requests(state, at), REQUESTS_PER_SWEEP) if state.live.sweep_is_due else iter(())
+
+
+def _forgettable_requests(state: State, at: Instant) -> Iterator[Record]:
     for (user, request_id), request in state.durable.requests.items():
         if after(request.at, state.limits.request_retention) > at:
             break

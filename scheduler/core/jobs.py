@@ -52,11 +52,11 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
         return _answer_again(state, event, remembered)
     many = event.count > 1
     total = event.count if many else len(event.specs)
-    waiting = sum(len(line) for line in state.durable.queue.values())
-    if waiting + total > state.limits.queued_jobs:
+    known = len(state.durable.jobs)
+    if known + total > state.limits.queued_jobs:
         return refused(
             "QUEUE_FULL",
-            f"the queue holds {waiting:,} of at most {state.limits.queued_jobs:,} jobs",
+            f"{known:,} of at most {state.limits.queued_jobs:,} jobs have not ended",
             next_step="wait until some have started, or cancel some with: gpuctl cancel",
         )
     for number, spec in enumerate(event.specs):
@@ -121,7 +121,9 @@ def _for_each(state: State, jobs: Iterable[JobId], change: Callable[[Job], JobDe
     for job_id in dict.fromkeys(jobs):
         job = state.durable.jobs.get(job_id)
         if job is None:
-            changes.append(JobChange(job=job_id, changed=False, message=f"job {job_id} has ended"))
+            never = job_id >= state.durable.counters.next_job
+            message = f"there is no job {job_id}" if never else f"job {job_id} has ended"
+            changes.append(JobChange(job=job_id, changed=False, message=message))
             continue
         made, more, down = change(job)
         changes.append(made)

@@ -19,7 +19,8 @@ from ..state.events import (
     SeenStarting,
 )
 from ..state.ids import JobId, NodeName, RankKey
-from ..state.jobs import Attempt, Job, Starting, Stopping
+from ..state.jobs import Attempt, Job, RankExit, Starting, Stopping
+from ..state.live import inventory_is_welcome
 from ..state.nodes import Node, UnhealthyDevice
 from ..state.records import (
     AttemptEnded,
@@ -43,15 +44,10 @@ from .decision import NOTHING, Decision, refused, together
 def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
     """Take a node in, or take it in again. One agent owns a name as long as it is heard."""
     known = state.durable.nodes.get(event.name)
-    live = state.live.nodes.get(event.name)
-    if known is not None and known.agent_id != event.agent_id and live is not None and live.is_connected:
-        return refused(
-            "NODE_ID_TAKEN",
-            f"node {event.name!r} is held by another agent ({known.info.hostname or 'unknown host'}, "
-            f"{known.address or 'unknown address'}) that is connected",
-            field="node",
-            next_step="start this agent with another --node-id, or stop the other one",
-        )
+    if known is not None and known.agent_id != event.agent_id:
+        taken = _refusal_to_another_agent(state, known)
+        if taken is not None:
+            return taken
     if known is not None and known.agent_id == event.agent_id and event.incarnation < known.incarnation:
         return refused(
             "CONFLICT",
@@ -77,6 +73,32 @@ def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
     return Decision(records=(NodeRegistered(at=event.at, node=node),), reply=NodeChanged(node=node, changed=True))
 
 
+def _refusal_to_another_agent(state: State, known: Node) -> Decision | None:
+    """Two machines may answer to one name: the second gets it only when nothing of the first can still run."""
+    holder = (
+        f"node {known.name!r} is held by another agent "
+        f"({known.info.hostname or 'unknown host'}, {known.address or 'unknown address'})"
+    )
+    live = state.live.nodes.get(known.name)
+    if live is not None and live.is_connected and not known.is_lost:
+        return refused(
+            "NODE_ID_TAKEN",
+            f"{holder} that is connected",
+            field="node",
+            next_step="start this agent with another --node-id, or stop the other one",
+        )
+    jobs = jobs_on(state, known.name)
+    if jobs:
+        return refused(
+            "NODE_ID_TAKEN",
+            f"{holder} on which job {jobs[0].id} may still run",
+            field="node",
+            next_step=f"start this agent with another --node-id, or, when the other machine is gone for good: "
+            f"gpuctl nodes forget {known.name}",
+        )
+    return None
+
+
 def on_node_beat(state: State, event: NodeBeat) -> Decision:
     """A sign of life: a lost node is back, a device in trouble is marked; mostly nothing durable changes."""
     node = state.durable.nodes.get(event.node)
@@ -85,7 +107,13 @@ def on_node_beat(state: State, event: NodeBeat) -> Decision:
         return NOTHING
     records: list[Record] = []
     if node.is_lost:
+        # The same stream goes on, so that no report was lost; only the word was late.
         records.append(NodeReturned(at=event.at, node=node.name))
+        records.extend(
+            AttemptUnreachable(at=event.at, job=job.id, is_unreachable=False)
+            for job in jobs_on(state, node.name)
+            if job.attempt is not None and job.attempt.is_unreachable
+        )
     known = {device.uuid for device in node.unhealthy}
     records.extend(
         DeviceMarked(
@@ -104,6 +132,10 @@ def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
     node = state.durable.nodes.get(event.node)
     if node is None or node.agent_id != event.agent_id:
         return refused("NODE_NOT_FOUND", f"node {event.node!r} is not registered by this agent", field="node")
+    if not inventory_is_welcome(state.durable, event):
+        return refused(
+            "CONFLICT", f"another start of this agent has registered node {event.node!r}", field="incarnation"
+        )
     seen = dict(event.entries)
     decisions: list[Decision] = []
     if node.is_lost:
@@ -128,9 +160,8 @@ def _bring_together(
 ) -> Decision:
     rank = attempt.ranks[key.rank]
     if rank.placement.boot_id != event.boot_id:
-        return _lost(state, event.at, job, attempt, "the machine was started again")
-    if rank.placement.agent_id != event.agent_id:
-        return NOTHING
+        lost = _lost(state, event.at, job, attempt, "the machine was started again")
+        return lost if seen is None else together(lost, Decision(commands=(_unexpected(event.node, key, seen),)))
     heard: tuple[Record, ...] = ()
     if attempt.is_unreachable:
         heard = (AttemptUnreachable(at=event.at, job=job.id, is_unreachable=False),)
@@ -140,7 +171,7 @@ def _bring_together(
         case SeenRefused(reason=reason, message=message):
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message)
             forget = ForgetAttempt(node=event.node, key=key)
-            return Decision(records=(after_refusal(refusal, job, attempt),), commands=(forget,))
+            return Decision(records=(after_refusal(state, refusal, job, attempt),), commands=(forget,))
         case SeenRunning(run_span=run_span):
             started = on_rank_started(state, RankStarted(at=event.at, node=event.node, key=key, run_span=run_span))
             return together(Decision(records=heard), started, Decision(commands=_go_on(job, event.node, key)))
@@ -168,7 +199,7 @@ def _never_seen(state: State, event: InventoryReported, job: Job, attempt: Attem
             return Decision(commands=(launch_command(state, job, attempt, key),))
         case _:
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason="NEVER_STARTED")
-            return Decision(records=(after_refusal(refusal, job, attempt),))
+            return Decision(records=(after_refusal(state, refusal, job, attempt),))
 
 
 def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> LaunchAttempt:
@@ -187,7 +218,12 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> La
 
 
 def _lost(state: State, at: Instant, job: Job, attempt: Attempt, message: str) -> Decision:
-    ended = ended_attempt(attempt, at, reason="NODE_LOST", message=message, output_is_complete=False)
+    """End an attempt of which, by its node's own word, nothing lives."""
+    gone = RankExit(exit=None, reason="NODE_LOST", message=message, output_is_complete=False)
+    ranks = tuple(replace(rank, exit=rank.exit or gone) for rank in attempt.ranks)
+    ended = ended_attempt(
+        replace(attempt, ranks=ranks), at, reason="NODE_LOST", message=message, output_is_complete=False
+    )
     return Decision(records=(after_node_loss(state, at, job, ended),))
 
 
@@ -215,7 +251,7 @@ def on_forget_requested(state: State, event: ForgetRequested) -> Decision:
     if event.node not in state.durable.nodes:
         return _unknown_node(event.node)
     live = state.live.nodes.get(event.node)
-    if live is not None and live.is_connected:
+    if live is not None and live.is_connected and not state.durable.nodes[event.node].is_lost:
         return refused(
             "NODE_NOT_LOST",
             f"node {event.node!r} is connected",

@@ -107,7 +107,7 @@ def _never_fits(state: State, resources: Resources, field: str) -> Refused | Non
         if miss is None:
             return None
         misses.append((node.name, miss))
-    misses.sort(key=lambda each: (each[1].reason in FAR_MISSES, each[0]))
+    misses.sort(key=lambda each: (each[1].reason in FAR_MISSES, -each[1].nearness, each[0]))
     nearest = "; ".join(f"node {name} {miss.clause}" for name, miss in misses[:NEAREST_MISSES_SHOWN])
     more = f"; and {len(misses) - NEAREST_MISSES_SHOWN} more" if len(misses) > NEAREST_MISSES_SHOWN else ""
     return Refused(

@@ -38,8 +38,8 @@ class Explanation:
 def explain(state: State, job: Job, at: Instant) -> Explanation:
     """Explain where a job is. For a waiting one, replay the pass up to it and ask every node."""
     match job.state:
-        case Finished(reason=reason):
-            return Explanation(reason=reason, sentence=f"job {job.id} has ended")
+        case Finished(reason=reason, message=message):
+            return Explanation(reason=reason, sentence=f"job {job.id} has ended: {message or reason}")
         case Held():
             return Explanation(
                 reason="HELD", sentence=f"job {job.id} is held; release it with: gpuctl release {job.id}"
@@ -108,12 +108,17 @@ def _main_reason(verdicts: tuple[NodeVerdict, ...]) -> str:
     misses = [verdict.miss for verdict in verdicts]
     if any(miss is None for miss in misses):
         return "NEXT_PASS"
+    if all(miss is not None and miss.is_lasting for miss in misses):
+        return "NEVER_FITS"
     return min((miss.reason for miss in misses if miss is not None), key=_nearness)
 
 
 def _main_clause(job: Job, verdicts: tuple[NodeVerdict, ...]) -> str:
     if any(verdict.miss is None for verdict in verdicts):
         return "the next pass has not come to it yet"
+    if all(verdict.miss is not None and verdict.miss.is_lasting for verdict in verdicts):
+        clauses = "; ".join(f"node {each.node} {each.miss.clause}" for each in verdicts[:3] if each.miss is not None)
+        return f"no node that is known could ever hold it: {clauses}"
     nearest = min((verdict for verdict in verdicts if verdict.miss), key=lambda each: _nearness(_reason(each)))
     others = len(verdicts) - 1
     rest = f", and {others} other {'node takes' if others == 1 else 'nodes take'} it no sooner" if others else ""

@@ -5,13 +5,13 @@ each node say (an explanation). A filter answers None for "yes" or a `Miss` that
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..state.ids import DeviceUuid, JobId, NodeName
 from ..state.jobs import NodePins, Resources
 from ..state.limits import Limits
-from ..state.live import NodeLive
-from ..state.nodes import Device, DeviceSample, Node, Reach
+from ..state.live import NodeLive, silent_from
+from ..state.nodes import Device, DeviceSample, Node
 from ..state.state import State
 from ..state.units import GB, MB, Instant
 
@@ -21,10 +21,15 @@ LARGEST_DEVICE_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """Why a node, or a device, cannot take a request: a stable reason and one clause for people."""
+    """Why a node, or a device, cannot take a request: a stable reason and one clause for people.
+
+    `is_lasting`: not even an empty node could. `nearness` tells misses of one reason apart: the higher, the nearer.
+    """
 
     reason: str
     clause: str
+    is_lasting: bool = False
+    nearness: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +64,20 @@ class FreeDevice:
 
 @dataclass(slots=True, kw_only=True)
 class NodeView:
-    """A node as one pass sees it; a pass takes from it what it gives away. `miss` is why it takes nothing at all."""
+    """A node as one pass sees it; a pass takes from it what it gives away. `miss` is why it takes nothing at all.
+
+    What is kept for the job `kept_for` is free for it alone.
+    """
 
     node: Node
     cpus: int
     memory_bytes: int
     devices: list[FreeDevice]
     miss: Miss | None
-    kept_devices: frozenset[DeviceUuid] = frozenset()
     kept_for: JobId | None = None
+    kept_devices: frozenset[DeviceUuid] = frozenset()
+    kept_cpus: int = 0
+    kept_memory_bytes: int = 0
     given: set[DeviceUuid] = field(default_factory=set)
 
     def free_devices(self) -> list[FreeDevice]:
@@ -102,17 +112,17 @@ def _node_view(state: State, node: Node, at: Instant) -> NodeView:
         cpus=node.info.cpus - hold.cpus,
         memory_bytes=node.info.memory_bytes - hold.memory_bytes,
         devices=devices,
-        miss=node_miss(node, live, at),
+        miss=node_miss(node, live, state.limits, at),
     )
 
 
-def node_miss(node: Node, live: NodeLive, at: Instant) -> Miss | None:
+def node_miss(node: Node, live: NodeLive, limits: Limits, at: Instant) -> Miss | None:
     """Why a node can be given nothing now, whatever is asked for."""
-    if node.is_lost or live.reach is Reach.LOST:
+    if node.is_lost:
         return Miss(reason="NODE_LOST", clause="has not been heard for its whole lease")
     if node.is_draining:
         return Miss(reason="NODE_DRAINING", clause=f"drains ({node.drain_reason})" if node.drain_reason else "drains")
-    if live.reach is Reach.SUSPECT or not live.is_connected or not live.has_inventory:
+    if not live.is_connected or not live.has_inventory or silent_from(limits, live) <= at:
         return Miss(reason="NODE_NOT_HEARD", clause="is not connected, or was not heard in time")
     if live.lingering:
         keys = ", ".join(str(key) for key in sorted(live.lingering)[:3])
@@ -126,16 +136,16 @@ def _device_miss(
     device: Device, live: NodeLive, unhealthy: dict[DeviceUuid, str], limits: Limits, at: Instant
 ) -> Miss | None:
     if device.uuid in unhealthy:
-        return Miss(reason="DEVICE_UNHEALTHY", clause=f"is unhealthy: {unhealthy[device.uuid]}")
+        return Miss(reason="DEVICE_UNHEALTHY", clause=f"unhealthy: {unhealthy[device.uuid]}")
     if live.devices_left_out.get(device.uuid, Instant(0)) > at:
-        return Miss(reason="DEVICE_LEFT_OUT", clause="was found busy at a launch and is left out for a moment")
+        return Miss(reason="DEVICE_LEFT_OUT", clause="left out for a moment: a launch found it busy")
     if device.is_virtual:
         return None
     sample = live.samples.get(device.uuid)
     if sample is None or sample.taken_at + limits.sample_age < at:
-        return Miss(reason="SAMPLE_TOO_OLD", clause="has no sample that is fresh enough")
+        return Miss(reason="SAMPLE_TOO_OLD", clause="without a sample of the last seconds")
     if not sample.is_healthy:
-        return Miss(reason="DEVICE_UNHEALTHY", clause=f"is unhealthy: {sample.unhealthy_reason}")
+        return Miss(reason="DEVICE_UNHEALTHY", clause=f"unhealthy: {sample.unhealthy_reason}")
     return None
 
 
@@ -165,13 +175,20 @@ def node_is_asked_for(node: Node, resources: Resources) -> Miss | None:
 
 def could_ever_hold(node: Node, resources: Resources, min_memory_bytes: int) -> Miss | None:
     """Whether the node could hold the request if it were empty and everything on it were well."""
+    miss = _lasting_miss(node, resources, min_memory_bytes)
+    return None if miss is None else replace(miss, is_lasting=True)
+
+
+def _lasting_miss(node: Node, resources: Resources, min_memory_bytes: int) -> Miss | None:
     asked = node_is_asked_for(node, resources)
     if asked is not None:
         return asked
-    if resources.cpus > node.info.cpus:
-        return Miss(reason="TOO_FEW_CPUS", clause=f"has {_count(node.info.cpus, 'CPU')} in all")
-    if resources.memory_bytes > node.info.memory_bytes:
-        return Miss(reason="TOO_LITTLE_MEMORY", clause=f"has {memory_text(node.info.memory_bytes)} of memory in all")
+    cpus, memory_bytes = node.info.cpus, node.info.memory_bytes
+    if resources.cpus > cpus:
+        return Miss(reason="TOO_FEW_CPUS", clause=f"has {_count(cpus, 'CPU')} in all", nearness=cpus)
+    if resources.memory_bytes > memory_bytes:
+        clause = f"has {memory_text(memory_bytes)} of memory in all"
+        return Miss(reason="TOO_LITTLE_MEMORY", clause=clause, nearness=memory_bytes)
     wanted = _wanted_devices(node.info.devices, resources)
     if len(wanted) < resources.gpus:
         return _too_few(node, resources, wanted)
@@ -182,6 +199,7 @@ def could_ever_hold(node: Node, resources: Resources, min_memory_bytes: int) -> 
             reason="DEVICES_TOO_SMALL",
             clause=f"has {_count(len(large_enough), 'GPU')} of {memory_text(min_memory_bytes)} or more "
             f"(the largest has {memory_text(largest)})",
+            nearness=largest,
         )
     return None
 
@@ -193,17 +211,14 @@ def devices_that_fit(
 
     `job` is the job that asks: what is kept for it is not kept from it.
     """
-    if view.miss is not None:
-        return view.miss
     ever = could_ever_hold(view.node, resources, min_memory_bytes)
     if ever is not None:
         return ever
-    if resources.cpus > view.cpus:
-        return Miss(
-            reason="CPUS_IN_USE", clause=f"has {_count(max(view.cpus, 0), 'free CPU')} of {view.node.info.cpus}"
-        )
-    if resources.memory_bytes > view.memory_bytes:
-        return Miss(reason="MEMORY_IN_USE", clause=f"has {memory_text(max(view.memory_bytes, 0))} of memory free")
+    if view.miss is not None:
+        return view.miss
+    lacking = _lacks_room(view, resources, job)
+    if lacking is not None:
+        return lacking
     if not resources.gpus:
         return []
     wanted = {device.uuid for device in _wanted_devices(view.node.info.devices, resources)}
@@ -219,6 +234,26 @@ def devices_that_fit(
     if len(fitting) >= resources.gpus:
         return fitting
     return Miss(reason=misses[0].reason, clause=_summary(len(fitting), resources.gpus, misses))
+
+
+def _lacks_room(view: NodeView, resources: Resources, job: JobId | None) -> Miss | None:
+    if resources.cpus > view.cpus:
+        return Miss(reason="CPUS_IN_USE", clause=f"has {view.cpus} of {_count(view.node.info.cpus, 'CPU')} free")
+    if resources.memory_bytes > view.memory_bytes:
+        return Miss(reason="MEMORY_IN_USE", clause=f"has {memory_text(view.memory_bytes)} of memory free")
+    if view.kept_for == job:
+        return None
+    if resources.cpus > view.cpus - view.kept_cpus:
+        return Miss(
+            reason="KEPT_FOR_ANOTHER",
+            clause=f"has {view.cpus} of {_count(view.node.info.cpus, 'CPU')} free, kept for job {view.kept_for}",
+        )
+    if resources.memory_bytes > view.memory_bytes - view.kept_memory_bytes:
+        return Miss(
+            reason="KEPT_FOR_ANOTHER",
+            clause=f"has {memory_text(view.memory_bytes)} of memory free, kept for job {view.kept_for}",
+        )
+    return None
 
 
 def _device_refusal(
@@ -260,7 +295,7 @@ def _too_few(node: Node, resources: Resources, wanted: list[Device]) -> Miss:
             reason="MODEL_MISSING",
             clause=f"has {_count(len(wanted), 'GPU')} of that model (it has: {', '.join(names)})",
         )
-    return Miss(reason="TOO_FEW_DEVICES", clause=f"has {_count(len(wanted), 'GPU')} in all")
+    return Miss(reason="TOO_FEW_DEVICES", clause=f"has {_count(len(wanted), 'GPU')} in all", nearness=len(wanted))
 
 
 def _summary(fitting: int, wanted: int, misses: list[Miss]) -> str:

@@ -46,8 +46,8 @@ def keep(views: dict[NodeName, NodeView], reservation: Reservation, job: Job) ->
     view = views[reservation.node]
     view.kept_devices = reservation.devices
     view.kept_for = reservation.job
-    view.cpus -= job.spec.resources.cpus
-    view.memory_bytes -= job.spec.resources.memory_bytes
+    view.kept_cpus = job.spec.resources.cpus
+    view.kept_memory_bytes = job.spec.resources.memory_bytes
 
 
 def _candidates(view: NodeView, job: Job, min_memory_bytes: int) -> list[FreeDevice]:

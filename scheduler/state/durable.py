@@ -130,6 +130,8 @@ def load(entities: Iterator[Entity]) -> Durable:
     durable = Durable()
     for entity in entities:
         adopt(durable, entity)
+    # Oldest first, as they came: forgetting them stops at the first that is too young.
+    durable.requests = dict(sorted(durable.requests.items(), key=lambda each: each[1].at))
     return durable
 
 

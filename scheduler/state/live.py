@@ -11,23 +11,26 @@ from .events import (
     ClockAdvanced,
     Event,
     InventoryReported,
-    NodeAnnounced,
     NodeBeat,
     NodeDisconnected,
     OutputSynced,
     RankExited,
     RankRefused,
+    RankStarted,
     ReadingResumed,
     SchedulerStarted,
     SeenExited,
+    SeenRefused,
     SeenRunning,
     SeenStarting,
+    SpoolFilled,
 )
 from .ids import DeviceUuid, NodeName, RankKey
 from .jobs import Attempt, EndedAttempt, OutputStream, Rank, RankExit
 from .limits import Limits
 from .nodes import DeviceSample, Reach
 from .records import AttemptEnded, AttemptVoided, JobFinished, NodeForgotten, NodeRegistered, NodeResumed, Record
+from .refusals import BLAMES_DEVICES, BLAMES_NOBODY, BLAMES_THE_JOB
 from .units import SECOND, Instant, Span, after
 
 LEFT_OUT_SPAN = Span(30 * SECOND)
@@ -35,6 +38,9 @@ LEFT_OUT_SPAN = Span(30 * SECOND)
 
 RESUME_SPAN = Span(10 * SECOND)
 """How long after a resume a device's old trouble is not held against it; samples still keep work off it."""
+
+SWEEP_SPAN = Span(60 * SECOND)
+"""How often, at most, it is seen which remembered requests are old enough to be forgotten."""
 
 
 @dataclass(slots=True)
@@ -63,11 +69,14 @@ class Live:
     """Everything that is rebuilt after a start.
 
     `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it.
+    `swept_at` is when remembered requests were looked through last, and `sweep_is_due` says that it is time now.
     """
 
     nodes: dict[NodeName, NodeLive] = field(default_factory=dict)
     exits: dict[RankKey, RankExit] = field(default_factory=dict)
     synced: dict[RankKey, dict[OutputStream, int]] = field(default_factory=dict)
+    swept_at: Instant = Instant(0)
+    sweep_is_due: bool = False
 
     def node(self, name: NodeName, now: Instant) -> NodeLive:
         """The live side of a node, made when it is first met."""
@@ -87,35 +96,46 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
         case ReadingResumed(gap=gap):
             for node in live.nodes.values():
                 node.heard_at = after(node.heard_at, gap)
-        case NodeAnnounced(name=name, at=at):
-            live.node(name, at)
         case ClockAdvanced(at=at):
             _age(live, limits, at)
-        case InventoryReported():
+        case InventoryReported() if inventory_is_welcome(durable, event):
             _observe_inventory(live, durable, event)
         case NodeBeat(node=name, at=at, incarnation=incarnation, samples=samples):
-            beaten = live.node(name, at)
-            if incarnation == beaten.incarnation and beaten.is_connected:
-                beaten.heard_at = max(beaten.heard_at, at)
-                beaten.reach = Reach.READY
+            beaten = live.nodes.get(name)
+            if beaten is not None and beaten.is_connected and beaten.incarnation == incarnation:
+                _hear(live, name, at)
                 beaten.samples.update({sample.uuid: sample for sample in samples})
         case NodeDisconnected(node=name, incarnation=incarnation):
             gone = live.nodes.get(name)
             if gone is not None and gone.incarnation == incarnation:
                 gone.is_connected = False
-        case RankExited(node=name, key=key, exit=exit_):
+        case RankStarted(node=name, at=at, key=key):
+            _hear(live, name, at)
+            if key not in durable.hold(name).ranks and name in live.nodes:
+                live.nodes[name].lingering.add(key)
+        case RankExited(node=name, at=at, key=key, exit=exit_):
+            _hear(live, name, at)
             _end_lingering(live, name, key)
             if key in durable.hold(name).ranks:
                 live.exits[key] = exit_
-        case RankRefused(node=name, key=key):
+        case RankRefused(node=name, at=at, key=key):
+            _hear(live, name, at)
             _end_lingering(live, name, key)
             _leave_out(live, durable, event)
-        case OutputSynced(key=key, ends=ends) if key.job in durable.jobs:
+        case SpoolFilled(node=name, at=at):
+            _hear(live, name, at)
+        case OutputSynced(key=key, ends=ends) if _is_live(durable, key):
             synced = live.synced.setdefault(key, {})
             for end in ends:
                 synced[end.stream] = max(synced.get(end.stream, 0), end.end_offset)
         case _:
             pass
+
+
+def inventory_is_welcome(durable: Durable, event: InventoryReported) -> bool:
+    """Whether an inventory comes from the newest start of the agent that owns the node's name."""
+    node = durable.nodes.get(event.node)
+    return node is not None and node.agent_id == event.agent_id and node.incarnation == event.incarnation
 
 
 def follow(live: Live, record: Record) -> None:
@@ -126,8 +146,9 @@ def follow(live: Live, record: Record) -> None:
         case JobFinished(job=job, ended=last) if last is not None:
             _settle(live, last, [RankKey(job, last.number, rank) for rank in range(len(last.ranks))])
         case AttemptVoided(job=job, number=number):
-            for key in [key for key in live.exits if (key.job, key.attempt) == (job, number)]:
-                del live.exits[key]
+            for ends in (live.exits, live.synced):
+                for key in [key for key in ends if (key.job, key.attempt) == (job, number)]:
+                    del ends[key]
         case NodeRegistered(node=node, at=at):
             live.node(node.name, at)
         case NodeForgotten(node=name):
@@ -138,11 +159,32 @@ def follow(live: Live, record: Record) -> None:
             pass
 
 
+def silent_from(limits: Limits, node: NodeLive) -> Instant:
+    """When a node that says nothing more is given no new work: after the named number of missed heartbeats."""
+    return after(node.heard_at, limits.heartbeat_interval * limits.missed_heartbeats)
+
+
+def _hear(live: Live, name: NodeName, at: Instant) -> None:
+    """Every word counts: the node knows, by the answer, that it was heard then, and its fence begins anew."""
+    node = live.nodes.get(name)
+    if node is not None and node.is_connected:
+        node.heard_at = max(node.heard_at, at)
+        node.reach = Reach.READY
+
+
+def _is_live(durable: Durable, key: RankKey) -> bool:
+    job = durable.jobs.get(key.job)
+    attempt = job.attempt if job is not None else None
+    return attempt is not None and attempt.number == key.attempt and attempt.ranks[key.rank].exit is None
+
+
 def _age(live: Live, limits: Limits, at: Instant) -> None:
     """A silent node becomes SUSPECT; what was left out for a moment is left in again."""
-    silence = limits.heartbeat_interval * limits.missed_heartbeats
+    live.sweep_is_due = live.swept_at + SWEEP_SPAN <= at
+    if live.sweep_is_due:
+        live.swept_at = at
     for node in live.nodes.values():
-        if node.heard_at + silence <= at:
+        if silent_from(limits, node) <= at:
             node.reach = Reach.SUSPECT
         if node.left_out_until <= at:
             node.left_out_until = Instant(0)
@@ -162,8 +204,13 @@ def _observe_inventory(live: Live, durable: Durable, event: InventoryReported) -
         key for key, seen in event.entries if isinstance(seen, SeenRunning | SeenStarting) and key not in known
     }
     for key, seen in event.entries:
-        if isinstance(seen, SeenExited) and key in known:
+        if key not in known:
+            continue
+        if isinstance(seen, SeenExited):
             live.exits[key] = seen.exit
+        elif isinstance(seen, SeenRefused):
+            refusal = RankRefused(at=event.at, node=event.node, key=key, reason=seen.reason)
+            _leave_out(live, durable, refusal)
 
 
 def _leave_out(live: Live, durable: Durable, event: RankRefused) -> None:
@@ -171,17 +218,16 @@ def _leave_out(live: Live, durable: Durable, event: RankRefused) -> None:
     job = durable.jobs.get(event.key.job)
     if node is None or job is None or job.attempt is None or job.attempt.number != event.key.attempt:
         return
+    if event.reason in BLAMES_THE_JOB | BLAMES_NOBODY:
+        return
     until = after(event.at, LEFT_OUT_SPAN)
-    devices = job.attempt.ranks[event.key.rank].placement.devices
-    if event.reason in DEVICE_REFUSALS and devices:
-        node.devices_left_out.update({device.uuid: until for device in devices})
+    placed = {device.uuid for device in job.attempt.ranks[event.key.rank].placement.devices}
+    if event.reason in BLAMES_DEVICES and placed:
+        blamed = placed & {sample.uuid for sample in event.samples} or placed
+        node.devices_left_out.update(dict.fromkeys(blamed, until))
         node.samples.update({sample.uuid: sample for sample in event.samples})
     else:
         node.left_out_until = until
-
-
-DEVICE_REFUSALS = frozenset({"DEVICE_BUSY", "DEVICE_UNHEALTHY"})
-"""Refusals that blame devices and not the whole node."""
 
 
 def _end_lingering(live: Live, name: NodeName, key: RankKey) -> None:

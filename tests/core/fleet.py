@@ -1,0 +1,281 @@
+"""A scheduler's core with a clock and with nodes that report: what transcripts, one-event tests and properties run.
+
+It does what the engine does with each event (take note, decide, make true, one pass), checks every invariant after it,
+and keeps what a store would keep, so that a restart loads exactly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from scheduler.core.deadlines import wake_at
+from scheduler.core.decide import make_true, step
+from scheduler.core.decision import Decision
+from scheduler.core.scheduling import schedule
+from scheduler.state.commands import Command
+from scheduler.state.durable import Durable, Entity, EntityKey, load
+from scheduler.state.events import (
+    ClockAdvanced,
+    Event,
+    InventoryReported,
+    JobsSubmitted,
+    NodeAnnounced,
+    NodeBeat,
+    NodeDisconnected,
+    SchedulerStarted,
+    Seen,
+)
+from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
+from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
+from scheduler.state.jobs import Band, Job, JobSpec, Resources
+from scheduler.state.limits import Limits
+from scheduler.state.nodes import Device, DeviceSample, NodeInfo
+from scheduler.state.records import Record
+from scheduler.state.replies import Reply
+from scheduler.state.state import State
+from scheduler.state.units import GB, SECOND, Instant, after
+
+BEGIN = Instant(1_000_000 * SECOND)
+BEAT_SPAN = 2 * SECOND
+
+
+@dataclass(slots=True)
+class FakeNode:
+    """A machine with an agent, as far as the scheduler can see it; it beats by itself while it is connected."""
+
+    name: NodeName
+    agent_id: str
+    info: NodeInfo
+    incarnation: int = 1
+    boot_id: str = "boot-1"
+    is_connected: bool = False
+    samples: dict[DeviceUuid, DeviceSample] = field(default_factory=dict)
+
+    def readings(self, at: Instant) -> tuple[DeviceSample, ...]:
+        return tuple(replace(sample, taken_at=at) for sample in self.samples.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What followed from one event: its own decision and that of the pass behind it."""
+
+    at: Instant
+    records: tuple[Record, ...]
+    commands: tuple[Command, ...]
+    reply: Reply
+
+
+@dataclass(slots=True)
+class FakeStore:
+    """What a store would hold: every entity by its key, and the jobs that have ended."""
+
+    entities: dict[EntityKey, Entity] = field(default_factory=dict)
+    finished: dict[JobId, Job] = field(default_factory=dict)
+    records: list[Record] = field(default_factory=list)
+
+    def commit(self, durable: Durable, records: Iterable[Record]) -> None:
+        """Take over what was touched since the last commit."""
+        for key, entity in durable.touched.items():
+            if entity is None:
+                self.entities.pop(key, None)
+            else:
+                self.entities[key] = entity
+        again = self.finished.keys() & durable.finished.keys()
+        assert not again, f"jobs end twice: {sorted(again)}"
+        self.finished.update(durable.finished)
+        self.records.extend(records)
+        durable.touched, durable.finished = {}, {}
+
+    def versions(self) -> dict[EntityKey, int]:
+        return {key: entity.version for key, entity in self.entities.items() if hasattr(entity, "version")}
+
+
+class Fleet:
+    """The core under test; `take_up` is its only way in."""
+
+    def __init__(self, limits: Limits | None = None, *, passes: bool = True) -> None:
+        self.limits = limits or Limits()
+        self.state = State(limits=self.limits)
+        self.store = FakeStore()
+        self.now = BEGIN
+        self.nodes: dict[NodeName, FakeNode] = {}
+        self._passes = passes
+        self.take_up(SchedulerStarted(at=self.now))
+
+    # --- one event
+
+    def take_up(self, event: Event) -> Turn:
+        """Take up an event as the engine does, run the pass, and check what must always be true."""
+        decision = step(self.state, event)
+        passed = schedule(self.state, self.now) if self._passes else Decision()
+        make_true(self.state, passed)
+        records = (*decision.records, *passed.records)
+        self._check(event, records)
+        self.store.commit(self.state.durable, records)
+        return Turn(
+            at=self.now,
+            records=records,
+            commands=(*decision.commands, *passed.commands),
+            reply=decision.reply,
+        )
+
+    def _check(self, event: Event, records: tuple[Record, ...]) -> None:
+        durable = self.state.durable
+        wrong = [
+            *check_touched(self.state, durable.touched),
+            *check_all(self.state),
+            *versions_that_do_not_rise(self.store.versions(), durable.touched),
+        ]
+        assert not wrong, f"after {event}:\n" + "\n".join(wrong) + f"\nrecords: {records}"
+
+    # --- time
+
+    def advance(self, span: int) -> Iterator[Turn]:
+        """Let time pass: connected nodes beat, deadlines come when the core has asked for them."""
+        end = after(self.now, span)
+        next_beat = after(self.now, BEAT_SPAN)
+        while True:
+            deadline = wake_at(self.state)
+            due = min(end, next_beat, end if deadline is None else max(deadline, self.now))
+            assert due > self.now or deadline is None or deadline <= self.now or due == end
+            self.now = due
+            if deadline is not None and deadline <= due:
+                yield self.take_up(ClockAdvanced(at=self.now))
+                again = wake_at(self.state)
+                assert again is None or again > self.now, "a deadline that was carried out is asked for again"
+            if due == next_beat:
+                next_beat = after(next_beat, BEAT_SPAN)
+                yield from self._beats()
+            if due == end:
+                return
+
+    def _beats(self) -> Iterator[Turn]:
+        for node in self.nodes.values():
+            if node.is_connected:
+                yield self.beat(node.name)
+
+    # --- nodes
+
+    def add_node(
+        self,
+        name: str,
+        *,
+        gpus: int = 0,
+        memory_bytes: int = 80 * GB,
+        cpus: int = 64,
+        ram_bytes: int = 512 * GB,
+        model: str = "NVIDIA A100",
+        is_virtual: bool = False,
+        labels: tuple[tuple[str, str], ...] = (),
+        agent_id: str = "",
+    ) -> FakeNode:
+        """Describe a machine; nothing is said to the scheduler yet."""
+        node_name = NodeName(name)
+        devices = tuple(
+            Device(
+                uuid=DeviceUuid(f"{name}-gpu{index}"),
+                index=index,
+                name=model,
+                memory_bytes=memory_bytes,
+                is_virtual=is_virtual,
+            )
+            for index in range(gpus)
+        )
+        info = NodeInfo(hostname=name, cpus=cpus, memory_bytes=ram_bytes, devices=devices, labels=labels)
+        node = FakeNode(name=node_name, agent_id=agent_id or f"agent-{name}", info=info)
+        node.samples = {
+            device.uuid: DeviceSample(
+                uuid=device.uuid,
+                taken_at=self.now,
+                utilization_percent=0,
+                memory_used_bytes=0,
+                memory_free_bytes=device.memory_bytes,
+            )
+            for device in devices
+        }
+        self.nodes[node_name] = node
+        return node
+
+    def announce(self, node: FakeNode) -> Turn:
+        """Its agent registers."""
+        return self.take_up(
+            NodeAnnounced(
+                at=self.now,
+                name=node.name,
+                agent_id=node.agent_id,
+                incarnation=node.incarnation,
+                boot_id=node.boot_id,
+                info=node.info,
+                address="10.0.0.1:4",
+            )
+        )
+
+    def inventory(self, node: FakeNode, entries: Iterable[tuple[RankKey, Seen]] = ()) -> Turn:
+        """Its agent opens a stream and says what it knows."""
+        node.is_connected = True
+        return self.take_up(
+            InventoryReported(
+                at=self.now,
+                node=node.name,
+                agent_id=node.agent_id,
+                incarnation=node.incarnation,
+                boot_id=node.boot_id,
+                info=node.info,
+                entries=tuple(entries),
+            )
+        )
+
+    def beat(self, name: NodeName) -> Turn:
+        """A sign of life with samples of now."""
+        node = self.nodes[name]
+        return self.take_up(
+            NodeBeat(at=self.now, node=name, incarnation=node.incarnation, samples=node.readings(self.now))
+        )
+
+    def join(self, node: FakeNode) -> list[Turn]:
+        """Register, open a stream, beat."""
+        return [self.announce(node), self.inventory(node), self.beat(node.name)]
+
+    def disconnect(self, name: NodeName) -> Turn:
+        """Its stream breaks."""
+        node = self.nodes[name]
+        node.is_connected = False
+        return self.take_up(NodeDisconnected(at=self.now, node=name, incarnation=node.incarnation))
+
+    # --- the scheduler
+
+    def restart(self) -> Turn:
+        """The scheduler starts again: it knows what is stored, and no more."""
+        before = self.state.durable
+        self.state = State(durable=load(iter(self.store.entities.values())), limits=self.limits)
+        for name in ("jobs", "nodes", "tokens", "requests", "counters", "queue", "holds"):
+            assert getattr(self.state.durable, name) == getattr(before, name), f"{name}: what was stored differs"
+        for node in self.nodes.values():
+            node.is_connected = False
+        return self.take_up(SchedulerStarted(at=self.now))
+
+    # --- jobs
+
+    def submit(self, *specs: JobSpec, band: Band = Band.NORMAL, user: str = "alice", held: bool = False) -> Turn:
+        """Submit one job per spec."""
+        return self.take_up(
+            JobsSubmitted(
+                at=self.now,
+                user=UserName(user),
+                specs=specs,
+                band=(band,) * len(specs),
+                is_held=(held,) * len(specs),
+            )
+        )
+
+    def job(self, number: int) -> Job:
+        """A job, live or ended."""
+        job_id = JobId(number)
+        return self.state.durable.jobs.get(job_id) or self.store.finished[job_id]
+
+
+def spec(*, name: str = "train", argv: tuple[str, ...] = ("true",), **fields: object) -> JobSpec:
+    """A job that asks for little; fields of Resources and JobSpec may be named together."""
+    resources = {key: fields.pop(key) for key in tuple(fields) if key in Resources.__dataclass_fields__}
+    return JobSpec(argv=argv, name=name, cwd="/", resources=Resources(**resources), **fields)  # type: ignore[arg-type]

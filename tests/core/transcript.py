@@ -1,0 +1,419 @@
+"""Runs golden transcripts: a command a line, and indented under it what the scheduler decided.
+
+    submit alice gpus=2 time-limit=1h      # job 1
+      JobQueued 1   AttemptPlaced 1/1 on n1:0,1
+      -> LaunchAttempt 1/1 n1
+
+Records stand on one line, each command (`->`) on its own; `=` is what the asker is answered, `!` a refusal, `@` the
+time since the beginning where time alone brought something. `COMMANDS` lists the commands; `key=value` are arguments,
+a bare word that is no position is a switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from gpufleet.units import parse_size
+from scheduler.core.story import sentence, tell, tell_command
+from scheduler.policy.explain import explain
+from scheduler.policy.order import queue_order
+from scheduler.state.access import Role, Token
+from scheduler.state.events import (
+    BandRequested,
+    CancelRequested,
+    DrainRequested,
+    Event,
+    ForgetRequested,
+    HoldRequested,
+    JobsSubmitted,
+    OutputSynced,
+    RankExited,
+    RankRefused,
+    RankStarted,
+    ReadingResumed,
+    RequeueRequested,
+    RevokeRequested,
+    SignalRequested,
+    SpoolFilled,
+    TokenRequested,
+)
+from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
+from scheduler.state.jobs import Band
+from scheduler.state.nodes import DeviceProcess
+from scheduler.state.records import job_of
+from scheduler.state.replies import Refused
+from scheduler.state.units import Instant, Span
+from tests.core.fleet import Fleet, Turn
+from tests.core.telling import GAP, clock_text, reply_lines, state_text, wrapped
+from tests.core.words import Words, ends_of, exit_of, job_ids, key_of, seen_of, span_of, spec_of, split_once
+
+
+class Transcript:
+    """One run of a golden file."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet()
+
+    def answer(self, line: str) -> list[str]:
+        """Run one command and tell what followed."""
+        words = Words.of(line)
+        command = COMMANDS[words.next()]
+        lines = [each for told in command(self, words) for each in wrapped(told)]
+        words.assert_empty()
+        return lines
+
+    # --- telling
+
+    def told(self, turns: Turn | Iterable[Turn], *, timed: bool = False) -> list[str]:
+        lines: list[str] = []
+        for turn in [turns] if isinstance(turns, Turn) else turns:
+            records = GAP.join(tell(record) for record in turn.records)
+            said = [*reply_lines(turn.reply), *([records] if records else []), *map(tell_command, turn.commands)]
+            if said and timed:
+                lines.append(f"@{clock_text(turn.at)}")
+            lines.extend(said)
+        return lines
+
+    def take_up(self, event: Event) -> list[str]:
+        return self.told(self.fleet.take_up(event))
+
+    # --- nodes
+
+    def node(self, words: Words) -> list[str]:
+        """A machine joins: its agent registers, opens a stream with an empty inventory, and beats."""
+        name = words.next()
+        node = self.fleet.add_node(
+            name,
+            gpus=words.integer("gpus", 0),
+            memory_bytes=words.memory("memory", parse_size("80GB")),
+            cpus=words.integer("cpus", 64),
+            ram_bytes=words.memory("ram", parse_size("512GB")),
+            model=words.value("model", "NVIDIA A100"),
+            is_virtual=words.switch("virtual"),
+            labels=tuple(split_once(label, ":") for label in words.list("labels")),
+            agent_id=words.value("agent"),
+        )
+        return self.told(self.fleet.join(node))
+
+    def announce(self, words: Words) -> list[str]:
+        """An agent registers, after a restart of it or of the machine, or another one under the same name."""
+        node = self.fleet.nodes[NodeName(words.next())]
+        node = replace(
+            node,
+            agent_id=words.value("agent", node.agent_id),
+            boot_id=words.value("boot", node.boot_id),
+            incarnation=words.integer("incarnation", node.incarnation),
+        )
+        turn = self.fleet.announce(node)
+        if not isinstance(turn.reply, Refused):
+            self.fleet.nodes[node.name] = node
+        return self.told(turn)
+
+    def inventory(self, words: Words) -> list[str]:
+        """A stream is opened: `inventory n1 1/1=running:10s 2/1=exited:0 3/1=starting 4/1=refused:CWD_MISSING`."""
+        node = self.fleet.nodes[NodeName(words.next())]
+        entries = [seen_of(*split_once(word, "=")) for word in words.rest()]
+        return self.told([self.fleet.inventory(node, entries), self.fleet.beat(node.name)])
+
+    def disconnect(self, words: Words) -> list[str]:
+        """A node's stream breaks."""
+        return self.told(self.fleet.disconnect(NodeName(words.next())))
+
+    def silent(self, words: Words) -> list[str]:
+        """A node says nothing more, while its stream seems to hold."""
+        self.fleet.nodes[NodeName(words.next())].is_connected = False
+        return []
+
+    def beat(self, words: Words) -> list[str]:
+        """A sign of life on the stream that there is."""
+        node = self.fleet.nodes[NodeName(words.next())]
+        node.is_connected = True
+        return self.told(self.fleet.beat(node.name))
+
+    def device(self, words: Words) -> list[str]:
+        """What a device's next samples say: `device n1:0 free=10GB utilization=90 foreign sick="XID 79"`."""
+        name, index = split_once(words.next(), ":")
+        node = self.fleet.nodes[NodeName(name)]
+        uuid = node.info.devices[int(index)].uuid
+        sample = node.samples[uuid]
+        total = node.info.devices[int(index)].memory_bytes
+        free = words.memory("free", sample.memory_free_bytes or total)
+        sick = words.value("sick")
+        node.samples[uuid] = replace(
+            sample,
+            memory_free_bytes=free,
+            memory_used_bytes=total - free,
+            utilization_percent=words.integer("utilization", sample.utilization_percent or 0),
+            processes=(DeviceProcess(pid=4711, is_foreign=True),) if words.switch("foreign") else (),
+            is_healthy=not sick,
+            unhealthy_reason=sick,
+        )
+        return self.told(self.fleet.beat(node.name))
+
+    # --- jobs
+
+    def submit(self, words: Words) -> list[str]:
+        """A user submits: see `spec_of` for the arguments, and band= held count= request= dry-run."""
+        user = UserName(words.next())
+        band = Band[words.value("band", "normal").upper()]
+        held, dry_run = words.switch("held"), words.switch("dry-run")
+        count, request = words.integer("count", 1), words.value("request")
+        spec = spec_of(words)
+        event = JobsSubmitted(
+            at=self.fleet.now,
+            user=user,
+            specs=(spec,),
+            band=(band,),
+            is_held=(held,),
+            count=count,
+            request_id=request,
+            request_digest=str(hash(spec)) if request else "",
+            is_dry_run=dry_run,
+        )
+        return self.take_up(event)
+
+    def cancel(self, words: Words) -> list[str]:
+        reason, abandoned, by = words.value("reason"), words.switch("abandon"), words.value("by", "alice")
+        return self.take_up(
+            CancelRequested(
+                at=self.fleet.now, by=UserName(by), jobs=job_ids(words), reason=reason, is_abandoned=abandoned
+            )
+        )
+
+    def hold(self, words: Words) -> list[str]:
+        return self.take_up(HoldRequested(at=self.fleet.now, by=UserName("alice"), jobs=job_ids(words), is_held=True))
+
+    def release(self, words: Words) -> list[str]:
+        return self.take_up(HoldRequested(at=self.fleet.now, by=UserName("alice"), jobs=job_ids(words), is_held=False))
+
+    def band(self, words: Words) -> list[str]:
+        band = Band[words.positions.pop().upper()]
+        return self.take_up(BandRequested(at=self.fleet.now, by=UserName("admin"), jobs=job_ids(words), band=band))
+
+    def signal(self, words: Words) -> list[str]:
+        request, number = words.value("request"), int(words.positions.pop())
+        jobs = job_ids(words)
+        return self.take_up(
+            SignalRequested(
+                at=self.fleet.now,
+                by=UserName("alice"),
+                jobs=jobs,
+                signal=number,
+                request_id=request,
+                request_digest=f"{jobs} {number}",
+            )
+        )
+
+    def requeue(self, words: Words) -> list[str]:
+        reason = words.value("reason")
+        return self.take_up(
+            RequeueRequested(at=self.fleet.now, by=UserName("alice"), jobs=job_ids(words), reason=reason)
+        )
+
+    # --- what nodes report
+
+    def started(self, words: Words) -> list[str]:
+        key, node = self.rank(words)
+        return self.take_up(RankStarted(at=self.fleet.now, node=node, key=key, run_span=words.span("run") or Span(0)))
+
+    def exited(self, words: Words) -> list[str]:
+        """`exited 1/1 code=0`, or signal=9, unknown, by-time-limit, by-cancel, by-fence; stdout=N bytes written."""
+        key, node = self.rank(words)
+        return self.take_up(RankExited(at=self.fleet.now, node=node, key=key, exit=exit_of(words, key.rank)))
+
+    def synced(self, words: Words) -> list[str]:
+        """The store has so many bytes: `synced 1/1 stdout=100`."""
+        key = key_of(words.next())
+        return self.take_up(OutputSynced(at=self.fleet.now, key=key, ends=ends_of(words, key.rank)))
+
+    def refused(self, words: Words) -> list[str]:
+        """`refused 1/1 DEVICE_BUSY device=0`."""
+        key, node = self.rank(words)
+        reason, message = words.next(), words.value("message")
+        uuids = {DeviceUuid(f"{node}-gpu{index}") for index in words.list("device")}
+        samples = tuple(each for each in self.fleet.nodes[node].readings(self.fleet.now) if each.uuid in uuids)
+        return self.take_up(
+            RankRefused(at=self.fleet.now, node=node, key=key, reason=reason, message=message, samples=samples)
+        )
+
+    def spool(self, words: Words) -> list[str]:
+        key, node = self.rank(words)
+        is_full = words.next() == "full"
+        return self.take_up(SpoolFilled(at=self.fleet.now, node=node, key=key, is_full=is_full))
+
+    # --- administration
+
+    def drain(self, words: Words) -> list[str]:
+        reason = words.value("reason")
+        return self.take_up(
+            DrainRequested(
+                at=self.fleet.now,
+                by=UserName("admin"),
+                node=NodeName(words.next()),
+                is_draining=True,
+                reason=reason,
+            )
+        )
+
+    def resume(self, words: Words) -> list[str]:
+        return self.take_up(
+            DrainRequested(at=self.fleet.now, by=UserName("admin"), node=NodeName(words.next()), is_draining=False)
+        )
+
+    def forget(self, words: Words) -> list[str]:
+        return self.take_up(ForgetRequested(at=self.fleet.now, by=UserName("admin"), node=NodeName(words.next())))
+
+    def token(self, words: Words) -> list[str]:
+        token = Token(
+            id=TokenId(words.next()),
+            user=UserName(words.value("user", "alice")),
+            role=Role(words.value("role", "user")),
+            digest="00",
+            created_at=self.fleet.now,
+        )
+        return self.take_up(TokenRequested(at=self.fleet.now, by=UserName("admin"), token=token))
+
+    def revoke(self, words: Words) -> list[str]:
+        return self.take_up(RevokeRequested(at=self.fleet.now, by=UserName("admin"), token=TokenId(words.next())))
+
+    # --- time and the scheduler
+
+    def advance(self, words: Words) -> list[str]:
+        """Let time pass; connected nodes beat, and deadlines come."""
+        return self.told(self.fleet.advance(span_of(words.next())), timed=True)
+
+    def restart(self, words: Words) -> list[str]:
+        """The scheduler ends and starts again, now or `after=10m`."""
+        self.fleet.now = Instant(self.fleet.now + (words.span("after") or 0))
+        return self.told(self.fleet.restart())
+
+    def stalled(self, words: Words) -> list[str]:
+        """The scheduler read nothing for a while."""
+        gap = span_of(words.next())
+        self.fleet.now = Instant(self.fleet.now + gap)
+        return self.take_up(ReadingResumed(at=self.fleet.now, gap=gap))
+
+    def limit(self, words: Words) -> list[str]:
+        """A number of the rules is set: `limit queued-jobs=2`."""
+        self.fleet.limits = replace(
+            self.fleet.limits,
+            queued_jobs=words.integer("queued-jobs", self.fleet.limits.queued_jobs),
+            node_losses=words.integer("node-losses", self.fleet.limits.node_losses),
+            default_min_memory_bytes=words.memory("min-memory", self.fleet.limits.default_min_memory_bytes),
+        )
+        self.fleet.state.limits = self.fleet.limits
+        return []
+
+    # --- looking
+
+    def explain(self, words: Words) -> list[str]:
+        job = self.fleet.job(int(words.next()))
+        told = explain(self.fleet.state, job, self.fleet.now)
+        ahead = f"; {told.ahead_count} ahead: {', '.join(map(str, told.ahead))}" if told.ahead else ""
+        lines = [f"{told.reason}: {told.sentence}{ahead}"]
+        for verdict in told.nodes:
+            miss = verdict.miss
+            lines.append(f"  node {verdict.node}: {miss.reason + ': ' + miss.clause if miss else 'could take it now'}")
+        return [*lines, *([told.bound_sentence] if told.bound_sentence else [])]
+
+    def queue(self, words: Words) -> list[str]:
+        jobs = sorted(self.fleet.state.durable.jobs.values(), key=lambda job: job.id)
+        order = [str(job.id) for job in queue_order(self.fleet.state.durable)]
+        lines = [f"job {job.id} {state_text(job)}" for job in jobs]
+        return [*lines, f"order: {' '.join(order)}"] if order else lines or ["empty"]
+
+    def show(self, words: Words) -> list[str]:
+        """A job: its state, and its attempts that are over."""
+        job = self.fleet.job(int(words.next()))
+        lines = [f"job {job.id} {state_text(job)}"]
+        for ended in job.past:
+            cut = "" if ended.output_is_complete else ", output incomplete"
+            lines.append(
+                f"  attempt {ended.number}: {ended.reason}{': ' + ended.message if ended.message else ''}{cut}"
+            )
+        return lines
+
+    def story(self, words: Words) -> list[str]:
+        """A job's records as sentences."""
+        job = JobId(int(words.next()))
+        return [sentence(record) for record in self.fleet.store.records if job_of(record) == job]
+
+    def holds(self, words: Words) -> list[str]:
+        """What is given on each node."""
+        lines = []
+        for name, hold in sorted(self.fleet.state.durable.holds.items()):
+            ranks = " ".join(str(key) for key in sorted(hold.ranks))
+            lines.append(f"{name}: {ranks} with {len(hold.devices)} GPUs, {hold.cpus} CPUs")
+        return lines or ["nothing is held"]
+
+    # --- words
+
+    def rank(self, words: Words) -> tuple[RankKey, NodeName]:
+        """A rank, and the node that reports it: where it is placed, unless `from=` says another."""
+        key = key_of(words.next())
+        said = words.value("from")
+        if said:
+            return key, NodeName(said)
+        job = self.fleet.job(key.job)
+        ranks = {each.number: each.ranks for each in job.past}
+        if job.attempt is not None:
+            ranks[job.attempt.number] = job.attempt.ranks
+        assert key.attempt in ranks, f"{key} is not known any more: say from=NODE"
+        return key, ranks[key.attempt][key.rank].placement.node
+
+
+Command = Callable[[Transcript, Words], list[str]]
+COMMANDS: dict[str, Command] = {
+    "node": Transcript.node,
+    "announce": Transcript.announce,
+    "inventory": Transcript.inventory,
+    "disconnect": Transcript.disconnect,
+    "silent": Transcript.silent,
+    "beat": Transcript.beat,
+    "device": Transcript.device,
+    "submit": Transcript.submit,
+    "cancel": Transcript.cancel,
+    "hold": Transcript.hold,
+    "release": Transcript.release,
+    "band": Transcript.band,
+    "signal": Transcript.signal,
+    "requeue": Transcript.requeue,
+    "started": Transcript.started,
+    "exited": Transcript.exited,
+    "synced": Transcript.synced,
+    "refused": Transcript.refused,
+    "spool": Transcript.spool,
+    "drain": Transcript.drain,
+    "resume": Transcript.resume,
+    "forget": Transcript.forget,
+    "token": Transcript.token,
+    "revoke": Transcript.revoke,
+    "advance": Transcript.advance,
+    "restart": Transcript.restart,
+    "stalled": Transcript.stalled,
+    "limit": Transcript.limit,
+    "explain": Transcript.explain,
+    "queue": Transcript.queue,
+    "show": Transcript.show,
+    "story": Transcript.story,
+    "holds": Transcript.holds,
+}
+
+
+def run(path: Path) -> str:
+    """The file as it should be: its comments and commands, with what follows from them now."""
+    transcript = Transcript()
+    lines: list[str] = []
+    for line in path.read_text().splitlines():
+        if line.startswith("  "):
+            continue
+        lines.append(line.rstrip())
+        if line and not line.startswith("#"):
+            try:
+                lines.extend(f"  {told}" for told in transcript.answer(line))
+            except Exception as problem:
+                problem.add_note(f"{path.name}: {line}")
+                raise
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,177 @@
+"""The words of a transcript's commands, and the values that they stand for."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from datetime import timedelta
+
+from gpufleet.units import parse_duration, parse_size
+from scheduler.state.events import Seen, SeenExited, SeenRefused, SeenRunning, SeenStarting
+from scheduler.state.ids import JobId, NodeName, RankKey
+from scheduler.state.jobs import (
+    ExitCode,
+    ExitSignal,
+    ExitStatus,
+    JobSpec,
+    NodePins,
+    OutputEnd,
+    OutputStream,
+    RankExit,
+    Resources,
+    StopCause,
+)
+from scheduler.state.units import Span
+
+
+@dataclass(slots=True)
+class Words:
+    """A command's words: positions in order, values by name, switches. What nobody asked for is an error."""
+
+    positions: list[str]
+    values: dict[str, str]
+
+    @classmethod
+    def of(cls, text: str) -> Words:
+        words = shlex.split(text, comments=True)
+        values = dict(word.split("=", 1) for word in words if re.match(r"[a-z][a-z-]*=", word))
+        return cls([word for word in words if not re.match(r"[a-z][a-z-]*=", word)], values)
+
+    def next(self) -> str:
+        return self.positions.pop(0)
+
+    def rest(self) -> list[str]:
+        found, self.positions = self.positions, []
+        return found
+
+    def switch(self, name: str) -> bool:
+        is_there = name in self.positions
+        if is_there:
+            self.positions.remove(name)
+        return is_there
+
+    def value(self, name: str, default: str = "") -> str:
+        return self.values.pop(name, default)
+
+    def integer(self, name: str, default: int) -> int:
+        return int(self.value(name, str(default)))
+
+    def span(self, name: str) -> Span | None:
+        text = self.value(name)
+        return span_of(text) if text else None
+
+    def memory(self, name: str, default: int = 0) -> int:
+        text = self.value(name)
+        return parse_size(text) if text else default
+
+    def list(self, name: str) -> tuple[str, ...]:
+        text = self.value(name)
+        return tuple(text.split(",")) if text else ()
+
+    def assert_empty(self) -> None:
+        assert not self.positions, f"nobody asked for {self.positions}"
+        assert not self.values, f"nobody asked for {self.values}"
+
+
+def span_of(text: str) -> Span:
+    return Span(parse_duration(text) // timedelta(microseconds=1))
+
+
+def spec_of(words: Words) -> JobSpec:
+    """The job that a submit asks for."""
+    pins = tuple(
+        NodePins(node=NodeName(node), indices=tuple(map(int, indices.split("+"))))
+        for node, indices in (split_once(pin, ":") for pin in words.list("pins"))
+    )
+    gpus = words.integer("gpus", sum(len(pin.indices) for pin in pins))
+    resources = Resources(
+        gpus=gpus,
+        min_memory_bytes=parse_size(words.values.pop("min-memory")) if "min-memory" in words.values else None,
+        models=words.list("models"),
+        allow_busy=words.switch("allow-busy"),
+        pins=pins,
+        cpus=words.integer("cpus", 1),
+        memory_bytes=words.memory("memory"),
+        nodelist=tuple(map(NodeName, words.list("nodelist"))),
+        exclude=tuple(map(NodeName, words.list("exclude"))),
+        node_labels=tuple(split_once(label, ":") for label in words.list("labels")),
+        ignores_telemetry=words.switch("ignore-telemetry"),
+    )
+    return JobSpec(
+        argv=("python", "train.py"),
+        name="train",
+        cwd="/",
+        resources=resources,
+        time_limit=words.span("time-limit"),
+        is_requeueable=not words.switch("no-requeue"),
+        requeue_fence=words.span("fence"),
+    )
+
+
+def exit_of(words: Words, rank: int) -> RankExit:
+    cause = next((cause for word, cause in CAUSES.items() if words.switch(word)), None)
+    status: ExitStatus | None
+    if words.switch("unknown"):
+        status = None
+    elif "signal" in words.values or (cause is not None and "code" not in words.values):
+        status = ExitSignal(signal=words.integer("signal", 15))
+    else:
+        status = ExitCode(code=words.integer("code", 0))
+    reasons = {ExitCode: "EXITED", ExitSignal: "SIGNALLED", type(None): "EXIT_UNKNOWN"}
+    return RankExit(
+        exit=status,
+        reason=words.value("reason", reasons[type(status)]),
+        stop_cause=cause,
+        output_ends=ends_of(words, rank),
+        output_is_complete=status is not None,
+    )
+
+
+CAUSES = {
+    "by-time-limit": StopCause.TIME_LIMIT,
+    "by-cancel": StopCause.CANCELLED,
+    "by-fence": StopCause.FENCED,
+    "by-requeue": StopCause.REQUEUED,
+    "by-kill": StopCause.STALE,
+}
+
+
+def ends_of(words: Words, rank: int) -> tuple[OutputEnd, ...]:
+    return tuple(
+        OutputEnd(rank=rank, stream=stream, end_offset=int(words.values.pop(stream.name.lower())))
+        for stream in OutputStream
+        if stream.name.lower() in words.values
+    )
+
+
+def seen_of(name: str, what: str) -> tuple[RankKey, Seen]:
+    kind, _, detail = what.partition(":")
+    key = key_of(name)
+    match kind:
+        case "running":
+            return key, SeenRunning(run_span=span_of(detail or "1s"))
+        case "starting":
+            return key, SeenStarting()
+        case "refused":
+            return key, SeenRefused(reason=detail)
+        case "exited":
+            return key, SeenExited(exit=exit_of(Words.of(detail.replace("+", " ")), key.rank))
+        case _:
+            raise AssertionError(f"{what}: running, starting, refused or exited")
+
+
+def key_of(text: str) -> RankKey:
+    job, rest = split_once(text, "/")
+    attempt, _, rank = rest.partition(".")
+    return RankKey(JobId(int(job)), int(attempt), int(rank or 0))
+
+
+def job_ids(words: Words) -> tuple[JobId, ...]:
+    return tuple(JobId(int(word)) for word in words.rest())
+
+
+def split_once(text: str, by: str) -> tuple[str, str]:
+    left, found, right = text.partition(by)
+    assert found, f"{text!r} has no {by!r}"
+    return left, right
