@@ -1,7 +1,7 @@
 """The node agent: one per node, it dials the scheduler, reports the node, and carries out what is decided.
 
-Read `agent.py` first: what is connected with what. `core/` decides (pure values: delivery, commands, expectations,
-inventory, uploads, fence, endings); all else only carries out:
+Read `core/duties.py` first: what the agent decides. Then `agent.py`: what is connected with what. `core/` decides
+(duties, delivery, uploads, expectations, and what the keepers decide); all else only carries out:
 
     options.py identity.py __main__.py   how it starts: flags and settings, the data folder, the program
     link.py heartbeat.py output.py       the scheduler: dial and register, reports and commands, output

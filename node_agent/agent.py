@@ -25,8 +25,9 @@ from gpufleet.channel import Target
 from gpufleet.status import from_rpc_error
 
 from . import wire
-from .attempts import Attempts, Basis
+from .attempts import Attempts
 from .clocks import boottime_us
+from .core.actions import Order
 from .core.commands import (
     ReadProgramLog,
     RefreshSamples,
@@ -34,7 +35,8 @@ from .core.commands import (
     Unknown,
     refusal_of,
 )
-from .core.inventory import Inventory
+from .core.delivery import Receipt
+from .core.duties import Duties
 from .heartbeat import Heartbeats, StaleTerm
 from .identity import DataFolder, Identity
 from .keeper.client import Keepers
@@ -56,6 +58,8 @@ BEAT_SECONDS = 2.0
 
 BUSY_SAMPLING_SECONDS = 1.0
 """While an attempt runs its devices are read this often, or more often where the settings say so."""
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 COMMAND_VALID_FOR_US = 30_000_000
 """What a scheduler that does not say counts as too old."""
@@ -85,20 +89,27 @@ class NodeAgent:
         self._identity = identity
         self._boot_id = boot_id()
         self._command_valid_for_us = COMMAND_VALID_FOR_US
-        inventory = Inventory()
-        self._keeping = Keeping(keepers, inventory, node.spool_bytes)
+        self._duties = Duties()
+        self._keeping = Keeping(keepers, self._duties.inventory, node.spool_bytes)
         self._output = OutputSender(node.name, identity.incarnation, self._keeping)
-        self._launcher = Launcher(node.machine, lambda: self.attempts.live(), node.spool_bytes)
+        self._launcher = Launcher(node.machine, self._duties.inventory.live, node.spool_bytes)
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
-        self.attempts = Attempts(inventory, self._keeping, self._launcher, self._output, self._heartbeats.report)
-        self._keeping.tell(self.attempts.see)
+        self._attempts = Attempts(
+            self._duties,
+            self._keeping,
+            self._launcher,
+            self._output,
+            report=self._heartbeats.report,
+            carried_out=self._heartbeats.carried_out,
+        )
         self._keepers = keepers
         self._is_busy = False
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Be the agent until cancelled; raises what makes going on impossible."""
-        self.attempts.adopt(await self._keepers.inventory())
+        self._attempts.adopt(await self._keepers.inventory())
         link = Link(
             self._node.addresses,
             target_of=self._node.target_of,
@@ -108,25 +119,26 @@ class NodeAgent:
         try:
             await until_first(link.run(), self._keeping.run(), self._keeping.tell_keepers())
         finally:
-            await self._heartbeats.close()
+            if self._refreshing is not None:
+                self._refreshing.cancel()
+            await self._attempts.close()
             await self._keeping.close()
 
     # --- duties of the heartbeat streams
 
     def inventory(self, now_us: int) -> node_agent_pb2.Inventory:
         """Everything that the node knows."""
-        return wire.inventory_to_proto(self.attempts.inventory, self._boot_id, self._node.info, now_us)
+        return wire.inventory_to_proto(self._duties.inventory, self._boot_id, self._node.info, now_us)
 
     def beat(self) -> node_agent_pb2.Beat:
         """A sign of life with the newest samples."""
-        live = tuple(self.attempts.live())
+        live = tuple(self._duties.inventory.live())
         self._set_busy(bool(live))
         return self._node.machine.beat(live)
 
     def acknowledged(self, sent_us: int) -> None:
         """The scheduler stored a message sent at this time: every fence counts from there."""
-        if sent_us > self.attempts.fence_base_us:
-            self.attempts.fence_base_us = sent_us
+        if self._duties.heartbeat_acknowledged(sent_us):
             self._keeping.set_fence(sent_us)
 
     def term_rises(self, term: int) -> None:
@@ -134,28 +146,41 @@ class NodeAgent:
         self._identity = replace(self._identity, highest_term=term)
         self._folder.store(self._identity)
 
-    async def carry_out(self, message: node_agent_pb2.HeartbeatResponse, heartbeat_sent_us: int | None) -> None:
-        """Carry one command out."""
+    def carry_out(
+        self, message: node_agent_pb2.HeartbeatResponse, heartbeat_sent_us: int | None, receipt: Receipt
+    ) -> None:
+        """Begin to carry one command out."""
         command = wire.command_from_proto(message)
-        if command is None:
-            return
-        refusal = refusal_of(
-            command,
-            heartbeat_sent_us=heartbeat_sent_us,
-            now_us=boottime_us(),
-            valid_for_us=self._command_valid_for_us,
-        )
         match command:
+            case None:
+                pass
             case RefreshSamples():
-                await self._refresh()
+                self._refresh()
             case ReadProgramLog():
                 self._program_log.carry_out(command)
             case SetLogLevel():
-                self._node.set_log_level(command.level)
+                self._set_log_level(command.level)
             case Unknown():
                 _log.warning("the scheduler asks for %s, which this version does not do", command.name)
             case _:
-                await self.attempts.carry_out(command, Basis(sent_us=heartbeat_sent_us or 0, refusal=refusal))
+                refusal = refusal_of(
+                    command,
+                    heartbeat_sent_us=heartbeat_sent_us,
+                    now_us=boottime_us(),
+                    valid_for_us=self._command_valid_for_us,
+                )
+                self._attempts.order(
+                    Order(command=command, receipt=receipt, heartbeat_sent_us=heartbeat_sent_us or 0, refusal=refusal)
+                )
+                return
+        self._heartbeats.carried_out(receipt)
+
+    def _set_log_level(self, level: str) -> None:
+        if level not in LOG_LEVELS:
+            _log.warning("the scheduler asks for the log level %r; there are %s", level, ", ".join(LOG_LEVELS))
+            return
+        self._node.set_log_level(level)
+        _log.info("the log level is %s now", level)
 
     # --- one connection
 
@@ -202,7 +227,12 @@ class NodeAgent:
 
     # --- samples
 
-    async def _refresh(self) -> None:
+    def _refresh(self) -> None:
+        """Beat with fresh readings; a second wish while the first is carried out is the same wish."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._beat_fresh())
+
+    async def _beat_fresh(self) -> None:
         source = self._node.machine.source
         await asyncio.to_thread(source.fresh, max_age_seconds=0.0, timeout_seconds=READING_SECONDS_MAX)
         self._heartbeats.beat()

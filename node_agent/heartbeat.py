@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpufleet.v1 import node_agent_pb2
 
 from .clocks import boottime_us
-from .core.delivery import Inbox, Judgement, Outbox
+from .core.delivery import Inbox, Judgement, Outbox, Receipt
 from .until_first import until_first
 
 if TYPE_CHECKING:
@@ -49,8 +49,13 @@ class Duties(Protocol):
         """Store the term before anything of it is carried out."""
         ...
 
-    async def carry_out(self, message: node_agent_pb2.HeartbeatResponse, heartbeat_sent_us: int | None) -> None:
-        """Carry a command out. `heartbeat_sent_us`: when what it rests on was sent, None when nobody knows."""
+    def carry_out(
+        self, message: node_agent_pb2.HeartbeatResponse, heartbeat_sent_us: int | None, receipt: Receipt
+    ) -> None:
+        """Begin to carry a command out, and say `carried_out` when it is.
+
+        `heartbeat_sent_us`: when what it rests on was sent, None when nobody knows.
+        """
         ...
 
 
@@ -66,7 +71,6 @@ class Heartbeats:
         self._unsent: asyncio.Queue[node_agent_pb2.HeartbeatRequest] | None = None
         self._beat_sent: tuple[int, int] = (0, 0)
         self._round_trip_us: int | None = None
-        self._working: set[asyncio.Task[None]] = set()
 
     @property
     def highest_term(self) -> int:
@@ -113,11 +117,9 @@ class Heartbeats:
             self._unsent = None
             call.cancel()
 
-    async def close(self) -> None:
-        """Leave commands undone that are not yet carried out: each is safe to be sent again."""
-        for work in self._working:
-            work.cancel()
-        await asyncio.gather(*self._working, return_exceptions=True)
+    def carried_out(self, receipt: Receipt) -> None:
+        """A command is done; the next message up says so."""
+        self._inbox.carried_out(receipt)
 
     def _put(self, sequence: int, body: Body) -> None:
         if self._unsent is None:
@@ -157,21 +159,16 @@ class Heartbeats:
             self._duties.term_rises(message.term)
         self._acknowledge(message.acked_sequence)
         if message.WhichOneof("command") is None:
-            self._inbox.carried_out(message.sequence)
+            self._inbox.carried_out(self._inbox.receipt(message.sequence))
             return
         heartbeat_sent_us = self._outbox.when(message.newest_heartbeat)
-        work = asyncio.create_task(self._carry_out(message, heartbeat_sent_us))
-        self._working.add(work)
-        work.add_done_callback(self._working.discard)
-
-    async def _carry_out(self, message: node_agent_pb2.HeartbeatResponse, sent_us: int | None) -> None:
+        receipt = self._inbox.receipt(message.sequence)
         try:
-            await self._duties.carry_out(message, sent_us)
+            self._duties.carry_out(message, heartbeat_sent_us, receipt)
         except Exception:
             # One command that fails must not end the stream for all others.
             _log.exception("the command %s failed", message.WhichOneof("command"))
-        finally:
-            self._inbox.carried_out(message.sequence)
+            self._inbox.carried_out(receipt)
 
     def _acknowledge(self, sequence: int) -> None:
         sent_us = self._outbox.acknowledge(sequence)

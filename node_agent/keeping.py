@@ -10,12 +10,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import assert_never
+from typing import Protocol, assert_never
 
+from .core.actions import Change
 from .core.inventory import Inventory
 from .core.launch import Launch, Refusal, RefusalReason
 from .core.offsets import segment_bytes_for
-from .core.outcome import AttemptKey, AttemptPhase, AttemptView, Offsets, StopCause, Stream
+from .core.outcome import AttemptKey, AttemptView, Offsets, StopCause, Stream
 from .keeper.client import Keepers, Launched
 from .keeper.connection import KeeperGone, KeeperSilent
 from .keeper.events import AttemptEnded, AttemptStarted, KeeperDied, SpoolChanged, Superseded
@@ -25,27 +26,36 @@ _log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.2
 """The pause before a keeper that did not answer is asked again."""
 
-See = Callable[[AttemptView], None]
+
+class Listener(Protocol):
+    """Who is told what becomes of attempts."""
+
+    def changed(self, key: AttemptKey, change: Change) -> None:
+        """It ended, its output grew, or waits for room."""
+        ...
+
+    def saw(self, view: AttemptView) -> None:
+        """Everything about it is known anew."""
+        ...
 
 
 class Keeping:
-    """All requests to the keepers, and all that they say. `see` is told every new view of an attempt."""
+    """All requests to the keepers, and all that they say. `listen` comes before all else."""
 
     def __init__(self, keepers: Keepers, inventory: Inventory, spool_bytes: int) -> None:
         self._keepers = keepers
         self._inventory = inventory
-        self._see: See = lambda view: None
+        self._listener: Listener
         self._told_step_bytes = segment_bytes_for(spool_bytes)
         self._told: dict[AttemptKey, Offsets] = {}
         self._synced: dict[AttemptKey, Offsets] = {}
         self._fence_us: int | None = None
         self._wake = asyncio.Event()
-        self._early: dict[AttemptKey, list[AttemptEnded | SpoolChanged]] = {}
         self._followers: dict[AttemptKey, asyncio.Task[None]] = {}
 
-    def tell(self, see: See) -> None:
-        """Say who is told of new views."""
-        self._see = see
+    def listen(self, listener: Listener) -> None:
+        """Say who is told what the keepers say."""
+        self._listener = listener
 
     async def launch(self, launch: Launch) -> Launched | Refusal:
         """Start it, or answer what became of it when it was launched before."""
@@ -94,19 +104,16 @@ class Keeping:
             self._wake.set()
 
     def follow(self, view: AttemptView) -> None:
-        """Learn of its output as it comes, and of what came before the launch was answered."""
+        """Learn of its output as it comes; once is enough."""
         if view.phase.is_live and view.key not in self._followers:
             follower = asyncio.create_task(self._follow(view.key, view.output_ends))
             self._followers[view.key] = follower
             follower.add_done_callback(lambda done: self._followers.pop(view.key, None))
-        for event in self._early.pop(view.key, ()):
-            self._take(event)
 
     def let_go(self, key: AttemptKey) -> None:
         """Nothing of it is of interest any more."""
         self._synced.pop(key, None)
         self._told.pop(key, None)
-        self._early.pop(key, None)
 
     async def run(self) -> None:
         """Take in what the keepers say until another agent takes them over."""
@@ -158,9 +165,7 @@ class Keeping:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             have = grown.ends
-            view = self._inventory[key]
-            if isinstance(view, AttemptView) and view.end is None:
-                self._see(replace(view, output_ends=have))
+            self._listener.changed(key, have)
             if grown.is_final:
                 return
 
@@ -176,29 +181,18 @@ class Keeping:
 
     def _take(self, event: AttemptStarted | AttemptEnded | SpoolChanged | KeeperDied) -> None:
         match event:
+            case AttemptStarted():
+                pass  # the answer to the launch said so
+            case AttemptEnded():
+                self._listener.changed(event.key, event.end)
+            case SpoolChanged():
+                self._listener.changed(event.key, event.full)
             case KeeperDied():
                 _log.error("keeper %s died; %d of its attempts are over", event.keeper_id, len(event.attempts))
                 for view in event.attempts:
-                    self._see(view)
-            case AttemptStarted():
-                pass  # the answer to the launch said so
-            case AttemptEnded() | SpoolChanged():
-                self._take_change(event)
+                    self._listener.saw(view)
             case _:
                 assert_never(event)
-
-    def _take_change(self, event: AttemptEnded | SpoolChanged) -> None:
-        view = self._inventory[event.key]
-        if view is None:
-            return
-        if not isinstance(view, AttemptView):
-            # It overtook the answer to its own launch.
-            self._early.setdefault(event.key, []).append(event)
-        elif isinstance(event, SpoolChanged):
-            self._see(replace(view, full=event.full))
-        else:
-            ends = event.end.output_ends
-            self._see(replace(view, phase=AttemptPhase.ENDED, end=event.end, output_ends=ends, full=None))
 
 
 class SupersededError(Exception):

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from .core.actions import Master
 from .core.commands import LaunchAttempt
 from .core.environment import RankPlace, environment_of
-from .core.expectations import Expectations, Misfit, Unfit, are_recent, misfit
+from .core.expectations import Expectations, Misfit, Unfit, misfit
 from .core.launch import Launch
 from .core.outcome import AttemptView
 from .devices import DeviceSample
@@ -29,22 +29,6 @@ READING_PAUSE_SECONDS = 0.25
 """A device that looks busy is read again: a driver gives memory back a moment after its process has died."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unfitness:
-    """Why devices do not hold a launch, with the samples that say so."""
-
-    misfit: Misfit
-    samples: tuple[DeviceSample, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Master:
-    """Where rank 0 of a gang listens for the others."""
-
-    address: str
-    port: int
-
-
 class Launcher:
     """Checks and completes launches. `live` answers the attempts whose processes are ours."""
 
@@ -54,28 +38,33 @@ class Launcher:
         self._account = own_account()
         self.spool_bytes = spool_bytes
 
-    async def unfitness(self, expectations: Expectations) -> Unfitness | None:
-        """Why these devices are not as expected, None when they are; reads them only where it must."""
+    def is_surely_fit(self, expectations: Expectations) -> bool:
+        """Whether what is known already says that the devices are as expected; waits for nothing."""
         uuids = expectations.device_uuids
         if all(self._is_virtual(uuid) for uuid in uuids):
-            return None
-        samples = self._machine.readings(self._live(), uuids)
-        readings = [reading_of(sample) for sample in samples]
-        if are_recent(expectations, readings) and misfit(expectations, readings) is None:
-            return None
-        # Nobody is refused on an old reading: it may show the processes of the attempt before.
-        found = None
+            return True
+        readings = [reading_of(sample) for sample in self._machine.readings(self._live(), uuids)]
+        return misfit(expectations, readings) is None
+
+    async def misfit(self, expectations: Expectations) -> tuple[Misfit | None, tuple[DeviceSample, ...]]:
+        """Read the devices anew; answers why they are not as expected, and the samples that say so.
+
+        Nobody is refused on an old reading: it may show the processes of the attempt before.
+        """
+        found: Misfit | None = None
+        samples: tuple[DeviceSample, ...] = ()
         for _ in range(READINGS_MAX):
             samples = await asyncio.to_thread(
-                self._machine.fresh_readings, tuple(self._live()), uuids, timeout_seconds=READING_SECONDS_MAX
+                self._machine.fresh_readings,
+                tuple(self._live()),
+                expectations.device_uuids,
+                timeout_seconds=READING_SECONDS_MAX,
             )
             found = misfit(expectations, [reading_of(sample) for sample in samples])
-            if found is None:
-                return None
-            if found.reason is Unfit.DEVICE_UNHEALTHY:
+            if found is None or found.reason is Unfit.DEVICE_UNHEALTHY:
                 break
             await asyncio.sleep(READING_PAUSE_SECONDS)
-        return Unfitness(found, samples) if found is not None else None
+        return found, tuple(sample for sample in samples if found and sample.uuid in found.uuids)
 
     def complete(self, command: LaunchAttempt, master: Master | None, heartbeat_sent_us: int) -> Launch:
         """The launch as the keeper takes it: argv, whole environment, limits."""

@@ -142,6 +142,10 @@ def spool_to_proto(view: AttemptView) -> node_agent_pb2.SpoolState:
     return node_agent_pb2.SpoolState(key=key_to_proto(view.key), is_full=view.full is not None, message=sentence)
 
 
+def ready_to_proto(prepared: inventory.Prepared) -> node_agent_pb2.RankReady:
+    return node_agent_pb2.RankReady(key=key_to_proto(prepared.key), master_port=prepared.master_port)
+
+
 def refused_to_proto(
     refused: inventory.Refused, samples: Iterable[node_pb2.DeviceSample] = ()
 ) -> node_agent_pb2.LaunchRefused:

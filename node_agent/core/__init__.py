@@ -1,6 +1,11 @@
 """What the agent and the keeper of a node decide, as values: no clock, no file, no process.
 
-Read `attempt.py` first: what the keeper must do next with one running attempt. Then `fence.py` (how long a
+The agent: read `duties.py` first, what it does about each order and each change; `actions.py` holds what goes in and
+out. Then `commands.py` (what the scheduler can ask, and what comes too late), `delivery.py` (numbers, acknowledgements,
+repetitions), `inventory.py` (what the node knows), `expectations.py` (what a launch expects of devices), `uploads.py`
+(which output goes up next) and `environment.py` (what a process finds).
+
+The keeper: read `attempt.py` first, what it must do next with one running attempt. Then `fence.py` (how long a
 node may go on without its scheduler), `ending.py` (when an attempt is over), `offsets.py` (which spooled
 bytes may be sent, kept, deleted), `adoption.py` (what a launch, a verdict or an old record means for what
 the node already holds) and `launch.py` (a launch and what is wrong with it). `outcome.py` holds the values

@@ -24,6 +24,9 @@ REPORTS_KEPT_MAX = 100_000
 
 Report = TypeVar("Report")
 
+Receipt = tuple[int, int]
+"""Names a message down: the number of its stream, and its own."""
+
 
 @dataclass(slots=True)
 class SendTimes:
@@ -133,11 +136,13 @@ class Inbox:
     """
 
     highest_term: int = 0
+    _stream: int = 0
     _newest: int = 0
     _open: set[int] = field(default_factory=set)
 
     def stream_opened(self) -> None:
         """Numbers down begin anew with each stream."""
+        self._stream += 1
         self._newest = 0
         self._open.clear()
 
@@ -152,9 +157,15 @@ class Inbox:
         self._open.add(sequence)
         return Judgement.NEW
 
-    def carried_out(self, sequence: int) -> None:
-        """A message was carried out; commands may finish in another order than they came."""
-        self._open.discard(sequence)
+    def receipt(self, sequence: int) -> Receipt:
+        """What names this message of the present stream, also when another one has begun."""
+        return self._stream, sequence
+
+    def carried_out(self, receipt: Receipt) -> None:
+        """A message was carried out; commands may finish in another order than they came, and late."""
+        stream, sequence = receipt
+        if stream == self._stream:
+            self._open.discard(sequence)
 
     @property
     def acked_sequence(self) -> int:

@@ -16,10 +16,11 @@ SAMPLE_AGE_US_MAX = 1_000_000
 
 
 class Unfit(StrEnum):
-    """Why devices do not hold a launch; the names are stable."""
+    """Why a node does not take a launch; the names are stable."""
 
     DEVICE_BUSY = "DEVICE_BUSY"
     DEVICE_UNHEALTHY = "DEVICE_UNHEALTHY"
+    CWD_MISSING = "CWD_MISSING"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,10 +97,9 @@ class Inventory:
     def __iter__(self) -> Iterator[Entry]:
         return iter(tuple(self._entries.values()))
 
-    @property
-    def live_count(self) -> int:
-        """Ranks that run or may come to run."""
-        return sum(1 for entry in self._entries.values() if is_live(entry))
+    def live(self) -> Iterator[AttemptView]:
+        """The attempts whose processes may run."""
+        return (entry for entry in self if isinstance(entry, AttemptView) and entry.phase.is_live)
 
     def adopt(self, views: Iterable[AttemptView]) -> None:
         """Begin with what a keeper holds; the inventory that goes up first reports all of it."""
@@ -130,8 +129,3 @@ class Inventory:
         """The scheduler has stored its end, or it was never begun."""
         self._entries.pop(key, None)
         self._refused.pop(key, None)
-
-
-def is_live(entry: Entry) -> bool:
-    """Whether the rank runs or may come to run."""
-    return entry.phase.is_live if isinstance(entry, AttemptView) else not isinstance(entry, Refused)

@@ -106,8 +106,18 @@ def test_only_what_was_carried_out_with_all_before_it_is_acknowledged() -> None:
     inbox = Inbox()
     for sequence in (1, 2, 3):
         inbox.judge(1, sequence)
-    inbox.carried_out(1)
-    inbox.carried_out(3)
+    inbox.carried_out(inbox.receipt(1))
+    inbox.carried_out(inbox.receipt(3))
     assert inbox.acked_sequence == 1
-    inbox.carried_out(2)
+    inbox.carried_out(inbox.receipt(2))
     assert inbox.acked_sequence == 3
+
+
+def test_a_command_of_an_earlier_stream_that_finishes_late_acknowledges_nothing_of_the_new_one() -> None:
+    inbox = Inbox()
+    inbox.judge(1, 1)
+    late = inbox.receipt(1)
+    inbox.stream_opened()
+    inbox.judge(1, 1)
+    inbox.carried_out(late)
+    assert inbox.acked_sequence == 0

@@ -1,0 +1,105 @@
+"""What the agent's core is asked to do, and what it asks its shell to do: orders and actions, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .commands import AttemptCommand, LaunchAttempt
+from .delivery import Receipt
+from .fence import CommandRefusal
+from .inventory import Prepared, Refused, Seen
+from .outcome import AttemptEnd, AttemptKey, AttemptView, FullReason, Offsets, StopCause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A command, and what it rests on.
+
+    `heartbeat_sent_us`: when the newest message that the scheduler knew of us was sent, 0 when nobody knows. `refusal`
+    is set when a command that starts something rests on what is too old. `receipt` is None for the agent's own wish.
+    """
+
+    command: AttemptCommand
+    receipt: Receipt | None = None
+    heartbeat_sent_us: int = 0
+    refusal: CommandRefusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """Where rank 0 of a gang listens for the others."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckNode:
+    """See whether the node is as the launch expects, for a Prepare also its folder; answer with `checked`."""
+
+    command: LaunchAttempt
+    is_prepare: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnAttempt:
+    """Have the keeper start it, with a fence that counts from `heartbeat_sent_us`; answer with `spawned`."""
+
+    command: LaunchAttempt
+    master: Master | None
+    heartbeat_sent_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopProcess:
+    """Have the keeper end it by the grace rule, 0 kills at once; answer with `done`."""
+
+    key: AttemptKey
+    cause: StopCause
+    grace_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SignalProcess:
+    """Have the keeper send a signal; answer with `done`."""
+
+    key: AttemptKey
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetAttempt:
+    """Have the keeper delete its spool and keep its tombstone, send no more of it; answer with `done`."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Send its output, as it comes; `is_new`: nothing of it was ever sent."""
+
+    view: AttemptView
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Report this to the scheduler until it is stored."""
+
+    report: Seen | Refused | Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """The message with this receipt is done."""
+
+    receipt: Receipt
+
+
+Outstanding = CheckNode | SpawnAttempt | StopProcess | SignalProcess | ForgetAttempt
+"""What takes its time: nothing else is done about the attempt before it is answered."""
+
+Action = Outstanding | Follow | Tell | CarriedOut
+
+Change = AttemptEnd | FullReason | Offsets | None
+"""What a keeper says of an attempt: its end, why its output waits (None: it goes on), or how far its output goes."""

@@ -1,0 +1,276 @@
+"""What the agent does about each command and each change: orders in, actions out. The agent's file to read first.
+
+    order ──▶ CheckNode ──checked──▶ SpawnAttempt ──spawned──▶ Follow, Tell, CarriedOut
+         ──▶ StopProcess | SignalProcess | ForgetAttempt ──done──▶ CarriedOut
+
+For each attempt one order is carried out at a time, in the order in which they came. Every order is safe to repeat:
+what was done before gets the same answer again, and nothing that was ever launched or refused is launched again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from .actions import (
+    Action,
+    CarriedOut,
+    Change,
+    CheckNode,
+    Follow,
+    ForgetAttempt,
+    Master,
+    Order,
+    Outstanding,
+    SignalProcess,
+    SpawnAttempt,
+    StopProcess,
+    Tell,
+)
+from .adoption import Obedience, Verdict, obey
+from .commands import (
+    AbortAttempt,
+    JudgeAttempt,
+    LaunchAttempt,
+    NotLaunched,
+    PrepareAttempt,
+    SignalAttempt,
+    StartAttempt,
+    StopAttempt,
+)
+from .expectations import Misfit
+from .fence import CommandRefusal
+from .inventory import Checking, Entry, Inventory, Prepared, Refused, reports_of
+from .launch import Refusal
+from .outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView, Offsets, StopCause
+
+ORDERS_WAITING_MAX = 1_000
+"""Orders that wait for one attempt; a flood of signals beyond it is not carried out."""
+
+
+@dataclass(slots=True)
+class Duties:
+    """The agent's state about attempts. Each method answers what to do now."""
+
+    inventory: Inventory = field(default_factory=Inventory)
+    fence_base_us: int = 0
+    _under_way: dict[AttemptKey, tuple[Order, Outstanding]] = field(default_factory=dict)
+    _waiting: dict[AttemptKey, deque[Order]] = field(default_factory=dict)
+    _early: dict[AttemptKey, list[Change]] = field(default_factory=dict)
+    _to_forget: set[AttemptKey] = field(default_factory=set)
+
+    # --- what comes in
+
+    def adopt(self, views: Iterable[AttemptView]) -> tuple[Action, ...]:
+        """Take over what the keepers hold; the next inventory reports all of it."""
+        known = [view for view in views if view.phase is not AttemptPhase.FORGOTTEN]
+        self.inventory.adopt(known)
+        return tuple(Follow(view, is_new=False) for view in known)
+
+    def heartbeat_acknowledged(self, sent_us: int) -> bool:
+        """The scheduler stored a message sent at this time; says whether every fence moves."""
+        moves = sent_us > self.fence_base_us
+        self.fence_base_us = max(self.fence_base_us, sent_us)
+        return moves
+
+    def order(self, order: Order) -> tuple[Action, ...]:
+        """Begin to carry out an order, or let it wait for those before it."""
+        key = order.command.key
+        if key not in self._under_way:
+            return tuple(self._begin(order))
+        waiting = self._waiting.setdefault(key, deque())
+        if len(waiting) >= ORDERS_WAITING_MAX:
+            return tuple(_carried_out(order))
+        waiting.append(order)
+        return ()
+
+    def checked(self, key: AttemptKey, misfit: Misfit | None, port: int = 0) -> tuple[Action, ...]:
+        """The node was checked; `port` is a free one for rank 0 of a gang."""
+        order, _ = self._under_way[key]
+        if misfit is not None:
+            return (*self._refuse(key, misfit.reason, misfit.sentence), *self._finish(key))
+        match order.command:
+            case LaunchAttempt():
+                spawn = self._spawn(order.command, None, order)
+                self._under_way[key] = (order, spawn)
+                return (spawn,)
+            case PrepareAttempt():
+                prepared = Prepared(order.command.launch, port)
+                self.inventory.take(prepared)
+                return (Tell(prepared), *self._finish(key))
+            case _:
+                raise AssertionError(f"{order.command} needs no check")
+
+    def spawned(self, key: AttemptKey, answer: AttemptView | Refusal, *, was_known: bool) -> tuple[Action, ...]:
+        """The keeper answered a launch; `was_known`: nothing was started now."""
+        early = self._early.pop(key, [])
+        if isinstance(self.inventory[key], AttemptView):
+            return tuple(self._finish(key))  # its keeper has died meanwhile, and its end is known
+        self.inventory.drop(key)
+        if isinstance(answer, Refusal):
+            return (*self._refuse(key, answer.reason, answer.detail), *self._finish(key))
+        if answer.phase is AttemptPhase.FORGOTTEN:
+            # The scheduler had stored its end and forgot that: it is told once more, and there is nothing to keep.
+            return (*_told_again(answer), *self._finish(key))
+        actions: list[Action] = [Follow(answer, is_new=not was_known), *map(Tell, self.inventory.see(answer))]
+        for change in early:
+            actions += self.changed(key, change)
+        return (*actions, *self._finish(key))
+
+    def done(self, key: AttemptKey) -> tuple[Action, ...]:
+        """What was asked of the keeper was done."""
+        if isinstance(self._under_way[key][1], ForgetAttempt):
+            self.inventory.drop(key)
+        return tuple(self._finish(key))
+
+    def changed(self, key: AttemptKey, change: Change) -> tuple[Action, ...]:
+        """A keeper says what became of an attempt."""
+        view = self.inventory[key]
+        if view is None:
+            return ()
+        if not isinstance(view, AttemptView):
+            # It overtook the answer to its own launch.
+            self._early.setdefault(key, []).append(change)
+            return ()
+        match change:
+            case AttemptEnd():
+                ends = change.output_ends
+                view = replace(view, phase=AttemptPhase.ENDED, end=change, output_ends=ends, full=None)
+            case Offsets():
+                view = view if view.end is not None else replace(view, output_ends=change)
+            case _:
+                view = replace(view, full=change)
+        return self.saw(view)
+
+    def saw(self, view: AttemptView) -> tuple[Action, ...]:
+        """The newest view of an attempt, whole."""
+        actions: list[Action] = [Follow(view, is_new=False), *map(Tell, self.inventory.see(view))]
+        if view.end is not None and view.key in self._to_forget:
+            self._to_forget.discard(view.key)
+            actions += self.order(Order(command=JudgeAttempt(view.key, Verdict.FORGET)))
+        return tuple(actions)
+
+    # --- orders
+
+    def _begin(self, order: Order) -> list[Action]:
+        key = order.command.key
+        actions = self._actions_of(order, self.inventory[key])
+        for action in actions:
+            if isinstance(action, Outstanding):
+                self._under_way[key] = (order, action)
+                return actions
+        return [*actions, *_carried_out(order)]
+
+    def _finish(self, key: AttemptKey) -> list[Action]:
+        actions = _carried_out(self._under_way.pop(key)[0])
+        waiting = self._waiting.get(key)
+        while waiting and key not in self._under_way:
+            actions += self._begin(waiting.popleft())
+        if not waiting:
+            self._waiting.pop(key, None)
+        return actions
+
+    def _actions_of(self, order: Order, entry: Entry | None) -> list[Action]:
+        match order.command:
+            case LaunchAttempt() as launch:
+                return self._to_check(order, launch, entry, is_prepare=False)
+            case PrepareAttempt(launch=launch):
+                return self._to_check(order, launch, entry, is_prepare=True)
+            case StartAttempt() as start:
+                return self._to_start(order, start, entry)
+            case AbortAttempt(key=key):
+                return self._to_abort(key, entry)
+            case StopAttempt() as stop:
+                return self._to_stop(stop, entry)
+            case SignalAttempt(key=key, signal=number):
+                runs = isinstance(entry, AttemptView) and entry.phase.is_live
+                return [SignalProcess(key, number)] if runs and order.refusal is None else []
+            case JudgeAttempt(key=key, verdict=verdict):
+                return self._to_obey(key, verdict, entry)
+            case _:
+                assert_never(order.command)
+
+    def _to_check(self, order: Order, launch: LaunchAttempt, entry: Entry | None, *, is_prepare: bool) -> list[Action]:
+        if entry is not None:
+            return _told_again(entry)
+        if order.refusal is not None:
+            return self._refuse_old(launch.key, order.refusal)
+        self.inventory.take(Checking(launch.key))
+        return [CheckNode(launch, is_prepare)]
+
+    def _to_start(self, order: Order, start: StartAttempt, entry: Entry | None) -> list[Action]:
+        if entry is None:
+            return self._refuse(start.key, NotLaunched.NOT_PREPARED, "the rank was never prepared on this node")
+        if not isinstance(entry, Prepared):
+            return _told_again(entry)
+        if order.refusal is not None:
+            return self._refuse_old(start.key, order.refusal)
+        self.inventory.take(Checking(start.key))
+        return [self._spawn(entry.launch, Master(start.master_address, start.master_port), order)]
+
+    def _to_abort(self, key: AttemptKey, entry: Entry | None) -> list[Action]:
+        if isinstance(entry, AttemptView):
+            return [StopProcess(key, StopCause.GANG, None)] if entry.phase.is_live else []
+        # Remembered, so that a start that comes late finds it void.
+        self.inventory.take(Refused(key, NotLaunched.ABORTED, "the gang was aborted before it started"))
+        return []
+
+    def _to_stop(self, stop: StopAttempt, entry: Entry | None) -> list[Action]:
+        match entry:
+            case AttemptView() if entry.phase.is_live:
+                return [StopProcess(stop.key, stop.cause, stop.grace_us)]
+            case AttemptView() | Refused():
+                return _told_again(entry)
+            case _:
+                return self._refuse(stop.key, NotLaunched.STOPPED_BEFORE_START, "it was stopped before it was started")
+
+    def _to_obey(self, key: AttemptKey, verdict: Verdict, entry: Entry | None) -> list[Action]:
+        if not isinstance(entry, AttemptView):
+            if verdict is not Verdict.KEEP:
+                self.inventory.drop(key)
+            return []
+        match obey(verdict, entry.phase):
+            case Obedience.NOTHING:
+                return []
+            case Obedience.REPORT_END:
+                return _told_again(entry)
+            case Obedience.KILL:
+                return [StopProcess(key, StopCause.STALE, 0)]
+            case Obedience.KILL_THEN_FORGET:
+                self._to_forget.add(key)
+                return [StopProcess(key, StopCause.STALE, 0)]
+            case Obedience.FORGET:
+                return [ForgetAttempt(key)]
+
+    def _spawn(self, command: LaunchAttempt, master: Master | None, order: Order) -> SpawnAttempt:
+        return SpawnAttempt(command, master, max(self.fence_base_us, order.heartbeat_sent_us))
+
+    def _refuse_old(self, key: AttemptKey, refusal: CommandRefusal) -> list[Action]:
+        if refusal is CommandRefusal.TOO_OLD:
+            return self._refuse(key, NotLaunched.COMMAND_TOO_OLD, "the command rests on knowledge that is too old")
+        sentence = "the command names no message of this agent that it rests on"
+        return self._refuse(key, NotLaunched.COMMAND_TOO_OLD, sentence)
+
+    def _refuse(self, key: AttemptKey, reason: str, sentence: str) -> list[Action]:
+        refused = Refused(key, reason, sentence)
+        self.inventory.take(refused)
+        return [Tell(refused)]
+
+
+def _told_again(entry: Entry) -> list[Action]:
+    """Say once more where a rank is, to a scheduler that asks as if it had not heard."""
+    match entry:
+        case AttemptView():
+            return [Tell(seen) for seen in reports_of(None, entry)]
+        case Refused() | Prepared():
+            return [Tell(entry)]
+        case Checking():
+            return []
+        case _:
+            assert_never(entry)
+
+
+def _carried_out(order: Order) -> list[Action]:
+    return [] if order.receipt is None else [CarriedOut(order.receipt)]
