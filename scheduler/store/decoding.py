@@ -64,7 +64,9 @@ class Decoders:
 
     def _compile_class(self, cls: type, written_format: int) -> Decoder:
         upgrade = self._upgrade_of(cls.__name__, written_format)
-        decoders = {field.name: self._of_shape(field.shape, written_format) for field in stored_fields(cls)}
+        decoders = {
+            field.name: (field.plain_type, self._of_shape(field.shape, written_format)) for field in stored_fields(cls)
+        }
 
         def decode(node: Any) -> Any:
             if type(node) is not dict:
@@ -73,10 +75,10 @@ class Decoders:
             name = ""
             try:
                 for name, item in (node if upgrade is None else upgrade(node)).items():
-                    decode_item = decoders.get(name)
-                    if decode_item is None:
+                    if name not in decoders:
                         raise DecodeError("unknown field")
-                    values[name] = decode_item(item)
+                    plain_type, decode_item = decoders[name]
+                    values[name] = item if type(item) is plain_type else decode_item(item)
             except DecodeError as error:
                 raise DecodeError(f"{cls.__name__}.{name}: {error}") from None
             try:
@@ -158,12 +160,21 @@ def _missing(cls: type, values: Node) -> str:
 
 
 def _plain_decoder(cls: type) -> Decoder:
+    if cls is float:
+        return _decode_float
+
     def decode(node: Any) -> Any:
         if type(node) is not cls:
             raise DecodeError(f"expected {cls.__name__}, got {node!r}")
         return node
 
     return decode
+
+
+def _decode_float(node: Any) -> float:
+    if type(node) not in (int, float):
+        raise DecodeError(f"expected float, got {node!r}")
+    return float(node)
 
 
 def _decode_bytes(node: Any) -> bytes:

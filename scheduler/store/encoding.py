@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import MISSING
 from math import isfinite
 from operator import attrgetter
 from typing import Any, TypeAlias, assert_never
@@ -60,6 +59,7 @@ class Encoders:
         stored = stored_fields(cls)
         names = tuple(field.name for field in stored)
         left_out = tuple(field.left_out for field in stored)
+        plain_types = tuple(field.plain_type for field in stored)
         encoders = tuple(self._of_shape(field.shape) for field in stored)
         values_of: Callable[[Any], tuple[Any, ...]]
         if len(names) > 1:
@@ -73,9 +73,13 @@ class Encoders:
             node: dict[str, Any] = {}
             name = ""
             try:
-                for name, item, empty, encode_item in zip(names, values_of(value), left_out, encoders, strict=True):
-                    if empty is MISSING or item != empty:
-                        node[name] = encode_item(item)
+                for name, item, empty, plain_type, encode_item in zip(
+                    names, values_of(value), left_out, plain_types, encoders, strict=True
+                ):
+                    # All that can be left out is false, and asking that is cheaper than comparing.
+                    if item is empty or (not item and item == empty):
+                        continue
+                    node[name] = item if type(item) is plain_type else encode_item(item)
             except EncodeError as error:
                 raise EncodeError(f"{cls.__name__}.{name}: {error}") from None
             return node
@@ -148,7 +152,7 @@ def _enum_encoder(cls: type) -> Encoder:
     def encode(value: Any) -> Any:
         if type(value) is not cls:
             raise EncodeError(f"expected {cls.__name__}, got {value!r}")
-        return value.name  # type: ignore[attr-defined]
+        return value._name_  # type: ignore[attr-defined]  # `name` is a slow property
 
     return encode
 

@@ -110,6 +110,12 @@ class StoredField:
     shape: Shape
     left_out: Any
 
+    @property
+    def plain_type(self) -> type | None:
+        """The type whose values are written as they are, without asking the shape; None where there is none."""
+        inner = self.shape.inner if isinstance(self.shape, Maybe) else self.shape
+        return inner.type if isinstance(inner, Plain) and inner.type is not float else None
+
 
 def stored_fields(cls: type) -> tuple[StoredField, ...]:
     """The fields of a dataclass in their order. Errors: NotStorable, naming the class and the field."""
