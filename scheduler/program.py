@@ -74,7 +74,7 @@ class Program:
         self._store: Store = open_store(settings.now.store or f"sqlite:///{data / 'scheduler.db'}")
         self._clock = SlewedClock(self._store.newest_instant())
         self._changes = ChangeHub(self._store.term)
-        self._outputs = OutputHub(open_outputs(settings.now, data), self._on_synced)
+        self._outputs = OutputHub(open_outputs(settings.now, data, self._store.term), self._on_synced)
         self._links = Links()
         self._engine = Engine(self._store, self._links, self._clock, limits_of(settings.now), self._publish)
         facts = ServerFacts(

@@ -50,8 +50,6 @@ class FileShelf:
             return
         except OSError as error:
             raise _unavailable(folder, error) from error
-        # Made by a process that may have died before it synced the names.
-        self._unsynced_folders |= dict.fromkeys((folder, folder.parent, self._folder))
         for name, size in found:
             if matched := _NAME.fullmatch(name):
                 key = RankKey(job, int(matched["attempt"]), int(matched["rank"]))
@@ -151,19 +149,11 @@ class FileShelf:
     def _descriptor(self, path: Path) -> int:
         descriptor = self._open.get(path)
         if descriptor is None:
-            descriptor = self._open[path] = self._opened(path)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = self._open[path] = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            # Also for a file that was there: who made it may have died before its name was durable.
+            self._unsynced_folders |= dict.fromkeys((path.parent, path.parent.parent, self._folder))
         self._open.move_to_end(path)
-        return descriptor
-
-    def _opened(self, path: Path) -> int:
-        with suppress(FileNotFoundError):
-            return os.open(path, os.O_RDWR)
-        folder = path.parent
-        if not folder.exists():
-            folder.mkdir(mode=0o700, parents=True)
-            self._unsynced_folders |= dict.fromkeys((folder.parent, self._folder))
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        self._unsynced_folders[folder] = None
         return descriptor
 
 

@@ -30,11 +30,6 @@ class OutputLimits:
     head_bytes: int = 256 * MIB
     tail_bytes: int = 768 * MIB
 
-    @staticmethod
-    def of(total_bytes: int) -> OutputLimits:
-        """A quarter of the total for the head, the rest for the tail."""
-        return OutputLimits(head_bytes=total_bytes // 4, tail_bytes=total_bytes - total_bytes // 4)
-
 
 @dataclass(slots=True)
 class Segment:

@@ -1,17 +1,36 @@
-"""Opens the output store that the settings name."""
+"""Picks where output is stored: beside the embedded database in files, with PostgreSQL in rows."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
-from gpufleet.scheduler_settings import SchedulerSettings
+from gpufleet.scheduler_settings import OutputSettings, SchedulerSettings
 
-from ..ports import OutputStore
+from ..store.opening import parse_url
 from .files import FileShelf
 from .layout import OutputLimits
-from .segmented import SegmentedOutputStore
+from .segmented import SegmentedOutputStore, Shelf
+
+FOLDER = "output"
+"""Where in the data folder the files are."""
 
 
-def open_outputs(settings: SchedulerSettings, data: Path) -> OutputStore:
-    """Files in the data folder."""
-    output = settings.output
-    limits = OutputLimits(head_bytes=output.head_bytes_max, tail_bytes=output.attempt_bytes_max - output.head_bytes_max)
-    return SegmentedOutputStore(FileShelf(data / "output"), limits)
+def open_outputs(settings: SchedulerSettings, data: Path, term: int) -> SegmentedOutputStore:
+    """The output store that belongs to the opened store that has this term. Errors: OutputStoreUnavailable."""
+    return SegmentedOutputStore(_shelf(settings.store, term, data / FOLDER), limits_of(settings.output))
+
+
+def limits_of(output: OutputSettings) -> OutputLimits:
+    """The limits that the settings ask for."""
+    tail_bytes = output.attempt_bytes_max - output.head_bytes_max
+    return OutputLimits(head_bytes=output.head_bytes_max, tail_bytes=tail_bytes)
+
+
+def _shelf(store_url: str, term: int, folder: Path) -> Shelf:
+    url = parse_url(store_url) if store_url else None
+    if url is None or url.get_backend_name() == "sqlite":
+        return FileShelf(folder)
+    from ..store.postgres import connected_engine
+    from .rows import RowShelf
+
+    return RowShelf(connected_engine(url, "gpufleet output"), term)

@@ -104,6 +104,8 @@ class SegmentedOutputStore:
             with self._layouts:
                 attempt = self._attempt(key)
                 layout = attempt.stream((key.rank, stream))
+                # From here on its layout stays in memory until it is synced.
+                self._unsynced[key, stream] = None
             if offset > layout.end:
                 raise OutputHole(key, stream, offset, layout.end)
             rest = memoryview(data)[layout.end - offset :]
@@ -129,7 +131,7 @@ class SegmentedOutputStore:
         self._shelf.write(_named(key, stream, segment), segment.size, rest[:count])
         with self._layouts:
             attempt.grow(segment, count)
-        self._unsynced[key, stream] = None
+            self._unsynced[key, stream] = None  # it may have been synced on the way
         self._unsynced_bytes += count
         return count
 
@@ -172,7 +174,8 @@ class SegmentedOutputStore:
             raise
         with self._layouts:
             for each, layout in layouts.items():
-                layout.synced = self._risen[each] = layout.end
+                if layout.synced != layout.end:
+                    layout.synced = self._risen[each] = layout.end
         self._settle(streams)
 
     def _forget_unsynced(self, layouts: dict[StreamKey, StreamLayout]) -> None:
@@ -185,10 +188,11 @@ class SegmentedOutputStore:
         self._settle(layouts)
 
     def _settle(self, streams: Iterable[StreamKey]) -> None:
-        for each in streams:
-            self._unsynced.pop(each, None)
-        if not self._unsynced:
-            self._unsynced_bytes = 0
+        with self._layouts:
+            for each in streams:
+                self._unsynced.pop(each, None)
+            if not self._unsynced:
+                self._unsynced_bytes = 0
 
     def read(self, key: RankKey, stream: OutputStream, offset: int, limit: int) -> Piece | Gap | None:
         """At most `limit` bytes from an offset, or the gap that begins there, or None at the end.
@@ -207,7 +211,7 @@ class SegmentedOutputStore:
             if data:
                 return Piece(offset=offset, data=data)
             with self._layouts:
-                if layout is not None and found in layout.segments and found.end > offset:
+                if layout is not None and layout is self._known(key, stream) and layout.at(offset) is found:
                     raise OutputStoreUnavailable(f"{stream.name.lower()} of {key}: stored bytes from {offset} are gone")
 
     def streams(self, job: JobId) -> list[tuple[RankKey, OutputStream]]:
@@ -227,9 +231,9 @@ class SegmentedOutputStore:
         with self._writing:
             with self._layouts:
                 self._jobs.pop(job, None)
-            for each in [each for each in (*self._unsynced, *self._risen) if each[0].job == job]:
-                self._unsynced.pop(each, None)
-                self._risen.pop(each, None)
+                for each in [each for each in (*self._unsynced, *self._risen) if each[0].job == job]:
+                    self._unsynced.pop(each, None)
+                    self._risen.pop(each, None)
             self._shelf.delete(job)
 
     def retain(self, before: Instant, bytes_max: int, live: frozenset[JobId]) -> list[JobId]:
@@ -241,6 +245,14 @@ class SegmentedOutputStore:
         for job in dropped:
             self.delete(job)
         return dropped
+
+    def change_limits(self, limits: OutputLimits) -> None:
+        """Keep so much of every attempt from now on; what is stored beyond it goes when more is appended."""
+        with self._writing, self._layouts:
+            self._limits = limits
+            for attempts in self._jobs.values():
+                for attempt in attempts.values():
+                    attempt.limits = limits
 
     def close(self) -> None:
         """Release what is held open; unsynced bytes may be lost."""

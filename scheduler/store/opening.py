@@ -39,7 +39,7 @@ def open_store(url: str) -> SqlStore:
 
 
 def _database(url: str) -> Database:
-    parsed = _parsed(url)
+    parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise StoreUrlInvalid(f"{url!r} names no file, and what is not in a file is lost: {EXAMPLES}")
@@ -51,7 +51,8 @@ def _database(url: str) -> Database:
     return PostgresDatabase(parsed)
 
 
-def _parsed(url: str) -> URL:
+def parse_url(url: str) -> URL:
+    """A store's URL in its parts. Errors: StoreUrlInvalid."""
     try:
         parsed = make_url(url)
     except ArgumentError:

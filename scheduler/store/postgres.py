@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, create_engine
+from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from .database import LOCK_WAIT_SECONDS_MAX, READ_CONNECTIONS_MAX, READ_WAIT_SECONDS_MAX, GuardFailed
@@ -37,6 +37,36 @@ AND held.classid = %s AND held.objid::bigint = hashtext(current_schema())::bigin
 """
 
 
+def connect_arguments(url: URL, name: str) -> dict[str, Any]:
+    """What every connection to the server asks for: `name` to be seen by, and a bound on every wait."""
+    dialect: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+    arguments: dict[str, Any] = dialect.create_connect_args(url)[1]
+    return arguments | {
+        "application_name": name,
+        "connect_timeout": CONNECT_SECONDS_MAX,
+        "keepalives_idle": PEER_SILENCE_SECONDS_MAX,
+        "tcp_user_timeout": PEER_SILENCE_SECONDS_MAX * 1000,
+        "options": f"{arguments.get('options', '')} -c statement_timeout={STATEMENT_SECONDS_MAX}s"
+        f" -c lock_timeout={LOCK_WAIT_SECONDS_MAX}s"
+        # The server, too, lets go of a scheduler whose machine is gone, and of its lock.
+        f" -c tcp_keepalives_idle={PEER_SILENCE_SECONDS_MAX}"
+        " -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
+    }
+
+
+def connected_engine(url: URL, name: str) -> Engine:
+    """A bounded pool of such connections; one that died while idle is replaced when it is next asked for."""
+    arguments = connect_arguments(url, name)
+    return create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        creator=lambda: psycopg.connect(**arguments),
+        pool_size=READ_CONNECTIONS_MAX,
+        max_overflow=0,
+        pool_timeout=READ_WAIT_SECONDS_MAX,
+        pool_pre_ping=True,
+    )
+
+
 class PostgresDatabase:
     """A database on a server. Errors of opening: StoreLocked, StoreUnavailable."""
 
@@ -44,27 +74,10 @@ class PostgresDatabase:
         self._name = url.render_as_string(hide_password=True)
         # Nobody else has this name: by it a lost connection of our own is told from another scheduler's.
         self._identity = f"gpufleet pid {os.getpid()} on {socket.gethostname()[:24]} {os.urandom(4).hex()}"
-        driver_url = url.set(drivername="postgresql+psycopg")
+        self._arguments = connect_arguments(url, self._identity)
+        self.engine = connected_engine(url, self._identity)
         dialect: Any = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
         self.statements = Statements(dialect)
-        self._arguments = dialect.create_connect_args(driver_url)[1] | {
-            "application_name": self._identity,
-            "connect_timeout": CONNECT_SECONDS_MAX,
-            "keepalives_idle": PEER_SILENCE_SECONDS_MAX,
-            "tcp_user_timeout": PEER_SILENCE_SECONDS_MAX * 1000,
-            "options": f"-c statement_timeout={STATEMENT_SECONDS_MAX}s -c lock_timeout={LOCK_WAIT_SECONDS_MAX}s"
-            # The server, too, lets go of a scheduler whose machine is gone, and of its lock.
-            f" -c tcp_keepalives_idle={PEER_SILENCE_SECONDS_MAX}"
-            " -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
-        }
-        self.engine = create_engine(
-            driver_url,
-            creator=lambda: psycopg.connect(**self._arguments),
-            pool_size=READ_CONNECTIONS_MAX,
-            max_overflow=0,
-            pool_timeout=READ_WAIT_SECONDS_MAX,
-            pool_pre_ping=True,
-        )
         self._writer: psycopg.Connection | None = self._connect()
 
     def write(self, guard: Row, steps: Sequence[Step]) -> None:

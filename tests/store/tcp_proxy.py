@@ -14,7 +14,8 @@ Mode = Literal["pass", "lose the answer", "leave the server hanging"]
 class Proxy:
     """Forwards connections to a port of this machine.
 
-    "lose the answer": the next bytes from the server are thrown away and both sides closed, once.
+    "lose the answer": the answer to the next bytes from a client that hold `request` is thrown away and both sides
+    closed, once.
     "leave the server hanging": the next bytes from the client are thrown away and only its side closed, once.
     """
 
@@ -23,6 +24,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.mode: Mode = "pass"
+        self.request = b""
+        self._is_asked = False
         self._peers: dict[socket.socket, socket.socket] = {}
         self._hanging: list[socket.socket] = []
         self._stop_reader, self._stop_writer = socket.socketpair()
@@ -66,8 +69,10 @@ class Proxy:
             data = b""
         peer = self._peers[source]
         is_from_server = source.getpeername()[1] == self._target if data else False
-        if data and is_from_server and self.mode == "lose the answer":
-            self.mode, data = "pass", b""
+        if data and is_from_server and self._is_asked:
+            self._is_asked, self.mode, data = False, "pass", b""
+        if data and not is_from_server and self.mode == "lose the answer":
+            self._is_asked = self.request in data
         if data and not is_from_server and self.mode == "leave the server hanging":
             self.mode = "pass"
             self._hanging.append(self._drop(selector, peer))

@@ -1,0 +1,200 @@
+"""Segments as rows on PostgreSQL: for a scheduler whose own disk is nothing to rely on.
+
+Bytes wait in memory until a sync writes them. Rows hold ROW_BYTES each and begin at whole multiples of it within their
+segment; the last one is written again as it grows. So a sync whose answer was lost can simply be done again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Engine, delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..state.ids import JobId, RankKey
+from ..state.jobs import OutputStream
+from ..state.units import Instant
+from ..store.errors import TermSuperseded
+from ..store.schema import meta, output_chunk
+from .errors import OutputStoreUnavailable
+from .layout import Segment
+from .retention import StoredJob
+from .segmented import SegmentKey, StreamKey
+
+ROW_BYTES = 16 * 1024
+OPEN_ENDS_MAX = 1024
+"""Last rows that stay in memory between syncs, so that they need not be read to be continued."""
+
+column = output_chunk.c
+
+
+class OpenEnd:
+    """The bytes of a segment from the beginning of its last row on: what no sync has written for good."""
+
+    def __init__(self, start: int, data: bytes) -> None:
+        self.start = start
+        self.data = bytearray(data)
+        self.synced = self.end
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last byte."""
+        return self.start + len(self.data)
+
+    def rows(self) -> list[tuple[int, bytes]]:
+        """Start and content of the rows they make."""
+        whole = bytes(self.data)
+        return [(self.start + at, whole[at : at + ROW_BYTES]) for at in range(0, len(whole), ROW_BYTES)]
+
+    def settle(self, synced: int) -> None:
+        """Forget the rows that are full and below a synced offset."""
+        full = (synced - self.start) // ROW_BYTES * ROW_BYTES
+        del self.data[:full]
+        self.start += full
+        self.synced = synced
+
+
+class RowShelf:
+    """The shelf on PostgreSQL. `term` is the store's: a superseded scheduler writes nothing."""
+
+    def __init__(self, engine: Engine, term: int) -> None:
+        self._engine = engine
+        self._term = term
+        self._ends: OrderedDict[SegmentKey, OpenEnd] = OrderedDict()
+        self._dropped: list[SegmentKey] = []
+        self._memory = threading.Lock()
+
+    def find(self, job: JobId) -> Iterator[tuple[StreamKey, Segment]]:
+        of = (column.attempt, column.rank, column.stream, column.segment, column.is_head)
+        end = func.max(column.start + func.length(column.data))
+        for row in self._rows(select(*of, end.label("end")).where(column.job_id == job).group_by(*of)):
+            key = (RankKey(job, row.attempt, row.rank), OutputStream(row.stream))
+            yield key, Segment(row.segment, is_head=row.is_head, size=row.end - row.segment)
+
+    def write(self, segment: SegmentKey, position: int, data: memoryview) -> None:
+        end = self._ends.get(segment) or self._resumed(segment, position)
+        with self._memory:
+            assert end.end == segment.start + position
+            end.data += data
+            self._ends[segment] = end
+            self._ends.move_to_end(segment)
+
+    def read(self, segment: SegmentKey, position: int, limit: int) -> bytes:
+        offset = segment.start + position
+        until = offset + limit
+        with self._memory:
+            end = self._ends.get(segment)
+            if end is not None:
+                if offset >= end.start:
+                    return bytes(end.data[offset - end.start : until - end.start])
+                until = min(until, end.start)
+        rows = self._rows(
+            select(column.start, column.data)
+            .where(_of(segment), column.start > offset - ROW_BYTES, column.start < until)
+            .order_by(column.start)
+        )
+        return b"".join(row.data[max(offset - row.start, 0) : until - row.start] for row in rows)
+
+    def sync(self, segments: Sequence[SegmentKey]) -> None:
+        with self._memory:
+            written = {each: end.rows() for each in segments if (end := self._ends.get(each)) is not None}
+            dropped = list(self._dropped)
+        values = [_row(each, start, data) for each, rows in written.items() for start, data in rows]
+        grown = insert(output_chunk)
+        grown = grown.on_conflict_do_update(
+            index_elements=list(output_chunk.primary_key.columns),
+            set_={"data": grown.excluded.data, "written_time": func.now()},
+        )
+        try:
+            with self._engine.begin() as connection:
+                term = connection.execute(select(meta.c.term)).scalar()
+                if term != self._term:
+                    raise TermSuperseded(f"another scheduler has opened the store in term {term}")
+                for each in dropped:
+                    connection.execute(delete(output_chunk).where(_of(each)))
+                if values:
+                    connection.execute(grown, values)
+        except SQLAlchemyError as error:
+            raise _unavailable(error) from error
+        with self._memory:
+            del self._dropped[: len(dropped)]
+            for each, rows in written.items():
+                if (end := self._ends.get(each)) is not None and rows:
+                    end.settle(rows[-1][0] + len(rows[-1][1]))
+            self._forget_ends()
+
+    def _forget_ends(self) -> None:
+        for each in list(self._ends)[: max(len(self._ends) - OPEN_ENDS_MAX, 0)]:
+            if self._ends[each].synced == self._ends[each].end:
+                del self._ends[each]
+
+    def cut(self, segment: SegmentKey, size: int) -> None:
+        raise AssertionError("a sync of rows writes them all or keeps them in memory; there is nothing to cut")
+
+    def drop(self, segment: SegmentKey) -> None:
+        with self._memory:
+            self._ends.pop(segment, None)
+            self._dropped.append(segment)
+
+    def delete(self, job: JobId) -> None:
+        with self._memory:
+            for each in [each for each in self._ends if each.key.job == job]:
+                del self._ends[each]
+            self._dropped = [each for each in self._dropped if each.key.job != job]
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(delete(output_chunk).where(column.job_id == job))
+        except SQLAlchemyError as error:
+            raise _unavailable(error) from error
+
+    def inventory(self) -> list[StoredJob]:
+        size = func.sum(func.length(column.data)).label("size")
+        newest = func.extract("epoch", func.max(column.written_time)).label("newest")
+        found = self._rows(select(column.job_id, size, newest).group_by(column.job_id))
+        return [StoredJob(JobId(row.job_id), int(row.size), Instant(int(row.newest * 1_000_000))) for row in found]
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _resumed(self, segment: SegmentKey, position: int) -> OpenEnd:
+        """The last row of a segment that another run of this program began, or this one long ago."""
+        row_start = position - position % ROW_BYTES
+        begun = self.read(segment, row_start, position - row_start) if position > row_start else b""
+        return OpenEnd(segment.start + row_start, begun)
+
+    def _rows(self, query: Any) -> Sequence[Any]:
+        try:
+            with self._engine.connect() as connection:
+                return connection.execute(query).all()
+        except SQLAlchemyError as error:
+            raise _unavailable(error) from error
+
+
+def _of(segment: SegmentKey) -> ColumnElement[bool]:
+    key = segment.key
+    of_rank = (column.job_id == key.job) & (column.attempt == key.attempt) & (column.rank == key.rank)
+    of_stream = (column.stream == int(segment.stream)) & (column.segment == segment.start)
+    return of_rank & of_stream & (column.is_head == segment.is_head)
+
+
+def _row(segment: SegmentKey, start: int, data: bytes) -> dict[str, object]:
+    key = segment.key
+    return {
+        "job_id": key.job,
+        "attempt": key.attempt,
+        "rank": key.rank,
+        "stream": int(segment.stream),
+        "start": start,
+        "segment": segment.start,
+        "is_head": segment.is_head,
+        "data": data,
+    }
+
+
+def _unavailable(error: SQLAlchemyError) -> OutputStoreUnavailable:
+    cause = getattr(error, "orig", None) or error
+    return OutputStoreUnavailable(f"stored output: {str(cause).strip()}")
