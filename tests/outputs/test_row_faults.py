@@ -98,9 +98,7 @@ def test_a_sync_whose_answer_was_lost_stores_nothing_twice(
         assert rows_of(postgres, database) == [(0, ROW_BYTES), (ROW_BYTES, ROW_BYTES), (2 * ROW_BYTES, 110)]
 
 
-def test_a_trickle_fills_rows_in_place_of_making_one_for_each_sync(
-    postgres: PostgresServer, database: str
-) -> None:
+def test_a_trickle_fills_rows_in_place_of_making_one_for_each_sync(postgres: PostgresServer, database: str) -> None:
     with closing(opened(postgres.url(database))) as outputs:
         for number in range(50):
             outputs.append(KEY, OUT, number * 10, b"0123456789")
