@@ -43,6 +43,10 @@ demo: $(READY) ## start everything on this machine, run a real training job, sto
 test: $(READY) ## every test, real processes and installs included; ARGS="-k words" for some
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: bench
+bench: $(READY) ## measure against floors of the same run; ARGS="--rounds 50" for a quick one
+	$(BIN)/python -m bench $(ARGS)
+
 # Every check that needs no running program. `lint` alone is the quick part and installs nothing.
 .PHONY: check
 check: $(READY) lint types imports contracts fresh ## all checks: style, types, import directions, protos

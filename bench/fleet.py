@@ -1,0 +1,115 @@
+"""A scheduler and an agent as a user starts them, for the length of a measurement."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc
+
+from gpufleet.addresses import Address
+from gpufleet.channel import Target, connect, connect_async
+
+START_SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The running programs and how to reach them."""
+
+    folder: Path
+    address: str
+    scheduler_pid: int
+    agent_pid: int
+
+    @property
+    def token(self) -> str:
+        """The admin's token."""
+        return (self.folder / "scheduler" / "admin.token").read_text().strip()
+
+    @property
+    def target(self) -> Target:
+        """Where clients connect."""
+        host, _, port = self.address.rpartition(":")
+        return Target(address=Address(host, int(port)), token=self.token)
+
+    def connect(self) -> grpc.aio.Channel:
+        """A channel in the running loop."""
+        return connect_async(self.target)
+
+    def keeper_pid(self) -> int:
+        """The keeper of the agent."""
+        for process in Path("/proc").iterdir():
+            if process.name.isdecimal():
+                try:
+                    words = (process / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if b"gpufleet.node_agent.keeper" in words and str(self.folder).encode() in b" ".join(words):
+                    return int(process.name)
+        raise LookupError("the agent has no keeper")
+
+
+@contextmanager
+def fleet(*, cpus: int) -> Iterator[Fleet]:
+    """Start a scheduler and an agent with one virtual GPU; stop both, and the keeper, at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="gpufleet-bench-"))
+    started: list[subprocess.Popen[bytes]] = []
+    agent = folder / "agent"
+    try:
+        started.append(_start(folder, "scheduler", "--port", "0", "--data", str(folder / "scheduler")))
+        listening = folder / "scheduler" / "listening"
+        _wait_for(listening.exists, "the scheduler")
+        address = listening.read_text().strip()
+        started.append(
+            _start(
+                folder,
+                "node_agent",
+                *("--scheduler", address, "--node-id", "bench", "--virtual-gpus", "1", "--cpus", str(cpus)),
+                *("--data", str(agent), "--token-file", str(folder / "scheduler" / "agent.token")),
+            )
+        )
+        running = Fleet(folder, address, started[0].pid, started[1].pid)
+        _wait_for(lambda: _is_ready(running), "the agent")
+        yield running
+    finally:
+        for process in reversed(started):
+            process.send_signal(signal.SIGTERM)
+            process.wait(START_SECONDS_MAX)
+        stop_keeper = [sys.executable, "-P", "-m", "gpufleet.node_agent", "stop-keeper", "--data", str(agent), "--kill"]
+        subprocess.run(stop_keeper, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+    with (folder / f"{program}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", f"gpufleet.{program}", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "XDG_CONFIG_HOME": str(folder / "config"), "XDG_STATE_HOME": str(folder / "state")},
+        )
+
+
+def _is_ready(running: Fleet) -> bool:
+    with connect(running.target) as channel:
+        stub = scheduler_pb2_grpc.SchedulerStub(channel)
+        info = stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest(), timeout=START_SECONDS_MAX)
+    return info.ready_node_count == 1
+
+
+def _wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not start")
+        time.sleep(0.05)

@@ -1,0 +1,127 @@
+"""The figures: each function measures one thing on a running fleet."""
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from gpufleet.v1 import job_pb2, scheduler_pb2, scheduler_pb2_grpc
+
+from .fleet import Fleet
+
+PATH_ENV = {"PATH": "/usr/bin:/bin"}
+LINES = 200
+LINE_PAUSE_SECONDS = 0.02
+
+
+def submit(argv: list[str], count: int = 0) -> scheduler_pb2.SubmitRequest:
+    """A submit of a job without devices, with an id of its own, as gpuctl sends it."""
+    spec = job_pb2.JobSpec(argv=argv, cwd="/tmp", env=PATH_ENV, cpus=1)
+    return scheduler_pb2.SubmitRequest(specs=[spec], count=count, request_id=uuid.uuid4().hex)
+
+
+async def first_instruction_ms(fleet: Fleet, stamp: Path, count: int) -> list[float]:
+    """From the submit call to the job's first instruction, one job after the other on an idle fleet."""
+    times: list[float] = []
+    async with fleet.connect() as channel:
+        stub: Any = scheduler_pb2_grpc.SchedulerStub(channel)
+        for _ in range(count):
+            begin = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            answer = await stub.Submit(submit([str(stamp)]))
+            data = b""
+            request = scheduler_pb2.StreamOutputRequest(job_id=answer.first_job_id, follow=True)
+            async for message in stub.StreamOutput(request):
+                data += message.data
+            times.append((int(data) - begin) / 1e6)
+    return times
+
+
+async def submits_per_second(fleet: Fleet, count: int, in_flight: int) -> float:
+    """Durable submits per second, pipelined, while nothing is launched; the jobs are cancelled afterwards."""
+    async with fleet.connect() as channel:
+        stub: Any = scheduler_pb2_grpc.SchedulerStub(channel)
+        await stub.UpdateNode(scheduler_pb2.UpdateNodeRequest(node="bench", is_draining=True, reason="bench"))
+        gate = asyncio.Semaphore(in_flight)
+
+        async def one() -> None:
+            async with gate:
+                await stub.Submit(submit(["/bin/true"]))
+
+        begin = time.perf_counter()
+        await asyncio.gather(*(one() for _ in range(count)))
+        seconds = time.perf_counter() - begin
+        everything = scheduler_pb2.JobSelector(all_mine=True)
+        await stub.Cancel(scheduler_pb2.CancelRequest(jobs=everything, reason="bench"))
+        await stub.UpdateNode(scheduler_pb2.UpdateNodeRequest(node="bench", is_draining=False))
+        return count / seconds
+
+
+async def jobs_per_second(fleet: Fleet, count: int) -> float:
+    """Jobs of /bin/true from one submit of equal jobs to the last one's end, per second."""
+    async with fleet.connect() as channel:
+        stub: Any = scheduler_pb2_grpc.SchedulerStub(channel)
+        watch = stub.Watch(scheduler_pb2.WatchRequest(skip_snapshot=True))
+        assert (await watch.read()).event == scheduler_pb2.WATCH_EVENT_SYNCED
+        begin = time.perf_counter()
+        await stub.Submit(submit(["/bin/true"], count))
+        ended: set[int] = set()
+        while len(ended) < count:
+            change = await watch.read()
+            if change.job.state == job_pb2.JOB_STATE_SUCCEEDED:
+                ended.add(change.job.id)
+        watch.cancel()
+        return count / (time.perf_counter() - begin)
+
+
+async def line_ms(fleet: Fleet) -> list[float]:
+    """From a job's write of a line to the arrival at an attached client."""
+    script = (
+        "import time, sys\n"
+        f"for _ in range({LINES}):\n"
+        " print(time.clock_gettime_ns(time.CLOCK_BOOTTIME), flush=True)\n"
+        f" time.sleep({LINE_PAUSE_SECONDS})"
+    )
+    times: list[float] = []
+    async with fleet.connect() as channel:
+        stub: Any = scheduler_pb2_grpc.SchedulerStub(channel)
+        answer = await stub.Submit(submit([sys.executable, "-S", "-c", script]))
+        request = scheduler_pb2.StreamOutputRequest(job_id=answer.first_job_id, follow=True)
+        async for message in stub.StreamOutput(request):
+            now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            times += [(now - int(line)) / 1e6 for line in message.data.split()]
+    return times
+
+
+def idle(pids: list[int], seconds: float) -> list[tuple[float, float]]:
+    """For each process: share in percent of a core over a span, and resident memory in MB (10^6 bytes)."""
+    before = [_cpu_seconds(pid) for pid in pids]
+    time.sleep(seconds)
+    return [
+        ((_cpu_seconds(pid) - begin) / seconds * 100, _resident_mb(pid))
+        for pid, begin in zip(pids, before, strict=True)
+    ]
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Processor time by the scheduler's own count, which is finer than the clock tick."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def _resident_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+def wall_ms(argv: list[str], environment: dict[str, str], count: int) -> float:
+    """Median wall time of a command, in milliseconds."""
+    times: list[float] = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        subprocess.run(argv, env={**os.environ, **environment}, check=True, stdout=subprocess.DEVNULL)
+        times.append((time.perf_counter() - begin) * 1e3)
+    return statistics.median(times)
