@@ -60,7 +60,7 @@ class AgentSettings:
         lambda: state_dir("agent"),
         "The folder of the spool and logs, on a local disk.",
         PATH,
-        default_text="$XDG_STATE_HOME/gpufleet/agent",
+        default_text="~/.local/state/gpufleet/agent",
     )
     token_file: Path | None = setting(
         None,

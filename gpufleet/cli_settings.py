@@ -17,7 +17,7 @@ from typing import Any
 
 from gpufleet.addresses import DEFAULT_PORT, Address
 from gpufleet.config import Resolved, resolve
-from gpufleet.config_files import parse_toml, read_text, table_layer
+from gpufleet.config_files import line_of, parse_toml, read_text, table_layer
 from gpufleet.config_layers import Layer, Problem, config_error, flag_layer, variable_layer
 from gpufleet.contexts import Contexts, context_of_address, read_contexts
 from gpufleet.kinds import ADDRESS, BOOLEAN, DURATION, INTEGER, PATH, one_of
@@ -100,14 +100,40 @@ def load_cli(
         why = f'there is no context "{name}"{did_you_mean(name, contexts.tables)}'
         problems.append(Problem(where, "context", why))
     elif name:
-        table = contexts.tables[name]
-        layers.append(
-            table_layer(CliSettings, table, contexts.text, contexts.file, problems, inside=f"contexts.{name}")
-        )
+        layers.append(_context_layer(contexts, name, problems))
     resolved = resolve(CliSettings, layers, problems)
     if resolved is None:
         raise config_error(problems)
     return CliConfig(resolved, name)
+
+
+def check_contexts(file: Path) -> list[Problem]:
+    """Everything that is wrong with a file of contexts."""
+    problems: list[Problem] = []
+    read_text(file)  # one that was named must be there
+    contexts = read_contexts(file, problems)
+    if contexts.current and contexts.current not in contexts.tables:
+        why = f'there is no context "{contexts.current}"{did_you_mean(contexts.current, contexts.tables)}'
+        problems.append(Problem(f"{file}:{line_of(contexts.text, 'current')}", "current", why))
+    for name in contexts.tables:
+        resolve(CliSettings, [_context_layer(contexts, name, problems)], problems)
+    return problems
+
+
+def check_project(file: Path) -> list[Problem]:
+    """Everything that is wrong with a project's file, taken without the contexts of an account."""
+    problems: list[Problem] = []
+    read_text(file)
+    project = _read_project(file, problems)
+    scheduler = {} if project.scheduler is None else {"scheduler": project.scheduler}
+    layer = Layer({**project.layer.values, **scheduler}, project.layer.where, is_text=False)
+    resolve(CliSettings, [layer], problems)
+    return problems
+
+
+def _context_layer(contexts: Contexts, name: str, problems: list[Problem]) -> Layer:
+    table, inside = contexts.tables[name], f"contexts.{name}"
+    return table_layer(CliSettings, table, contexts.text, contexts.file, problems, inside=inside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ def _lines(cls: type[Any]) -> Iterator[str]:
 def _setting(key: str, described: Setting) -> Iterator[str]:
     yield from _prose(described.doc)
     yield from _prose(_facts(described))
-    default = described.default()
-    yield f"#{key} = {described.kind.to_toml(default)}" if default is not None else f"#{key} ="
+    # A default in words depends on the machine; the file should read the same on all of them.
+    yield f"#{key} =" if described.default_text else f"#{key} = {described.kind.to_toml(described.default())}"
     yield ""
 
 

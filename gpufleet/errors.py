@@ -79,10 +79,6 @@ class Reason(Enum):
         "Stop its agent first, or keep work away from it with: gpuctl drain NODE")
     AGENT_VERSION_UNSUPPORTED = (Code.FAILED_PRECONDITION, "The versions of agent and scheduler do not mix.",
         "Install the scheduler's version on the node; see both with: gpuctl version")
-    DEVICE_BUSY = (Code.FAILED_PRECONDITION, "A device is not as free as the scheduler expected.",
-        "Nothing: the job is placed again, elsewhere.")
-    COMMAND_STALE = (Code.FAILED_PRECONDITION, "A command is of an older scheduler or came too late.",
-        "Nothing: the scheduler decides anew.")
     TLS_REQUIRED = (Code.FAILED_PRECONDITION, "The connection would leave this machine without encryption.",
         "Give TLS files, or say --insecure if the network is trusted.")
 

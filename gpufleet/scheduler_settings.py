@@ -142,7 +142,7 @@ class SchedulerSettings:
         lambda: state_dir("scheduler"),
         "The folder of the database, tokens, output and logs.",
         PATH,
-        default_text="$XDG_STATE_HOME/gpufleet/scheduler",
+        default_text="~/.local/state/gpufleet/scheduler",
     )
     store: str = setting(
         "",

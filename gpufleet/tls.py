@@ -45,12 +45,12 @@ def check_protection(host: str, *, has_tls: bool, is_insecure: bool) -> None:
 
 def read_certificate(file: Path) -> bytes:
     """A certificate in PEM, with its chain."""
-    return _read(file, b"CERTIFICATE-----")
+    return _read(file, b"-----BEGIN CERTIFICATE-----", "certificate")
 
 
 def read_key(file: Path) -> bytes:
     """A private key in PEM; refuses one that other accounts can read."""
-    key = _read(file, b"PRIVATE KEY-----")
+    key = _read(file, b"PRIVATE KEY-----", "private key")
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & 0o077:
         raise GpufleetError(
@@ -68,19 +68,19 @@ def fingerprint(cert_file: Path) -> str:
 
     end = "-----END CERTIFICATE-----"
     first, _, _ = read_certificate(cert_file).decode("ascii", "replace").partition(end)
-    der = ssl.PEM_cert_to_DER_cert(first[first.index("-----BEGIN") :] + end)
+    der = ssl.PEM_cert_to_DER_cert(first[first.index("-----BEGIN CERTIFICATE") :] + end)
     digits = hashlib.sha256(der).hexdigest().upper()
     return ":".join(digits[at : at + 2] for at in range(0, len(digits), 2))
 
 
-def _read(file: Path, mark: bytes) -> bytes:
+def _read(file: Path, mark: bytes, what: str) -> bytes:
     try:
         with file.open("rb") as opened:
             content = opened.read(CERTIFICATE_BYTES_MAX)
     except OSError as problem:
         raise GpufleetError(Reason.FILE_NOT_FOUND, f"{file} cannot be read: {problem.strerror}") from None
     if mark not in content:
-        raise _refused(f"{file} is no PEM file with a {mark.decode().strip('-').lower()}")
+        raise _refused(f"{file} is no PEM file with a {what}")
     return content
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import tomllib
 from datetime import timedelta
@@ -15,10 +16,10 @@ from gpufleet.agent_settings import AgentSettings
 from gpufleet.config import Resolved, check_file, load_program
 from gpufleet.config_files import line_of
 from gpufleet.config_layers import unknown_variables
-from gpufleet.config_reload import Live
+from gpufleet.config_reload import Live, reload_and_log
 from gpufleet.config_template import template
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.program_settings import PROGRAMS
+from gpufleet.program_settings import PROGRAMS, check
 from gpufleet.scheduler_settings import SchedulerSettings
 from gpufleet.settings import settings_of, value_of
 
@@ -210,7 +211,7 @@ def test_a_template_changes_nothing_and_uncommented_says_the_defaults(tmp_path: 
     assert problems(tmp_path, uncommented, cls) == []
     resolved = load_program(cls, program, flags={}, environment={}, file=tmp_path / "x.toml", file_is_named=True)
     assert resolved.settings == cls()
-    told = {key for key, each in settings_of(cls).items() if each.default() is not None}
+    told = {key for key, each in settings_of(cls).items() if not each.default_text}
     assert {key for key, origin in resolved.origins.items() if origin != "default"} == told
     assert all(line in text for line in ["# Settings of the gpufleet", "(reloads)"])
     tomllib.loads(text)
@@ -256,3 +257,56 @@ def test_a_reload_of_a_broken_file_keeps_every_value(tmp_path: Path) -> None:
         live.reload()
     assert live.resolved is before
     assert value_of(live.now, "log.level") == "error"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("scheduler.toml", "port = 70000", "scheduler.toml:1: port: 70000 is more than the most, 65535"),
+        ("agent.toml", "cpus = 0", "agent.toml:1: cpus: 0 is less than the least, 1"),
+        ("gpuctl.toml", 'token_file = "x"', "gpuctl.toml:1: token_file: may not be set by a project's file"),
+        ("gpuctl.toml", 'output = "x"\nscheduler = "lab:x"', "gpuctl.toml:2: scheduler: "),
+        ("contexts.toml", 'current = "b"\n[contexts.a]', "contexts.toml:1: current: there is no context "),
+        ("contexts.toml", "[contexts.a]\n[contexts.b]\noutput = 1", "contexts.toml:3: output: a whole number is"),
+    ],
+)
+def test_a_file_is_checked_by_its_name(tmp_path: Path, name: str, content: str, problem: str) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    assert any(problem in str(each) for each in check(file))
+    renamed = file.rename(tmp_path / "other.conf")
+    assert any(problem.partition(":")[2] in str(each) for each in check(renamed, file.stem))
+
+
+@pytest.mark.parametrize("name", ["scheduler.toml", "agent.toml", "gpuctl.toml", "contexts.toml"])
+def test_an_empty_file_is_right_and_a_missing_one_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    assert check(tmp_path / name) == []
+    with pytest.raises(GpufleetError, match="cannot be read"):
+        check(tmp_path / "no" / name)
+
+
+def test_a_file_of_no_program_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(GpufleetError, match="schedular") as caught:
+        check(tmp_path / "schedular.toml")
+    assert 'did you mean "scheduler"?' in caught.value.message
+
+
+def test_a_program_logs_what_a_reload_did(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    toml = "port = 1"
+    live = Live(lambda: load(tmp_path, toml))
+    log = logging.getLogger("gpufleet_lib.reload")
+    with caplog.at_level(logging.INFO):
+        reload_and_log(live, log)
+        toml = 'port = 2\n[log]\nlevel = "debug"'
+        reload_and_log(live, log)
+        toml = "prot = 1"
+        assert reload_and_log(live, log) is None
+    told = [record.getMessage() for record in caplog.records]
+    assert told[:3] == [
+        "settings reloaded, nothing is different",
+        'setting changed: log.level: "info" -> "debug"',
+        "setting changes at the next start: port: 1 -> 2",
+    ]
+    assert told[3].startswith("settings were not reloaded, the old ones hold: ") and "prot" in told[3]
+    assert live.now.log.level == "debug"
