@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gpufleet.config import Resolved
-from gpufleet.errors import GpufleetError, as_lines
 from gpufleet.settings import build, settings_of, value_of
 
 S = TypeVar("S")
@@ -72,19 +70,3 @@ class Live(Generic[S]):
                 (applied if described.is_reloadable else waiting).append(change)
         self._resolved = Resolved(build(type(self.now), values), origins)
         return Reloaded(tuple(applied), tuple(waiting))
-
-
-def reload_and_log(live: Live[S], log: logging.Logger) -> Reloaded | None:
-    """What a program does on SIGHUP: reload, and say in the log what came of it; None when nothing was changed."""
-    try:
-        reloaded = live.reload()
-    except GpufleetError as error:
-        log.error("settings were not reloaded, the old ones hold: %s", as_lines(error).replace("\n", "; "))
-        return None
-    for change in reloaded.applied:
-        log.info("setting changed: %s", change)
-    for change in reloaded.waiting:
-        log.warning("setting changes at the next start: %s", change)
-    if not (reloaded.applied or reloaded.waiting):
-        log.info("settings reloaded, nothing is different")
-    return reloaded

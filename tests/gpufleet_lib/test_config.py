@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import tomllib
 from datetime import timedelta
@@ -16,7 +15,7 @@ from gpufleet.agent_settings import AgentSettings
 from gpufleet.config import Resolved, check_file, load_program
 from gpufleet.config_files import line_of
 from gpufleet.config_layers import unknown_variables
-from gpufleet.config_reload import Live, reload_and_log
+from gpufleet.config_reload import Live
 from gpufleet.config_template import template
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.program_settings import PROGRAMS, check
@@ -290,23 +289,3 @@ def test_a_file_of_no_program_is_refused_with_the_nearest(tmp_path: Path) -> Non
     with pytest.raises(GpufleetError, match="schedular") as caught:
         check(tmp_path / "schedular.toml")
     assert 'did you mean "scheduler"?' in caught.value.message
-
-
-def test_a_program_logs_what_a_reload_did(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    toml = "port = 1"
-    live = Live(lambda: load(tmp_path, toml))
-    log = logging.getLogger("gpufleet_lib.reload")
-    with caplog.at_level(logging.INFO):
-        reload_and_log(live, log)
-        toml = 'port = 2\n[log]\nlevel = "debug"'
-        reload_and_log(live, log)
-        toml = "prot = 1"
-        assert reload_and_log(live, log) is None
-    told = [record.getMessage() for record in caplog.records]
-    assert told[:3] == [
-        "settings reloaded, nothing is different",
-        'setting changed: log.level: "info" -> "debug"',
-        "setting changes at the next start: port: 1 -> 2",
-    ]
-    assert told[3].startswith("settings were not reloaded, the old ones hold: ") and "prot" in told[3]
-    assert live.now.log.level == "debug"

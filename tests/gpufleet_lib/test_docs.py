@@ -12,8 +12,9 @@ from gpufleet.config_template import template
 from gpufleet.errors import Reason
 from gpufleet.program_settings import PROGRAMS
 from gpufleet.settings import settings_of
+from node_agent.core.commands import NotLaunched
+from node_agent.core.expectations import Unfit
 from node_agent.core.outcome import LaunchFailure, LossReason, StopCause
-from scheduler.core.attempts import REFUSALS_TO_PLACE_AGAIN
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -30,7 +31,7 @@ def test_every_reason_has_one_row_in_the_troubleshooting_page_and_no_row_is_stal
 
 def test_every_way_that_a_job_ends_or_is_placed_again_has_a_row() -> None:
     _, _, ends = (DOCS / "troubleshooting.md").read_text().partition("## Why a job ended")
-    known = {*StopCause, *LaunchFailure, *LossReason, *REFUSALS_TO_PLACE_AGAIN}
+    known = {*StopCause, *LaunchFailure, *LossReason, *Unfit, *NotLaunched}
     assert {str(each) for each in known} <= set(rows(ends))
 
 
