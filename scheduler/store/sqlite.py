@@ -50,6 +50,7 @@ class SqliteDatabase:
         try:
             # What jobs run is nobody else's business; the log and the index take over the file's mode.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._file = _file_at(path)
         except OSError as error:
             os.close(self._lock)
             raise StoreUnavailable(f"{path}: {error.strerror}") from error
@@ -59,6 +60,11 @@ class SqliteDatabase:
 
     def write(self, guard: Row, steps: Sequence[Step]) -> None:
         try:
+            # Otherwise commits would go on into a file that nobody will find again.
+            if _file_at(self._path) != self._file:
+                raise StoreUnavailable(
+                    f"{self._path}: the file was moved or removed; put it back, or restart without it"
+                )
             if self._writer is None:
                 self._writer = _connect(self._path)
             writer = self._writer
@@ -67,12 +73,14 @@ class SqliteDatabase:
             for statement, rows in steps:
                 writer.executemany(statement, rows)
             writer.execute("COMMIT")
-        except sqlite3.Error as error:
+        except Exception as error:
             # After a failed write only a new connection, which reads the log anew, knows what is in the file.
             self._hang_up()
             if isinstance(error, sqlite3.IntegrityError) and "meta.term" in str(error):
                 raise GuardFailed from None
-            raise self.explain(error) from error
+            if isinstance(error, sqlite3.Error):
+                raise self.explain(error) from error
+            raise
 
     def explain(self, error: Exception) -> StoreError:
         code = getattr(error, "sqlite_errorcode", None)
@@ -96,6 +104,15 @@ class SqliteDatabase:
             with suppress(sqlite3.Error):
                 self._writer.close()
             self._writer = None
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """What identifies the file at a path; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _engine(path: Path) -> Engine:

@@ -105,6 +105,28 @@ def test_a_database_that_someone_else_locks_is_unavailable_and_then_works(
         assert len(store.story(job(1).id, 0, 10)) == 1
 
 
+def test_a_file_that_was_moved_away_takes_no_commits_until_it_is_back(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "scheduler.db", tmp_path / "elsewhere.db"
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        path.rename(elsewhere)
+        with pytest.raises(StoreUnavailable, match=r"scheduler\.db: the file was moved or removed"):
+            store.commit(submit(1, job(1)))
+        path.touch()
+        with pytest.raises(StoreUnavailable, match="the file was moved or removed"):
+            store.commit(submit(1, job(1)))
+        elsewhere.rename(path)
+        store.commit(submit(1, job(1)))
+        assert list(store.load()) == [job(1)]
+
+
+def test_a_mistake_in_the_code_leaves_the_store_usable(tmp_path: Path) -> None:
+    with closing(open_store(f"sqlite:///{tmp_path / 'scheduler.db'}")) as store:
+        with pytest.raises(OverflowError):
+            store.commit(submit(1, job(2**70)))
+        store.commit(submit(1, job(1)))
+        assert list(store.load()) == [job(1)]
+
+
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"nowhere/scheduler\.db.*No such file"):
         open_store(f"sqlite:///{tmp_path / 'nowhere' / 'scheduler.db'}")
