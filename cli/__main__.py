@@ -1,0 +1,68 @@
+"""The program: `gpuctl` and `python -m gpufleet.cli`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from gpufleet.errors import GpufleetError
+
+from . import errors
+from .app import command_line
+from .menu import MODULES
+
+BROKEN_PIPE = 141
+"""What a shell shows for a program that SIGPIPE ended, as it ends `cat` in `cat … | head`."""
+
+
+def main() -> NoReturn:
+    """Run gpuctl with the process's own arguments."""
+    code = run(sys.argv[1:])
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and answer its exit code."""
+    command = next((word for word in arguments if word in MODULES), "")
+    try:
+        code = command_line().main(args=list(arguments), prog_name="gpuctl", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        _let_go_of_stdout()
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return errors.INTERRUPTED
+    except (GpufleetError, typer.TyperException) as problem:
+        errors.report(problem, command, as_json=_wants_json(arguments))
+        return errors.exit_code(problem, command)
+    except Exception as problem:
+        errors.report(problem, command, as_json=_wants_json(arguments))
+        return errors.exit_code(problem, command)
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether failures are wanted as JSON; read from the words, for also words that do not parse can fail."""
+    own = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
+    given = os.environ.get("GPUCTL_OUTPUT", "")
+    for word, following in zip(own, [*own[1:], ""], strict=True):
+        if word in ("-o", "--output"):
+            given = following
+        elif word.startswith("--output="):
+            given = word.partition("=")[2]
+        elif word.startswith("-o") and not word.startswith("--"):
+            given = word[2:]
+    return given in ("json", "jsonl")
+
+
+def _let_go_of_stdout() -> None:
+    # The interpreter flushes stdout when it ends, which would complain about the broken pipe once more.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The command line itself: typer, with commands that are loaded when they are needed and plain help in panels."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from .menu import MODULES, PANELS
+from .options import CONNECTION, FOLLOWING, spread
+from .parameters import help_line, read_quickly
+from .script import with_script_options
+
+GENERAL = "Options"
+SHARED = (GENERAL, FOLLOWING, CONNECTION)
+
+
+class Command(TyperCommand):
+    """A command whose help lists its options by panel, and whose options parse without pydantic."""
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        read_quickly(self.params)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_options(self, ctx, formatter)
+
+
+class JobCommand(Command):
+    """A command that ends in a command line of the job's: `gpuctl run --gpus 1 -- python train.py`."""
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        # Options end where the job's command begins, so that `gpuctl run nvidia-smi -L` needs no `--`.
+        self.allow_interspersed_args = False
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if ctx.resilient_parsing else with_script_options(args))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS] -- COMMAND [ARGS]…"]
+
+
+class Group(TyperGroup):
+    """A command with commands below it, such as `nodes`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        read_quickly(self.params)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_options(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        self._write_commands("Commands", self.list_commands(ctx), ctx, formatter)
+
+    def _write_commands(self, title: str, names: Iterable[str], ctx: Any, formatter: Any, width: int = 0) -> None:
+        with formatter.section(title):
+            # typer would cut each sentence to a line of its own; ours may go on to the next.
+            formatter.write_dl(
+                [(name.ljust(width), self.get_command(ctx, name).get_short_help_str(limit=200)) for name in names]
+            )
+
+
+class Menu(Group):
+    """gpuctl: knows the names of its commands, and loads one when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(MODULES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands and cmd_name in MODULES:
+            self.commands[cmd_name] = _load(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not ctx.resilient_parsing and args[0] not in MODULES and not args[0].startswith("-"):
+            from gpufleet.spelling import did_you_mean
+
+            ctx.fail(f'there is no command "{args[0]}"{did_you_mean(args[0], MODULES)}')
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        longest = max(map(len, MODULES))
+        for panel, names in PANELS.items():
+            self._write_commands(panel, names, ctx, formatter, width=longest)
+
+
+def command_line() -> Any:
+    """The whole command line, ready to be given its arguments."""
+    app = typer.Typer(
+        name="gpuctl",
+        cls=Menu,
+        rich_markup_mode=None,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="Every command takes --help. Start on one machine with: gpuctl up",
+    )
+    app.callback()(_gpuctl)
+    return get_command(app)
+
+
+def family(name: str) -> typer.Typer:
+    """A typer app for a command with commands below it."""
+    return typer.Typer(name=name, cls=Group, rich_markup_mode=None, add_completion=False)
+
+
+def _gpuctl() -> None:
+    """Give a team's GPUs to people: run a command on N GPUs and watch it."""
+
+
+def _load(name: str) -> Any:
+    module = importlib.import_module(f"{__package__}.commands.{MODULES[name]}")
+    found: typer.Typer | Callable[..., None] = getattr(module, name)
+    if isinstance(found, typer.Typer):
+        loaded = get_command(found)
+        loaded.name = name
+        return loaded
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(
+        name,
+        cls=getattr(found, "command_class", Command),
+        context_settings=getattr(found, "context_settings", None),
+        add_help_option=getattr(found, "has_help", True),
+    )(spread(found))
+    return get_command(app)
+
+
+def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.get_params(ctx):
+        line = help_line(parameter)
+        if line is not None:
+            usual = "Arguments" if parameter.param_type_name == "argument" else GENERAL
+            panels.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(line)
+    shared_last = ("Arguments", *(name for name in panels if name not in SHARED), *SHARED)
+    for panel in (name for name in dict.fromkeys(shared_last) if name in panels):
+        with formatter.section(panel):
+            formatter.write_dl(panels[panel])

@@ -1,0 +1,183 @@
+"""`run`: submit a job and stay with it. Its output is ours, its exit code is ours, and Ctrl-C reaches it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError
+
+from .async_client import AsyncClient, connected_async
+from .errors import INTERRUPTED, OWN_FAILURE, SIGNALLED
+from .following.core import TimeOuts
+from .following.interrupts import SECOND_WITHIN_S, Interrupts, Meaning
+from .following.output import OutputFeed, Wanted
+from .following.shell import Ended, follow
+from .following.writers import Plain, Streams
+from .outcome import end_in_words, exit_code_of, has_ended
+from .settings import Settings
+
+CANCEL_REASON = "interrupted in gpuctl run"
+
+
+async def run_attached(settings: Settings, request: scheduler_pb2.SubmitRequest, limits: TimeOuts) -> int:
+    """Submit one job, follow it to its end and answer its exit code."""
+    async with connected_async(settings) as client:
+        answer = await client.call_again(client.scheduler.Submit, request)
+        session = Attached(client, answer.job, limits, has_terminal=sys.stdin.isatty() or sys.stderr.isatty())
+        for note in answer.notes:
+            session.say(note)
+        return await session.run()
+
+
+class Attached:
+    """One attached session."""
+
+    def __init__(self, client: AsyncClient, job: job_pb2.Job, limits: TimeOuts, *, has_terminal: bool) -> None:
+        self._client = client
+        self._job = job
+        self._limits = limits
+        self._has_terminal = has_terminal
+        self._interrupts = Interrupts(has_terminal)
+        self._streams = Streams()
+        self._feed = OutputFeed(client, Wanted(job_id=job.id, follow=True), Plain(self._streams), on_job=self._on_job)
+        self._left_with: asyncio.Future[int]
+        self._errands: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """Stay until the job ends, a time-out ends the session or the person leaves; answer the exit code."""
+        loop = asyncio.get_running_loop()
+        self._left_with = loop.create_future()
+        self._tell_state(self._job)
+        loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_leave, number)
+        following = asyncio.create_task(
+            follow(self._feed, self._limits, self._client.translated, on_cut_off=self._on_cut_off)
+        )
+        either: list[asyncio.Future[Any]] = [following, self._left_with]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._left_with.done():
+                return self._left_with.result()
+            return self._code_of_end(following.result())
+        except (GpufleetError, BrokenPipeError):
+            self.say(self._how_to_follow("left"))
+            raise
+        finally:
+            for task in (following, *self._errands):
+                task.cancel()
+            await asyncio.gather(following, *self._errands, return_exceptions=True)
+
+    def say(self, text: str) -> None:
+        """A line of ours on stderr."""
+        self._streams.note(text)
+
+    def _code_of_end(self, ended: Ended) -> int:
+        if ended is Ended.UNANSWERED:
+            waited_s = self._limits.unanswered_max * self._limits.connection_s
+            self.say(self._how_to_follow(f"the scheduler did not answer for {waited_s:g} s; giving up"))
+            return OWN_FAILURE
+        if ended is Ended.SESSION_OVER:
+            self.say(self._how_to_follow(f"the session reached its {self._limits.session_s:g} s"))
+            return OWN_FAILURE
+        job = self._feed.job or self._job
+        code = exit_code_of(job)
+        if code != 0:
+            self.say(end_in_words(job))
+        if not job.output_is_complete and has_ended(job):
+            self.say(f"the output of job {job.id} is not complete; see: gpuctl job {job.id}")
+        is_cancelled = job.state == job_pb2.JOB_STATE_CANCELLED
+        return INTERRUPTED if is_cancelled and self._interrupts.has_cancelled else code
+
+    def _how_to_follow(self, why: str) -> str:
+        return f"{why}; job {self._job.id} goes on. Follow it with: gpuctl logs -f {self._job.id}"
+
+    def _on_interrupt(self) -> None:
+        match self._interrupts.interrupted(time.monotonic()):
+            case Meaning.FORWARD:
+                self._run_errand(self._forward())
+            case Meaning.CANCEL:
+                self._run_errand(self._cancel())
+            case Meaning.LEAVE:
+                self._leave(INTERRUPTED, "left")
+
+    def _on_leave(self, number: signal.Signals) -> None:
+        self._leave(SIGNALLED + number, f"left by {number.name}")
+
+    def _leave(self, code: int, why: str) -> None:
+        if not self._left_with.done():
+            self.say(self._how_to_follow(why))
+            self._left_with.set_result(code)
+
+    async def _forward(self) -> None:
+        job_id = self._job.id
+        again = f"Ctrl-C again within {SECOND_WITHIN_S:g} s cancels it"
+        request = scheduler_pb2.SignalJobRequest(signal=signal.SIGINT, request_id=uuid.uuid4().hex)
+        request.jobs.job_ids.append(job_id)
+        try:
+            answer = await self._client.call(self._client.scheduler.SignalJob, request)
+        except GpufleetError as problem:
+            self.say(f"job {job_id} did not get SIGINT: {problem.message}; {again}")
+            return
+        if answer.changes and not answer.changes[0].changed:
+            self.say(f"job {job_id} did not get SIGINT: {answer.changes[0].message}; {again}")
+        else:
+            self.say(f"sent SIGINT to job {job_id}; {again}")
+
+    async def _cancel(self) -> None:
+        job_id = self._job.id
+        leaves = "; Ctrl-C once more leaves" if self._has_terminal else ""
+        self.say(f"cancelling job {job_id}{leaves}")
+        request = scheduler_pb2.CancelRequest(reason=CANCEL_REASON)
+        request.jobs.job_ids.append(job_id)
+        try:
+            await self._client.call_again(self._client.scheduler.Cancel, request)
+        except GpufleetError as problem:
+            self.say(f"job {job_id} was not cancelled: {problem.message}; cancel it with: gpuctl cancel {job_id}")
+
+    def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    def _on_job(self, job: job_pb2.Job) -> None:
+        self._tell_state(job)
+        self._job = job
+
+    def _tell_state(self, job: job_pb2.Job) -> None:
+        if sys.stderr.isatty():
+            words = state_in_words(job)
+            if words and words != (state_in_words(self._job) if job is not self._job else ""):
+                self.say(words)
+
+    def _on_cut_off(self, is_cut_off: bool) -> None:
+        if is_cut_off:
+            self.say(f"the scheduler is away; job {self._job.id} goes on, and so does this when it is back")
+        else:
+            self.say("the scheduler is back")
+
+
+def state_in_words(job: job_pb2.Job) -> str:
+    """Progress before and between runs, for a terminal; empty where the output itself tells."""
+    if job.state == job_pb2.JOB_STATE_HELD:
+        return f"job {job.id} is held; release it with: gpuctl release {job.id}"
+    if job.state == job_pb2.JOB_STATE_QUEUED:
+        why = job.wait_reason.sentence
+        return f"job {job.id} is queued" + (f": {why}" if why else "")
+    if job.state == job_pb2.JOB_STATE_RUNNING and job.attempts:
+        places = ", ".join(rank.node + _devices(rank) for rank in job.attempts[-1].ranks)
+        attempt = f", attempt {job.attempt_count}" if job.attempt_count > 1 else ""
+        return f"job {job.id} runs on {places}{attempt}"
+    return ""
+
+
+def _devices(rank: job_pb2.PlacedRank) -> str:
+    return ":" + ",".join(map(str, rank.device_indices)) if rank.device_indices else ""

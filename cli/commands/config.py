@@ -1,0 +1,121 @@
+"""`config`: settings of this command line and of the programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from ..app import family
+from ..options import Connection, Output, spread
+
+config = family("config")
+config.info.help = "Write, check and show settings; choose among the schedulers that you use."
+config.info.no_args_is_help = True
+contexts = family("context")
+contexts.info.help = "Schedulers that this account uses, by name."
+contexts.info.no_args_is_help = True
+config.add_typer(contexts)
+
+Program = Annotated[str, Argument(metavar="PROGRAM", help="scheduler or agent.")]
+
+
+@config.command("init")
+@spread
+def init(
+    program: Program,
+    file: Annotated[
+        Path | None, Option("--file", metavar="FILE", help="Where to write; - is stdout. The program's own by default.")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a program's settings file with every setting explained and commented out."""
+    from ..config_files import write_template
+
+    write_template(program, file, is_forced=force)
+
+
+@config.command("check")
+@spread
+def check(
+    file: Annotated[Path, Argument(metavar="FILE", help="A settings file.")],
+    program: Annotated[
+        str,
+        Option("--program", metavar="PROGRAM", help="Whose it is, when its name does not tell: scheduler or agent."),
+    ] = "",
+) -> None:
+    """Check a settings file: every mistake with its line."""
+    from ..config_files import check_file
+
+    check_file(file, program)
+
+
+@config.command("show")
+@spread
+def show(
+    output: Output,
+    connection: Connection,
+    origin: Annotated[bool, Option("--origin", help="Show where each value came from.")] = False,
+    program: Annotated[
+        str, Option("--program", metavar="PROGRAM", help="The settings of the running scheduler instead: scheduler.")
+    ] = "",
+) -> None:
+    """Show the settings that hold: flag over GPUCTL_* over ./gpuctl.toml over context over default."""
+    from ..config_files import show_settings
+    from ..settings import resolve
+
+    show_settings(resolve(connection, output), program, with_origin=origin)
+
+
+@config.command("log-level")
+@spread
+def log_level(
+    program: Annotated[str, Argument(metavar="PROGRAM", help="scheduler, or agent:NODE.")],
+    level: Annotated[str, Argument(metavar="LEVEL", help="debug, info, warning or error.")],
+    connection: Connection,
+) -> None:
+    """Change how much a running program logs, until it is started again."""
+    from ..config_files import change_log_level
+    from ..settings import resolve
+
+    change_log_level(resolve(connection), program, level)
+
+
+@contexts.command("list")
+@spread
+def list_contexts(output: Output, connection: Connection) -> None:
+    """List the contexts; the star marks the one in use."""
+    from ..context_calls import show_contexts
+    from ..settings import resolve
+
+    show_contexts(resolve(connection, output))
+
+
+@contexts.command("use")
+@spread
+def use(name: Annotated[str, Argument(metavar="NAME", help="A context's name.")]) -> None:
+    """Use this context from now on."""
+    from ..context_calls import use_context
+
+    use_context(name)
+
+
+@contexts.command("add")
+@spread
+def add(
+    name: Annotated[str, Argument(metavar="NAME", help="A name for it.")],
+    scheduler: Annotated[str, Option("--scheduler", metavar="HOST[:PORT]", help="Where the scheduler is.")],
+    token_file: Annotated[
+        Path | None, Option("--token-file", metavar="FILE", help="A file of mode 0600 with your token.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None, Option("--ca-file", metavar="FILE", help="Certificates that vouch for the scheduler.")
+    ] = None,
+    insecure: Annotated[bool, Option("--insecure", help="Speak without TLS beyond this machine.")] = False,
+    use_now: Annotated[bool, Option("--use", help="Use it from now on.")] = False,
+) -> None:
+    """Add a context, or replace the one of that name."""
+    from ..context_calls import add_context
+
+    add_context(name, scheduler, token_file, ca_file, is_insecure=insecure, is_used=use_now)

@@ -1,0 +1,59 @@
+"""`logs`: the output of jobs, or the log of a program."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Exit, Option
+
+from ..completion import complete_jobs
+from ..options import Connection, Following
+
+
+def logs(
+    following: Following,
+    connection: Connection,
+    jobs: Annotated[
+        list[str] | None,
+        Argument(metavar="[JOB…]", help="Ids, 40-45, last, all, or names.", autocompletion=complete_jobs),
+    ] = None,
+    follow: Annotated[bool, Option("-f", "--follow", help="Stay until the job ends; Ctrl-C leaves.")] = False,
+    tail: Annotated[
+        int | None, Option("--tail", metavar="N", min=0, help="Only the newest N lines, and what follows.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        Option("--since", metavar="TIME", help="Only what is newer: 10m, or 2026-01-31T12:00:00+01:00."),
+    ] = None,
+    rank: Annotated[int | None, Option("--rank", metavar="N", min=0, help="Only this rank of the job.")] = None,
+    stdout: Annotated[bool, Option("--stdout", help="Only standard output.")] = False,
+    stderr: Annotated[bool, Option("--stderr", help="Only standard error.")] = False,
+    raw: Annotated[bool, Option("--raw", help="The job's bytes and nothing else: no prefix, no remark.")] = False,
+    program: Annotated[
+        str, Option("--program", metavar="PROGRAM", help="The log of a program: scheduler, or agent:NODE.")
+    ] = "",
+) -> None:
+    """Show the output of jobs: their stdout on stdout, their stderr on stderr.
+
+    The output of several jobs has the job's id before each line.
+    """
+    import asyncio
+
+    from ..log_request import wanted_of
+    from ..logs import show_logs
+    from ..settings import resolve
+
+    settings = resolve(connection, None, following)
+    wanted = wanted_of(
+        settings,
+        jobs or [],
+        program=program,
+        follow=follow,
+        tail=tail,
+        since=since,
+        rank=rank,
+        stdout=stdout,
+        stderr=stderr,
+    )
+    if wanted:
+        raise Exit(asyncio.run(show_logs(settings, wanted, is_raw=raw)))

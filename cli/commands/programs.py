@@ -1,0 +1,40 @@
+"""`scheduler` and `agent`: become that program. All their options are their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NoReturn
+
+from typer import Context
+
+from ..app import Command
+
+
+class Passed(Command):
+    """A command that reads none of its words."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.args = args
+        return args
+
+
+def scheduler(context: Context) -> None:
+    """Be the scheduler: take jobs, place them, keep their output."""
+    _become("gpufleet.scheduler", context.args)
+
+
+def agent(context: Context) -> None:
+    """Be this machine's agent: offer its GPUs and run jobs on them."""
+    _become("gpufleet.node_agent", context.args)
+
+
+def _become(module: str, arguments: list[str]) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # -P keeps the current folder, which may hold a folder of any name, out of the module search path.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *arguments])
+
+
+for _command in (scheduler, agent):
+    _command.__dict__.update(command_class=Passed, has_help=False)

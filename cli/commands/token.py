@@ -1,0 +1,59 @@
+"""`token`: who may do what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from ..app import family
+from ..options import Connection, Output, spread
+
+token = family("token")
+token.info.help = "Make, list and revoke tokens: they say who somebody is and what that one may do."
+token.info.no_args_is_help = True
+
+
+@token.command("create")
+@spread
+def create(
+    user: Annotated[str, Argument(metavar="USER", help="Whom the token makes its bearer.")],
+    output: Output,
+    connection: Connection,
+    role: Annotated[
+        str, Option("--role", metavar="ROLE", help="admin, user, viewer, agent, gateway or worker; user by default.")
+    ] = "user",
+    valid_for: Annotated[
+        str | None, Option("--valid-for", metavar="TIME", help="How long it is valid: 90d. For ever by default.")
+    ] = None,
+    note: Annotated[str, Option("--note", metavar="TEXT", help="What it is for.")] = "",
+) -> None:
+    """Make a token and print its secret, once and alone on stdout; keep it in a file of mode 0600."""
+    from ..settings import resolve
+    from ..token_calls import create_token
+
+    create_token(resolve(connection, output), user, role, valid_for, note)
+
+
+@token.command("list")
+@spread
+def list_all(output: Output, connection: Connection) -> None:
+    """List the tokens, without their secrets."""
+    from ..settings import resolve
+    from ..token_calls import list_tokens
+
+    list_tokens(resolve(connection, output))
+
+
+@token.command("revoke")
+@spread
+def revoke(
+    token_id: Annotated[str, Argument(metavar="ID", help="The token's short id, from gpuctl token list.")],
+    output: Output,
+    connection: Connection,
+) -> None:
+    """Make a token useless at once."""
+    from ..settings import resolve
+    from ..token_calls import revoke_token
+
+    revoke_token(resolve(connection, output), token_id)

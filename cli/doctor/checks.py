@@ -1,0 +1,100 @@
+"""The order of the doctor's checks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpufleet.v1 import scheduler_pb2
+
+from gpufleet.errors import GpufleetError
+from gpufleet.paths import state_dir
+from gpufleet.units import format_size
+
+from .. import screen
+from ..client import Client, connected
+from ..errors import FAILED
+from ..node_calls import all_nodes
+from ..render.table import Column, Look, draw
+from ..settings import Settings
+from ..versions import own_version
+from .cluster import FREE_BYTES_FAILED, judge_nodes, judge_refusal, judge_server
+from .finding import Finding, Verdict, ok, warning
+from .network import check_name, check_port, check_tls
+
+COLUMNS = (Column("CHECK"), Column(""), Column("FINDING"))
+
+
+def run_doctor(settings: Settings, *, with_selftest: bool, python: str) -> int:
+    """Print every finding as it is made; answers the exit code."""
+    form = settings.format
+    found: list[Finding] = []
+    for finding in examine(settings, with_selftest=with_selftest, python=python):
+        found.append(finding)
+        if form == "jsonl":
+            screen.print_lines([json.dumps(finding.as_object(), ensure_ascii=False)])
+        elif form == "name":
+            screen.print_lines([finding.what] if finding.verdict is not Verdict.OK else [])
+        elif form != "json":
+            screen.print_lines(lines_of(finding, screen.look(form)))
+    if form == "json":
+        screen.print_lines([json.dumps([each.as_object() for each in found], indent=2, ensure_ascii=False)])
+    return FAILED if any(each.verdict is Verdict.FAILED for each in found) else 0
+
+
+def lines_of(finding: Finding, look: Look) -> list[str]:
+    """The finding, and below it what to do."""
+    line = draw(COLUMNS, [[finding.what.ljust(10), finding.cell(), finding.sentence]], Look(None, look.has_colour))[1]
+    return [line, *([f"{'':<12}→ {finding.fix}"] if finding.fix else [])]
+
+
+def examine(settings: Settings, *, with_selftest: bool, python: str) -> Iterator[Finding]:
+    """The checks in their order; one that fails ends them where nothing behind it can be seen."""
+    yield ok("settings", f"{settings.address}, from {settings.address_origin}")
+    yield own_disk()
+    checks: tuple[Callable[[], Finding], ...] = (
+        lambda: check_name(settings.address.host),
+        lambda: check_port(settings.address),
+        lambda: check_tls(settings.target()),
+    )
+    for check in checks:
+        try:
+            finding = check()
+        except GpufleetError as problem:
+            finding = judge_refusal(problem)
+        yield finding
+        if finding.verdict is Verdict.FAILED:
+            return
+    try:
+        with connected(settings) as client:
+            yield from _examine_cluster(settings, client)
+            if with_selftest:
+                from .selftest import test_nodes
+
+                yield from test_nodes(settings, client, python)
+    except GpufleetError as problem:
+        yield judge_refusal(problem)
+
+
+def _examine_cluster(settings: Settings, client: Client) -> Iterator[Finding]:
+    token = settings.token()
+    asked_at = datetime.now(UTC)
+    server = client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
+    answered_at = datetime.now(UTC)
+    yield from judge_server(server, own_version(), asked_at, answered_at, token.origin if token else "nowhere")
+    yield from judge_nodes(all_nodes(client), server.version, answered_at)
+
+
+def own_disk() -> Finding:
+    """Whether this account has room for its own state."""
+    folder = state_dir("scheduler")
+    while not folder.exists() and folder != Path("/"):
+        folder = folder.parent
+    free_bytes = shutil.disk_usage(folder).free
+    sentence = f"{format_size(free_bytes)} are free here, at {folder}"
+    if free_bytes < FREE_BYTES_FAILED:
+        return warning("own disk", sentence, "Free it before an agent or scheduler runs here.")
+    return ok("own disk", sentence)

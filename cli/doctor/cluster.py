@@ -1,0 +1,117 @@
+"""What the scheduler's answers say: from messages to findings, without asking anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from gpufleet.v1 import node_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.units import format_duration, format_size
+
+from ..render import words
+from ..render.nodes import devices_in_words
+from ..versions import skew_in_words
+from .finding import Finding, failed, ok, warning
+
+CLOCK_SKEW_MAX = timedelta(seconds=5)
+FREE_BYTES_MIN = 5 * 10**9
+FREE_BYTES_FAILED = 10**9
+
+
+def judge_refusal(problem: GpufleetError) -> Finding:
+    """A call that the scheduler did not answer: whose fault it is decides the line."""
+    about_token = problem.reason in (
+        Reason.TOKEN_MISSING,
+        Reason.TOKEN_INVALID,
+        Reason.TOKEN_REVOKED,
+        Reason.PERMISSION_DENIED,
+        Reason.TOKEN_FILE_EXPOSED,
+        Reason.TOKEN_FILE_INVALID,
+        Reason.FILE_NOT_FOUND,
+    )
+    return failed("token" if about_token else "answer", problem.message, problem.next_step)
+
+
+def judge_server(
+    server: scheduler_pb2.GetServerInfoResponse,
+    own_version: str,
+    asked_at: datetime,
+    answered_at: datetime,
+    token_origin: str,
+) -> Iterator[Finding]:
+    """Token, versions, clocks, store and disk."""
+    yield ok("token", f"{server.user} ({server.role.removeprefix('ROLE_').lower()}), from {token_origin}")
+    skew = skew_in_words(own_version, server.version, "the scheduler")
+    if skew:
+        yield warning("version", skew, f"pip install gpufleet=={server.version}")
+    else:
+        yield ok("version", f"{server.version} on both sides")
+    yield judge_clock(server, asked_at, answered_at)
+    if server.store_is_healthy:
+        yield ok("store", server.store_kind)
+    else:
+        yield failed(
+            "store", f"{server.store_kind} takes no writes: {server.store_error}", "Free its disk, or start it."
+        )
+    yield judge_disk(server.output_free_bytes)
+
+
+def judge_clock(server: scheduler_pb2.GetServerInfoResponse, asked_at: datetime, answered_at: datetime) -> Finding:
+    """Whether both clocks agree; the answer was made somewhere between asking and getting it."""
+    middle = asked_at + (answered_at - asked_at) / 2
+    ahead = -words.span_between(server.server_time, middle)
+    fix = "On both machines: sudo timedatectl set-ntp true"
+    if abs(ahead) > CLOCK_SKEW_MAX:
+        side = "ahead of" if ahead > timedelta(0) else "behind"
+        return warning("clock", f"the scheduler's clock is {format_duration(abs(ahead))} {side} this one", fix)
+    if server.clock_stepped:
+        return warning("clock", "the scheduler's clock was set by more than 5 s while it ran", fix)
+    return ok("clock", "the clocks agree")
+
+
+def judge_disk(free_bytes: int) -> Finding:
+    """Whether output still finds room at the scheduler."""
+    sentence = f"{format_size(free_bytes)} are free for output at the scheduler"
+    fix = "Free that disk, or keep less: output.retention in scheduler.toml"
+    if free_bytes < FREE_BYTES_FAILED:
+        return failed("disk", sentence, fix)
+    return warning("disk", sentence, fix) if free_bytes < FREE_BYTES_MIN else ok("disk", sentence)
+
+
+def judge_nodes(nodes: Sequence[node_pb2.Node], server_version: str, now: datetime) -> Iterator[Finding]:
+    """A line for each node."""
+    if not nodes:
+        yield failed(
+            "nodes", "no agent has registered yet", "On each machine with GPUs: gpuctl agent --scheduler HOST:PORT"
+        )
+    for node in nodes:
+        yield judge_node(node, server_version, now)
+
+
+def judge_node(node: node_pb2.Node, server_version: str, now: datetime) -> Finding:
+    """Whether the node can be given work, and what is wrong with it or its devices."""
+    what = f"node {node.name}"
+    state = words.node_state(node.state).text
+    if node.state in (node_pb2.NODE_STATE_LOST, node_pb2.NODE_STATE_SUSPECT):
+        heard = f", heard {words.since(node.last_heard_time, now)} ago" if node.HasField("last_heard_time") else ""
+        fix = f"On it: is the agent running? See: gpuctl logs --program agent:{node.name}"
+        forget = f". If it will not come back: gpuctl nodes forget {node.name}"
+        if node.state == node_pb2.NODE_STATE_LOST:
+            return failed(what, f"{state}{heard}", fix + forget)
+        return warning(what, f"{state}{heard}", fix)
+    unhealthy = [each for each in node.devices if not each.device.is_healthy]
+    if unhealthy:
+        worst = unhealthy[0].device
+        sentence = f"GPU {worst.index} is unhealthy: {worst.unhealthy_reason or 'no reason given'}"
+        return failed(what, sentence, f"When it is mended: gpuctl resume {node.name}")
+    skew = skew_in_words(server_version, node.info.agent_version, "its agent")
+    if skew:
+        sentence = f"its agent has version {node.info.agent_version}, the scheduler {server_version}"
+        return warning(what, sentence, f"On it: pip install gpufleet=={server_version}, then start the agent again")
+    if node.is_draining:
+        return warning(what, f"draining: {node.drain_reason or 'no reason given'}", f"gpuctl resume {node.name}")
+    if not node.devices and node.info.devices_note:
+        return warning(what, node.info.devices_note, "Install the driver there; nvidia-smi must list the GPUs.")
+    return ok(what, f"{state}: {devices_in_words(node)}")

@@ -1,0 +1,121 @@
+"""Name, route, port and TLS, looked at with plain sockets: they say why."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+
+from gpufleet.addresses import Address, is_loopback
+from gpufleet.channel import Target
+
+from .finding import Finding, failed, ok
+
+CONNECT_S_MAX = 5.0
+
+
+def check_name(host: str) -> Finding:
+    """Whether the host's name stands for an address."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as problem:
+        return failed(
+            "name",
+            f'"{host}" is not known here: {problem.strerror}',
+            f"Check the spelling, or ask a name server: getent hosts {host}. An IP address works as well.",
+        )
+    addresses = sorted({str(each[4][0]) for each in found})
+    return ok("name", f"{host} is {', '.join(addresses[:4])}")
+
+
+def check_port(address: Address) -> Finding:
+    """Whether somebody takes connections there, and what is in the way when not."""
+    try:
+        with socket.create_connection((address.host, address.port), CONNECT_S_MAX):
+            return ok("port", f"{address} takes connections")
+    except TimeoutError:
+        return failed("port", f"{address} does not answer within {CONNECT_S_MAX:g} s", firewall_fix(address.port))
+    except OSError as problem:
+        return _refused(address, problem)
+
+
+def _refused(address: Address, problem: OSError) -> Finding:
+    if problem.errno == errno.ECONNREFUSED:
+        return failed("port", f"nothing listens at {address}", not_listening_fix(address))
+    if problem.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return failed(
+            "route",
+            f"there is no route to {address.host}: {problem.strerror}",
+            f"See the way with: ip route get {address.host}. Is the network or VPN of that machine up?",
+        )
+    return failed("port", f"{address} cannot be reached: {problem.strerror or problem}", firewall_fix(address.port))
+
+
+def not_listening_fix(address: Address) -> str:
+    """What to do where a connection is refused."""
+    if is_loopback(address.host):
+        return "Start one here with: gpuctl up. Or name where it runs: --scheduler HOST:PORT"
+    return (
+        f"On {address.host}: is it running? By default it listens on loopback only; for the network start it with: "
+        f"gpuctl scheduler --host 0.0.0.0 --port {address.port}, and TLS files or --insecure"
+    )
+
+
+def firewall_fix(port: int) -> str:
+    """What to do where packets are dropped."""
+    return (
+        f"A firewall drops it. On that machine: sudo ufw allow {port}/tcp, "
+        f"or: sudo firewall-cmd --permanent --add-port={port}/tcp && sudo firewall-cmd --reload"
+    )
+
+
+def check_tls(target: Target) -> Finding:
+    """Whether both sides agree on encryption, and the certificate is good."""
+    if not target.uses_tls:
+        if _speaks_tls(target.address):
+            return failed(
+                "TLS", "the scheduler wants TLS, and this speaks without", "Name its authority: --ca-file FILE"
+            )
+        return ok("TLS", "none" + (", on this machine only" if is_loopback(target.address.host) else ": --insecure"))
+    try:
+        version = _handshake(target.address, ssl.create_default_context(cafile=_ca(target)))
+    except ssl.SSLCertVerificationError as problem:
+        return failed(
+            "TLS",
+            f"the certificate is not trusted: {problem.verify_message}",
+            "Name the authority that signed it: --ca-file FILE. It must name this host: "
+            f"openssl s_client -connect {target.address}",
+        )
+    except (ssl.SSLError, ConnectionError):
+        return failed(
+            "TLS",
+            "the scheduler does not speak TLS",
+            "Give it tls.cert_file and tls.key_file (gpuctl config init scheduler), or trust the network: --insecure",
+        )
+    except OSError as problem:
+        return failed("TLS", f"no handshake: {problem}", firewall_fix(target.address.port))
+    return ok("TLS", f"{version}, certificate is good")
+
+
+def _ca(target: Target) -> str | None:
+    return str(target.ca_file) if target.ca_file is not None else None
+
+
+def _handshake(address: Address, context: ssl.SSLContext) -> str:
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((address.host, address.port), CONNECT_S_MAX) as plain,
+        context.wrap_socket(plain, server_hostname=address.host) as wrapped,
+    ):
+        return wrapped.version() or "TLS"
+
+
+def _speaks_tls(address: Address) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        _handshake(address, context)
+    except OSError:
+        return False
+    return True

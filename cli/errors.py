@@ -1,0 +1,116 @@
+"""How failures read, and the exit code of each.
+
+A failure is one line on what is wrong and one line on what to type next; in JSON mode it is one JSON object, on
+stderr either way. Codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 scheduler unavailable; `run` and `wait`,
+whose codes are the job's, fail with 125.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import traceback
+from typing import Any
+
+import typer
+
+from gpufleet.errors import (
+    GpufleetError,
+    InvalidRequestError,
+    NotFoundError,
+    RefusedError,
+    UnavailableError,
+    as_lines,
+)
+
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+REFUSED = 4
+UNAVAILABLE = 5
+OWN_FAILURE = 125
+INTERRUPTED = 130
+SIGNALLED = 128
+"""A process that a signal ended gives this plus the signal's number."""
+
+COMMANDS_WITH_THE_JOBS_CODE = frozenset({"run", "wait"})
+
+_CODES: tuple[tuple[type[GpufleetError], int], ...] = (
+    (InvalidRequestError, USAGE),
+    (NotFoundError, NOT_FOUND),
+    (RefusedError, REFUSED),
+    (UnavailableError, UNAVAILABLE),
+)
+
+
+def exit_code(problem: BaseException, command: str) -> int:
+    """The exit code of a failure of this command."""
+    if isinstance(problem, KeyboardInterrupt):
+        return INTERRUPTED
+    if command in COMMANDS_WITH_THE_JOBS_CODE:
+        return OWN_FAILURE
+    if isinstance(problem, GpufleetError):
+        return next((code for kind, code in _CODES if isinstance(problem, kind)), FAILED)
+    return USAGE if isinstance(problem, typer.TyperException) else FAILED
+
+
+def report(problem: Exception, command: str, *, as_json: bool) -> None:
+    """Say on stderr what went wrong and what to type next."""
+    if os.environ.get("GPUCTL_TRACEBACK", "") not in ("", "0"):
+        traceback.print_exception(problem)
+    if as_json:
+        print(json.dumps(_as_object(problem, command), ensure_ascii=False), file=sys.stderr)
+        return
+    print(f"gpuctl: {_as_text(problem, command)}", file=sys.stderr)
+
+
+def _as_text(problem: Exception, command: str) -> str:
+    if isinstance(problem, GpufleetError):
+        trace = problem.metadata.get("trace_id", "")
+        return as_lines(problem) + (f"\nTrace id: {trace}" if trace else "")
+    if isinstance(problem, typer.TyperException):
+        return f"{_usage_message(problem)}\n{_usage_next_step(command)}"
+    return f"{_internal_message(problem)}\n{_INTERNAL_NEXT_STEP}"
+
+
+def _as_object(problem: Exception, command: str) -> dict[str, Any]:
+    if isinstance(problem, GpufleetError):
+        reason = problem.metadata.get("reason", problem.reason.name)
+        message, next_step = problem.message, problem.next_step
+        fields = [{"field": each.field, "why": each.why} for each in problem.violations]
+        metadata = dict(problem.metadata)
+    elif isinstance(problem, typer.TyperException):
+        reason, message, next_step = "USAGE", _usage_message(problem), _usage_next_step(command)
+        fields, metadata = [], {}
+    else:
+        reason, message, next_step = "INTERNAL", _internal_message(problem), _INTERNAL_NEXT_STEP
+        fields, metadata = [], {}
+    return {
+        "error": {
+            "reason": reason,
+            "message": message,
+            "fields": fields,
+            "next_step": next_step,
+            "metadata": metadata,
+            "exit_code": exit_code(problem, command),
+        }
+    }
+
+
+def _usage_message(problem: typer.TyperException) -> str:
+    message = problem.format_message().replace("\n\t", " ").replace("\n", " ").rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+def _usage_next_step(command: str) -> str:
+    return f"See: gpuctl {command} --help" if command else "See: gpuctl --help"
+
+
+_INTERNAL_NEXT_STEP = "See where with GPUCTL_TRACEBACK=1, and report it with that and the output of: gpuctl version"
+
+
+def _internal_message(problem: Exception) -> str:
+    kind = type(problem).__name__
+    return f"internal error [{secrets.token_hex(4)}]: {kind}: {problem}"

@@ -1,0 +1,171 @@
+"""Following the output of one job, or the log of a program: every byte once, in order, through lost connections."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason
+
+from ..async_client import AsyncClient
+from .shell import Taken
+
+KEEPALIVE_S = 10
+"""How often the scheduler is asked to show that a silent stream lives."""
+
+Position = tuple[int, int, int]
+"""Attempt, rank and stream."""
+
+
+class Writer(Protocol):
+    """Where output goes."""
+
+    def write(self, rank: int, stream: int, data: bytes) -> None:
+        """Bytes as the job wrote them."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A line of ours about the output, such as a gap in it."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which output, and how much of it."""
+
+    job_id: int = 0
+    program: str = ""
+    node: str = ""
+    follow: bool = False
+    tail_lines: int | None = None
+    since_time: Timestamp | None = None
+    rank: int | None = None
+    stream: job_pb2.Stream.ValueType = job_pb2.STREAM_UNSPECIFIED
+
+    def request(self) -> scheduler_pb2.StreamOutputRequest:
+        """The request that asks for it from its beginning."""
+        request = scheduler_pb2.StreamOutputRequest(follow=self.follow, stream=self.stream)
+        if self.program:
+            request.program.program = self.program
+            request.program.node = self.node
+        else:
+            request.job_id = self.job_id
+        if self.rank is not None:
+            request.rank = self.rank
+        if self.tail_lines is not None:
+            request.tail_lines = self.tail_lines
+        if self.since_time is not None:
+            request.since_time.CopyFrom(self.since_time)
+        request.keepalive.FromSeconds(KEEPALIVE_S)
+        return request
+
+
+class OutputFeed:
+    """The output of one job as a feed. `job` is the job as it was last heard of."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        wanted: Wanted,
+        writer: Writer,
+        on_job: Callable[[job_pb2.Job], None] = lambda job: None,
+    ) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._writer = writer
+        self._on_job = on_job
+        self._positions: dict[Position, int] = {}
+        self._hole_at: tuple[Position, int] | None = None
+        self.job: job_pb2.Job | None = None
+
+    @property
+    def ends_with_stream(self) -> bool:
+        """Without --follow the scheduler sends what there is and closes the stream."""
+        return not self._wanted.follow
+
+    def open(self) -> AsyncIterator[scheduler_pb2.StreamOutputResponse]:
+        """A stream that begins at the first byte that was not written yet."""
+        request = self._wanted.request()
+        if self._positions:
+            # What is to be left out was left out by the first stream; now the offsets say where to begin.
+            request.ClearField("tail_lines")
+            request.ClearField("since_time")
+        for (attempt, rank, stream), offset in self._positions.items():
+            request.positions.add(attempt=attempt, rank=rank, stream=stream, offset=offset)
+        return self._client.scheduler.StreamOutput(request).__aiter__()
+
+    async def ask(self) -> bool:
+        """Whether the job lives is answered by its record; that it ended still leaves output to read."""
+        scheduler = self._client.scheduler
+        if self._wanted.program:
+            await self._client.call(scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
+        else:
+            await self._client.call(scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=self._wanted.job_id))
+        return False
+
+    def forgives(self, problem: GpufleetError) -> bool:
+        """After a crash the scheduler may for a moment have less than it sent: the agent will bring it again."""
+        return problem.reason is Reason.OFFSET_OUT_OF_RANGE
+
+    def take(self, message: scheduler_pb2.StreamOutputResponse) -> Taken:
+        """Write what is new in the message."""
+        is_news = False
+        if message.HasField("job"):
+            is_news = self._take_job(message.job)
+        where = (message.attempt, message.rank, message.stream)
+        if message.HasField("gap"):
+            self._take_gap(where, message.gap)
+            is_news = True
+        elif message.data:
+            if self._leaves_a_hole(where, message.offset):
+                return Taken.BROKEN
+            self._take_data(where, message.offset, message.data)
+            is_news = True
+        elif message.stream:
+            self._positions.setdefault(where, message.offset)
+        if message.is_end:
+            self._writer.finish()
+            return Taken.END
+        return Taken.NEWS if is_news else Taken.SIGN_OF_LIFE
+
+    def _take_job(self, job: job_pb2.Job) -> bool:
+        is_news = self.job is None or (job.version, job.state) != (self.job.version, self.job.state)
+        self.job = job
+        if is_news:
+            self._on_job(job)
+        return is_news
+
+    def _take_gap(self, where: Position, gap: scheduler_pb2.OutputGap) -> None:
+        reached = self._positions.get(where, gap.from_offset)
+        if gap.to_offset > reached:
+            self._writer.note(
+                f"{gap.to_offset - reached:,} bytes are left out here (offsets {reached} to {gap.to_offset})"
+            )
+            self._positions[where] = gap.to_offset
+
+    def _take_data(self, where: Position, offset: int, data: bytes) -> None:
+        reached = self._positions.get(where, offset)
+        end = offset + len(data)
+        if reached > offset:
+            data = data[reached - offset :]  # sent a second time
+        if offset > reached:
+            self._writer.note(f"the scheduler does not have {offset - reached:,} bytes (offsets {reached} to {offset})")
+        if data:
+            self._writer.write(where[1], where[2], data)
+        self._positions[where] = max(reached, end)
+
+    def _leaves_a_hole(self, where: Position, offset: int) -> bool:
+        """Whether bytes are missing before this message; the same hole twice is a fact to be told, not an accident."""
+        reached = self._positions.get(where, offset)
+        if offset <= reached or self._hole_at == (where, reached):
+            return False
+        self._hole_at = (where, reached)
+        return True

@@ -1,0 +1,263 @@
+"""Carrying out what `core.py` decides, for one feed, with grpc and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Generic, Protocol, TypeVar
+
+import grpc
+
+from gpufleet.errors import GpufleetError, Reason, UnavailableError
+
+from .core import Action, Follower, TimeOuts
+
+M = TypeVar("M")
+
+WAITING_MESSAGES_MAX = 64
+"""Messages read ahead of a slow terminal; of at most 256 KiB each. Then the scheduler is made to wait."""
+
+
+class Taken(Enum):
+    """What a message was to its feed."""
+
+    NEWS = auto()
+    SIGN_OF_LIFE = auto()
+    DOUBT = auto()
+    """News that only an answer completes: ask now."""
+    END = auto()
+    """Nothing more will come: the follower is done."""
+    BROKEN = auto()
+    """It does not fit to what came before: open the stream again where it broke off."""
+
+
+class Feed(Protocol[M]):
+    """Something to follow. It keeps its own place, so that `open` goes on where the last stream broke off."""
+
+    @property
+    def ends_with_stream(self) -> bool:
+        """Whether a stream that the scheduler closes in order is the end, as it is when nobody waits for more."""
+        ...
+
+    def open(self) -> AsyncIterator[M]:
+        """A new stream from here on; cancelled by being closed."""
+        ...
+
+    async def ask(self) -> bool:
+        """Ask the scheduler whether there is anything to follow yet; True when the follower is done by it.
+
+        Raises GpufleetError when it does not answer, or answers that there is nothing.
+        """
+        ...
+
+    def take(self, message: M) -> Taken:
+        """Make use of a message: write it, remember how far it goes."""
+        ...
+
+    def forgives(self, problem: GpufleetError) -> bool:
+        """Whether the stream can be opened again after this refusal, perhaps from another place."""
+        ...
+
+
+class Ended(Enum):
+    """Why following ended."""
+
+    DONE = auto()
+    UNANSWERED = auto()
+    SESSION_OVER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Message(Generic[M]):
+    stream: int
+    content: M
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    stream: int
+    problem: GpufleetError | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    question: int
+    is_done: bool
+    problem: GpufleetError | None
+
+
+async def follow(
+    feed: Feed[M],
+    limits: TimeOuts,
+    translate: Callable[[grpc.RpcError], GpufleetError],
+    on_cut_off: Callable[[bool], None] = lambda is_cut_off: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Ended:
+    """Follow the feed to its end, or until a time-out; raises what the scheduler refuses for good.
+
+    `on_cut_off` is told when the scheduler is away, and when it is back.
+    """
+    shell = _Shell(feed, limits, translate, on_cut_off, clock)
+    try:
+        return await shell.run()
+    finally:
+        await shell.close()
+
+
+class _Shell(Generic[M]):
+    def __init__(
+        self,
+        feed: Feed[M],
+        limits: TimeOuts,
+        translate: Callable[[grpc.RpcError], GpufleetError],
+        on_cut_off: Callable[[bool], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._feed: Feed[M] = feed
+        self._translate = translate
+        self._on_cut_off = on_cut_off
+        self._clock = clock
+        self._core = Follower(limits, clock())
+        self._arrivals: asyncio.Queue[_Message[M] | _Lost | _Answer] = asyncio.Queue(WAITING_MESSAGES_MAX)
+        self._reader: asyncio.Task[None] | None = None
+        self._question: asyncio.Task[None] | None = None
+        self._stream = 0
+        self._asked = 0
+        self._was_cut_off = False
+
+    async def run(self) -> Ended:
+        actions = self._core.begin(self._clock())
+        while True:
+            for action in actions:
+                ended = await self._carry_out(action)
+                if ended is not None:
+                    return ended
+            arrival = await self._next_arrival()
+            decided = self._decide(arrival, self._clock())
+            if isinstance(decided, Ended):
+                return decided
+            actions = decided
+            self._tell()
+
+    async def _carry_out(self, action: Action) -> Ended | None:
+        match action:
+            case Action.OPEN:
+                await self._open()
+                return None
+            case Action.ASK:
+                await self._ask()
+                return None
+            case Action.GIVE_UP_UNANSWERED:
+                return Ended.UNANSWERED
+            case Action.GIVE_UP_SESSION:
+                return Ended.SESSION_OVER
+
+    def _decide(self, arrival: _Message[M] | _Lost | _Answer | None, now: float) -> list[Action] | Ended:
+        match arrival:
+            case None:
+                return self._core.time_passed(now)
+            case _Message():
+                return self._on_message(arrival, now)
+            case _Lost():
+                return self._on_lost(arrival, now)
+            case _Answer():
+                return self._on_answer(arrival, now)
+
+    def _on_message(self, arrival: _Message[M], now: float) -> list[Action] | Ended:
+        if arrival.stream != self._stream:
+            return []
+        taken = self._feed.take(arrival.content)
+        if taken is Taken.END:
+            return Ended.DONE
+        if taken is Taken.BROKEN:
+            self._stream += 1  # what else this stream brings fits even less
+            return self._core.broke(now)
+        if taken is Taken.DOUBT:
+            return self._core.doubted(now)
+        return self._core.heard(now, is_news=taken is Taken.NEWS)
+
+    def _on_lost(self, arrival: _Lost, now: float) -> list[Action] | Ended:
+        if arrival.stream != self._stream:
+            return []
+        if arrival.problem is not None and not (may_pass(arrival.problem) or self._feed.forgives(arrival.problem)):
+            raise arrival.problem
+        if arrival.problem is None and self._feed.ends_with_stream:
+            return Ended.DONE
+        return self._core.broke(now)
+
+    def _on_answer(self, arrival: _Answer, now: float) -> list[Action] | Ended:
+        if arrival.question != self._asked:
+            return []
+        if arrival.is_done:
+            return Ended.DONE
+        if arrival.problem is None:
+            return self._core.answered(now)
+        if not may_pass(arrival.problem):
+            raise arrival.problem
+        return []
+
+    async def _next_arrival(self) -> _Message[M] | _Lost | _Answer | None:
+        try:
+            return self._arrivals.get_nowait()
+        except asyncio.QueueEmpty:
+            pass
+        wait_s = self._core.wake_at() - self._clock()
+        try:
+            async with asyncio.timeout(max(wait_s, 0.0)):
+                return await self._arrivals.get()
+        except TimeoutError:
+            return None
+
+    async def _open(self) -> None:
+        await _end(self._reader)
+        self._stream += 1
+        self._reader = asyncio.create_task(self._read(self._stream))
+
+    async def _read(self, stream: int) -> None:
+        problem: GpufleetError | None = None
+        try:
+            async for message in self._feed.open():
+                await self._arrivals.put(_Message(stream, message))
+        except grpc.RpcError as failure:
+            problem = self._translate(failure)
+        await self._arrivals.put(_Lost(stream, problem))
+
+    async def _ask(self) -> None:
+        await _end(self._question)
+        self._asked += 1
+        self._question = asyncio.create_task(self._answer(self._asked))
+
+    async def _answer(self, question: int) -> None:
+        try:
+            is_done = await self._feed.ask()
+        except GpufleetError as problem:
+            await self._arrivals.put(_Answer(question, False, problem))
+        else:
+            await self._arrivals.put(_Answer(question, is_done, None))
+
+    def _tell(self) -> None:
+        is_cut_off = self._core.is_cut_off(self._clock())
+        if is_cut_off != self._was_cut_off:
+            self._was_cut_off = is_cut_off
+            self._on_cut_off(is_cut_off)
+
+    async def close(self) -> None:
+        await _end(self._reader)
+        await _end(self._question)
+
+
+def may_pass(problem: GpufleetError) -> bool:
+    """Whether the same call may succeed later: the connection's trouble, not a refusal."""
+    if isinstance(problem, UnavailableError) or problem.reason is Reason.TOO_MANY_STREAMS:
+        return True
+    # A connection that is cut in the middle of a message comes out as one of these, made by grpc itself.
+    return problem.reason in (Reason.INTERNAL, Reason.UNKNOWN) and "grpc" in problem.metadata
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is not None and not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,84 @@
+"""Where followed output goes: straight through, or line by line with a prefix that tells jobs and ranks apart."""
+
+from __future__ import annotations
+
+import sys
+from typing import BinaryIO
+
+from gpufleet.v1 import job_pb2
+
+LINE_BYTES_MAX = 65_536
+"""A longer line is broken, so that a job without line ends cannot fill the memory."""
+
+
+class Streams:
+    """This process's own stdout and stderr, as bytes."""
+
+    def __init__(self, stdout: BinaryIO | None = None, stderr: BinaryIO | None = None) -> None:
+        self._stdout = stdout or sys.stdout.buffer
+        self._stderr = stderr or sys.stderr.buffer
+
+    def write(self, stream: int, data: bytes) -> None:
+        """Bytes of the job's standard output or error, to our own, at once."""
+        out = self._stderr if stream == job_pb2.STREAM_STDERR else self._stdout
+        out.write(data)
+        out.flush()
+
+    def note(self, text: str) -> None:
+        """A line of ours, on stderr."""
+        self.write(job_pb2.STREAM_STDERR, f"gpuctl: {text}\n".encode(errors="surrogateescape"))
+
+
+class Plain:
+    """Bytes exactly as the job wrote them; with `is_raw` no line of ours is among them."""
+
+    def __init__(self, streams: Streams, *, is_raw: bool = False) -> None:
+        self._streams = streams
+        self._is_raw = is_raw
+
+    def write(self, rank: int, stream: int, data: bytes) -> None:
+        """Pass the bytes on."""
+        self._streams.write(stream, data)
+
+    def note(self, text: str) -> None:
+        """Tell it, unless only the job's bytes are wanted."""
+        if not self._is_raw:
+            self._streams.note(text)
+
+    def finish(self) -> None:
+        """Nothing is kept back."""
+
+
+class Prefixed:
+    """Whole lines, each with a prefix such as `12| ` or `12.1| ` (job and rank)."""
+
+    def __init__(self, streams: Streams, label: str) -> None:
+        self._streams = streams
+        self._label = label
+        self._unfinished: dict[tuple[int, int], bytes] = {}
+
+    def write(self, rank: int, stream: int, data: bytes) -> None:
+        """Pass on the lines that are complete, and keep the rest for later."""
+        lines = (self._unfinished.pop((rank, stream), b"") + data).split(b"\n")
+        rest = lines.pop()
+        while len(rest) > LINE_BYTES_MAX:
+            lines.append(rest[:LINE_BYTES_MAX])
+            rest = rest[LINE_BYTES_MAX:]
+        if rest:
+            self._unfinished[rank, stream] = rest
+        if lines:
+            prefix = self._prefix(rank)
+            self._streams.write(stream, b"".join(prefix + line + b"\n" for line in lines))
+
+    def note(self, text: str) -> None:
+        """A line of ours, with the same prefix."""
+        self._streams.note(f"{self._label}: {text}")
+
+    def finish(self) -> None:
+        """Pass on the last line, which may have no end."""
+        for (rank, stream), rest in self._unfinished.items():
+            self._streams.write(stream, self._prefix(rank) + rest + b"\n")
+        self._unfinished.clear()
+
+    def _prefix(self, rank: int) -> bytes:
+        return (f"{self._label}| " if rank == 0 else f"{self._label}.{rank}| ").encode()

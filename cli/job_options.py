@@ -1,0 +1,146 @@
+"""The options of `submit` and `run`: what a job asks for. `job_spec.py` makes the request of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Option
+
+DEVICES = "Devices and nodes"
+PROCESS = "The process"
+RULES = "Order, limits and loss"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What a job asks for, as it was typed."""
+
+    gpus: Annotated[
+        int | None,
+        Option("--gpus", "-g", metavar="N", rich_help_panel=DEVICES, help="GPUs; none without this option."),
+    ] = None
+    min_memory: Annotated[
+        str | None,
+        Option(
+            "--min-memory",
+            metavar="SIZE",
+            rich_help_panel=DEVICES,
+            help="Memory that is free on each GPU: 8GB. By default 8GB, or 90 % of the largest GPU if that is less.",
+        ),
+    ] = None
+    gpu_model: Annotated[
+        list[str] | None,
+        Option(
+            "--gpu-model",
+            metavar="NAME",
+            rich_help_panel=DEVICES,
+            help="A part of the GPU's name, in any case: h100. Again for another that will do as well.",
+        ),
+    ] = None
+    node_gpu_ids: Annotated[
+        str | None,
+        Option(
+            "--node-gpu-ids",
+            metavar="PINS",
+            rich_help_panel=DEVICES,
+            help='Exactly these GPUs: "node001:0,1".',
+        ),
+    ] = None
+    allow_busy: Annotated[
+        bool,
+        Option("--allow-busy", rich_help_panel=DEVICES, help="Take also GPUs on which somebody else's process runs."),
+    ] = False
+    no_gpu_selection: Annotated[
+        bool,
+        Option(
+            "--no-gpu-selection", rich_help_panel=DEVICES, help="Take GPUs in plain order, whatever their telemetry."
+        ),
+    ] = False
+    cpus: Annotated[int | None, Option("--cpus", metavar="N", rich_help_panel=DEVICES, help="CPUs, 1 by default.")] = (
+        None
+    )
+    memory: Annotated[
+        str | None,
+        Option("--memory", metavar="SIZE", rich_help_panel=DEVICES, help="Memory of the machine: 32GB."),
+    ] = None
+    nodelist: Annotated[
+        list[str] | None,
+        Option("--nodelist", metavar="NODE,…", rich_help_panel=DEVICES, help="Only these nodes."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        Option("--exclude", metavar="NODE,…", rich_help_panel=DEVICES, help="None of these nodes."),
+    ] = None
+    name: Annotated[
+        str | None,
+        Option("--name", "-n", metavar="NAME", rich_help_panel=PROCESS, help="A name; else that of the program."),
+    ] = None
+    env: Annotated[
+        list[str] | None,
+        Option(
+            "--env",
+            "-e",
+            metavar="NAME[=VALUE]",
+            rich_help_panel=PROCESS,
+            help="Set a variable, or pass yours on. Of your own only PATH, LANG and TERM go by themselves.",
+        ),
+    ] = None
+    env_all: Annotated[bool, Option("--env-all", rich_help_panel=PROCESS, help="Pass on your whole environment.")] = (
+        False
+    )
+    cwd: Annotated[
+        str | None,
+        Option(
+            "--cwd",
+            metavar="PATH",
+            rich_help_panel=PROCESS,
+            help="The working directory on the node; the one you are in by default.",
+        ),
+    ] = None
+    label: Annotated[
+        list[str] | None,
+        Option("--label", metavar="NAME=VALUE", rich_help_panel=PROCESS, help="A label, for people and filters."),
+    ] = None
+    band: Annotated[
+        str | None,
+        Option("--band", metavar="BAND", rich_help_panel=RULES, help="low, normal, high or urgent; normal by default."),
+    ] = None
+    hold: Annotated[
+        bool, Option("--hold", rich_help_panel=RULES, help="Submit it held: it waits for gpuctl release.")
+    ] = False
+    time_limit: Annotated[
+        str | None,
+        Option(
+            "--time-limit",
+            metavar="TIME",
+            rich_help_panel=RULES,
+            help="Stop it after this: 90m, 2h30m, 1-12:00:00. No limit by default.",
+        ),
+    ] = None
+    grace: Annotated[
+        str | None,
+        Option(
+            "--grace",
+            metavar="TIME",
+            rich_help_panel=RULES,
+            help="Time between SIGTERM and SIGKILL when it is stopped, 30s by default.",
+        ),
+    ] = None
+    requeue: Annotated[
+        bool,
+        Option(
+            "--requeue/--no-requeue",
+            rich_help_panel=RULES,
+            help="Run it again when its node is lost, which is the default, or not.",
+        ),
+    ] = True
+    requeue_fence: Annotated[
+        str | None,
+        Option(
+            "--requeue-fence",
+            metavar="TIME",
+            rich_help_panel=RULES,
+            help="How long a node must be silent before its job runs elsewhere, 10m by default.",
+        ),
+    ] = None

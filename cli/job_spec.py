@@ -1,0 +1,240 @@
+"""From what was typed to a JobSpec, and back: the command that would submit a job again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from gpufleet.v1 import job_pb2 as pb
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.spelling import did_you_mean
+from gpufleet.units import exact_duration, exact_size, parse_duration, parse_size
+
+from .job_options import JobOptions
+
+PASSED_ON = ("PATH", "LANG", "TERM")
+"""The submitter's variables that a job gets without being asked."""
+
+SHELL = "/bin/sh"
+BANDS: Mapping[str, pb.Band.ValueType] = {
+    "low": pb.BAND_LOW,
+    "normal": pb.BAND_NORMAL,
+    "high": pb.BAND_HIGH,
+    "urgent": pb.BAND_URGENT,
+}
+
+T = TypeVar("T")
+
+
+def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[str, str], folder: str) -> pb.JobSpec:
+    """The spec of a job; `environment` and `folder` are the submitter's. Raises INVALID_ARGUMENT with the option."""
+    spec = pb.JobSpec(
+        argv=argv_of(command),
+        name=options.name or "",
+        cwd=str(PurePosixPath(folder) / (options.cwd or "")),
+        env=variables(options.env or (), environment, pass_all=options.env_all),
+        labels=pairs("--label", options.label or ()),
+        nodelist=names(options.nodelist),
+        exclude=names(options.exclude),
+        is_held=options.hold,
+        no_requeue=not options.requeue,
+        no_gpu_selection=options.no_gpu_selection,
+    )
+    if options.band is not None:
+        spec.band = band(options.band)
+    if options.cpus is not None:
+        spec.cpus = _at_least_one("--cpus", options.cpus)
+    if options.memory is not None:
+        spec.memory_bytes = _read("--memory", parse_size, options.memory)
+    _add_devices(spec, options)
+    _add_durations(spec, options)
+    return spec
+
+
+def _add_devices(spec: pb.JobSpec, options: JobOptions) -> None:
+    if options.node_gpu_ids is not None:
+        spec.pins.extend(pins(options.node_gpu_ids))
+    count = options.gpus
+    if count is None and spec.pins:
+        count = sum(len(pin.device_indices) for pin in spec.pins)
+    if count is None:
+        for option, given in (
+            ("--min-memory", options.min_memory),
+            ("--gpu-model", options.gpu_model),
+            ("--allow-busy", options.allow_busy),
+        ):
+            if given:
+                raise invalid(option, "it says which GPUs, but no GPUs are asked for", next_step="Add --gpus N.")
+        return
+    request = spec.devices.add(count=_at_least_one("--gpus", count), allow_busy=options.allow_busy)
+    request.models.extend(options.gpu_model or ())
+    if options.min_memory is not None:
+        request.min_memory_bytes = _read("--min-memory", parse_size, options.min_memory)
+
+
+def _add_durations(spec: pb.JobSpec, options: JobOptions) -> None:
+    if options.time_limit is not None:
+        spec.time_limit.FromTimedelta(_read("--time-limit", parse_duration, options.time_limit))
+    if options.grace is not None:
+        spec.grace.FromTimedelta(_read("--grace", parse_duration, options.grace))
+    if options.requeue_fence is not None:
+        spec.requeue_fence.FromTimedelta(_read("--requeue-fence", parse_duration, options.requeue_fence))
+
+
+def argv_of(command: Sequence[str]) -> list[str]:
+    """The program and its arguments; one word that is more than a word is a line for the shell."""
+    if not command or not command[0]:
+        raise GpufleetError(Reason.COMMAND_EMPTY)
+    if len(command) == 1 and shlex.quote(command[0]) != command[0] and not _is_program(command[0]):
+        return [SHELL, "-c", command[0]]
+    return list(command)
+
+
+def _is_program(word: str) -> bool:
+    return os.access(word, os.X_OK) and not Path(word).is_dir()
+
+
+def variables(given: Sequence[str], environment: Mapping[str, str], *, pass_all: bool) -> dict[str, str]:
+    """The job's variables: PATH, LANG and TERM of the submitter, or all, then each NAME=VALUE or NAME."""
+    found = dict(environment) if pass_all else {name: environment[name] for name in PASSED_ON if name in environment}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise invalid("--env", f'"{text}" has no name', reason=Reason.ENV_NAME_INVALID)
+        if not equals:
+            if name not in environment:
+                raise invalid(
+                    "--env",
+                    f"{name} is not set here, so it cannot be passed on",
+                    next_step=f"Set it: export {name}=…, or give the value: --env {name}=VALUE",
+                )
+            value = environment[name]
+        found[name] = value
+    for name, value in found.items():
+        if not _is_utf8(name + value):
+            raise invalid("--env", f"the value of {name!a} is not UTF-8 text")
+    return found
+
+
+def pins(text: str) -> list[pb.NodePins]:
+    """Read `node001:0,1;node002:0,1`."""
+    found: list[pb.NodePins] = []
+    for part in text.split(";"):
+        node, colon, indices = (piece.strip() for piece in part.rpartition(":"))
+        numbers = [number.strip() for number in indices.split(",")]
+        if not colon or not node or not all(number.isascii() and number.isdigit() for number in numbers):
+            raise invalid(
+                "--node-gpu-ids", f'"{part.strip()}" is not NODE:GPU,GPU', next_step='Write it as "node001:0,1".'
+            )
+        found.append(pb.NodePins(node=node, device_indices=map(int, numbers)))
+    return found
+
+
+def names(given: Sequence[str] | None) -> list[str]:
+    """Names from options that take several, separated by commas or repeated."""
+    return [name.strip() for text in given or () for name in text.split(",") if name.strip()]
+
+
+def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE pairs."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise invalid(option, f'"{text}" is not NAME=VALUE')
+        found[name] = value
+    return found
+
+
+def band(word: str) -> pb.Band.ValueType:
+    """The band by its word."""
+    if word.lower() not in BANDS:
+        raise invalid(
+            "--band",
+            f'"{word}" is not low, normal, high or urgent{did_you_mean(word, BANDS)}',
+            next_step="Write one of the four.",
+        )
+    return BANDS[word.lower()]
+
+
+def command_line_of(spec: pb.JobSpec) -> str:
+    """The command that would submit the job again, quoted for a shell.
+
+    The variables that go by themselves are left out; so are defaults that the server filled in.
+    """
+    words = ["gpuctl", "submit"]
+    for option, value in _options_of(spec):
+        words += [option] if value is None else [option, value]
+    return shlex.join([*words, "--", *spec.argv])
+
+
+def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
+    options: list[tuple[str, str | None]] = []
+    for request in spec.devices[:1]:
+        options.append(("--gpus", str(request.count)))
+        if request.min_memory_bytes:
+            options.append(("--min-memory", exact_size(request.min_memory_bytes)))
+        options += [("--gpu-model", model) for model in request.models]
+        if request.allow_busy:
+            options.append(("--allow-busy", None))
+    if spec.pins:
+        text = ";".join(f"{pin.node}:{','.join(map(str, pin.device_indices))}" for pin in spec.pins)
+        options.append(("--node-gpu-ids", text))
+    if spec.no_gpu_selection:
+        options.append(("--no-gpu-selection", None))
+    if spec.cpus > 1:
+        options.append(("--cpus", str(spec.cpus)))
+    if spec.memory_bytes:
+        options.append(("--memory", exact_size(spec.memory_bytes)))
+    if spec.nodelist:
+        options.append(("--nodelist", ",".join(spec.nodelist)))
+    if spec.exclude:
+        options.append(("--exclude", ",".join(spec.exclude)))
+    if spec.name and spec.name != spec.argv[0].rpartition("/")[2]:
+        options.append(("--name", spec.name))
+    options += [("--env", f"{name}={spec.env[name]}") for name in sorted(spec.env) if name not in PASSED_ON]
+    if spec.cwd:
+        options.append(("--cwd", spec.cwd))
+    options += [("--label", f"{name}={spec.labels[name]}") for name in sorted(spec.labels)]
+    options += [("--band", word) for word, number in BANDS.items() if number == spec.band and word != "normal"]
+    if spec.HasField("time_limit"):
+        options.append(("--time-limit", exact_duration(spec.time_limit.ToTimedelta())))
+    if spec.HasField("grace") and spec.grace.ToTimedelta() != timedelta(seconds=30):
+        options.append(("--grace", exact_duration(spec.grace.ToTimedelta())))
+    if spec.no_requeue:
+        options.append(("--no-requeue", None))
+    if spec.HasField("requeue_fence"):
+        options.append(("--requeue-fence", exact_duration(spec.requeue_fence.ToTimedelta())))
+    return options
+
+
+def _read(option: str, parse: Callable[[str], T], text: str) -> T:
+    try:
+        return parse(text)
+    except GpufleetError as problem:
+        raise invalid(option, problem.message, next_step=problem.next_step) from None
+
+
+def _at_least_one(option: str, number: int) -> int:
+    if number < 1:
+        raise invalid(option, f"{number} is less than 1", next_step=f"Leave {option} out, or ask for at least 1.")
+    return _fits(option, number)
+
+
+def _fits(option: str, number: int) -> int:
+    if number > 2**31 - 1:
+        raise invalid(option, f"{number} is more than any fleet has")
+    return number
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,98 @@
+"""Stopping what `up` started, and what becomes of the jobs that run there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from gpufleet.v1 import scheduler_pb2
+
+from gpufleet.errors import GpufleetError
+
+from .folders import Folders
+from .record import Record, remove_record, write_record
+from .starting import STOP_S_MAX, local_client
+
+END_JOBS_S_MAX = 60.0
+"""How long cancelled jobs may take before the agent's keeper is told to end them itself."""
+
+KEEPER_S_MAX = 90.0
+POLL_S = 0.2
+
+
+def running_jobs(record: Record, folders: Folders) -> list[int]:
+    """Ids of the jobs that run on the local node; none when the scheduler cannot be asked."""
+    if not record.node or not record.running():
+        return []
+    client = local_client(record.address, folders)
+    try:
+        request = scheduler_pb2.ListNodesRequest(names=[record.node])
+        nodes = client.call(client.scheduler.ListNodes, request).nodes
+    except GpufleetError:
+        return []
+    finally:
+        client.close()
+    return [job_id for node in nodes for job_id in node.job_ids]
+
+
+def stop_programs(
+    record: Record,
+    folders: Folders,
+    *,
+    ends_jobs: bool,
+    say: Callable[[str], None],
+    while_waiting: Callable[[], object] = lambda: None,
+) -> None:
+    """Stop the agent, its keeper unless jobs are kept, and the scheduler; then forget the record."""
+    write_record(folders.record, replace(record, is_stopping=True))
+    jobs = running_jobs(record, folders)
+    if ends_jobs and jobs:
+        say(f"ending {len(jobs)} running {'job' if len(jobs) == 1 else 'jobs'}")
+        _end_jobs(record, folders, jobs, while_waiting)
+    for program in reversed(record.programs):
+        if program.is_running():
+            say(f"stopping the {program.name}")
+        if not program.stop(STOP_S_MAX, while_waiting=while_waiting):
+            say(f"the {program.name} did not stop by itself and was killed")
+        if program.name == "agent" and (ends_jobs or not jobs):
+            _stop_keeper(folders.agent, ends_jobs=ends_jobs, say=say)
+    remove_record(folders.record)
+
+
+def _end_jobs(record: Record, folders: Folders, jobs: list[int], while_waiting: Callable[[], object]) -> None:
+    client = local_client(record.address, folders)
+    try:
+        request = scheduler_pb2.CancelRequest(reason="gpuctl down")
+        request.jobs.job_ids.extend(jobs)
+        client.call(client.scheduler.Cancel, request)
+    except GpufleetError:
+        return  # the keeper ends them
+    finally:
+        client.close()
+    deadline = time.monotonic() + END_JOBS_S_MAX
+    while running_jobs(record, folders) and time.monotonic() < deadline:
+        while_waiting()
+        time.sleep(POLL_S)
+
+
+def _stop_keeper(agent_data: Path, *, ends_jobs: bool, say: Callable[[str], None]) -> None:
+    """The agent leaves its keeper behind on purpose, for the next agent; here nobody comes."""
+    command = [sys.executable, "-P", "-m", "gpufleet.node_agent", "stop-keeper", "--data", str(agent_data)]
+    try:
+        done = subprocess.run(
+            [*command, "--kill"] if ends_jobs else command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=KEEPER_S_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        say(f"the keeper of jobs did not leave within {KEEPER_S_MAX:g} s")
+        return
+    if done.returncode != 0:
+        say("the keeper of jobs stays: " + done.stderr.decode(errors="replace").strip())

@@ -1,0 +1,227 @@
+"""`up` and `down`: a whole gpufleet on this machine."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from gpufleet.v1 import node_pb2, scheduler_pb2
+
+from gpufleet.contexts import read_contexts, save_context
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.paths import contexts_file
+
+from ..client import Client
+from ..errors import FAILED
+from ..render.nodes import devices_in_words
+from ..render.words import counted
+from .folders import Folders
+from .record import read_record, write_record
+from .starting import Programs, UpOptions, start_programs
+from .stopping import running_jobs, stop_programs
+
+CONTEXT = "local"
+STATUS_S = 1.0
+SECOND_WITHIN_S = 3.0
+DOWN_S_MAX = 180.0
+"""How long a `down` from elsewhere may take."""
+
+
+def bring_up(options: UpOptions, *, is_detached: bool) -> int:
+    """Start everything; stay until Ctrl-C unless detached. Answers the exit code."""
+    folders = options.folders
+    record = read_record(folders.record)
+    if record is not None and record.running():
+        raise GpufleetError(
+            Reason.ALREADY_RUNNING,
+            f"what gpuctl up started still runs ({', '.join(f'{p.name} {p.pid}' for p in record.running())})",
+            next_step="Use it as it is, or stop it with: gpuctl down",
+        )
+    programs = start_programs(options, _progress)
+    write_record(folders.record, programs.record())
+    before = _use_context(programs)
+    _tell_what_runs(programs, before, is_detached=is_detached)
+    if is_detached:
+        for child in programs.children:
+            child.let_go()
+        return 0
+    return _Supervisor(programs).run()
+
+
+def bring_down(folders: Folders, *, is_sure: bool, keeps_jobs: bool) -> int:
+    """Stop what `up` started. Answers the exit code."""
+    record = read_record(folders.record)
+    if record is None:
+        _say("nothing runs that gpuctl up started")
+        return 0
+    jobs = running_jobs(record, folders)
+    if jobs and not keeps_jobs and not is_sure:
+        _ask(jobs)
+    stop_programs(record, folders, ends_jobs=not keeps_jobs, say=_say)
+    if jobs and keeps_jobs:
+        _say(f"{counted(len(jobs), 'job')} stay; the next gpuctl up takes them back, if it comes within the fence")
+    return 0
+
+
+def _ask(jobs: list[int]) -> None:
+    named = ", ".join(map(str, jobs[:10])) + (" …" if len(jobs) > 10 else "")
+    what = f"{counted(len(jobs), 'job')} would be ended ({named})"
+    if not sys.stdin.isatty():
+        raise GpufleetError(
+            Reason.INVALID_ARGUMENT, what, next_step="Say --yes to end them, or --keep-jobs to let them go on."
+        )
+    print(f"{what}. Stop anyway? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise GpufleetError(
+            Reason.INVALID_ARGUMENT, "nothing was stopped", next_step="Let the jobs go on with: gpuctl down --keep-jobs"
+        )
+
+
+class _Supervisor:
+    """Stays with the programs until it is told to stop, or one of them ends."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self._woken = threading.Event()
+        self._asked_at: list[float] = []
+        self._must_leave = False
+        self._shown = ""
+
+    def run(self) -> int:
+        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        client = self._programs.client()
+        try:
+            return self._stay(client)
+        finally:
+            client.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stay(self, client: Client) -> int:
+        while True:
+            self._woken.wait(STATUS_S)
+            self._woken.clear()
+            if self._must_leave or self._asked_at:
+                return self._leave()
+            for child in self._programs.children:
+                if child.has_ended():
+                    return self._one_has_ended(child.failure())
+            self._show_status(client)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if number == signal.SIGINT:
+            self._asked_at.append(time.monotonic())
+        else:
+            self._must_leave = True
+        self._woken.set()
+
+    def _leave(self) -> int:
+        """Ctrl-C: jobs that run go on, unless a second one comes at once."""
+        self._end_status()
+        record, folders = self._programs.record(), self._programs.folders
+        jobs = running_jobs(record, folders)
+        ends_jobs = not jobs
+        if jobs and not self._must_leave:
+            again = f"Ctrl-C again within {SECOND_WITHIN_S:g} s ends them"
+            _say(f"{counted(len(jobs), 'job')} run and go on for the next gpuctl up; {again}")
+            deadline = time.monotonic() + SECOND_WITHIN_S
+            while len(self._asked_at) < 2 and not self._must_leave and time.monotonic() < deadline:
+                self._woken.wait(deadline - time.monotonic())
+                self._woken.clear()
+            ends_jobs = len(self._asked_at) >= 2
+        stop_programs(record, folders, ends_jobs=ends_jobs, say=_say, while_waiting=self._reap)
+        self._reap()
+        return 0
+
+    def _one_has_ended(self, failure: GpufleetError) -> int:
+        self._end_status()
+        record, folders = self._programs.record(), self._programs.folders
+        written = read_record(folders.record)
+        if written is None or written.is_stopping:
+            self._wait_for_the_others()
+            _say("stopped by gpuctl down")
+            return 0
+        print(f"gpuctl: {failure.message}\n{failure.next_step}", file=sys.stderr)
+        stop_programs(record, folders, ends_jobs=False, say=_say, while_waiting=self._reap)
+        return FAILED
+
+    def _wait_for_the_others(self) -> None:
+        deadline = time.monotonic() + DOWN_S_MAX
+        while not all(child.has_ended() for child in self._programs.children) and time.monotonic() < deadline:
+            self._woken.wait(0.1)
+
+    def _reap(self) -> None:
+        for child in self._programs.children:
+            child.has_ended()
+
+    def _show_status(self, client: Client) -> None:
+        if not sys.stderr.isatty():
+            return
+        try:
+            line = _status(client)
+        except GpufleetError as problem:
+            line = f"the scheduler does not answer: {problem.message}"
+        if line != self._shown:
+            print(f"\r{line[:78]}\x1b[K", end="", file=sys.stderr, flush=True)
+            self._shown = line
+
+    def _end_status(self) -> None:
+        if self._shown:
+            print(file=sys.stderr)
+            self._shown = ""
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _status(client: Client) -> str:
+    request = scheduler_pb2.QueueRequest(page_size=1, omit_env=True)
+    counts = client.call(client.scheduler.Queue, request).counts
+    nodes = client.call(client.scheduler.ListNodes, scheduler_pb2.ListNodesRequest()).nodes
+    ready = [node for node in nodes if node.state == node_pb2.NODE_STATE_READY]
+    free = sum(device.is_free for node in ready for device in node.devices)
+    running = counts.starting + counts.running + counts.stopping
+    waiting = counts.queued + counts.held
+    return (
+        f"{running} running, {waiting} waiting · {counted(len(ready), 'node')} ready, "
+        f"{counted(free, 'GPU')} free · Ctrl-C stops"
+    )
+
+
+def _use_context(programs: Programs) -> str:
+    """Make this account's commands speak to the new scheduler; answers the context that was used before."""
+    file = contexts_file()
+    before = read_contexts(file, []).current
+    values = {"scheduler": programs.address, "token_file": str(programs.folders.admin_token)}
+    save_context(file, CONTEXT, values, make_current=True)
+    return before
+
+
+def _tell_what_runs(programs: Programs, before: str, *, is_detached: bool) -> None:
+    lines = [f"scheduler  {programs.address}  log {_short(programs.folders.log('scheduler'))}"]
+    if programs.node is not None:
+        node = programs.node
+        lines.append(f"agent      {node.name}: {devices_in_words(node)}  log {_short(programs.folders.log('agent'))}")
+    back = f" (back with: gpuctl config context use {before})" if before not in ("", CONTEXT) else ""
+    lines.append(f'context    "{CONTEXT}" is in use now{back}')
+    lines.append("")
+    lines.append("Try: gpuctl run --gpus 1 -- python -m gpufleet.selftest · gpuctl queue · gpuctl doctor")
+    lines.append("Stop with: gpuctl down" if is_detached else "Stop with Ctrl-C, or from elsewhere: gpuctl down")
+    print("\n".join(lines), flush=True)
+
+
+def _short(path: Path) -> str:
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        _say(text)
+
+
+def _say(text: str) -> None:
+    print(f"gpuctl: {text}", file=sys.stderr, flush=True)

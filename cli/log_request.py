@@ -1,0 +1,93 @@
+"""What `logs` is asked for, from its options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from gpufleet.v1 import job_pb2
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.units import parse_duration
+
+from .chosen import ids_of
+from .client import connected
+from .following.output import Wanted
+from .logs import FOLLOWED_MAX
+from .selectors import read_selection
+from .settings import Settings
+
+
+def wanted_of(
+    settings: Settings,
+    jobs: Sequence[str],
+    *,
+    program: str,
+    follow: bool,
+    tail: int | None,
+    since: str | None,
+    rank: int | None,
+    stdout: bool,
+    stderr: bool,
+) -> list[Wanted]:
+    """What to show, one entry for each job. Raises INVALID_ARGUMENT."""
+    make = partial(
+        Wanted,
+        follow=follow,
+        tail_lines=tail,
+        since_time=since_time(since, datetime.now(UTC)) if since is not None else None,
+        rank=rank,
+        stream=_stream(stdout=stdout, stderr=stderr),
+    )
+    if program:
+        if jobs:
+            raise invalid("--program", "it shows a program's own log, and jobs are named too")
+        name, node = read_program("--program", program)
+        return [make(program=name, node=node)]
+    selection = read_selection(jobs or ["last"])
+    if selection.last or selection.all_mine or selection.names:
+        with connected(settings) as client:
+            ids = ids_of(client, selection)
+    else:
+        ids = list(selection.job_ids)
+    if follow and len(ids) > FOLLOWED_MAX:
+        raise GpufleetError(
+            Reason.INVALID_ARGUMENT,
+            f"{len(ids)} jobs are more than the {FOLLOWED_MAX} that can be followed at once",
+            next_step="Follow fewer, in several commands.",
+        )
+    return [make(job_id=job_id) for job_id in ids]
+
+
+def since_time(text: str, now: datetime) -> Timestamp:
+    """The moment that `10m` or an RFC 3339 time means."""
+    stamp = Timestamp()
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            moment = now - parse_duration(text)
+        except GpufleetError as problem:
+            raise invalid(
+                "--since", problem.message, next_step="Write a span such as 10m, or 2026-01-31T12:00:00+01:00."
+            ) from None
+    stamp.FromDatetime(moment.astimezone(UTC))
+    return stamp
+
+
+def _stream(*, stdout: bool, stderr: bool) -> job_pb2.Stream.ValueType:
+    if stdout == stderr:
+        return job_pb2.STREAM_UNSPECIFIED
+    return job_pb2.STREAM_STDOUT if stdout else job_pb2.STREAM_STDERR
+
+
+def read_program(option: str, text: str) -> tuple[str, str]:
+    """The program and the node in `scheduler` or `agent:NODE`. Raises INVALID_ARGUMENT."""
+    name, colon, node = text.partition(":")
+    if name == "scheduler" and not colon:
+        return name, ""
+    if name == "agent" and node:
+        return name, node
+    raise invalid(option, f'"{text}" is not scheduler or agent:NODE', next_step="See the nodes with: gpuctl nodes")

@@ -1,0 +1,109 @@
+"""`logs`: the output of jobs, or the log of a program."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from gpufleet.v1 import job_pb2
+
+from gpufleet.errors import GpufleetError
+
+from .async_client import AsyncClient, connected_async
+from .errors import OWN_FAILURE
+from .following.core import TimeOuts
+from .following.output import OutputFeed, Wanted, Writer
+from .following.shell import Ended, follow
+from .following.writers import Plain, Prefixed, Streams
+from .leaving import Left, until_told_to_leave
+from .outcome import end_in_words, exit_code_of
+from .settings import Settings
+
+FOLLOWED_MAX = 100
+"""Jobs whose output one command follows at once."""
+
+Show = Callable[[Wanted], Coroutine[Any, Any, Ended]]
+
+
+async def show_logs(settings: Settings, wanted: Sequence[Wanted], *, is_raw: bool) -> int:
+    """Write the output of each; with --follow until each has ended. Answers the exit code."""
+    streams = Streams()
+    follows = wanted[0].follow
+    async with connected_async(settings) as client:
+
+        async def show(each: Wanted) -> Ended:
+            return await _show(client, each, _writer(streams, wanted, each, is_raw), settings.time_outs)
+
+        try:
+            work = _all_at_once(show, wanted) if follows else _one_by_one(show, wanted)
+            ends = await until_told_to_leave(work)
+        except Left as left:
+            if follows:
+                streams.note(f"left. Come back with: {_command(wanted)}")
+            return left.code
+    if Ended.UNANSWERED in ends:
+        limits = settings.time_outs
+        waited_s = limits.unanswered_max * limits.connection_s
+        streams.note(f"the scheduler did not answer for {waited_s:g} s; giving up. Come back with: {_command(wanted)}")
+        return OWN_FAILURE
+    if Ended.SESSION_OVER in ends:
+        why = f"the session reached its {settings.time_outs.session_s:g} s"
+        streams.note(f"{why}; the job goes on. Come back with: {_command(wanted)}")
+        return OWN_FAILURE
+    return 0
+
+
+async def _show(client: AsyncClient, wanted: Wanted, writer: Writer, limits: TimeOuts) -> Ended:
+    feed = OutputFeed(client, wanted, writer)
+    try:
+        ended = await follow(
+            feed, limits, client.translated, on_cut_off=lambda is_cut_off: writer.note(_cut_off(is_cut_off))
+        )
+    finally:
+        writer.finish()
+    if wanted.follow and feed.job is not None and ended is Ended.DONE:
+        _tell_end(feed.job, writer)
+    return ended
+
+
+def _tell_end(job: job_pb2.Job, writer: Writer) -> None:
+    if exit_code_of(job) != 0:
+        writer.note(end_in_words(job))
+    if not job.output_is_complete:
+        writer.note(f"the output of job {job.id} is not complete; see: gpuctl job {job.id}")
+
+
+async def _one_by_one(show: Show, wanted: Sequence[Wanted]) -> list[Ended]:
+    return [await show(each) for each in wanted]
+
+
+async def _all_at_once(show: Show, wanted: Sequence[Wanted]) -> list[Ended]:
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(show(each)) for each in wanted]
+    except* (GpufleetError, BrokenPipeError) as problems:
+        raise _first(problems) from None
+    return [task.result() for task in tasks]
+
+
+def _first(problems: BaseExceptionGroup[Exception]) -> Exception:
+    first = problems.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _writer(streams: Streams, wanted: Sequence[Wanted], each: Wanted, is_raw: bool) -> Writer:
+    if len(wanted) > 1 and not is_raw:
+        return Prefixed(streams, str(each.job_id))
+    return Plain(streams, is_raw=is_raw)
+
+
+def _cut_off(is_cut_off: bool) -> str:
+    return "the scheduler is away; going on when it is back" if is_cut_off else "the scheduler is back"
+
+
+def _command(wanted: Sequence[Wanted]) -> str:
+    first = wanted[0]
+    if first.program:
+        return f"gpuctl logs -f --program {first.program}{':' + first.node if first.node else ''}"
+    return f"gpuctl logs -f {' '.join(str(each.job_id) for each in wanted)}"

@@ -1,0 +1,44 @@
+"""The table of commands: its panels are what `gpuctl --help` shows, its modules are loaded when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PANELS: Mapping[str, Mapping[str, str]] = {
+    "Run": {
+        "submit": "submit",
+        "run": "submit",
+    },
+    "Look": {
+        "queue": "queue",
+        "job": "job",
+        "story": "job",
+        "logs": "logs",
+        "explain": "job",
+        "wait": "wait",
+    },
+    "Manage": {
+        "cancel": "change",
+        "signal": "change",
+        "hold": "change",
+        "release": "change",
+        "band": "change",
+        "requeue": "change",
+    },
+    "Admin": {
+        "up": "up",
+        "down": "up",
+        "scheduler": "programs",
+        "agent": "programs",
+        "nodes": "nodes",
+        "drain": "nodes",
+        "resume": "nodes",
+        "token": "token",
+        "config": "config",
+        "doctor": "doctor",
+        "version": "version",
+    },
+}
+"""Panel → command → the module of `commands/` that holds a function, or a typer app, of that name."""
+
+MODULES: Mapping[str, str] = {name: module for panel in PANELS.values() for name, module in panel.items()}

@@ -1,0 +1,89 @@
+"""What `nodes`, `drain` and `resume` ask and show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpufleet.v1 import node_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.spelling import did_you_mean
+
+from . import screen
+from .client import Client, connected
+from .paging import all_pages
+from .render import words
+from .render.as_json import print_message
+from .render.nodes import nodes_screen
+from .settings import Settings
+
+PAGE_SIZE = 1000
+
+
+def all_nodes(client: Client, names: Sequence[str] = ()) -> list[node_pb2.Node]:
+    """The nodes of these names, or all, in the order of their names."""
+    request = scheduler_pb2.ListNodesRequest(names=names, page_size=PAGE_SIZE)
+    return [node for page in all_pages(client, client.scheduler.ListNodes, request) for node in page.nodes]
+
+
+def show_nodes(settings: Settings, names: Sequence[str]) -> None:
+    """Print the nodes."""
+    with connected(settings) as client:
+        nodes = all_nodes(client, names)
+        missing = sorted(set(names) - {node.name for node in nodes})
+        if missing:
+            known = [node.name for node in all_nodes(client)]
+            raise GpufleetError(
+                Reason.NODE_NOT_FOUND, f'there is no node "{missing[0]}"{did_you_mean(missing[0], known)}'
+            )
+    match settings.format:
+        case "json":
+            print_message(scheduler_pb2.ListNodesResponse(nodes=nodes), "json")
+        case "jsonl":
+            for node in nodes:
+                print_message(node, "jsonl")
+        case "name":
+            screen.print_lines(node.name for node in nodes)
+        case form:
+            screen.print_lines(nodes_screen(nodes, screen.local_now(), screen.look(form)))
+
+
+def update_node(settings: Settings, name: str, *, is_draining: bool, reason: str) -> None:
+    """Drain or resume a node, and say what came of it."""
+    with connected(settings) as client:
+        request = scheduler_pb2.UpdateNodeRequest(node=name, is_draining=is_draining, reason=reason)
+        answer = client.call_again(client.scheduler.UpdateNode, request)
+    if settings.format in ("json", "jsonl"):
+        print_message(answer, settings.format)
+    elif settings.format == "name":
+        print(name)
+    else:
+        screen.print_lines([_updated(answer, name, is_draining=is_draining)])
+
+
+def _updated(answer: scheduler_pb2.UpdateNodeResponse, name: str, *, is_draining: bool) -> str:
+    running = len(answer.node.job_ids)
+    if is_draining:
+        goes_on = f"; {words.counted(running, 'job')} on it {'goes' if running == 1 else 'go'} on" if running else ""
+        return f"node {name} {'drains' if answer.changed else 'was draining already'}{goes_on}"
+    state = words.node_state(answer.node.state).text
+    return f"node {name} {'takes work again' if answer.changed else 'was taking work already'} (state: {state})"
+
+
+def forget_node(settings: Settings, name: str) -> None:
+    """Forget a node, and say what became of its jobs."""
+    with connected(settings) as client:
+        request = scheduler_pb2.ForgetNodeRequest(node=name)
+        answer = client.call_again(client.scheduler.ForgetNode, request)
+    if settings.format in ("json", "jsonl"):
+        print_message(answer, settings.format)
+        return
+    if settings.format == "name":
+        print(name)
+        return
+    lines = [f"node {name} is forgotten"]
+    if answer.ended_job_ids:
+        lines.append(f"ended as NODE_LOST: {', '.join(map(str, answer.ended_job_ids))}")
+    if answer.requeued_job_ids:
+        lines.append(f"back in the queue: {', '.join(map(str, answer.requeued_job_ids))}")
+    screen.print_lines(lines)

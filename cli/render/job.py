@@ -1,0 +1,157 @@
+"""One job: its record, its story, and why it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.units import format_size
+
+from ..job_spec import command_line_of
+from ..outcome import end_in_words, exit_in_words, has_ended
+from . import words
+from .jobs import gpu_count, name_of
+from .table import Cell, Colour, Column, Look, Row, clean, draw, painted
+
+ATTEMPT_COLUMNS = (
+    Column("ATTEMPT", is_right=True),
+    Column("WHERE", least=8),
+    Column("STARTED"),
+    Column("RAN", is_right=True),
+    Column("END", least=8),
+    Column("OUTPUT", is_right=True),
+)
+VERDICT_COLUMNS = (Column("NODE"), Column("FITS"), Column("WHY", least=20))
+STORY_COLUMNS = (Column("TIME"), Column("WHAT"), Column("IN WORDS", least=20))
+
+
+def job_screen(job: job_pb2.Job, now: datetime, look: Look) -> list[str]:
+    """The whole screen of `gpuctl job ID`."""
+    facts = [(label, clean(text)) for label, text in _facts(job, now) if text]
+    lines = [f"Job {job.id} · {clean(name_of(job))} · {_state(job, look)}"]
+    lines += [f"  {label:<10} {text}" for label, text in facts]
+    if job.attempts:
+        lines += ["", *draw(ATTEMPT_COLUMNS, [_attempt_row(each, now) for each in job.attempts], look)]
+        if job.attempt_count > len(job.attempts):
+            lines.append(f"({job.attempt_count - len(job.attempts)} earlier attempts are in: gpuctl story {job.id})")
+    return [*lines, "", "Submit it again with:", f"  {clean(command_line_of(job.spec))}"]
+
+
+def story_screen(lines: Sequence[job_pb2.StoryLine], now: datetime, look: Look) -> list[str]:
+    """The whole screen of `gpuctl story ID`."""
+    rows = [[words.full_clock(each.time, now), each.kind, each.sentence] for each in lines]
+    return draw(STORY_COLUMNS, rows, look)
+
+
+def explain_screen(answer: scheduler_pb2.ExplainResponse, now: datetime, look: Look) -> list[str]:
+    """The whole screen of `gpuctl explain ID`: the sentence, node by node, who is ahead, when, and what would help."""
+    job, explanation = answer.job, answer.explanation
+    sentence = explanation.reason.sentence or _no_wait(job)
+    lines = [clean(f"Job {job.id}: {sentence}")]
+    if explanation.nodes:
+        rows: list[Row] = [
+            [each.node, Cell("yes", Colour.GOOD) if each.fits else Cell("no"), each.sentence or each.reason]
+            for each in explanation.nodes
+        ]
+        lines += ["", *draw(VERDICT_COLUMNS, rows, look), ""]
+    lines += _ahead(explanation)
+    lines += _when(explanation, now)
+    if explanation.nearest_change:
+        lines.append(clean(f"Would start it now: {explanation.nearest_change}"))
+    return lines
+
+
+def _no_wait(job: job_pb2.Job) -> str:
+    if has_ended(job):
+        return f"{end_in_words(job).partition(' ')[2].partition(' ')[2]}; it waits for nothing"
+    return f"{words.job_state(job.state).text}; it waits for nothing"
+
+
+def _ahead(explanation: job_pb2.Explanation) -> list[str]:
+    if not explanation.ahead_count:
+        return []
+    named = ", ".join(map(str, explanation.ahead_job_ids))
+    more = explanation.ahead_count - len(explanation.ahead_job_ids)
+    named += f" and {more} more" if more > 0 else ""
+    return [f"Ahead of it: {words.counted(explanation.ahead_count, 'job')} ({named})"]
+
+
+def _when(explanation: job_pb2.Explanation, now: datetime) -> list[str]:
+    lines = []
+    if explanation.HasField("estimated_start_time"):
+        lines.append(f"Estimated start: {words.clock(explanation.estimated_start_time, now)}")
+    if explanation.HasField("latest_start_time"):
+        lines.append(f"At the latest: {words.clock(explanation.latest_start_time, now)}, as jobs and nodes are now")
+    if explanation.bound_sentence:
+        lines.append(clean(explanation.bound_sentence[:1].upper() + explanation.bound_sentence[1:]))
+    return lines
+
+
+def _state(job: job_pb2.Job, look: Look) -> str:
+    cell = words.job_state(job.state)
+    return painted(cell.text, cell.colour, look)
+
+
+def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
+    spec = job.spec
+    yield "user", job.user
+    yield "asked for", _request(spec)
+    yield "folder", spec.cwd
+    yield "labels", " ".join(f"{name}={value}" for name, value in sorted(spec.labels.items()))
+    yield "submitted", words.full_clock(job.submit_time, now)
+    if job.HasField("start_time"):
+        yield "started", words.full_clock(job.start_time, now)
+    if job.HasField("end_time"):
+        yield "ended", words.full_clock(job.end_time, now)
+    yield "waits", job.wait_reason.sentence
+    if job.queue_position:
+        yield "place", f"{job.queue_position} in the queue"
+    if job.HasField("estimated_start_time"):
+        yield "estimate", f"starts at {words.clock(job.estimated_start_time, now)}"
+    if has_ended(job):
+        yield "end", _ending(job)
+    if job.requeue_count:
+        yield "requeued", words.counted(job.requeue_count, "time")
+
+
+def _ending(job: job_pb2.Job) -> str:
+    words_of_end = end_in_words(job).removeprefix(f"job {job.id} ")
+    return words_of_end if job.output_is_complete else f"{words_of_end}; the output is not complete"
+
+
+def _request(spec: job_pb2.JobSpec) -> str:
+    parts = []
+    if gpus := gpu_count(spec):
+        models = " or ".join(spec.devices[0].models)
+        parts.append(words.counted(gpus, f"{models} GPU".strip()))
+        if spec.devices[0].min_memory_bytes:
+            parts.append(f"{format_size(spec.devices[0].min_memory_bytes)} free on each")
+    parts.append(words.counted(max(spec.cpus, 1), "CPU"))
+    if spec.memory_bytes:
+        parts.append(f"{format_size(spec.memory_bytes)} of memory")
+    if spec.nodelist:
+        parts.append(f"on {' or '.join(spec.nodelist)}")
+    if spec.HasField("time_limit"):
+        parts.append(f"{words.span(spec.time_limit)} at most")
+    parts.append(f"band {words.band(spec.band)}")
+    return ", ".join(parts)
+
+
+def _attempt_row(attempt: job_pb2.Attempt, now: datetime) -> Row:
+    started = attempt.HasField("start_time")
+    ended = attempt.HasField("end_time")
+    ran = "-"
+    if started:
+        ran = words.between(attempt.start_time, attempt.end_time) if ended else words.since(attempt.start_time, now)
+    written = sum(end.end_offset for end in attempt.output_ends)
+    end = " ".join(filter(None, (exit_in_words(attempt.exit), attempt.exit_reason.removeprefix("EXITED"))))
+    return [
+        str(attempt.number),
+        words.places(attempt),
+        words.clock(attempt.start_time, now) if started else "-",
+        ran,
+        end or ("unreachable" if attempt.is_unreachable else "-"),
+        format_size(written) + ("" if attempt.output_is_complete else " (cut)") if ended else "-",
+    ]

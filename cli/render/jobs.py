@@ -1,0 +1,148 @@
+"""The queue: a line for each job, and below them a line for each node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
+
+from . import words
+from .nodes import node_lines
+from .table import WIDTH, Cell, Column, Look, Row, cut, draw
+
+JOB_COLUMNS = (
+    Column("ID", is_right=True),
+    Column("NAME", least=6),
+    Column("USER", least=4),
+    Column("STATE"),
+    Column("GPUS", is_right=True),
+    Column("TIME", is_right=True),
+    Column("WHERE OR WHY", least=12),
+)
+WIDE_COLUMNS = (Column("BAND"), Column("SUBMITTED"), Column("TRIES", is_right=True), Column("COMMAND"))
+COMMAND_SHOWN_MAX = 200
+
+
+def queue_screen(
+    answer: scheduler_pb2.QueueResponse,
+    jobs: Sequence[job_pb2.Job],
+    nodes: Sequence[node_pb2.Node],
+    now: datetime,
+    look: Look,
+    *,
+    with_finished: bool,
+) -> list[str]:
+    """The whole screen of `gpuctl queue`."""
+    lines = job_lines(jobs, now, look) if jobs else [_nothing(with_finished=with_finished)]
+    hidden = _hidden(answer.counts, jobs)
+    if hidden > 0:
+        lines.append(f"… and {words.counted(hidden, 'more job')}; see them with: gpuctl queue -o jsonl")
+    return [*lines, "", *node_lines(nodes, look)]
+
+
+def watch_screen(
+    answer: scheduler_pb2.QueueResponse,
+    nodes: Sequence[node_pb2.Node],
+    now: datetime,
+    look: Look,
+    height: int,
+    *,
+    head: str,
+    with_finished: bool,
+) -> list[str]:
+    """The screen of `gpuctl queue -w`: never taller than the terminal; what does not fit is counted."""
+    counts = answer.counts
+    waiting = counts.queued + counts.held
+    running = counts.starting + counts.running + counts.stopping
+    lines = [cut(f"{running} running, {waiting} waiting · {head}", look.width or WIDTH), ""]
+    node_part = _fitting(node_lines(nodes, look), max(height // 3, 3), "node")
+    jobs = job_lines(answer.jobs, now, look) if answer.jobs else [_nothing(with_finished=with_finished)]
+    job_part = _fitting(jobs, max(height - len(lines) - len(node_part) - 1, 3), "job")
+    return [*lines, *job_part, "", *node_part]
+
+
+def _fitting(lines: list[str], room: int, noun: str) -> list[str]:
+    if len(lines) <= room:
+        return lines
+    return [*lines[: room - 1], f"… {words.counted(len(lines) - room + 1, f'more {noun}')}"]
+
+
+def job_lines(jobs: Sequence[job_pb2.Job], now: datetime, look: Look) -> list[str]:
+    """The table of jobs."""
+    columns = (*JOB_COLUMNS, *WIDE_COLUMNS) if look.is_wide else JOB_COLUMNS
+    return draw(columns, [_row(job, now, look) for job in jobs], look)
+
+
+def name_of(job: job_pb2.Job) -> str:
+    """The job's name, else that of its program."""
+    return job.spec.name or (job.spec.argv[0].rpartition("/")[2] if job.spec.argv else "")
+
+
+def gpu_count(spec: job_pb2.JobSpec) -> int:
+    """GPUs that the job asks for."""
+    return spec.devices[0].count if spec.devices else 0
+
+
+def time_of(job: job_pb2.Job, now: datetime) -> str:
+    """How long it ran, or runs, or waits."""
+    if job.HasField("start_time") and job.state != job_pb2.JOB_STATE_QUEUED:
+        if job.HasField("end_time"):
+            return words.between(job.start_time, job.end_time)
+        return words.since(job.start_time, now)
+    if job.HasField("end_time"):
+        return words.between(job.submit_time, job.end_time)
+    return words.since(job.submit_time, now)
+
+
+def where_or_why(job: job_pb2.Job) -> str:
+    """Where it runs or ran; why it waits; how it ended when that is not plain."""
+    if job.state in (job_pb2.JOB_STATE_QUEUED, job_pb2.JOB_STATE_HELD):
+        return job.wait_reason.sentence or job.wait_reason.reason
+    newest = job.attempts[-1] if job.attempts else None
+    where = words.places(newest) if newest else ""
+    if newest is not None and newest.is_unreachable:
+        return f"{where} (unreachable)"
+    if job.state == job_pb2.JOB_STATE_FAILED:
+        return f"{where} {_how_it_failed(job)}".strip()
+    return where
+
+
+def _how_it_failed(job: job_pb2.Job) -> str:
+    status = job.exit.WhichOneof("status")
+    if job.exit_reason == "EXITED" and status == "code":
+        return f"exit {job.exit.code}"
+    return job.exit_reason or (f"signal {job.exit.signal}" if status == "signal" else "")
+
+
+def _row(job: job_pb2.Job, now: datetime, look: Look) -> Row:
+    gpus = gpu_count(job.spec)
+    row: list[Cell | str] = [
+        str(job.id),
+        name_of(job),
+        job.user,
+        words.job_state(job.state),
+        str(gpus) if gpus else "-",
+        time_of(job, now),
+        where_or_why(job),
+    ]
+    if look.is_wide:
+        command = " ".join(job.spec.argv)
+        row += [
+            words.band(job.spec.band),
+            words.full_clock(job.submit_time, now),
+            str(job.attempt_count),
+            command if len(command) <= COMMAND_SHOWN_MAX else command[:COMMAND_SHOWN_MAX] + "…",
+        ]
+    return row
+
+
+def _hidden(counts: scheduler_pb2.QueueCounts, jobs: Sequence[job_pb2.Job]) -> int:
+    live = counts.queued + counts.held + counts.starting + counts.running + counts.stopping
+    return live - len(jobs) if len(jobs) >= 1000 else 0
+
+
+def _nothing(*, with_finished: bool) -> str:
+    if with_finished:
+        return "No jobs yet. Submit one with: gpuctl submit --gpus 1 -- python train.py"
+    return "No jobs wait or run. Submit one: gpuctl submit -- COMMAND · see ended ones: gpuctl queue -a"

@@ -1,0 +1,133 @@
+"""Nodes: a line for each, and in `wide` a line for each of their devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+from gpufleet.v1 import node_pb2
+
+from gpufleet.units import format_megabytes, format_size
+
+from . import words
+from .table import Cell, Colour, Column, Look, Row, draw
+
+NODE_COLUMNS = (
+    Column("NODE"),
+    Column("STATE"),
+    Column("GPUS", is_right=True),
+    Column("FREE", is_right=True),
+    Column("BUSY", is_right=True),
+    Column("CPUS FREE", is_right=True),
+    Column("DEVICES", least=12),
+)
+DEVICE_COLUMNS = (
+    Column("NODE"),
+    Column("GPU", is_right=True),
+    Column("STATE"),
+    Column("JOB", is_right=True),
+    Column("LOAD", is_right=True),
+    Column("FREE", is_right=True),
+    Column("MEMORY", is_right=True),
+    Column("NAME", least=12),
+    Column("UUID", least=12),
+)
+FACT_COLUMNS = (
+    Column("NODE"),
+    Column("ADDRESS"),
+    Column("MEMORY FREE", is_right=True),
+    Column("HEARD", is_right=True),
+    Column("AGENT"),
+    Column("DRIVER"),
+    Column("PLATFORM", least=12),
+)
+
+
+def node_lines(nodes: Sequence[node_pb2.Node], look: Look) -> list[str]:
+    """The table of nodes, or what to do when there are none."""
+    if not nodes:
+        return ["No nodes. Start an agent on a machine: gpuctl agent --scheduler HOST:PORT"]
+    return draw(NODE_COLUMNS, [_node_row(node) for node in nodes], look)
+
+
+def nodes_screen(nodes: Sequence[node_pb2.Node], now: datetime, look: Look) -> list[str]:
+    """The whole screen of `gpuctl nodes`."""
+    lines = node_lines(nodes, look)
+    if look.is_wide and nodes:
+        lines += ["", *draw(FACT_COLUMNS, [_fact_row(node, now) for node in nodes], look)]
+        rows = [_device_row(node, device) for node in nodes for device in node.devices]
+        if rows:
+            lines += ["", *draw(DEVICE_COLUMNS, rows, look)]
+    return lines
+
+
+def devices_in_words(node: node_pb2.Node) -> str:
+    """`8 × NVIDIA H200 (143,771 MB)`, then what is wrong with the node or its devices."""
+    kinds = Counter((each.device.name, each.device.memory_bytes) for each in node.devices)
+    parts = [f"{count} × {name} ({format_megabytes(memory)})" for (name, memory), count in kinds.items()]
+    unhealthy = [each.device for each in node.devices if not _is_healthy(each)]
+    if unhealthy:
+        parts.append("unhealthy: " + ", ".join(str(device.index) for device in unhealthy))
+    if node.drain_reason and node.is_draining:
+        parts.append(f"drained: {node.drain_reason}")
+    if not node.devices:
+        parts.append(node.info.devices_note or "no GPU")
+    return "; ".join(parts)
+
+
+def _node_row(node: node_pb2.Node) -> Row:
+    free = sum(each.is_free for each in node.devices)
+    busy = sum(not each.is_free and _is_healthy(each) for each in node.devices)
+    return [
+        node.name,
+        words.node_state(node.state),
+        str(len(node.devices)),
+        str(free),
+        str(busy),
+        f"{max(node.info.cpus - node.cpus_used, 0)}/{node.info.cpus}",
+        devices_in_words(node),
+    ]
+
+
+def _fact_row(node: node_pb2.Node, now: datetime) -> Row:
+    free_bytes = max(node.info.memory_bytes - node.memory_used_bytes, 0)
+    return [
+        node.name,
+        node.address,
+        f"{format_size(free_bytes)}/{format_size(node.info.memory_bytes)}",
+        f"{words.since(node.last_heard_time, now)} ago" if node.HasField("last_heard_time") else "not yet",
+        node.info.agent_version,
+        node.info.driver_version or "-",
+        node.info.platform,
+    ]
+
+
+def _device_row(node: node_pb2.Node, each: node_pb2.NodeDevice) -> Row:
+    sample = each.sample
+    has_load = each.HasField("sample") and sample.HasField("utilization_percent")
+    has_free = each.HasField("sample") and sample.HasField("memory_free_bytes")
+    return [
+        node.name,
+        str(each.device.index),
+        _device_state(each),
+        str(each.job_id) if each.job_id else "-",
+        f"{sample.utilization_percent}%" if has_load else "-",
+        format_megabytes(sample.memory_free_bytes) if has_free else "-",
+        format_megabytes(each.device.memory_bytes),
+        each.device.name,
+        each.device.uuid,
+    ]
+
+
+def _device_state(each: node_pb2.NodeDevice) -> Cell:
+    if not _is_healthy(each):
+        reason = each.sample.unhealthy_reason or each.device.unhealthy_reason
+        return Cell(f"unhealthy: {reason}" if reason else "unhealthy", Colour.BAD)
+    if each.job_id:
+        return Cell("busy", Colour.GOOD)
+    return Cell("free") if each.is_free else Cell("not free", Colour.WARNING)
+
+
+def _is_healthy(each: node_pb2.NodeDevice) -> bool:
+    return each.device.is_healthy and (not each.HasField("sample") or each.sample.is_healthy)

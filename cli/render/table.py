@@ -1,0 +1,132 @@
+"""Tables: columns as wide as they must be, cut where they may be, 80 columns in all unless told otherwise."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+GAP = "  "
+ELLIPSIS = "…"
+WIDTH = 80
+"""Where there is no terminal to ask."""
+
+
+class Colour(Enum):
+    """Colour is used for states only."""
+
+    GOOD = "32"
+    WARNING = "33"
+    BAD = "31"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How to draw: how wide, with colour or not, and all columns or only the usual ones."""
+
+    width: int | None = WIDTH
+    has_colour: bool = False
+    is_wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text with a colour."""
+
+    text: str
+    colour: Colour | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. Without `least` it is never cut; with it, it may shrink to that many characters."""
+
+    title: str
+    is_right: bool = False
+    least: int | None = None
+
+
+Row = Sequence[Cell | str]
+
+
+def draw(columns: Sequence[Column], rows: Iterable[Row], look: Look) -> list[str]:
+    """The lines of the table, its title first."""
+    cells = [[_cell(each) for each in row] for row in rows]
+    widths = [
+        max([shown_width(column.title), *(shown_width(row[number].text) for row in cells)])
+        for number, column in enumerate(columns)
+    ]
+    if look.width is not None:
+        _shrink(widths, columns, look.width)
+    title = [Cell(column.title) for column in columns]
+    return [_line(row, columns, widths, look) for row in [title, *cells]]
+
+
+def clean(text: str) -> str:
+    """The text on one line, with nothing in it that could move a cursor."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else " " if each in "\n\t" else "�" for each in text)
+
+
+def shown_width(text: str) -> int:
+    """Columns that the text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(_width(character) for character in text)
+
+
+def cut(text: str, width: int) -> str:
+    """The text in at most this many columns; what was cut off shows as an ellipsis."""
+    if shown_width(text) <= width:
+        return text
+    kept, used = [], 0
+    for character in text:
+        used += _width(character)
+        if used > width - 1:
+            break
+        kept.append(character)
+    return "".join(kept).rstrip() + ELLIPSIS
+
+
+def painted(text: str, colour: Colour | None, look: Look) -> str:
+    """The text in its colour, where there are colours."""
+    return f"\x1b[{colour.value}m{text}\x1b[0m" if colour and look.has_colour else text
+
+
+def _cell(value: Cell | str) -> Cell:
+    if isinstance(value, str):
+        return Cell(clean(value))
+    return Cell(clean(value.text), value.colour)
+
+
+def _width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _shrink(widths: list[int], columns: Sequence[Column], width: int) -> None:
+    """Take what is too much from the columns that may shrink, always from the one with most to give."""
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    while excess > 0:
+        spare = [
+            (widths[number] - column.least, number)
+            for number, column in enumerate(columns)
+            if column.least is not None and widths[number] > column.least
+        ]
+        if not spare:
+            return
+        widths[max(spare)[1]] -= 1
+        excess -= 1
+
+
+def _line(row: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int], look: Look) -> str:
+    parts = []
+    for cell, column, width in zip(row, columns, widths, strict=True):
+        text = cut(cell.text, width)
+        padding = " " * (width - shown_width(text))
+        text = painted(text, cell.colour, look)
+        parts.append(padding + text if column.is_right else text + padding)
+    return GAP.join(parts).rstrip()

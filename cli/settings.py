@@ -1,0 +1,91 @@
+"""What holds for this command: flag over GPUCTL_* over ./gpuctl.toml over the context in use over the default.
+
+The rules are in gpufleet/cli_settings.py; this turns a command's options into flags for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpufleet.addresses import Address, is_loopback
+from gpufleet.channel import Target
+from gpufleet.cli_settings import CliConfig, load_cli
+from gpufleet.tokens import FoundToken
+
+from .following.core import TimeOuts
+from .options import Connection, Following, Output
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one command."""
+
+    config: CliConfig
+
+    @property
+    def address(self) -> Address:
+        """Where the scheduler is looked for."""
+        return self.config.settings.scheduler
+
+    @property
+    def address_origin(self) -> str:
+        """Where that address came from."""
+        return self.config.resolved.origins["scheduler"]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the scheduler is on this machine."""
+        return is_loopback(self.address.host)
+
+    @property
+    def connection_timeout_s(self) -> float:
+        """The longest wait for one answer."""
+        return self.config.settings.connection_timeout.total_seconds()
+
+    @property
+    def format(self) -> str:
+        """How reading commands print."""
+        return self.config.settings.output
+
+    @property
+    def time_outs(self) -> TimeOuts:
+        """The four time-outs of a follower."""
+        settings = self.config.settings
+        return TimeOuts(
+            connection_s=self.connection_timeout_s,
+            max_wait_s=settings.max_wait_time.total_seconds(),
+            unanswered_max=settings.max_consecutive_timeouts,
+            session_s=settings.session_timeout.total_seconds(),
+        )
+
+    def token(self) -> FoundToken | None:
+        """The token to call with; None where none is named."""
+        return self.config.token()
+
+    def target(self) -> Target:
+        """The server to connect to. Raises for a token that is named and unusable."""
+        token = self.token()
+        return Target(
+            address=self.address,
+            token=token.token if token else None,
+            ca_file=self.config.settings.ca_file,
+            is_insecure=self.config.settings.insecure,
+        )
+
+
+def resolve(connection: Connection, output: Output | None = None, following: Following | None = None) -> Settings:
+    """The settings that these options and everything below them make. Raises CONFIG_INVALID."""
+    flags: dict[str, object] = {
+        "scheduler": connection.scheduler,
+        "token_file": connection.token_file,
+        "ca_file": connection.ca_file,
+        "insecure": True if connection.insecure else None,
+        "connection_timeout": connection.connection_timeout,
+    }
+    if output is not None:
+        flags["output"] = output.output
+    if following is not None:
+        flags["session_timeout"] = following.session_timeout
+        flags["max_wait_time"] = following.max_wait_time
+        flags["max_consecutive_timeouts"] = following.max_consecutive_timeouts
+    return Settings(load_cli(flags, context=connection.context))

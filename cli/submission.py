@@ -1,0 +1,141 @@
+"""`submit`: one request, its id made once and kept over every retry, so that a job is never made twice."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.errors import FieldViolation, GpufleetError, Reason, UnavailableError
+
+from .client import OUTCOME_OPEN, connected
+from .job_options import JobOptions
+from .job_spec import spec_of
+from .render.as_json import print_message
+from .settings import Settings
+
+OPTION_OF_FIELD = {
+    "argv": "the command",
+    "devices": "--gpus",
+    "devices[0].count": "--gpus",
+    "devices[0].min_memory_bytes": "--min-memory",
+    "devices[0].models": "--gpu-model",
+    "pins": "--node-gpu-ids",
+    "node_labels": "--nodelist",
+    "nodelist": "--nodelist",
+    "exclude": "--exclude",
+    "cpus": "--cpus",
+    "memory_bytes": "--memory",
+    "name": "--name",
+    "env": "--env",
+    "cwd": "--cwd",
+    "labels": "--label",
+    "band": "--band",
+    "time_limit": "--time-limit",
+    "grace": "--grace",
+    "requeue_fence": "--requeue-fence",
+}
+"""The server names fields of the spec; people typed options."""
+
+
+def request_of(
+    options: JobOptions, command: Sequence[str], *, request_id: str | None, dry_run: bool
+) -> scheduler_pb2.SubmitRequest:
+    """The request to submit one job from here."""
+    spec = spec_of(options, command, os.environ, working_folder())
+    return scheduler_pb2.SubmitRequest(specs=[spec], request_id=request_id or uuid.uuid4().hex, dry_run=dry_run)
+
+
+def working_folder() -> str:
+    """Where the submitter is, by the name that was used to get there: links often are the same on every node."""
+    shown = os.environ.get("PWD", "")
+    try:
+        if shown.startswith("/") and Path(shown).samefile("."):
+            return shown
+        return str(Path.cwd())
+    except OSError:
+        raise GpufleetError(
+            Reason.FILE_NOT_FOUND,
+            "the folder that you are in was removed",
+            next_step="Go to another one with cd, or name the job's with --cwd.",
+        ) from None
+
+
+def submit_job(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None:
+    """Submit, and print the id alone on stdout; what is worth knowing goes to a terminal's stderr."""
+    with connected(settings) as client:
+        try:
+            answer = client.call_again(client.scheduler.Submit, request)
+        except UnavailableError as problem:
+            raise outcome_unknown(problem, request.request_id) from None
+        except GpufleetError as problem:
+            raise in_options(problem) from None
+    if settings.format in ("json", "jsonl"):
+        print_message(answer, settings.format)
+    elif request.dry_run:
+        _tell_dry_run(answer)
+    else:
+        _print_ids(answer)
+
+
+def _print_ids(answer: scheduler_pb2.SubmitResponse) -> None:
+    for job_id in range(answer.first_job_id, answer.first_job_id + answer.count):
+        print(job_id)
+    sys.stdout.flush()
+    for note in answer.notes:
+        print(f"gpuctl: {note}", file=sys.stderr)
+    if sys.stderr.isatty():
+        job = answer.job
+        if job.wait_reason.sentence:
+            print(f"Job {job.id} waits: {job.wait_reason.sentence}", file=sys.stderr)
+        why = f" · gpuctl explain {job.id}" if job.state == job_pb2.JOB_STATE_QUEUED else ""
+        print(f"Next: gpuctl logs -f {job.id} · gpuctl wait {job.id}{why}", file=sys.stderr)
+
+
+def _tell_dry_run(answer: scheduler_pb2.SubmitResponse) -> None:
+    reason = answer.job.wait_reason.sentence
+    print(f"Nothing was changed. The job would be accepted{': ' + reason if reason else '.'}")
+    for note in answer.notes:
+        print(f"Note: {note}")
+
+
+def outcome_unknown(problem: UnavailableError, request_id: str) -> GpufleetError:
+    """Nobody answered: say whether the job may exist, and how to ask again without making it twice."""
+    if problem.reason not in OUTCOME_OPEN:
+        return problem
+    return GpufleetError(
+        problem.reason,
+        f"{problem.message.rstrip('.')}; whether the job was stored is not known",
+        next_step=f"Repeat the same command with --request-id {request_id}: it is never done twice.",
+        metadata={**problem.metadata, "request_id": request_id},
+    )
+
+
+def in_options(problem: GpufleetError) -> GpufleetError:
+    """The refusal with each field named as the option that was typed."""
+    violations = [FieldViolation(_option(each.field), each.why) for each in problem.violations]
+    message = problem.message
+    for before, after in zip(problem.violations, violations, strict=True):
+        message = message.replace(before.field, after.field, 1)
+    return GpufleetError(
+        problem.reason,
+        message,
+        violations=violations,
+        next_step=problem.next_step,
+        retry_after_s=problem.retry_after_s,
+        metadata=problem.metadata,
+    )
+
+
+def _option(field: str) -> str:
+    own = field.removeprefix("specs[0].").removeprefix("spec.")
+    while own:
+        if own in OPTION_OF_FIELD:
+            return OPTION_OF_FIELD[own]
+        cut = max(own.rfind("."), own.rfind("["))
+        own = own[: max(cut, 0)]
+    return field
