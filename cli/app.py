@@ -59,12 +59,14 @@ class Group(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         self._write_commands("Commands", self.list_commands(ctx), ctx, formatter)
 
+    def _summary(self, ctx: Any, name: str) -> str:
+        command = self.get_command(ctx, name)
+        return (command.help or "").partition("\n")[0] if command is not None else ""
+
     def _write_commands(self, title: str, names: Iterable[str], ctx: Any, formatter: Any, width: int = 0) -> None:
         with formatter.section(title):
             # typer would cut each sentence to a line of its own; ours may go on to the next.
-            formatter.write_dl(
-                [(name.ljust(width), self.get_command(ctx, name).get_short_help_str(limit=200)) for name in names]
-            )
+            formatter.write_dl([(name.ljust(width), self._summary(ctx, name)) for name in names])
 
 
 class Menu(Group):

@@ -6,17 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
-from gpufleet.v1.scheduler_pb2_grpc import SchedulerAsyncStub, SchedulerStub
+from gpufleet.v1.scheduler_pb2_grpc import SchedulerStub
 
 from gpufleet.channel import connect_async
 from gpufleet.errors import GpufleetError, UnavailableError
 
 from .client import RetryPauses, translated
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from gpufleet.v1.scheduler_pb2_grpc import SchedulerAsyncStub  # a name that exists for type checkers only
 
 Q = TypeVar("Q")
 A = TypeVar("A")

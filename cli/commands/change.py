@@ -97,7 +97,10 @@ def band(
 
 
 def requeue(jobs: Which, output: Output, connection: Connection, reason: Reason = "", yes: Yes = False) -> None:
-    """Take jobs off their nodes and put them back into the queue, at their old place."""
+    """Take jobs off their nodes and queue them again.
+
+    They keep their submit time, and so their place.
+    """
     from gpufleet.v1 import scheduler_pb2
 
     from ..changing import Change, change_jobs

@@ -11,7 +11,7 @@ from ..app import family
 from ..options import Connection, Output, spread
 
 config = family("config")
-config.info.help = "Write, check and show settings; choose among the schedulers that you use."
+config.info.help = "Write, check and show settings; choose a scheduler."
 config.info.no_args_is_help = True
 contexts = family("context")
 contexts.info.help = "Schedulers that this account uses, by name."

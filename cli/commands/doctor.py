@@ -17,7 +17,7 @@ def doctor(
         str, Option("--python", metavar="PATH", help="The Python of --run on the nodes; this one's by default.")
     ] = "",
 ) -> None:
-    """Check the way from here to the scheduler and its nodes: each line is ok, or says how to mend it."""
+    """Check the way from here to the GPUs, and say how to mend it."""
     from ..doctor.checks import run_doctor
     from ..settings import resolve
 

@@ -15,7 +15,10 @@ Which = Annotated[
 
 
 def job(which: Which, output: Output, connection: Connection) -> None:
-    """Show all that is known of a job, and the command that submits it again."""
+    """Show all that is known of a job.
+
+    With the command that would submit it again.
+    """
     from gpufleet.v1 import scheduler_pb2
 
     from .. import screen
@@ -70,7 +73,7 @@ def story(which: Which, output: Output, connection: Connection) -> None:
 
 
 def explain(which: Which, output: Output, connection: Connection) -> None:
-    """Say why a job waits, node by node, who is ahead, and when it starts."""
+    """Say why a job waits, node by node, and when it may start."""
     from gpufleet.v1 import scheduler_pb2
 
     from .. import screen

@@ -33,9 +33,10 @@ def logs(
         str, Option("--program", metavar="PROGRAM", help="The log of a program: scheduler, or agent:NODE.")
     ] = "",
 ) -> None:
-    """Show the output of jobs: their stdout on stdout, their stderr on stderr.
+    """Show what jobs wrote, or a program's own log.
 
-    The output of several jobs has the job's id before each line.
+    A job's stdout comes on stdout and its stderr on stderr. The output of several jobs has the job's id before
+    each line. Without a job, the newest one is meant.
     """
     import asyncio
 

@@ -37,7 +37,10 @@ def list_nodes(
 @nodes.command("forget")
 @spread
 def forget(name: Name, output: Output, connection: Connection) -> None:
-    """Drop a node that will not come back; what ran there is requeued or ends as NODE_LOST."""
+    """Drop a node that will not come back.
+
+    What ran there goes back to the queue, or ends as NODE_LOST.
+    """
     from ..node_calls import forget_node
     from ..settings import resolve
 

@@ -57,7 +57,7 @@ def run(
         Option("--request-id", metavar="ID", help="Yours instead of a random one: the same id is never done twice."),
     ] = None,
 ) -> None:
-    """Run a job and stay with it: its output, its exit code, Ctrl-C reaches it.
+    """Run a job and stay with it: its output, its exit code, its Ctrl-C.
 
     A lost connection never stops the job. The first Ctrl-C is sent to it as SIGINT, a second within 3 s cancels
     it, a third leaves. Exit codes: the job's own; 128 + n for a signal; 124 for its time limit; 125 when it has

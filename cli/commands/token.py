@@ -10,7 +10,7 @@ from ..app import family
 from ..options import Connection, Output, spread
 
 token = family("token")
-token.info.help = "Make, list and revoke tokens: they say who somebody is and what that one may do."
+token.info.help = "Make, list and revoke tokens."
 token.info.no_args_is_help = True
 
 

@@ -15,7 +15,7 @@ def version(
     connection: Connection,
     client: Annotated[bool, Option("--client", help="Only this program's own version; nobody is asked.")] = False,
 ) -> None:
-    """Show the versions of client and server, and warn when they differ."""
+    """Show the versions of client and server, and whether they differ."""
     import json
 
     from ..settings import resolve

@@ -19,10 +19,10 @@ def wait(
     following: Following,
     connection: Connection,
 ) -> None:
-    """Wait until jobs have ended, and exit with their code; of several, with the highest.
+    """Wait until jobs have ended, and exit with their code.
 
-    128 + n for a signal; 124 for a time limit; 125 for an end without a code, and when gpuctl itself fails or
-    gives up waiting.
+    Of several jobs, with the highest. 128 + n for a signal; 124 for a time limit; 125 for an end without a code,
+    and when gpuctl itself fails or gives up waiting.
     """
     import asyncio
 
