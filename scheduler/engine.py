@@ -8,7 +8,7 @@ committed state, at any time.
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,7 +22,8 @@ from .core.nodes import on_node_beat
 from .core.scheduling import schedule
 from .ports import AgentLink, Clock, Commit, Store
 from .state import live
-from .state.durable import adopt, discard, load
+from .state.commands import Command
+from .state.durable import load, turn_over
 from .state.events import (
     ClockAdvanced,
     Event,
@@ -212,7 +213,11 @@ class Engine:
 
     async def _turn(self) -> None:
         batch = [self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))]
-        decisions = [step(self._state, waiting.event) for waiting in batch]
+        decisions: list[Decision] = []
+        outgoing: list[tuple[Command, int]] = []
+        for waiting in batch:
+            decisions.append(step(self._state, waiting.event))
+            outgoing.extend(self._addressed(decisions[-1]))
         self._pass_is_due = self._pass_is_due or any(
             decision.records or isinstance(waiting.event, NodeBeat | InventoryReported | ClockAdvanced)
             for waiting, decision in zip(batch, decisions, strict=True)
@@ -220,12 +225,20 @@ class Engine:
         now = self.now()
         if self._pass_is_due and now >= self._last_pass + PASS_INTERVAL:
             decisions.append(self._pass(now))
+            outgoing.extend(self._addressed(decisions[-1]))
         records = tuple(record for decision in decisions for record in decision.records)
         if records:
             await self._commit(now, records, batch)
         if records or any(not isinstance(waiting.event, NodeBeat) for waiting in batch):
             self._wake_at = wake_at(self._state)
-        self._release(batch, decisions)
+        self._release(batch, decisions, outgoing)
+
+    def _addressed(self, decision: Decision) -> Iterator[tuple[Command, int]]:
+        """Each command with the stream of its node as it is at this moment: see AgentLink."""
+        for command in decision.commands:
+            node = self._state.live.nodes.get(command.node)
+            if node is not None:
+                yield command, node.stream
 
     def _pass(self, now: Instant) -> Decision:
         self._last_pass = now
@@ -285,11 +298,7 @@ class Engine:
         self._events = kept
 
     def _show(self, commit: Commit) -> None:
-        view = self.view.durable
-        for entity in commit.upserts:
-            adopt(view, entity)
-        for key in commit.deletes:
-            discard(view, key)
+        turn_over(self.view.durable, commit.upserts, commit.deletes)
         for job in commit.finished:
             self.recently_finished[job.id] = job
         while len(self.recently_finished) > FINISHED_JOBS_KEPT:
@@ -298,13 +307,12 @@ class Engine:
         nodes = tuple(entity.name for entity in commit.upserts if isinstance(entity, Node))
         self._publish(Changes(jobs=jobs + commit.finished, nodes=nodes))
 
-    def _release(self, batch: list[_Waiting], decisions: list[Decision]) -> None:
+    def _release(self, batch: list[_Waiting], decisions: list[Decision], outgoing: list[tuple[Command, int]]) -> None:
         for waiting, decision in zip(batch, decisions, strict=False):
             if waiting.reply is not None and not waiting.reply.done():
                 waiting.reply.set_result(decision.reply)
-        for decision in decisions:
-            for command in decision.commands:
-                self._link.send(command)
+        for command, stream in outgoing:
+            self._link.send(command, stream)
         if any(isinstance(waiting.event, _REACH_EVENTS) for waiting in batch):
             self._publish_reaches()
 

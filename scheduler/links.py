@@ -30,6 +30,7 @@ class Connection:
     def __init__(self, node: NodeName, incarnation: int, term: int) -> None:
         self.node = node
         self.incarnation = incarnation
+        self.stream = 0
         self._term = term
         self._sequence = 0
         self.acked = 0
@@ -93,9 +94,11 @@ class Links:
     def __init__(self) -> None:
         self._connections: dict[NodeName, Connection] = {}
         self._requests = itertools.count(1)
+        self._streams = itertools.count(1)
 
     def join(self, connection: Connection) -> None:
-        """A node has a new connection; an older one ends."""
+        """A node has a new connection, which gets its number; an older one ends."""
+        connection.stream = next(self._streams)
         older = self._connections.get(connection.node)
         if older is not None:
             older.close()
@@ -110,10 +113,10 @@ class Links:
         """The connection of a node, if it has one."""
         return self._connections.get(node)
 
-    def send(self, command: Command) -> None:
-        """Hand a command to its node."""
+    def send(self, command: Command, stream: int) -> None:
+        """Hand a command to its node, on the stream that it was decided for and on no later one."""
         connection = self._connections.get(command.node)
-        if connection is not None:
+        if connection is not None and connection.stream == stream:
             connection.put(command_proto(command))
 
     def set_log_level(self, node: NodeName, level: str) -> bool:

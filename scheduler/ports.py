@@ -171,6 +171,10 @@ class OutputStore(Protocol):
 class AgentLink(Protocol):
     """The way down to the nodes."""
 
-    def send(self, command: Command) -> None:
-        """Hand a command to its node's stream. A node without one gets it by its next inventory."""
+    def send(self, command: Command, stream: int) -> None:
+        """Hand a command to its node's stream, if that is still the one of this number.
+
+        The number is that of the newest inventory taken up when the command was decided. A newer stream does not get
+        it: what the command rests on is older than that stream's inventory, which settles everything anew.
+        """
         ...

@@ -121,7 +121,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
             self._report(
                 connection,
                 0,
-                NodeDisconnected(at=self._engine.now(), node=connection.node, incarnation=connection.incarnation),
+                NodeDisconnected(at=self._engine.now(), node=connection.node, stream=connection.stream),
             )
 
     async def _read(
@@ -148,6 +148,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
             node=connection.node,
             agent_id=node.agent_id,
             incarnation=request.incarnation,
+            stream=connection.stream,
             boot_id=inventory.boot_id,
             info=node_info(inventory.info),
             entries=entries,
@@ -159,13 +160,15 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
                 self._outputs.await_end(key, what.exit.output_ends)
 
     def _take(self, request: node_agent_pb2.HeartbeatRequest, connection: Connection) -> None:
+        if connection.is_closed:
+            return  # a newer stream has told all of it again, and more
         now = self._engine.now()
         node = connection.node
         connection.heard(request.sequence)
         match request.WhichOneof("body"):
             case "beat":
                 samples = tuple(device_sample(sample, now) for sample in request.beat.samples)
-                beat = NodeBeat(at=now, node=node, incarnation=connection.incarnation, samples=samples)
+                beat = NodeBeat(at=now, node=node, stream=connection.stream, samples=samples)
                 self._report(connection, request.sequence, beat)
             case "attempt_started":
                 started = request.attempt_started

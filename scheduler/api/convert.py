@@ -347,7 +347,7 @@ def node_proto(view: NodeView, live: NodeLive | None, jobs: list[JobId], now: In
         devices=[_node_device(free, view, unhealthy.get(free.device.uuid, ""), now) for free in view.devices],
         address=node.address,
         register_time=timestamp(node.registered_at),
-        last_heard_time=timestamp(live.heard_at) if live is not None and live.incarnation else None,
+        last_heard_time=timestamp(live.heard_at) if live is not None and live.stream else None,
         is_draining=node.is_draining,
         drain_reason=node.drain_reason,
         cpus_used=node.info.cpus - view.cpus,

@@ -103,7 +103,7 @@ def on_node_beat(state: State, event: NodeBeat) -> Decision:
     """A sign of life: a lost node is back, a device in trouble is marked; mostly nothing durable changes."""
     node = state.durable.nodes.get(event.node)
     live = state.live.nodes.get(event.node)
-    if node is None or live is None or live.incarnation != event.incarnation or not live.is_connected:
+    if node is None or live is None or live.stream != event.stream or not live.is_connected:
         return NOTHING
     records: list[Record] = []
     if node.is_lost:

@@ -6,7 +6,7 @@ queue, what holds which device); they are never stored: `load` builds them again
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -135,13 +135,19 @@ def load(entities: Iterator[Entity]) -> Durable:
     return durable
 
 
+def turn_over(durable: Durable, upserts: Iterable[Entity], deletes: Iterable[EntityKey]) -> None:
+    """Bring a view up to a commit. First all that changed lets go, for a device may pass from one job to another."""
+    kept = tuple(upserts)
+    for key in (*deletes, *(key_of(entity) for entity in kept if isinstance(entity, Job))):
+        discard(durable, key)
+    for entity in kept:
+        adopt(durable, entity)
+
+
 def adopt(durable: Durable, entity: Entity) -> None:
-    """Put a stored entity in its place, with its indexes: how a state is loaded, and how a view follows commits."""
+    """Put a stored entity that is not there yet in its place, with its indexes; one without indexes is replaced."""
     match entity:
         case Job():
-            old = durable.jobs.get(entity.id)
-            if old is not None:
-                _unindex(durable, old)
             _index(durable, entity)
             durable.jobs[entity.id] = entity
         case Node():

@@ -125,12 +125,16 @@ Seen = SeenStarting | SeenRunning | SeenExited | SeenRefused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryReported:
-    """Everything that a node knows, sent first on each new stream."""
+    """Everything that a node knows, sent first on each new stream. Streams of all nodes are numbered from 1.
+
+    Once it is posted, no report of an older stream of the node is posted any more.
+    """
 
     at: Instant
     node: NodeName
     agent_id: str
     incarnation: int
+    stream: int
     boot_id: str
     info: NodeInfo
     entries: tuple[tuple[RankKey, Seen], ...]
@@ -142,17 +146,17 @@ class NodeBeat:
 
     at: Instant
     node: NodeName
-    incarnation: int
+    stream: int
     samples: tuple[DeviceSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDisconnected:
-    """The heartbeat stream of a node broke. Nothing follows at once: the lease decides."""
+    """A heartbeat stream of a node broke. Nothing follows at once: the lease decides."""
 
     at: Instant
     node: NodeName
-    incarnation: int
+    stream: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

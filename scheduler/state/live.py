@@ -56,7 +56,7 @@ class NodeLive:
     reach: Reach = Reach.SUSPECT
     is_connected: bool = False
     has_inventory: bool = False
-    incarnation: int = 0
+    stream: int = 0
     samples: dict[DeviceUuid, DeviceSample] = field(default_factory=dict)
     lingering: set[RankKey] = field(default_factory=set)
     left_out_until: Instant = Instant(0)
@@ -100,14 +100,14 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
             _age(live, limits, at)
         case InventoryReported() if inventory_is_welcome(durable, event):
             _observe_inventory(live, durable, event)
-        case NodeBeat(node=name, at=at, incarnation=incarnation, samples=samples):
+        case NodeBeat(node=name, at=at, stream=stream, samples=samples):
             beaten = live.nodes.get(name)
-            if beaten is not None and beaten.is_connected and beaten.incarnation == incarnation:
+            if beaten is not None and beaten.is_connected and beaten.stream == stream:
                 _hear(live, name, at)
                 beaten.samples.update({sample.uuid: sample for sample in samples})
-        case NodeDisconnected(node=name, incarnation=incarnation):
+        case NodeDisconnected(node=name, stream=stream):
             gone = live.nodes.get(name)
-            if gone is not None and gone.incarnation == incarnation:
+            if gone is not None and gone.stream == stream:
                 gone.is_connected = False
         case RankStarted(node=name, at=at, key=key):
             _hear(live, name, at)
@@ -135,7 +135,11 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
 def inventory_is_welcome(durable: Durable, event: InventoryReported) -> bool:
     """Whether an inventory comes from the newest start of the agent that owns the node's name."""
     node = durable.nodes.get(event.node)
-    return node is not None and node.agent_id == event.agent_id and node.incarnation == event.incarnation
+    return node is not None and (node.agent_id, node.incarnation, node.boot_id) == (
+        event.agent_id,
+        event.incarnation,
+        event.boot_id,
+    )
 
 
 def follow(live: Live, record: Record) -> None:
@@ -197,7 +201,7 @@ def _observe_inventory(live: Live, durable: Durable, event: InventoryReported) -
     node.reach = Reach.READY
     node.is_connected = True
     node.has_inventory = True
-    node.incarnation = event.incarnation
+    node.stream = event.stream
     node.samples = {}
     known = durable.hold(event.node).ranks
     node.lingering = {

@@ -14,7 +14,7 @@ from scheduler.core.decide import make_true, step
 from scheduler.core.decision import Decision
 from scheduler.core.scheduling import schedule
 from scheduler.state.commands import Command
-from scheduler.state.durable import Durable, Entity, EntityKey, load
+from scheduler.state.durable import Durable, Entity, EntityKey, load, turn_over
 from scheduler.state.events import (
     ClockAdvanced,
     Event,
@@ -49,6 +49,7 @@ class FakeNode:
     info: NodeInfo
     incarnation: int = 1
     boot_id: str = "boot-1"
+    stream: int = 0
     is_connected: bool = False
     samples: dict[DeviceUuid, DeviceSample] = field(default_factory=dict)
 
@@ -100,6 +101,8 @@ class Fleet:
         self.store = FakeStore()
         self.now = BEGIN
         self.nodes: dict[NodeName, FakeNode] = {}
+        self.streams = 0
+        self.view = Durable()
         self._passes = passes
         self.take_up(SchedulerStarted(at=self.now))
 
@@ -112,6 +115,7 @@ class Fleet:
         make_true(self.state, passed)
         records = (*decision.records, *passed.records)
         self._check(event, records)
+        self._turn_over()
         self.store.commit(self.state.durable, records)
         return Turn(
             at=self.now,
@@ -119,6 +123,16 @@ class Fleet:
             commands=(*decision.commands, *passed.commands),
             reply=decision.reply,
         )
+
+    def _turn_over(self) -> None:
+        """The view that reads are answered from follows the commits and never the decisions."""
+        touched = self.state.durable.touched
+        turn_over(
+            self.view,
+            [entity for entity in touched.values() if entity is not None],
+            [key for key, entity in touched.items() if entity is None],
+        )
+        assert_same(self.view, self.state.durable)
 
     def _check(self, event: Event, records: tuple[Record, ...]) -> None:
         durable = self.state.durable
@@ -214,12 +228,15 @@ class Fleet:
     def inventory(self, node: FakeNode, entries: Iterable[tuple[RankKey, Seen]] = ()) -> Turn:
         """Its agent opens a stream and says what it knows."""
         node.is_connected = True
+        self.streams += 1
+        node.stream = self.streams
         return self.take_up(
             InventoryReported(
                 at=self.now,
                 node=node.name,
                 agent_id=node.agent_id,
                 incarnation=node.incarnation,
+                stream=node.stream,
                 boot_id=node.boot_id,
                 info=node.info,
                 entries=tuple(entries),
@@ -229,9 +246,7 @@ class Fleet:
     def beat(self, name: NodeName) -> Turn:
         """A sign of life with samples of now."""
         node = self.nodes[name]
-        return self.take_up(
-            NodeBeat(at=self.now, node=name, incarnation=node.incarnation, samples=node.readings(self.now))
-        )
+        return self.take_up(NodeBeat(at=self.now, node=name, stream=node.stream, samples=node.readings(self.now)))
 
     def join(self, node: FakeNode) -> list[Turn]:
         """Register, open a stream, beat."""
@@ -241,7 +256,7 @@ class Fleet:
         """Its stream breaks."""
         node = self.nodes[name]
         node.is_connected = False
-        return self.take_up(NodeDisconnected(at=self.now, node=name, incarnation=node.incarnation))
+        return self.take_up(NodeDisconnected(at=self.now, node=name, stream=node.stream))
 
     # --- the scheduler
 
@@ -249,8 +264,7 @@ class Fleet:
         """The scheduler starts again: it knows what is stored, and no more."""
         before = self.state.durable
         self.state = State(durable=load(iter(self.store.entities.values())), limits=self.limits)
-        for name in ("jobs", "nodes", "tokens", "requests", "counters", "queue", "holds"):
-            assert getattr(self.state.durable, name) == getattr(before, name), f"{name}: what was stored differs"
+        assert_same(self.state.durable, before)
         for node in self.nodes.values():
             node.is_connected = False
         return self.take_up(SchedulerStarted(at=self.now))
@@ -273,6 +287,12 @@ class Fleet:
         """A job, live or ended."""
         job_id = JobId(number)
         return self.state.durable.jobs.get(job_id) or self.store.finished[job_id]
+
+
+def assert_same(one: Durable, other: Durable) -> None:
+    """Two durable states hold the same, indexes included; what each has yet to commit aside."""
+    for name in ("jobs", "nodes", "tokens", "requests", "counters", "queue", "holds"):
+        assert getattr(one, name) == getattr(other, name), f"{name} differ"
 
 
 def spec(*, name: str = "train", argv: tuple[str, ...] = ("true",), **fields: object) -> JobSpec:

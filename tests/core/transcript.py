@@ -299,6 +299,7 @@ class Transcript:
         """A number of the rules is set: `limit queued-jobs=2`."""
         self.fleet.limits = replace(
             self.fleet.limits,
+            request_retention=words.span("request-retention") or self.fleet.limits.request_retention,
             queued_jobs=words.integer("queued-jobs", self.fleet.limits.queued_jobs),
             node_losses=words.integer("node-losses", self.fleet.limits.node_losses),
             default_min_memory_bytes=words.memory("min-memory", self.fleet.limits.default_min_memory_bytes),
