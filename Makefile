@@ -49,10 +49,10 @@ bench: $(READY) ## measure against floors of the same run; ARGS="--rounds 50" fo
 
 # Every check that needs no running program. `lint` alone is the quick part and installs nothing.
 .PHONY: check
-check: $(READY) lint types imports contracts fresh ## all checks: style, types, import directions, protos
+check: $(READY) lint types contracts fresh ## all checks: style, types, import directions, protos
 
 .PHONY: lint
-lint: ## ruff and mypy, with the environment as it is
+lint: imports ## ruff, mypy and import directions, with the environment as it is
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -64,7 +64,7 @@ types:
 
 .PHONY: imports
 imports:
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 # A breaking change is one that breaks what was released: the protos are compared with the last release tag.
 .PHONY: contracts

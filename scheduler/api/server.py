@@ -115,7 +115,7 @@ class Server:
         )
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(scheduler, self._server)
         node_agent_pb2_grpc.add_NodeAgentServicer_to_server(agents, self._server)
-        self._health = health.aio.HealthServicer()
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] (its stubs lack it)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (_SCHEDULER.full_name, _NODE_AGENT.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)

@@ -33,21 +33,21 @@ def notes_for(state: State, spec: JobSpec) -> tuple[str, ...]:
 
 
 def _pins_refusal(resources: Resources, field: str) -> Refused | None:
-    pins = resources.pins
-    if not pins:
+    if not resources.pins:
         return None
-    if len(pins) > 1:
+    pin, *others = resources.pins
+    if others:
         return Refused(
             reason="NOT_BUILT",
             message="pins on more than one node are not built yet",
             field=f"{field}.pins",
             next_step="pin GPUs of one node, such as --node-gpu-ids node001:0,1",
         )
-    indices = pins[0].indices
+    indices = pin.indices
     if len(set(indices)) != len(indices):
         return Refused(
             reason="INVALID_ARGUMENT",
-            message=f"a GPU of node {pins[0].node} is pinned twice: {', '.join(map(str, indices))}",
+            message=f"a GPU of node {pin.node} is pinned twice: {', '.join(map(str, indices))}",
             field=f"{field}.pins[0].device_indices",
             next_step="name each GPU once",
         )
