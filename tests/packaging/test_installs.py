@@ -152,7 +152,6 @@ def test_every_module_of_an_install_can_be_imported_under_one_name(install: Inst
     assert_one_name_per_module(install.run("-c", IMPORT_EACH + PRINT_LOADED, *names))
 
 
-@pytest.mark.skipif(not (ROOT / "cli" / "__main__.py").exists(), reason="gpuctl is not there yet")
 def test_gpuctl_starts_as_installed(install: Install) -> None:
     assert "Usage: gpuctl" in install.gpuctl("--help")
 

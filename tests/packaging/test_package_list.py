@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
+from pathlib import Path
 
 from tests.packaging.source_tree import PROGRAMS, ROOT, tracked_files
 
@@ -40,6 +42,15 @@ def test_every_folder_lies_under_the_one_name_when_installed() -> None:
     assert setuptools_settings()["package-dir"] == FOLDERS
 
 
-def test_the_shared_name_is_a_namespace() -> None:
+def test_every_package_has_a_map() -> None:
+    """The namespace itself has none: it is shared with the generated code and must stay without __init__.py."""
     assert not (ROOT / "gpufleet" / "__init__.py").exists()
     assert not (ROOT / "gen" / "gpufleet" / "__init__.py").exists()
+    folders = {path.parent for path in tracked_files() if path.suffix == ".py" and path.parts[0] in PROGRAMS}
+    empty = [str(folder) for folder in sorted(folders) if len(map_of(folder)) < 80]
+    assert not empty, f"no map (what lives here, what it must never do, what to read first) in __init__.py of {empty}"
+
+
+def map_of(folder: Path) -> str:
+    source = ROOT / folder / "__init__.py"
+    return (ast.get_docstring(ast.parse(source.read_text())) or "") if source.exists() else ""
