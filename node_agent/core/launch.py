@@ -7,7 +7,7 @@ from enum import StrEnum
 from .attempt import Limits, fence_deadline_of
 from .fence import FENCE_US_MIN
 from .offsets import SPOOL_BYTES, SPOOL_BYTES_MIN
-from .outcome import AttemptKey
+from .outcome import AttemptKey, AttemptView
 
 NOTE_CHARS_MAX = 8192
 """The agent's own words about an attempt are kept with it, up to this length."""
@@ -63,6 +63,14 @@ class Launch:
     spool_bytes: int = SPOOL_BYTES
     rlimits: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What became of a launch. `was_known`: it was launched before, and nothing was started now."""
+
+    attempt: AttemptView
+    was_known: bool
 
 
 def refusal_of_launch(launch: Launch, now_us: int) -> Refusal | None:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from ..core.launch import Launch, Refusal, RefusalReason
+from ..core.launch import Launched as Launched  # part of this interface
 from ..core.outcome import AttemptKey, AttemptView, Offsets, StopCause
 from . import records
 from .aftermath import StillAlive, settle
@@ -31,14 +32,6 @@ RETRY_S = 0.1
 
 class KeeperNotStarted(Exception):
     """No keeper could be started; the message is what it said."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """What became of a launch. `was_known`: it was launched before, and nothing was started now."""
-
-    attempt: AttemptView
-    was_known: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..core.adoption import LaunchDecision, decide_launch
-from ..core.launch import Launch, Refusal, RefusalReason, refusal_of_launch
+from ..core.launch import Launch, Launched, Refusal, RefusalReason, refusal_of_launch
 from ..core.offsets import CHUNK_BYTES
 from ..core.outcome import AttemptKey, AttemptView, Offsets, StopCause
 from ..spool import SpoolWriter
@@ -42,6 +42,7 @@ class Keeper:
         self._state = state
         self._release_active_lock = release_active_lock
         self._attempts: dict[AttemptKey, Supervised] = {}
+        self._living: dict[Supervised, None] = {}
         self._leaders: dict[int, Supervised] = {}
         self._strays = Strays(keeper_id)
         self._spawner = Spawner()
@@ -64,11 +65,11 @@ class Keeper:
         attempt = self._attempts.get(key)
         return attempt.view() if attempt is not None else records.view_on_disk(self._state, key)
 
-    def launch(self, launch: Launch) -> AttemptView | Refusal:
+    def launch(self, launch: Launch) -> Launched | Refusal:
         """Start an attempt that this node has never seen; one that it has seen is answered, not started."""
         known = self.known(launch.key)
         if known is not None and decide_launch(known.phase) is LaunchDecision.ANSWER:
-            return known
+            return Launched(known, was_known=True)
         refusal = self._refusal_of(launch)
         if refusal is not None:
             return refusal
@@ -80,7 +81,8 @@ class Keeper:
             return Refusal(RefusalReason.SPOOL_UNAVAILABLE, f"{self._state.root}: {error.strerror}")
         if directory is None:
             return Refusal(RefusalReason.CLAIMED_ELSEWHERE, f"{launch.key} has a directory and no record")
-        return self._start(launch, directory)
+        started = self._start(launch, directory)
+        return started if isinstance(started, Refusal) else Launched(started, was_known=False)
 
     def attempt(self, key: AttemptKey) -> Supervised | None:
         """Answer an attempt of its own that is not forgotten."""
@@ -113,7 +115,7 @@ class Keeper:
     def heartbeat_acknowledged(self, sent_us: int) -> None:
         """Move the fence of every attempt that has one."""
         self._newest_heartbeat_us = max(self._newest_heartbeat_us, sent_us)
-        for attempt in self._attempts.values():
+        for attempt in self._living:
             attempt.heartbeat_acknowledged(sent_us)
 
     def output_synced(self, attempt: Supervised, synced: Offsets) -> None:
@@ -131,7 +133,7 @@ class Keeper:
     def stop_all(self, grace_us: int | None) -> int:
         """Stop all by the grace rule, and leave when it is dead. Ends nobody took stay written down."""
         self._refusing = RefusalReason.SHUTTING_DOWN
-        running = self._not_ended()
+        running = tuple(self._living)
         for attempt in running:
             attempt.stop(StopCause.SHUTDOWN, grace_us)
         self._leave_if_done()
@@ -139,13 +141,13 @@ class Keeper:
 
     def running_count(self) -> int:
         """Count the attempts that have not ended."""
-        return len(self._not_ended())
+        return len(self._living)
 
     # --- what an attempt needs (Household)
 
     def strays_of(self, attempt: Supervised) -> list[int]:
         """List its descendants outside of its group."""
-        return self._strays.of(attempt, self._not_ended())
+        return self._strays.of(attempt, self._living)
 
     def fullness_changed(self, attempt: Supervised) -> None:
         """Report that its output waits for room, or goes on."""
@@ -153,6 +155,7 @@ class Keeper:
 
     def has_ended(self, attempt: Supervised) -> None:
         """Report its end."""
+        del self._living[attempt]
         self.reports.add(attempt.key, reports.ENDED, {"end": to_json(attempt.end)})
         self.reactor.call_after_turn(self._leave_if_done)
 
@@ -170,6 +173,7 @@ class Keeper:
         writer = SpoolWriter(directory, launch.spool_bytes, self._buffer)
         attempt = Supervised(self, launch, directory, self.keeper_id, writer)
         self._attempts[launch.key] = attempt
+        self._living[attempt] = None
         if isinstance(spawned, NotRun):
             attempt.not_run(spawned)
             return attempt.view()
@@ -204,19 +208,16 @@ class Keeper:
             if attempt is not None:
                 cpu_us = int((usage.ru_utime + usage.ru_stime) * 1_000_000)
                 attempt.leader_reaped(status, cpu_us, usage.ru_maxrss * 1024)
-        for attempt in self._not_ended():
+        for attempt in tuple(self._living):
             attempt.reconsider()
 
-    def _not_ended(self) -> list[Supervised]:
-        return [attempt for attempt in self._attempts.values() if attempt.end is None]
-
     def _room_was_made(self) -> None:
-        for attempt in self._not_ended():
+        for attempt in tuple(self._living):
             if attempt.full is not None:
                 attempt.read_on()
 
     def _leave_if_done(self) -> None:
         if self._refusing is RefusalReason.RETIRED and not self._attempts:
             self.reactor.stop()
-        if self._refusing is RefusalReason.SHUTTING_DOWN and not self._not_ended():
+        if self._refusing is RefusalReason.SHUTTING_DOWN and not self._living:
             self.reactor.stop()

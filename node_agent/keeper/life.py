@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from .door import Door
 from .keeper import Keeper
-from .linux import become_subreaper
+from .linux import become_subreaper, watch_for_deletions
 from .reactor import Reactor
 from .requests import Requests
 from .state_dir import StateDir, try_lock
@@ -54,11 +54,30 @@ def _keep(state: StateDir, keeper_id: str, build: str, active_fd: int, ready: Ca
     requests = Requests(keeper, build, lambda message: door.send(message))
     door = Door(reactor, state.keeper(keeper_id), requests, keeper.reports.send_again)
     keeper.send = door.send
+    _watch_home(state.keeper(keeper_id), reactor, keeper)
     ready()
     _log(f"keeper {keeper_id} (build {build!r}) keeps in {state.root}")
     reactor.run()
     _log("every attempt is over; leaving")
     door.close()
+
+
+def _watch_home(directory: Path, reactor: Reactor, keeper: Keeper) -> None:
+    """A keeper without its directory is out of every agent's reach, and so would be what it runs: it ends both."""
+    try:
+        watch_fd = watch_for_deletions(directory)
+    except OSError as error:
+        _log(f"cannot notice when {directory} is deleted: {error}")
+        return
+
+    def something_was_deleted() -> None:
+        os.read(watch_fd, 65536)
+        if not (directory / "lock").exists():
+            reactor.forget(watch_fd)
+            _log(f"{directory} was deleted; stopping everything")
+            keeper.stop_all(None)
+
+    reactor.call_when_readable(watch_fd, something_was_deleted)
 
 
 def _detach(log: Path, keep_fds: set[int]) -> None:

@@ -1,4 +1,4 @@
-"""What the keeper needs of Linux and Python lacks: a timer that counts suspended time, and subreaping."""
+"""What the keeper needs of Linux and Python lacks: a timer that counts suspended time, subreaping, inotify."""
 
 import contextlib
 import ctypes
@@ -6,9 +6,13 @@ import os
 import time
 from pathlib import Path
 
-_TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+_FD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+_IN_DELETE = 0x200
+_IN_MOVE_SELF = 0x800
+_IN_ONLYDIR = 0x01000000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,7 +45,7 @@ class BoottimeTimer:
     """A file descriptor that becomes readable at an instant of CLOCK_BOOTTIME, also right after a suspend."""
 
     def __init__(self) -> None:
-        self.fd = int(_libc.timerfd_create(time.CLOCK_BOOTTIME, _TFD_FLAGS))
+        self.fd = int(_libc.timerfd_create(time.CLOCK_BOOTTIME, _FD_FLAGS))
         if self.fd < 0:
             raise _last_error("timerfd_create")
 
@@ -60,6 +64,22 @@ class BoottimeTimer:
     def close(self) -> None:
         """Give the descriptor back."""
         os.close(self.fd)
+
+
+def watch_for_deletions(directory: Path) -> int:
+    """Answer a descriptor that becomes readable when something in this directory is deleted, or it is moved.
+
+    OSError when the account has used up its watches.
+    """
+    fd = int(_libc.inotify_init1(_FD_FLAGS))
+    if fd < 0:
+        raise _last_error("inotify_init1")
+    mask = _IN_DELETE | _IN_MOVE_SELF | _IN_ONLYDIR
+    if _libc.inotify_add_watch(fd, os.fsencode(directory), mask) < 0:
+        error = _last_error("inotify_add_watch")
+        os.close(fd)
+        raise error
+    return fd
 
 
 def _last_error(call: str) -> OSError:

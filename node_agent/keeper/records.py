@@ -42,8 +42,11 @@ def claim(state: StateDir, staging: Path, record: Record) -> Path | None:
 
     `staging` is a directory of the caller's own on the same file system; it may hold an earlier failure.
     """
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(mode=0o700)
+    try:
+        staging.mkdir(mode=0o700)
+    except FileExistsError:
+        shutil.rmtree(staging)
+        staging.mkdir(mode=0o700)
     first = {"key": str(record.key), "keeper_id": record.keeper_id, "boot_id": record.boot_id}
     first["note"] = record.note
     append(staging, first)

@@ -65,11 +65,8 @@ class Requests:
 
     def _launch(self, request: Json) -> Json:
         launch = launch_from(request["launch"])
-        was_known = self._keeper.known(launch.key) is not None
         answer = self._keeper.launch(launch)
-        if isinstance(answer, Refusal):
-            return _refused(answer)
-        return {"attempt": to_json(answer), "was_known": was_known}
+        return _refused(answer) if isinstance(answer, Refusal) else to_json(answer)
 
     def _signal(self, request: Json) -> Json:
         number = _number(request["signal"], "signal", 1, 64)

@@ -35,7 +35,7 @@ def to_json(value: Any) -> Any:
         case tuple() | list():
             return [to_json(each) for each in value]
         case _ if hasattr(value, "__dataclass_fields__"):
-            return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+            return {name: to_json(getattr(value, name)) for name in value.__dataclass_fields__}
         case _:
             return value
 

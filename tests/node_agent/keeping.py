@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from node_agent.core.attempt import Limits
-from node_agent.core.launch import Launch
+from node_agent.core.launch import Launch, Launched
 from node_agent.core.outcome import AttemptEnd, AttemptKey, AttemptView, Offsets, Stream
-from node_agent.keeper.client import Keepers, Launched, OutputEnds
+from node_agent.keeper.client import Keepers, OutputEnds
 from node_agent.keeper.events import AttemptEnded, Event, KeeperDied
 from node_agent.keeper.linux import boottime_us
 from node_agent.keeper.processes import all_processes, environment_of, look_at
@@ -118,6 +119,11 @@ class Node:
             if not process.is_dead and environment_of(process.pid).get(KEY_VARIABLE.encode(), b"-").startswith(prefixes)
         ]
 
+    def kill_keepers(self) -> None:
+        """Kill what a failed test may have left."""
+        for pid in filter(is_alive, self.keeper_pids):
+            os.kill(pid, signal.SIGKILL)
+
     async def close(self) -> None:
         """End everything that a test started, through an agent where one can still be opened."""
         for keepers in self.agents:
@@ -126,7 +132,10 @@ class Node:
             last = await Keepers.open(self.state_dir, build="last", command=COMMAND)
             await last.shutdown(kill=True, grace_us=0)
             await last.close()
-            await until(lambda: not any(map(is_alive, self.keeper_pids)), "the end of every keeper")
+            try:
+                await until(lambda: not any(map(is_alive, self.keeper_pids)), "the end of every keeper")
+            finally:
+                self.kill_keepers()
             assert not self.left_over(), "a keeper left processes behind"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from node_agent.core.attempt import Limits
-from node_agent.core.launch import Refusal, RefusalReason
+from node_agent.core.launch import Launched, Refusal, RefusalReason
 from node_agent.core.outcome import AttemptPhase, ExitedWith, LossReason, Offsets, StopCause, Stream
 from node_agent.keeper import records
-from node_agent.keeper.client import Launched
 from node_agent.keeper.connection import KeeperGone
 from node_agent.keeper.events import AttemptEnded, AttemptStarted, Superseded
 from node_agent.keeper.life import EXIT_ANOTHER_IS_ACTIVE
@@ -136,6 +136,17 @@ async def test_the_socket_is_for_the_owner_alone(node: Node) -> None:
     (directory,) = (node.state_dir / "keepers").iterdir()
     assert (directory / "socket").stat().st_mode & 0o777 == 0o600
     assert node.state_dir.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_keeper_whose_directory_is_deleted_ends_its_attempts_and_itself(node: Node) -> None:
+    """Nobody could reach it any more, and the next agent would take its attempts for never started."""
+    agent = await node.open()
+    view = await agent.start(node.launch(1, "/bin/sleep", "1000"))
+    pid = agent.keeper_pid
+    await agent.keepers.close()
+    shutil.rmtree(node.state_dir)
+    await until(lambda: not is_alive(view.pid or 0), "the job's end")
+    await until(lambda: not is_alive(pid), "the keeper's end")
 
 
 # --- upgrades

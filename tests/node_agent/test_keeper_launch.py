@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from node_agent.core.attempt import Limits
-from node_agent.core.launch import Refusal, RefusalReason
+from node_agent.core.launch import Launched, Refusal, RefusalReason
 from node_agent.core.outcome import AttemptKey, AttemptPhase, ExitedWith, KilledBy, LaunchFailure, Stream
-from node_agent.keeper.client import Launched
 from node_agent.keeper.events import AttemptStarted
 from node_agent.keeper.linux import boottime_us
 from node_agent.keeper.spawn import KEY_VARIABLE
