@@ -23,12 +23,14 @@ from gpufleet.v1 import node_agent_pb2, node_pb2
 from gpufleet.addresses import Address
 from gpufleet.channel import Target
 from gpufleet.status import from_rpc_error
+from gpufleet.telemetry import Telemetry
 
 from . import wire
 from .attempts import Attempts
 from .clocks import boottime_us
 from .core.actions import Order
 from .core.commands import (
+    ClearTroubles,
     ReadProgramLog,
     RefreshSamples,
     SetLogLevel,
@@ -78,6 +80,7 @@ class Node:
     set_log_level: Callable[[str], None]
     idle_sampling_seconds: float
     spool_bytes: int
+    traces: Telemetry
 
 
 class NodeAgent:
@@ -102,10 +105,12 @@ class NodeAgent:
             self._output,
             report=self._heartbeats.report,
             carried_out=self._heartbeats.carried_out,
+            traces=node.traces,
         )
         self._keepers = keepers
         self._is_busy = False
         self._refreshing: asyncio.Task[None] | None = None
+        self._to_clear: set[str] = set()
 
     async def run(self) -> None:
         """Be the agent until cancelled; raises what makes going on impossible."""
@@ -136,9 +141,9 @@ class NodeAgent:
         self._set_busy(bool(live))
         return self._node.machine.beat(live)
 
-    def acknowledged(self, sent_us: int) -> None:
-        """The scheduler stored a message sent at this time: every fence counts from there."""
-        if self._duties.heartbeat_acknowledged(sent_us):
+    def heard(self, sent_us: int) -> None:
+        """The scheduler had a message sent at this time: every fence counts from there."""
+        if self._duties.heartbeat_heard(sent_us):
             self._keeping.set_fence(sent_us)
 
     def term_rises(self, term: int) -> None:
@@ -156,6 +161,8 @@ class NodeAgent:
                 pass
             case RefreshSamples():
                 self._refresh()
+            case ClearTroubles():
+                self._refresh(command.device_uuids or tuple(self._node.machine.devices))
             case ReadProgramLog():
                 self._program_log.carry_out(command)
             case SetLogLevel():
@@ -227,15 +234,22 @@ class NodeAgent:
 
     # --- samples
 
-    def _refresh(self) -> None:
-        """Beat with fresh readings; a second wish while the first is carried out is the same wish."""
+    def _refresh(self, to_clear: tuple[str, ...] = ()) -> None:
+        """Beat with fresh readings, these devices' past troubles forgotten; one after the other."""
+        self._to_clear |= set(to_clear)
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._beat_fresh())
 
     async def _beat_fresh(self) -> None:
         source = self._node.machine.source
-        await asyncio.to_thread(source.fresh, max_age_seconds=0.0, timeout_seconds=READING_SECONDS_MAX)
-        self._heartbeats.beat()
+        while True:
+            to_clear, self._to_clear = tuple(self._to_clear), set()
+            if to_clear:
+                await asyncio.to_thread(source.clear_troubles, to_clear)
+            await asyncio.to_thread(source.fresh, max_age_seconds=0.0, timeout_seconds=READING_SECONDS_MAX)
+            self._heartbeats.beat()
+            if not self._to_clear:
+                return
 
     def _set_busy(self, is_busy: bool) -> None:
         if is_busy != self._is_busy:

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, assert_never
 
+from gpufleet.telemetry import Telemetry
+
 from . import wire
 from .core.actions import (
     Action,
@@ -54,6 +56,7 @@ class Attempts:
         *,
         report: Callable[[Report], None],
         carried_out: Callable[[Receipt], None],
+        traces: Telemetry,
     ) -> None:
         self._duties = duties
         self._keeping = keeping
@@ -61,6 +64,7 @@ class Attempts:
         self._output = output
         self._report = report
         self._carried_out = carried_out
+        self._traces = traces
         self._samples: dict[AttemptKey, tuple[DeviceSample, ...]] = {}
         self._working: set[asyncio.Task[None]] = set()
         keeping.listen(self)
@@ -137,8 +141,12 @@ class Attempts:
         self._samples.pop(key, None)
 
     async def _spawn(self, action: SpawnAttempt) -> None:
-        launch = self._launcher.complete(action.command, action.master, action.heartbeat_sent_us)
-        answer = await self._keeping.launch(launch)
+        key = action.command.key
+        with self._traces.span(
+            "launch", parent=action.command.trace_context, job_id=key.job_id, attempt=key.attempt, rank=key.rank
+        ) as span:
+            launch = self._launcher.complete(action.command, action.master, action.heartbeat_sent_us, span.traceparent)
+            answer = await self._keeping.launch(launch)
         if isinstance(answer, Refusal):
             self._perform(self._duties.spawned(launch.key, answer, was_known=False))
         else:

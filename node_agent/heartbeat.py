@@ -41,8 +41,8 @@ class Duties(Protocol):
         """A sign of life."""
         ...
 
-    def acknowledged(self, sent_us: int) -> None:
-        """The scheduler stored a message that was sent at this time."""
+    def heard(self, sent_us: int) -> None:
+        """The scheduler had a message that was sent at this time."""
         ...
 
     def term_rises(self, term: int) -> None:
@@ -157,11 +157,11 @@ class Heartbeats:
             return
         if message.term > before:
             self._duties.term_rises(message.term)
-        self._acknowledge(message.acked_sequence)
+        self._outbox.acknowledge(message.acked_sequence)
+        heartbeat_sent_us = self._heard(message.newest_heartbeat)
         if message.WhichOneof("command") is None:
             self._inbox.carried_out(self._inbox.receipt(message.sequence))
             return
-        heartbeat_sent_us = self._outbox.when(message.newest_heartbeat)
         receipt = self._inbox.receipt(message.sequence)
         try:
             self._duties.carry_out(message, heartbeat_sent_us, receipt)
@@ -170,15 +170,17 @@ class Heartbeats:
             _log.exception("the command %s failed", message.WhichOneof("command"))
             self._inbox.carried_out(receipt)
 
-    def _acknowledge(self, sequence: int) -> None:
-        sent_us = self._outbox.acknowledge(sequence)
+    def _heard(self, sequence: int) -> int | None:
+        """The scheduler had this message of ours; answers when it was sent, None when nobody knows."""
+        sent_us = self._outbox.when(sequence)
         if sent_us is None:
-            return
+            return None
         beat, beat_sent_us = self._beat_sent
         if beat and sequence >= beat:
             self._round_trip_us = boottime_us() - beat_sent_us
             self._beat_sent = (0, 0)
-        self._duties.acknowledged(sent_us)
+        self._duties.heard(sent_us)
+        return sent_us
 
 
 class StaleTerm(Exception):

@@ -66,7 +66,9 @@ class Launcher:
             await asyncio.sleep(READING_PAUSE_SECONDS)
         return found, tuple(sample for sample in samples if found and sample.uuid in found.uuids)
 
-    def complete(self, command: LaunchAttempt, master: Master | None, heartbeat_sent_us: int) -> Launch:
+    def complete(
+        self, command: LaunchAttempt, master: Master | None, heartbeat_sent_us: int, traceparent: str
+    ) -> Launch:
         """The launch as the keeper takes it: argv, whole environment, limits."""
         devices = self._machine.devices
         held = [devices[uuid] for uuid in command.expectations.device_uuids if uuid in devices]
@@ -82,7 +84,7 @@ class Launcher:
             virtual_uuids=virtual_uuids,
             master_address=where.address,
             master_port=where.port,
-            traceparent=command.trace_context,
+            traceparent=traceparent,
         )
         return Launch(
             key=command.key,

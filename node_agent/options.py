@@ -71,6 +71,11 @@ def settings_reader(arguments: argparse.Namespace) -> Callable[[], Resolved[Agen
     )
 
 
+def wants_automatic_gpu(arguments: argparse.Namespace) -> bool:
+    """Whether a virtual GPU is wanted where there is no real one."""
+    return bool(arguments.virtual_gpus == AUTO)
+
+
 def token_of(settings: AgentSettings) -> str | None:
     """The agent's token: --token-file, GPUCTL_TOKEN, or that of a scheduler of this account on this machine."""
     local = state_dir("scheduler") / "agent.token"

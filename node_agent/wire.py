@@ -35,6 +35,7 @@ _CAUSES = {
     StopCause.PREEMPTED: node_agent_pb2.STOP_CAUSE_PREEMPTED,
     StopCause.GANG: node_agent_pb2.STOP_CAUSE_GANG,
     StopCause.STALE: node_agent_pb2.STOP_CAUSE_STALE,
+    StopCause.REQUEUED: node_agent_pb2.STOP_CAUSE_REQUEUED,
 }
 _CAUSES_BY_NUMBER = {number: cause for cause, number in _CAUSES.items()}
 
@@ -83,6 +84,8 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return commands.JudgeAttempt(key_from_proto(message.forget.key), Verdict.FORGET)
         case "refresh_samples":
             return commands.RefreshSamples()
+        case "clear_troubles":
+            return commands.ClearTroubles(tuple(message.clear_troubles.device_uuids))
         case "read_program_log":
             return _read_log(message.read_program_log)
         case "set_log_level":

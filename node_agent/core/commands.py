@@ -93,6 +93,13 @@ class RefreshSamples:
     """Send a beat with fresh readings."""
 
 
+@dataclass(frozen=True, slots=True)
+class ClearTroubles:
+    """Give these devices another chance, all of them when none is named."""
+
+    device_uuids: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadProgramLog:
     """Send lines of the agent's own log under the id `request`."""
@@ -120,7 +127,7 @@ class Unknown:
 AttemptCommand = (
     LaunchAttempt | PrepareAttempt | StartAttempt | AbortAttempt | StopAttempt | SignalAttempt | JudgeAttempt
 )
-Command = AttemptCommand | RefreshSamples | ReadProgramLog | SetLogLevel | Unknown
+Command = AttemptCommand | RefreshSamples | ClearTroubles | ReadProgramLog | SetLogLevel | Unknown
 
 _NEEDS_RECENT_KNOWLEDGE = (LaunchAttempt, PrepareAttempt, StartAttempt, SignalAttempt)
 

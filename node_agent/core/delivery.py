@@ -76,7 +76,6 @@ class Outbox(Generic[Report]):
     _kept: deque[_Kept[Report]] = field(default_factory=lambda: deque(maxlen=REPORTS_KEPT_MAX))
     _times: SendTimes = field(default_factory=SendTimes)
     _next: int = 1
-    _acked: int = 0
 
     def number(self, now_us: int) -> int:
         """The number of a message that is not kept: a beat, an inventory, a piece of a log."""
@@ -97,17 +96,10 @@ class Outbox(Generic[Report]):
             kept.covered_by = self._next
         return tuple((kept.sequence, kept.report) for kept in self._kept)
 
-    def acknowledge(self, sequence: int) -> int | None:
-        """The scheduler stored everything up to this number.
-
-        Answers when the acknowledged message was sent, for the fence; None when the number is no news.
-        """
-        if not self._acked < sequence < self._next:
-            return None
-        self._acked = sequence
-        while self._kept and self._kept[0].covered_by <= sequence:
+    def acknowledge(self, sequence: int) -> None:
+        """The scheduler stored everything up to this number; one that was never given out says nothing."""
+        while sequence < self._next and self._kept and self._kept[0].covered_by <= sequence:
             self._kept.popleft()
-        return self._times.when(sequence)
 
     def when(self, sequence: int) -> int | None:
         """When this number was sent; None when it never was, or longer ago than is remembered."""

@@ -69,8 +69,8 @@ class Duties:
         self.inventory.adopt(known)
         return tuple(Follow(view, is_new=False) for view in known)
 
-    def heartbeat_acknowledged(self, sent_us: int) -> bool:
-        """The scheduler stored a message sent at this time; says whether every fence moves."""
+    def heartbeat_heard(self, sent_us: int) -> bool:
+        """The scheduler had a message sent at this time; says whether every fence moves."""
         moves = sent_us > self.fence_base_us
         self.fence_base_us = max(self.fence_base_us, sent_us)
         return moves

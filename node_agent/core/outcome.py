@@ -62,7 +62,7 @@ class StopCause(StrEnum):
     """Why an attempt was told to stop; the first cause stands.
 
     The keeper itself finds TIME_LIMIT and FENCED. GANG: another rank failed. STALE: the scheduler does not
-    know it, or has replaced it. SHUTDOWN: the node's programs are taken down.
+    know it, or has replaced it. REQUEUED: it goes back to the queue. SHUTDOWN: the node's programs are taken down.
     """
 
     TIME_LIMIT = "TIME_LIMIT"
@@ -70,6 +70,7 @@ class StopCause(StrEnum):
     PREEMPTED = "PREEMPTED"
     GANG = "GANG"
     STALE = "STALE"
+    REQUEUED = "REQUEUED"
     FENCED = "FENCED"
     SHUTDOWN = "SHUTDOWN"
 

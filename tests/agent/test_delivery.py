@@ -45,14 +45,13 @@ def test_an_acknowledged_inventory_does_not_cover_a_report_that_was_repeated_beh
     assert outbox.kept_count == 0
 
 
-def test_an_acknowledgement_tells_when_the_message_was_sent() -> None:
+def test_an_acknowledgement_of_what_was_never_sent_is_none() -> None:
     outbox: Outbox[str] = Outbox()
-    first = outbox.number(5 * SECOND_US)
-    second = outbox.number(9 * SECOND_US)
-    assert outbox.acknowledge(second) == 9 * SECOND_US
-    assert outbox.acknowledge(first) is None, "an older one is no news"
-    assert outbox.acknowledge(second) is None
-    assert outbox.acknowledge(second + 1) is None, "this was never sent"
+    report = outbox.keep("started", 5 * SECOND_US)
+    outbox.acknowledge(report + 1)
+    assert outbox.kept_count == 1
+    assert outbox.when(report) == 5 * SECOND_US
+    assert outbox.when(report + 1) is None
 
 
 def test_kept_reports_are_bounded_and_the_oldest_go() -> None:
