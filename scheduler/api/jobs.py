@@ -9,7 +9,7 @@ from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 from gpufleet.errors import GpufleetError, Reason, invalid
 
 from ..engine import Engine
-from ..policy.explain import explain
+from ..policy.explain import Explanation, explain, foretell
 from ..policy.order import position
 from ..ports import FinishedQuery
 from ..state.events import (
@@ -66,6 +66,10 @@ class JobCalls:
         )
         reply = await reply_of(self.engine.request(event))
         assert isinstance(reply, Submitted)
+        if request.dry_run:
+            assert reply.job is not None
+            foretold = self._job_foretold(reply.job)
+            return scheduler_pb2.SubmitResponse(count=reply.count, job=foretold, notes=reply.notes)
         job = self.engine.view.durable.jobs.get(reply.first) or reply.job
         if job is None:
             job = await self._find(reply.first)
@@ -74,11 +78,16 @@ class JobCalls:
 
     def _job_now(self, job: Job) -> job_pb2.Job:
         """A job with its place and the reason why it waits."""
-        message = job_proto(job, position=position(self.engine.view.durable, job) if job.id else 0)
-        if isinstance(job.state, Queued | Held) and job.id:
-            explanation = explain(self.engine.view, job, self.engine.now())
-            message.wait_reason.reason = explanation.reason
-            message.wait_reason.sentence = explanation.sentence
+        message = job_proto(job, position=position(self.engine.view.durable, job))
+        if isinstance(job.state, Queued | Held):
+            _set_reason(message, explain(self.engine.view, job, self.engine.now()))
+        return message
+
+    def _job_foretold(self, job: Job) -> job_pb2.Job:
+        """A job of a dry run, as it would be: it has no id, and the reason says what would happen."""
+        message = job_proto(job, position=position(self.engine.view.durable, job))
+        message.ClearField("id")
+        _set_reason(message, foretell(self.engine.view, job, self.engine.now()))
         return message
 
     async def _find(self, job_id: int) -> Job:
@@ -298,6 +307,11 @@ class JobCalls:
         """A job as people see it now, and whether it has ended; for followers."""
         job = await self._find(job_id)
         return self._job_now(job), isinstance(job.state, Finished)
+
+
+def _set_reason(message: job_pb2.Job, explanation: Explanation) -> None:
+    message.wait_reason.reason = explanation.reason
+    message.wait_reason.sentence = explanation.sentence
 
 
 def _digest(request: Any) -> str:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Finished, Held, Job, Queued, Running, Starting, Stopping
+from ..state.jobs import Finished, Held, Job, Queued, Resources, Running, Starting, Stopping
 from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory
 from .fit import Miss, NodeView, devices_that_fit, node_views
-from .order import jobs_ahead, queue_order
+from .order import jobs_ahead, order_up_to
 from .placement import place, take
 from .reservation import keep, reserve
 
@@ -57,6 +57,20 @@ def explain(state: State, job: Job, at: Instant) -> Explanation:
             return _explain_waiting(state, job, at)
 
 
+def foretell(state: State, job: Job, at: Instant) -> Explanation:
+    """What `explain` would say of a job that is not submitted, as a sentence about what would happen."""
+    if isinstance(job.state, Held):
+        return Explanation(reason="HELD", sentence="it would be held until it is released")
+    if not state.durable.nodes:
+        return Explanation(reason="NO_NODES", sentence="it would wait because no node has registered yet")
+    verdicts = tuple(_verdict(state, view, job) for view in _views_as_seen_by(state, job, at).values())
+    takers = [verdict.node for verdict in verdicts if verdict.miss is None]
+    if takers:
+        return Explanation(reason="NEXT_PASS", sentence=f"it would start now on node {takers[0]}", nodes=verdicts)
+    sentence = f"it would wait because {_main_clause(verdicts)}"
+    return Explanation(reason=_main_reason(verdicts), sentence=sentence, nodes=verdicts)
+
+
 def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
     ahead, ahead_count = jobs_ahead(state.durable, job, AHEAD_SHOWN)
     if not state.durable.nodes:
@@ -71,7 +85,7 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
     verdicts = tuple(_verdict(state, view, job) for view in views.values())
     return Explanation(
         reason=_main_reason(verdicts),
-        sentence=f"job {job.id} waits because {_main_clause(job, verdicts)}",
+        sentence=f"job {job.id} waits because {_main_clause(verdicts)}",
         nodes=verdicts,
         ahead=tuple(ahead),
         ahead_count=ahead_count,
@@ -83,14 +97,17 @@ def _views_as_seen_by(state: State, job: Job, at: Instant) -> dict[NodeName, Nod
     """The nodes after every job ahead was tried, as the pass sees them when it comes to this job."""
     views = node_views(state, at)
     kept = False
-    for each in queue_order(state.durable):
-        if each.id == job.id:
-            break
+    hopeless: set[Resources] = set()
+    for each in order_up_to(state.durable, job):
+        if each.spec.resources in hopeless:
+            continue
         minimum = minimum_memory(state, each.spec.resources)
         placement = place(views, each.spec.resources, minimum, each.id)
         if placement is not None:
             take(views[placement.node], placement)
-        elif not kept:
+            continue
+        hopeless.add(each.spec.resources)
+        if not kept:
             reservation = reserve(views, each, minimum)
             if reservation is not None:
                 keep(views, reservation, each)
@@ -113,7 +130,7 @@ def _main_reason(verdicts: tuple[NodeVerdict, ...]) -> str:
     return min((miss.reason for miss in misses if miss is not None), key=_nearness)
 
 
-def _main_clause(job: Job, verdicts: tuple[NodeVerdict, ...]) -> str:
+def _main_clause(verdicts: tuple[NodeVerdict, ...]) -> str:
     if any(verdict.miss is None for verdict in verdicts):
         return "the next pass has not come to it yet"
     if all(verdict.miss is not None and verdict.miss.is_lasting for verdict in verdicts):

@@ -1,10 +1,12 @@
 """Which job is next: bands from urgent to low, then age."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from ..state.durable import Durable
 from ..state.ids import JobId
-from ..state.jobs import Held, Job, Queued
+from ..state.jobs import Job, Queued
+from ..state.units import Instant
 
 
 def queue_order(durable: Durable) -> Iterator[Job]:
@@ -15,24 +17,37 @@ def queue_order(durable: Durable) -> Iterator[Job]:
 
 
 def position(durable: Durable, job: Job) -> int:
-    """A waiting job's place in the order, from 1; 0 for a job that does not wait in it."""
-    if not isinstance(job.state, Queued):
-        return 0
-    ahead = 0
-    for band, line in durable.queue.items():
-        if band == job.band:
-            return ahead + line.index((job.submitted_at, job.id)) + 1
-        ahead += len(line)
-    return 0
+    """A waiting job's place in the order, from 1; 0 for a job that does not wait in it.
+
+    A job that is not submitted yet is told the place that it would get.
+    """
+    return sum(length for _, length in _lines_ahead(durable, job)) + 1 if isinstance(job.state, Queued) else 0
+
+
+def order_up_to(durable: Durable, job: Job) -> Iterator[Job]:
+    """Eligible jobs that are tried before this one, in their order."""
+    for line, length in _lines_ahead(durable, job):
+        for _, job_id in line[:length]:
+            yield durable.jobs[job_id]
 
 
 def jobs_ahead(durable: Durable, job: Job, limit: int) -> tuple[list[JobId], int]:
     """The nearest `limit` jobs ahead of a waiting job, nearest first, and how many there are in all."""
-    if isinstance(job.state, Held) or not isinstance(job.state, Queued):
+    if not isinstance(job.state, Queued):
         return [], 0
-    ahead: list[JobId] = []
-    for each in queue_order(durable):
-        if each.id == job.id:
-            break
-        ahead.append(each.id)
-    return ahead[::-1][:limit], len(ahead)
+    nearest: list[JobId] = []
+    count = 0
+    for line, length in reversed(list(_lines_ahead(durable, job))):
+        start = max(0, length - (limit - len(nearest)))
+        nearest.extend(job_id for _, job_id in reversed(line[start:length]))
+        count += length
+    return nearest, count
+
+
+def _lines_ahead(durable: Durable, job: Job) -> Iterator[tuple[list[tuple[Instant, JobId]], int]]:
+    """Each line that holds jobs ahead of this one, highest band first, and how many of its jobs those are."""
+    for band, line in durable.queue.items():
+        if band > job.band:
+            yield line, len(line)
+        elif band == job.band:
+            yield line, bisect_left(line, (job.submitted_at, job.id))
