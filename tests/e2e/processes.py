@@ -1,0 +1,173 @@
+"""The real programs as processes: started as an installation starts them, killed as an operator or a crash would."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+DEADLINE_SECONDS = 60.0
+"""How long anything may take that a test waits for; far more than it takes, and never a measure of speed."""
+
+POLL_SECONDS = 0.01
+LOG_TAIL_CHARS = 6_000
+
+
+async def until(what: str, condition: Callable[[], object] | Callable[[], Awaitable[object]]) -> None:
+    """Return once the condition holds; fail the test when it never does."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        answer = condition()
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        if answer:
+            return
+        assert time.monotonic() < deadline, f"it never came to this: {what}"
+        await asyncio.sleep(POLL_SECONDS)
+
+
+class Program:
+    """One program with its data folder: `start`, `kill` or `stop`, and `start` again on the same folder."""
+
+    def __init__(
+        self, name: str, data: Path, module: str, flags: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self.data = data
+        self.flags = [*flags, "--data", str(data)]
+        self.log = data.with_name(f"{data.name}.log")
+        self.environment = dict(environment)
+        self._module = module
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"{self.name} does not run"
+        return self.process.pid
+
+    def spawn(self, *more_flags: str) -> None:
+        """Start the process and wait for nothing."""
+        assert self.process is None, f"{self.name} runs already"
+        self.process = self._popen(*self.flags, *more_flags)
+
+    def _popen(self, *flags: str) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", self._module, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=clean_environment(self.data.parent, self.environment),
+                cwd=self.data.parent,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL: no word to anybody."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    async def stop(self) -> int:
+        """SIGTERM, and its exit code once it has left."""
+        self.signal(signal.SIGTERM)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        """Its exit code once it has left by itself."""
+        process = self.process
+        assert process is not None, f"{self.name} does not run"
+        await until(f"{self.name} has left", lambda: process.poll() is not None)
+        self.process = None
+        return process.returncode
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self.process is not None, f"{self.name} does not run"
+        self.process.send_signal(number)
+
+    def log_text(self) -> str:
+        """Everything that it ever wrote to stderr."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def must_run(self) -> bool:
+        """Fail the test when the process has left."""
+        assert self.process is not None
+        assert self.process.poll() is None, f"{self.name} left with {self.process.returncode}:\n{self.tail()}"
+        return True
+
+    def tail(self) -> str:
+        """The end of its log."""
+        return self.log_text()[-LOG_TAIL_CHARS:]
+
+
+class SchedulerProcess(Program):
+    """A scheduler; it keeps its port over restarts."""
+
+    def __init__(self, data: Path, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
+        super().__init__("scheduler", data, "gpufleet.scheduler", flags, environment or {})
+        self.address = ""
+
+    async def start(self) -> None:
+        """Start it, and return once it serves."""
+        listening = self.data / "listening"
+        listening.unlink(missing_ok=True)
+        self.spawn("--port", self.address.rpartition(":")[2] or "0")
+        await until("the scheduler serves", lambda: self.must_run() and listening.exists())
+        self.address = listening.read_text().strip()
+
+    def token(self, role: str) -> str:
+        """One of the tokens of its first start: admin, agent or gateway."""
+        return (self.data / f"{role}.token").read_text().strip()
+
+
+class AgentProcess(Program):
+    """A node agent with its keeper and jobs, which outlive it until `end_keeper`."""
+
+    def __init__(
+        self,
+        scheduler: SchedulerProcess,
+        data: Path,
+        node: str,
+        flags: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        token_file = scheduler.data / "agent.token"
+        every = ("--scheduler", scheduler.address, "--node-id", node, "--token-file", str(token_file))
+        super().__init__(f"agent {node}", data, "gpufleet.node_agent", [*every, *flags], environment or {})
+        self.node = node
+
+    def keeper_pids(self) -> list[int]:
+        """The live keeper processes of this data folder."""
+        found: list[int] = []
+        for path in Path("/proc").iterdir():
+            if not path.name.isdecimal():
+                continue
+            try:
+                command = (path / "cmdline").read_bytes().split(b"\0")
+                state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            is_keeper = any(word.endswith(b"node_agent.keeper") for word in command)
+            if is_keeper and state not in "ZX" and any(os.fsencode(self.data) in word for word in command):
+                found.append(int(path.name))
+        return found
+
+    async def end_keeper(self) -> None:
+        """End the keeper and whatever runs; the agent must be gone."""
+        process = self._popen("stop-keeper", "--data", str(self.data), "--kill")
+        await until(f"the keeper of {self.node} has left", lambda: process.poll() is not None)
+        assert process.returncode == 0, self.tail()
+
+
+def clean_environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment without what would configure the programs, and with a home of the test's own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GPUCTL_", "OTEL_"))}
+    kept["XDG_CONFIG_HOME"] = str(home / "config")
+    kept["XDG_STATE_HOME"] = str(home / "state")
+    return kept | dict(more)
