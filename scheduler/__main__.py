@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from gpufleet.config import Resolved, load_program
@@ -12,6 +13,7 @@ from gpufleet.errors import GpufleetError, as_lines
 from gpufleet.logs import ProgramLog
 from gpufleet.paths import log_file, program_config_file
 from gpufleet.scheduler_settings import SchedulerSettings
+from gpufleet.telemetry import start
 
 from .store.errors import StoreError
 
@@ -73,10 +75,10 @@ def _run(settings: Live[SchedulerSettings]) -> int:
     from .program import Program
 
     file = log_file(settings.now.data, "scheduler")
-    with ProgramLog("scheduler", settings.now.log, file) as program_log:
+    with ProgramLog("scheduler", settings.now.log, file) as program_log, closing(start("scheduler")) as telemetry:
 
         async def serve() -> None:
-            await Program(settings, program_log, file).run()
+            await Program(settings, program_log, file, telemetry).run()
 
         asyncio.run(serve())
     return 0

@@ -7,6 +7,7 @@ committed state, at any time.
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpufleet.logs import fields
+from gpufleet.telemetry import OFF, Telemetry
 
 from .core.deadlines import wake_at
 from .core.decide import make_true, step
@@ -37,7 +39,7 @@ from .state.ids import JobId, NodeName
 from .state.jobs import Job
 from .state.limits import Limits
 from .state.nodes import Node, Reach
-from .state.records import Record
+from .state.records import Record, job_of
 from .state.replies import Reply
 from .state.state import State
 from .state.units import MILLISECOND, SECOND, Instant, Span
@@ -95,11 +97,13 @@ class Engine:
         clock: Clock,
         limits: Limits,
         publish: Callable[[Changes], None],
+        telemetry: Telemetry = OFF,
     ) -> None:
         self.store = store
         self._link = link
         self._clock = clock
         self._publish = publish
+        self._telemetry = telemetry
         entities = list(store.load())
         self._state = State(durable=load(iter(entities)), limits=limits)
         self.view = State(durable=load(iter(entities)), live=self._state.live, limits=limits)
@@ -212,6 +216,7 @@ class Engine:
         return (min(candidates) - self.now()) / SECOND if candidates else None
 
     async def _turn(self) -> None:
+        begin_ns = time.time_ns()
         batch = [self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))]
         decisions: list[Decision] = []
         outgoing: list[tuple[Command, int]] = []
@@ -228,7 +233,10 @@ class Engine:
             outgoing.extend(self._addressed(decisions[-1]))
         records = tuple(record for decision in decisions for record in decision.records)
         if records:
+            decided_ns = time.time_ns()
             await self._commit(now, records, batch)
+            if self._telemetry.is_on:
+                self._trace(records, begin_ns, decided_ns)
         if records or any(not isinstance(waiting.event, NodeBeat) for waiting in batch):
             self._wake_at = wake_at(self._state)
         self._release(batch, decisions, outgoing)
@@ -265,6 +273,18 @@ class Engine:
         )
         await self._store_until_durable(commit, batch)
         self._show(commit)
+
+    def _trace(self, records: tuple[Record, ...], begin_ns: int, decided_ns: int) -> None:
+        """Tell the traces of the jobs in a turn when it was decided and when it was durable."""
+        jobs = {job_of(record): None for record in records}
+        for job_id in jobs:
+            job = None if job_id is None else self._state.durable.jobs.get(job_id)
+            if job is not None and job.spec.trace_context:
+                parent = job.spec.trace_context
+                decided = self._telemetry.record(
+                    "decide", begin_ns=begin_ns, end_ns=decided_ns, parent=parent, job=job.id
+                )
+                self._telemetry.record("commit", begin_ns=decided_ns, end_ns=time.time_ns(), parent=decided, job=job.id)
 
     async def _store_until_durable(self, commit: Commit, batch: list[_Waiting]) -> None:
         loop = asyncio.get_running_loop()

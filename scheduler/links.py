@@ -11,9 +11,10 @@ from collections import deque
 from gpufleet.v1 import node_agent_pb2
 
 from gpufleet.logs import fields
+from gpufleet.telemetry import Telemetry
 
 from .api.convert import command_proto
-from .state.commands import Command
+from .state.commands import Command, LaunchAttempt
 from .state.ids import NodeName
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,8 @@ class Connection:
 class Links:
     """All connections; the engine's AgentLink."""
 
-    def __init__(self) -> None:
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
         self._connections: dict[NodeName, Connection] = {}
         self._requests = itertools.count(1)
         self._streams = itertools.count(1)
@@ -116,8 +118,13 @@ class Links:
     def send(self, command: Command, stream: int) -> None:
         """Hand a command to its node, on the stream that it was decided for and on no later one."""
         connection = self._connections.get(command.node)
-        if connection is not None and connection.stream == stream:
-            connection.put(command_proto(command))
+        if connection is None or connection.stream != stream:
+            return
+        message = command_proto(command)
+        if isinstance(command, LaunchAttempt):
+            with self._telemetry.span("launch", parent=command.spec.trace_context, node=command.node) as span:
+                message.launch.trace_context = span.traceparent
+        connection.put(message)
 
     def set_log_level(self, node: NodeName, level: str) -> bool:
         """Change an agent's log level; False when it is not connected."""

@@ -66,6 +66,7 @@ class OutputHub:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="output")
         self._followers: dict[JobId, set[OutputFollower]] = {}
         self._awaited: dict[RankKey, tuple[OutputEnd, ...]] = {}
+        self._checks: set[asyncio.Task[None]] = set()
         self._unsynced_bytes = 0
         self._sync_is_due = asyncio.Event()
         self._sync_at_once = asyncio.Event()
@@ -119,18 +120,36 @@ class OutputHub:
         for listener in list(self.synced_listeners):
             listener(risen)
         for key in dict.fromkeys(key for key, _, _ in risen):
-            self._check_awaited(key)
+            if key in self._awaited:
+                self._check_soon(key)
 
     def await_end(self, key: RankKey, ends: tuple[OutputEnd, ...]) -> None:
         """Announce these ends by `on_synced` once everything below them is synced."""
-        self._awaited[key] = ends
-        self._check_awaited(key)
-
-    def _check_awaited(self, key: RankKey) -> None:
-        ends = self._awaited.get(key)
-        if ends is not None and all(self._store.synced(key, end.stream) >= end.end_offset for end in ends):
-            del self._awaited[key]
+        written = tuple(end for end in ends if end.end_offset)
+        if not written:
             self._on_synced(key, ends)
+            return
+        self._awaited[key] = written
+        self._check_soon(key)
+
+    def _check_soon(self, key: RankKey) -> None:
+        """Ask the store, on its thread: after a restart it may have to make sure of what it holds first."""
+        check = asyncio.create_task(self._check_awaited(key), name=f"awaited-{key}")
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
+
+    async def _check_awaited(self, key: RankKey) -> None:
+        ends = self._awaited.get(key)
+        if ends is None:
+            return
+
+        def is_stored() -> bool:
+            return all(self._store.synced(key, end.stream) >= end.end_offset for end in ends)
+
+        with suppress(OutputStoreUnavailable):  # the next sync asks again
+            if await self.on_thread(is_stored) and self._awaited.get(key) is ends:
+                del self._awaited[key]
+                self._on_synced(key, ends)
 
     def stop_awaiting(self, job: JobId) -> None:
         """The job has ended: nothing of it is waited for any more."""
@@ -157,5 +176,8 @@ class OutputHub:
         return self._store
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread and release the store."""
+        for check in self._checks:
+            check.cancel()
         self._thread.shutdown()
+        self._store.close()

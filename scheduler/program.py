@@ -9,12 +9,13 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-import grpc
-
+from gpufleet.addresses import Address
 from gpufleet.config_reload import Live as LiveSettings
-from gpufleet.errors import GpufleetError, Reason
+from gpufleet.errors import GpufleetError
 from gpufleet.logs import ProgramLog, fields
 from gpufleet.scheduler_settings import SchedulerSettings
+from gpufleet.telemetry import Telemetry
+from gpufleet.tls import check_protection, server_credentials
 
 from .api.agents import AgentService
 from .api.program_logs import ProgramLogs
@@ -64,7 +65,13 @@ def _span(length: timedelta) -> Span:
 class Program:
     """Everything that one start of the scheduler holds."""
 
-    def __init__(self, settings: LiveSettings[SchedulerSettings], program_log: ProgramLog, log_file: Path) -> None:
+    def __init__(
+        self,
+        settings: LiveSettings[SchedulerSettings],
+        program_log: ProgramLog,
+        log_file: Path,
+        telemetry: Telemetry,
+    ) -> None:
         self._settings = settings
         self._log = program_log
         self._log_level = settings.now.log.level
@@ -75,8 +82,8 @@ class Program:
         self._clock = SlewedClock(self._store.newest_instant())
         self._changes = ChangeHub(self._store.term)
         self._outputs = OutputHub(open_outputs(settings.now, data, self._store.term), self._on_synced)
-        self._links = Links()
-        self._engine = Engine(self._store, self._links, self._clock, limits_of(settings.now), self._publish)
+        self._links = Links(telemetry)
+        self._engine = Engine(self._store, self._links, self._clock, limits_of(settings.now), self._publish, telemetry)
         facts = ServerFacts(
             version=importlib.metadata.version("gpufleet"),
             started_at=self._clock.now(),
@@ -90,7 +97,7 @@ class Program:
         logs = ProgramLogs(log_file, self._links)
         self._server = Server(
             # The calls that are not built are filled in, and checked to be complete, when server.py is imported.
-            SchedulerService(self._engine, self._changes, self._outputs, self._links, logs, facts),  # type: ignore[abstract]
+            SchedulerService(self._engine, self._changes, self._outputs, self._links, logs, facts, telemetry),  # type: ignore[abstract]
             AgentService(self._engine, self._links, self._outputs, facts.version),  # type: ignore[abstract]
             Authenticator(self._engine.view, self._clock.now),
         )
@@ -138,8 +145,7 @@ class Program:
         for file in await make_first_tokens(self._engine, self._data):
             log.info("token made", extra=fields(file=file))
         await self._server.start()
-        host = self._settings.now.host
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = str(Address(self._settings.now.host, port))
         listening = self._data / LISTENING_FILE
         unfinished = listening.with_name(f".{listening.name}.new")
         unfinished.write_text(address + "\n")
@@ -159,15 +165,11 @@ class Program:
 
     def _listen(self) -> int:
         settings = self._settings.now
-        address = f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"
         credentials = None
         if settings.tls.cert_file is not None and settings.tls.key_file is not None:
-            pair = (settings.tls.key_file.read_bytes(), settings.tls.cert_file.read_bytes())
-            credentials = grpc.ssl_server_credentials([pair])
-        try:
-            return self._server.listen(address, credentials)
-        except RuntimeError as error:
-            raise GpufleetError(Reason.PORT_TAKEN, f"cannot listen on {address}: {error}") from error
+            credentials = server_credentials(settings.tls.cert_file, settings.tls.key_file)
+        check_protection(settings.host, has_tls=credentials is not None, is_insecure=settings.insecure)
+        return self._server.listen(Address(settings.host, settings.port), credentials)
 
     def _reload(self) -> None:
         try:
@@ -192,7 +194,9 @@ class Program:
         settings = self._settings.now
         now = self._engine.now()
         before = after(now, -_span(settings.retention))
-        records = await self._engine.on_store_thread(lambda: self._store.prune(before))
+        records = 0
+        while dropped := await self._engine.on_store_thread(lambda: self._store.prune(before)):
+            records += dropped
         live = frozenset(self._engine.view.durable.jobs)
         old = after(now, -_span(settings.output.retention))
         kept = settings.output.total_bytes_max

@@ -7,6 +7,8 @@ from typing import Any
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.telemetry import Telemetry
+from gpufleet.traceparent import from_metadata, is_traceparent, new_traceparent
 
 from ..engine import Engine
 from ..policy.explain import Explanation, explain, foretell
@@ -45,26 +47,20 @@ class JobCalls:
     engine: Engine
     pages: PageTokens
     changes: ChangeHub
+    telemetry: Telemetry
     follower: Callable[[scheduler_pb2.StreamOutputRequest], JobFollower]
     program_log: Callable[[scheduler_pb2.StreamOutputRequest], AsyncIterator[scheduler_pb2.StreamOutputResponse]]
 
     @answers
     async def Submit(self, request: scheduler_pb2.SubmitRequest, context: Any) -> scheduler_pb2.SubmitResponse:
         """Check, decide, store, answer."""
-        digest = _digest(request) if request.request_id else ""
-        jobs = wanted_jobs(request)
-        event = JobsSubmitted(
-            at=self.engine.now(),
-            user=caller().user,
-            specs=tuple(job.spec for job in jobs),
-            band=tuple(job.band for job in jobs),
-            is_held=tuple(job.is_held for job in jobs),
-            count=request.count or 1,
-            request_id=request.request_id,
-            request_digest=digest,
-            is_dry_run=request.dry_run,
-        )
-        reply = await reply_of(self.engine.request(event))
+        parent = from_metadata(context.invocation_metadata())
+        if request.specs and is_traceparent(request.specs[0].trace_context):
+            parent = request.specs[0].trace_context
+        with self.telemetry.span("submit", parent=parent, jobs=request.count or len(request.specs)) as span:
+            for spec in request.specs:
+                spec.trace_context = span.traceparent or new_traceparent()
+            reply = await reply_of(self.engine.request(self._submitted(request)))
         assert isinstance(reply, Submitted)
         if request.dry_run:
             assert reply.job is not None
@@ -75,6 +71,20 @@ class JobCalls:
             job = await self._find(reply.first)
         shown = self._job_now(job)
         return scheduler_pb2.SubmitResponse(first_job_id=reply.first, count=reply.count, job=shown, notes=reply.notes)
+
+    def _submitted(self, request: scheduler_pb2.SubmitRequest) -> JobsSubmitted:
+        jobs = wanted_jobs(request)
+        return JobsSubmitted(
+            at=self.engine.now(),
+            user=caller().user,
+            specs=tuple(job.spec for job in jobs),
+            band=tuple(job.band for job in jobs),
+            is_held=tuple(job.is_held for job in jobs),
+            count=request.count or 1,
+            request_id=request.request_id,
+            request_digest=_digest(request) if request.request_id else "",
+            is_dry_run=request.dry_run,
+        )
 
     def _job_now(self, job: Job) -> job_pb2.Job:
         """A job with its place and the reason why it waits."""

@@ -8,9 +8,12 @@ from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc, scheduler_pb2, sche
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from gpufleet.addresses import Address
 from gpufleet.channel import server_options
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.listening import listen
 from gpufleet.status import to_status
+from gpufleet.telemetry import Telemetry
 
 from ..engine import Engine
 from ..links import Links
@@ -60,11 +63,13 @@ class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer
         links: Links,
         logs: ProgramLogs,
         facts: ServerFacts,
+        telemetry: Telemetry,
     ) -> None:
         self.engine = engine
         self.pages = PageTokens()
         self.changes = changes
         self.facts = facts
+        self.telemetry = telemetry
         self.set_agent_log_level = links.set_log_level
         self.program_log = logs.stream
         self._outputs = outputs
@@ -121,11 +126,9 @@ class Server:
         reflection.enable_server_reflection(names, self._server)
         self._names = ("", _SCHEDULER.full_name, _NODE_AGENT.full_name)
 
-    def listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
-        """Bind; answers the port. Raises RuntimeError when the port is taken."""
-        if credentials is None:
-            return self._server.add_insecure_port(address)
-        return self._server.add_secure_port(address, credentials)
+    def listen(self, address: Address, credentials: grpc.ServerCredentials | None) -> int:
+        """Bind; answers the port. Errors: PORT_TAKEN with its holder, ADDRESS_INVALID."""
+        return listen(self._server, address, credentials)
 
     async def start(self) -> None:
         """Serve, and say that all is well."""
