@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parse(sys.argv[1:] if arguments is None else arguments)
     try:
         live = Live(settings_reader(given))
-        with _held(Path(given.stop_data) if given.stop_data else live.now.data) as folder:
+        with _held(live.now.data) as folder:
             if given.command == STOP_KEEPER:
                 return asyncio.run(_stop_keeper(folder, kill=given.kill))
             with ProgramLog("agent", live.now.log, log_file(folder.path, "agent")) as log:

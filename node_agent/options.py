@@ -38,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--log-format", metavar="FORMAT", help="text or json")
     commands = flags.add_subparsers(dest="command", metavar="[stop-keeper]")
     stop = commands.add_parser(STOP_KEEPER, help="end the keeper of a data folder whose agent has stopped")
-    stop.add_argument("--data", metavar="DIR", dest="stop_data", help="the agent's data folder")
+    # Without a default: the flag may also stand before the command, where its value is kept.
+    stop.add_argument("--data", metavar="DIR", default=argparse.SUPPRESS, help="the agent's data folder")
     stop.add_argument("--kill", action="store_true", help="end running jobs by the grace rule first")
     return flags
 
