@@ -145,7 +145,9 @@ class Attempts:
         with self._traces.span(
             "launch", parent=action.command.trace_context, job_id=key.job_id, attempt=key.attempt, rank=key.rank
         ) as span:
-            launch = self._launcher.complete(action.command, action.master, action.heartbeat_sent_us, span.traceparent)
+            launch = self._launcher.complete(
+                action.command, action.master, heartbeat_sent_us=action.heartbeat_sent_us, traceparent=span.traceparent
+            )
             answer = await self._keeping.launch(launch)
         if isinstance(answer, Refusal):
             self._perform(self._duties.spawned(launch.key, answer, was_known=False))

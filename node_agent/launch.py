@@ -67,7 +67,7 @@ class Launcher:
         return found, tuple(sample for sample in samples if found and sample.uuid in found.uuids)
 
     def complete(
-        self, command: LaunchAttempt, master: Master | None, heartbeat_sent_us: int, traceparent: str
+        self, command: LaunchAttempt, master: Master | None, *, heartbeat_sent_us: int, traceparent: str
     ) -> Launch:
         """The launch as the keeper takes it: argv, whole environment, limits."""
         devices = self._machine.devices
