@@ -15,9 +15,6 @@ from . import errors
 from .app import command_line
 from .menu import MODULES
 
-BROKEN_PIPE = 141
-"""What a shell shows for a program that SIGPIPE ended, as it ends `cat` in `cat … | head`."""
-
 
 def main() -> NoReturn:
     """Run gpuctl with the process's own arguments."""
@@ -32,9 +29,9 @@ def run(arguments: Sequence[str]) -> int:
         code = command_line().main(args=list(arguments), prog_name="gpuctl", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
+    except (BrokenPipeError, errors.ReaderLeft):
         _let_go_of_stdout()
-        return BROKEN_PIPE
+        return errors.BROKEN_PIPE
     except KeyboardInterrupt:
         return errors.INTERRUPTED
     except (GpufleetError, typer.TyperException) as problem:

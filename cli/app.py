@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from .errors import ReaderLeft
 from .menu import MODULES, PANELS
 from .options import CONNECTION, FOLLOWING, spread
 from .parameters import help_line, read_quickly
@@ -79,6 +80,12 @@ class Menu(Group):
         if cmd_name not in self.commands and cmd_name in MODULES:
             self.commands[cmd_name] = _load(cmd_name)
         return self.commands.get(cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise ReaderLeft from None  # typer would make exit code 1 of it, which means something else here
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not ctx.resilient_parsing and args[0] not in MODULES and not args[0].startswith("-"):

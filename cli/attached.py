@@ -23,6 +23,7 @@ from .following.shell import Ended, follow
 from .following.writers import Plain, Streams
 from .outcome import end_in_words, exit_code_of, has_ended
 from .settings import Settings
+from .submission import in_options, outcome_unknown
 
 CANCEL_REASON = "interrupted in gpuctl run"
 
@@ -30,7 +31,13 @@ CANCEL_REASON = "interrupted in gpuctl run"
 async def run_attached(settings: Settings, request: scheduler_pb2.SubmitRequest, limits: TimeOuts) -> int:
     """Submit one job, follow it to its end and answer its exit code."""
     async with connected_async(settings) as client:
-        answer = await client.call_again(client.scheduler.Submit, request)
+        try:
+            answer = await client.call_again(client.scheduler.Submit, request)
+        except GpufleetError as problem:
+            raise in_options(outcome_unknown(problem, request.request_id)) from None
+        except asyncio.CancelledError:
+            Streams().note("interrupted before the scheduler answered; whether there is a job: gpuctl queue --mine")
+            raise
         session = Attached(client, answer.job, limits, has_terminal=sys.stdin.isatty() or sys.stderr.isatty())
         for note in answer.notes:
             session.say(note)
@@ -55,10 +62,10 @@ class Attached:
         """Stay until the job ends, a time-out ends the session or the person leaves; answer the exit code."""
         loop = asyncio.get_running_loop()
         self._left_with = loop.create_future()
-        self._tell_state(self._job)
         loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_leave, number)
+        self._tell_state(self._job)
         following = asyncio.create_task(
             follow(self._feed, self._limits, self._client.translated, on_cut_off=self._on_cut_off)
         )

@@ -35,6 +35,9 @@ INTERRUPTED = 130
 SIGNALLED = 128
 """A process that a signal ended gives this plus the signal's number."""
 
+BROKEN_PIPE = 141
+"""What a shell shows for a program that SIGPIPE ended, as it ends `cat` in `cat … | head`."""
+
 COMMANDS_WITH_THE_JOBS_CODE = frozenset({"run", "wait"})
 
 _CODES: tuple[tuple[type[GpufleetError], int], ...] = (
@@ -43,6 +46,10 @@ _CODES: tuple[tuple[type[GpufleetError], int], ...] = (
     (RefusedError, REFUSED),
     (UnavailableError, UNAVAILABLE),
 )
+
+
+class ReaderLeft(Exception):
+    """Nobody reads our stdout any more: the end of a pipe has what it wanted."""
 
 
 def exit_code(problem: BaseException, command: str) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from gpufleet.errors import FieldViolation, GpufleetError, Reason, UnavailableError
+from gpufleet.errors import FieldViolation, GpufleetError, Reason
 
 from .client import OUTCOME_OPEN, connected
 from .job_options import JobOptions
@@ -70,10 +70,8 @@ def submit_job(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None
     with connected(settings) as client:
         try:
             answer = client.call_again(client.scheduler.Submit, request)
-        except UnavailableError as problem:
-            raise outcome_unknown(problem, request.request_id) from None
         except GpufleetError as problem:
-            raise in_options(problem) from None
+            raise in_options(outcome_unknown(problem, request.request_id)) from None
     if settings.format in ("json", "jsonl"):
         print_message(answer, settings.format)
     elif request.dry_run:
@@ -103,7 +101,7 @@ def _tell_dry_run(answer: scheduler_pb2.SubmitResponse) -> None:
         print(f"Note: {note}")
 
 
-def outcome_unknown(problem: UnavailableError, request_id: str) -> GpufleetError:
+def outcome_unknown(problem: GpufleetError, request_id: str) -> GpufleetError:
     """Nobody answered: say whether the job may exist, and how to ask again without making it twice."""
     if problem.reason not in OUTCOME_OPEN:
         return problem

@@ -28,14 +28,16 @@ async def wait_for(settings: Settings, job_ids: Sequence[int]) -> int:
 
     async with connected_async(settings) as client:
         ends = Ends(client, job_ids, on_end)
-        if not job_ids or await ends.read_records():
-            return _code(ended)
-        if sys.stderr.isatty():
-            _say(f"waiting for {counted(len(ends.waiting), 'job')}; Ctrl-C leaves, and no job ends by it")
+
+        async def stay() -> Ended:
+            if await ends.read_records():
+                return Ended.DONE
+            if sys.stderr.isatty():
+                _say(f"waiting for {counted(len(ends.waiting), 'job')}; Ctrl-C leaves, and no job ends by it")
+            return await follow(ends.feed, settings.time_outs, client.translated, on_cut_off=_tell_cut_off)
+
         try:
-            why = await until_told_to_leave(
-                follow(ends.feed, settings.time_outs, client.translated, on_cut_off=_tell_cut_off)
-            )
+            why = await until_told_to_leave(stay())
         except Left as left:
             _say(_come_back("left", ends.waiting))
             return left.code

@@ -24,14 +24,18 @@ class Changes:
         request: scheduler_pb2.WatchRequest,
         on_message: Callable[[scheduler_pb2.WatchResponse], Taken],
         ask: Callable[[], Awaitable[bool]] | None = None,
+        on_new_picture: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
         self._request = request
         self._on_message = on_message
         self._ask = ask
+        self._on_new_picture = on_new_picture
 
     def open(self) -> AsyncIterator[scheduler_pb2.WatchResponse]:
         """A stream that goes on after the last change that was seen."""
+        if not self._request.resume_token:
+            self._on_new_picture()
         return self._client.scheduler.Watch(self._request).__aiter__()
 
     async def ask(self) -> bool:
@@ -43,6 +47,8 @@ class Changes:
 
     def take(self, message: scheduler_pb2.WatchResponse) -> Taken:
         """Remember how far it goes, and pass it on."""
+        if message.event == scheduler_pb2.WATCH_EVENT_RESYNC:
+            self._on_new_picture()
         if message.resume_token:
             self._request.resume_token = message.resume_token
         return self._on_message(message)
@@ -61,11 +67,11 @@ class Ends:
     def __init__(self, client: AsyncClient, job_ids: Iterable[int], on_end: Callable[[job_pb2.Job], None]) -> None:
         self._client = client
         self._waiting = set(job_ids)
-        self._unseen = set(self._waiting)
+        self._unseen: set[int] = set()
         self._doubtful: set[int] = set()
         self._on_end = on_end
         request = scheduler_pb2.WatchRequest(job_ids=sorted(self._waiting))
-        self.feed = Changes(client, request, self._on_message, self.read_records)
+        self.feed = Changes(client, request, self._on_message, self.read_records, self._begin_picture)
 
     @property
     def waiting(self) -> list[int]:
@@ -81,13 +87,12 @@ class Ends:
 
     def _on_message(self, message: scheduler_pb2.WatchResponse) -> Taken:
         match message.event:
-            case scheduler_pb2.WATCH_EVENT_RESYNC:
-                self._unseen = set(self._waiting)
             case scheduler_pb2.WATCH_EVENT_SYNCED:
                 self._doubtful |= self._unseen & self._waiting
             case scheduler_pb2.WATCH_EVENT_REMOVED:
                 self._doubtful |= {message.job.id} & self._waiting
             case scheduler_pb2.WATCH_EVENT_SNAPSHOT | scheduler_pb2.WATCH_EVENT_CHANGED:
+                self._unseen.discard(message.job.id)
                 self._see(message.job)
             case _:
                 pass
@@ -98,8 +103,10 @@ class Ends:
         is_quiet = message.event == scheduler_pb2.WATCH_EVENT_KEEPALIVE
         return Taken.SIGN_OF_LIFE if is_quiet else Taken.NEWS
 
+    def _begin_picture(self) -> None:
+        self._unseen = set(self._waiting)
+
     def _see(self, job: job_pb2.Job) -> None:
-        self._unseen.discard(job.id)
         self._doubtful.discard(job.id)
         if job.id in self._waiting and has_ended(job):
             self._waiting.discard(job.id)

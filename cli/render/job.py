@@ -13,7 +13,7 @@ from ..job_spec import command_line_of
 from ..outcome import end_in_words, exit_in_words, has_ended
 from . import words
 from .jobs import gpu_count, name_of
-from .table import Cell, Colour, Column, Look, Row, clean, draw, painted
+from .table import Cell, Colour, Column, Look, Row, clean, draw, painted, wrapped
 
 ATTEMPT_COLUMNS = (
     Column("ATTEMPT", is_right=True),
@@ -23,15 +23,17 @@ ATTEMPT_COLUMNS = (
     Column("END", least=8),
     Column("OUTPUT", is_right=True),
 )
-VERDICT_COLUMNS = (Column("NODE"), Column("FITS"), Column("WHY", least=20))
-STORY_COLUMNS = (Column("TIME"), Column("WHAT"), Column("IN WORDS", least=20))
+VERDICT_COLUMNS = (Column("NODE"), Column("FITS"), Column("WHY", least=20, wraps=True))
+STORY_COLUMNS = (Column("TIME"), Column("WHAT"), Column("IN WORDS", least=20, wraps=True))
 
 
 def job_screen(job: job_pb2.Job, now: datetime, look: Look) -> list[str]:
     """The whole screen of `gpuctl job ID`."""
     facts = [(label, clean(text)) for label, text in _facts(job, now) if text]
     lines = [f"Job {job.id} · {clean(name_of(job))} · {_state(job, look)}"]
-    lines += [f"  {label:<10} {text}" for label, text in facts]
+    for label, text in facts:
+        first, *rest = wrapped(text, look.width - 13) if look.width else [text]
+        lines += [f"  {label:<10} {first}", *(f"{'':<13}{piece}" for piece in rest)]
     if job.attempts:
         lines += ["", *draw(ATTEMPT_COLUMNS, [_attempt_row(each, now) for each in job.attempts], look)]
         if job.attempt_count > len(job.attempts):
@@ -105,7 +107,7 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
         yield "started", words.full_clock(job.start_time, now)
     if job.HasField("end_time"):
         yield "ended", words.full_clock(job.end_time, now)
-    yield "waits", job.wait_reason.sentence
+    yield "why", job.wait_reason.sentence
     if job.queue_position:
         yield "place", f"{job.queue_position} in the queue"
     if job.HasField("estimated_start_time"):

@@ -13,8 +13,8 @@ from .table import WIDTH, Cell, Column, Look, Row, cut, draw
 
 JOB_COLUMNS = (
     Column("ID", is_right=True),
-    Column("NAME", least=6),
-    Column("USER", least=4),
+    Column("NAME", least=6, most=18),
+    Column("USER", least=4, most=12),
     Column("STATE"),
     Column("GPUS", is_right=True),
     Column("TIME", is_right=True),
@@ -145,4 +145,4 @@ def _hidden(counts: scheduler_pb2.QueueCounts, jobs: Sequence[job_pb2.Job]) -> i
 def _nothing(*, with_finished: bool) -> str:
     if with_finished:
         return "No jobs yet. Submit one with: gpuctl submit --gpus 1 -- python train.py"
-    return "No jobs wait or run. Submit one: gpuctl submit -- COMMAND · see ended ones: gpuctl queue -a"
+    return "No jobs wait or run. Submit one: gpuctl submit -- COMMAND. Ended: queue -a"

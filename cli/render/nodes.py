@@ -63,14 +63,15 @@ def nodes_screen(nodes: Sequence[node_pb2.Node], now: datetime, look: Look) -> l
 
 
 def devices_in_words(node: node_pb2.Node) -> str:
-    """`8 × NVIDIA H200 (143,771 MB)`, then what is wrong with the node or its devices."""
-    kinds = Counter((each.device.name, each.device.memory_bytes) for each in node.devices)
-    parts = [f"{count} × {name} ({format_megabytes(memory)})" for (name, memory), count in kinds.items()]
-    unhealthy = [each.device for each in node.devices if not _is_healthy(each)]
+    """What is wrong with the node or its devices, then `8 × NVIDIA H200 (143,771 MB)`."""
+    parts = []
+    unhealthy = [str(each.device.index) for each in node.devices if not _is_healthy(each)]
     if unhealthy:
-        parts.append("unhealthy: " + ", ".join(str(device.index) for device in unhealthy))
+        parts.append(f"unhealthy: GPU {', '.join(unhealthy)}")
     if node.drain_reason and node.is_draining:
         parts.append(f"drained: {node.drain_reason}")
+    kinds = Counter((each.device.name, each.device.memory_bytes) for each in node.devices)
+    parts += [f"{count} × {name} ({format_megabytes(memory)})" for (name, memory), count in kinds.items()]
     if not node.devices:
         parts.append(node.info.devices_note or "no GPU")
     return "; ".join(parts)

@@ -40,11 +40,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. Without `least` it is never cut; with it, it may shrink to that many characters."""
+    """A column. Without `least` it is never cut; with it, it may shrink to that many characters.
+
+    `most` bounds it where the width is bounded. A last column that `wraps` goes on below instead of being cut.
+    """
 
     title: str
     is_right: bool = False
     least: int | None = None
+    most: int | None = None
+    wraps: bool = False
 
 
 Row = Sequence[Cell | str]
@@ -58,9 +63,18 @@ def draw(columns: Sequence[Column], rows: Iterable[Row], look: Look) -> list[str
         for number, column in enumerate(columns)
     ]
     if look.width is not None:
+        widths = [
+            width if column.most is None else min(width, column.most)
+            for width, column in zip(widths, columns, strict=True)
+        ]
         _shrink(widths, columns, look.width)
-    title = [Cell(column.title) for column in columns]
-    return [_line(row, columns, widths, look) for row in [title, *cells]]
+    lines = [_line([Cell(column.title) for column in columns], columns, widths, look)]
+    for row in cells:
+        pieces = wrapped(row[-1].text, widths[-1]) if columns[-1].wraps else [row[-1].text]
+        lines.append(_line([*row[:-1], Cell(pieces[0], row[-1].colour)], columns, widths, look))
+        below = " " * (sum(widths[:-1]) + len(GAP) * (len(widths) - 1))
+        lines += [below + piece for piece in pieces[1:]]
+    return lines
 
 
 def clean(text: str) -> str:
@@ -88,6 +102,34 @@ def cut(text: str, width: int) -> str:
             break
         kept.append(character)
     return "".join(kept).rstrip() + ELLIPSIS
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The text in lines of at most this many columns, broken between words, and inside a word that is longer."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if shown_width(longer) <= width:
+            lines[-1] = longer
+            continue
+        if lines[-1]:
+            lines.append("")
+        while shown_width(word) > width:
+            head = _as_much_as_fits(word, width)
+            lines[-1] = head
+            lines.append("")
+            word = word[len(head) :]
+        lines[-1] = word
+    return lines
+
+
+def _as_much_as_fits(word: str, width: int) -> str:
+    used = 0
+    for number, character in enumerate(word):
+        used += _width(character)
+        if used > width and number:
+            return word[:number]
+    return word
 
 
 def painted(text: str, colour: Colour | None, look: Look) -> str:

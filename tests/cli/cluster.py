@@ -1,0 +1,139 @@
+"""A small cluster with a bit of everything, for screens."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
+
+NOW = datetime(2026, 3, 4, 15, 0, 0, tzinfo=UTC)
+GB = 10**9
+
+
+def ago(seconds: float) -> Timestamp:
+    """So long before NOW."""
+    stamp = Timestamp()
+    stamp.FromNanoseconds(round((NOW.timestamp() - seconds) * 1e9))
+    return stamp
+
+
+def spec(*argv: str, gpus: int = 0, name: str = "") -> job_pb2.JobSpec:
+    """A spec as the server would fill it in."""
+    made = job_pb2.JobSpec(argv=argv, name=name, cpus=1, band=job_pb2.BAND_NORMAL, cwd="/home/ada/project")
+    if gpus:
+        made.devices.add(count=gpus, min_memory_bytes=8 * GB)
+    return made
+
+
+def placed(node: str, *devices: int, number: int = 1, started: float = 600) -> job_pb2.Attempt:
+    """A running attempt."""
+    rank = job_pb2.PlacedRank(node=node, device_indices=devices, cpus=1)
+    return job_pb2.Attempt(number=number, ranks=[rank], place_time=ago(started + 1), start_time=ago(started))
+
+
+def running() -> job_pb2.Job:
+    return job_pb2.Job(
+        id=12,
+        user="ada",
+        spec=spec("python", "train.py", "--epochs", "90", gpus=2, name="resnet"),
+        state=job_pb2.JOB_STATE_RUNNING,
+        submit_time=ago(4000),
+        start_time=ago(3900),
+        attempts=[placed("n1", 0, 1, started=3900)],
+        attempt_count=1,
+    )
+
+
+def queued() -> job_pb2.Job:
+    return job_pb2.Job(
+        id=13,
+        user="grace",
+        spec=spec("python", "-m", "evaluate", gpus=8, name="a-rather-long-name-for-an-evaluation"),
+        state=job_pb2.JOB_STATE_QUEUED,
+        submit_time=ago(192),
+        queue_position=1,
+        wait_reason=job_pb2.WaitReason(
+            reason="WAITING_FOR_DEVICES", sentence="waits for 8 GPUs on one node; n1 has 5 free, n2 has 2 free"
+        ),
+        estimated_start_time=ago(-1800),
+        latest_start_time=ago(-7200),
+    )
+
+
+def held() -> job_pb2.Job:
+    return job_pb2.Job(
+        id=14,
+        user="ada",
+        spec=spec("make", "report"),
+        state=job_pb2.JOB_STATE_HELD,
+        submit_time=ago(20),
+        wait_reason=job_pb2.WaitReason(reason="HELD", sentence="held by ada; release it with: gpuctl release 14"),
+    )
+
+
+def failed() -> job_pb2.Job:
+    first, second = placed("n2", 0, started=3000), placed("n1", 2, number=2, started=2000)
+    first.end_time.CopyFrom(ago(2100))
+    first.exit_reason = "NODE_LOST"
+    first.output_ends.add(stream=job_pb2.STREAM_STDOUT, end_offset=1200)
+    second.end_time.CopyFrom(ago(1995))
+    second.exit.code = 127
+    second.exit_reason = "COMMAND_NOT_FOUND"
+    second.output_is_complete = True
+    return job_pb2.Job(
+        id=9,
+        user="ada",
+        spec=spec("trian", gpus=1),
+        state=job_pb2.JOB_STATE_FAILED,
+        submit_time=ago(3100),
+        start_time=ago(2000),
+        end_time=ago(1995),
+        attempts=[first, second],
+        attempt_count=2,
+        exit=job_pb2.ExitStatus(code=127),
+        exit_reason="COMMAND_NOT_FOUND",
+        exit_message="there is no program trian in the job's PATH on n1",
+        output_is_complete=True,
+        requeue_count=1,
+    )
+
+
+def node(name: str, state: node_pb2.NodeState.ValueType, gpus: int, busy: dict[int, int]) -> node_pb2.Node:
+    """A node with H200s."""
+    made = node_pb2.Node(
+        name=name, state=state, address=f"10.0.0.{name[1:]}", is_connected=True, last_heard_time=ago(1), cpus_used=3
+    )
+    made.info.hostname = name
+    made.info.cpus = 64
+    made.info.memory_bytes = 512 * GB
+    made.info.agent_version = "0.1.0"
+    made.info.driver_version = "570.86"
+    made.info.platform = "Linux 6.8 x86_64"
+    for index in range(gpus):
+        each = made.devices.add(job_id=busy.get(index, 0), is_free=index not in busy)
+        each.device.uuid = f"GPU-{index}a5c1e6d"
+        each.device.index = index
+        each.device.name = "NVIDIA H200"
+        each.device.memory_bytes = 143_771 * 10**6
+        each.device.is_healthy = each.sample.is_healthy = True
+        each.sample.utilization_percent = 97 if index in busy else 0
+        each.sample.memory_free_bytes = (20 if index in busy else 143) * GB
+    return made
+
+
+def nodes() -> list[node_pb2.Node]:
+    sick = node("n2", node_pb2.NODE_STATE_DRAINING, 3, {})
+    sick.is_draining = True
+    sick.drain_reason = "fan"
+    sick.devices[1].device.is_healthy = False
+    sick.devices[1].device.unhealthy_reason = "XID 79"
+    sick.devices[1].is_free = False
+    plain = node("n3", node_pb2.NODE_STATE_LOST, 0, {})
+    return [node("n1", node_pb2.NODE_STATE_READY, 8, {0: 12, 1: 12, 2: 0}), sick, plain]
+
+
+def queue_answer(*jobs: job_pb2.Job) -> scheduler_pb2.QueueResponse:
+    return scheduler_pb2.QueueResponse(
+        jobs=jobs, counts=scheduler_pb2.QueueCounts(queued=1, held=1, running=1), view_time=ago(0)
+    )

@@ -1,0 +1,63 @@
+"""A terminal of 24 rows and 80 columns with a program on it, as a person would have."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping
+
+WAIT_S_MAX = 30.0
+
+
+class Terminal:
+    """gpuctl with a controlling terminal: what is typed arrives as from a keyboard, Ctrl-C as a signal."""
+
+    def __init__(self, *arguments: str, environment: Mapping[str, str] = os.environ) -> None:
+        self._master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        command = ["setsid", "--ctty", "--wait", sys.executable, "-P", "-m", "gpufleet.cli", *arguments]
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=dict(environment))
+        os.close(slave)
+        self.shown = b""
+
+    def type(self, keys: str) -> None:
+        """Type these keys; `\\x03` is Ctrl-C."""
+        os.write(self._master, keys.encode())
+
+    def wait_for(self, text: str, after: int = 0) -> int:
+        """Wait until the text was shown after that offset; answers the offset behind it."""
+        wanted = text.encode()
+        deadline = time.monotonic() + WAIT_S_MAX
+        while (found := self.shown.find(wanted, after)) < 0:
+            assert time.monotonic() < deadline, f"{text!r} was not shown, but: {self.shown!r}"
+            assert self._read(0.05), f"the program ended without {text!r}, but with: {self.shown!r}"
+        return found + len(wanted)
+
+    def end(self) -> int:
+        """Wait for its end, and answer its exit code."""
+        deadline = time.monotonic() + WAIT_S_MAX
+        while self._read(0.05):
+            assert time.monotonic() < deadline, f"it does not end; it showed: {self.shown!r}"
+        return self.process.wait(WAIT_S_MAX)
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def _read(self, wait_s: float) -> bool:
+        """Take in what is shown; False when the program has closed the terminal."""
+        if select.select([self._master], [], [], wait_s)[0]:
+            try:
+                self.shown += os.read(self._master, 65536)
+            except OSError:  # the last process on it is gone
+                return False
+        return True

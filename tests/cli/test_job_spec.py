@@ -1,0 +1,195 @@
+"""From what is typed to a spec, and back to a command that means the same."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from gpufleet.v1 import job_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.job_options import JobOptions
+from cli.job_spec import BANDS, argv_of, command_line_of, pins, spec_of, variables
+from cli.script import with_script_options
+from gpufleet.errors import GpufleetError, Reason
+from tests.cli.conftest import Gpuctl
+from tests.cli.fake_scheduler import FakeScheduler
+
+ENVIRONMENT = {"PATH": "/bin", "LANG": "C.UTF-8", "TERM": "xterm", "HOME": "/home/ada", "SECRET": "s3cret"}
+
+
+def spec(command: tuple[str, ...] = ("train",), **options: Any) -> job_pb2.JobSpec:
+    return spec_of(JobOptions(**options), command, ENVIRONMENT, "/home/ada")
+
+
+def test_of_the_submitters_environment_only_path_lang_and_term_go_by_themselves() -> None:
+    assert dict(spec().env) == {"PATH": "/bin", "LANG": "C.UTF-8", "TERM": "xterm"}
+
+
+def test_further_variables_are_set_or_passed_on_by_name() -> None:
+    given_env = dict(spec(env=["A=1=2", "EMPTY=", "SECRET"]).env)
+    assert given_env == {
+        "PATH": "/bin",
+        "LANG": "C.UTF-8",
+        "TERM": "xterm",
+        "A": "1=2",
+        "EMPTY": "",
+        "SECRET": "s3cret",
+    }
+
+
+def test_the_whole_environment_goes_when_it_is_asked_for_and_env_wins_over_it() -> None:
+    assert dict(spec(env_all=True, env=["HOME=/tmp"]).env) == {**ENVIRONMENT, "HOME": "/tmp"}
+
+
+@pytest.mark.parametrize(
+    ("given_env", "why"),
+    [("=x", "has no name"), ("NOPE", "is not set here"), ("", "has no name"), ("A=\udcff", "is not UTF-8")],
+)
+def test_a_variable_that_cannot_be_set_is_refused(given_env: str, why: str) -> None:
+    with pytest.raises(GpufleetError, match=f"--env: .*{why}"):
+        variables([given_env], ENVIRONMENT, pass_all=False)
+
+
+def test_one_quoted_string_is_run_by_the_shell_and_words_are_not() -> None:
+    assert argv_of(["python train.py | tee log"]) == ["/bin/sh", "-c", "python train.py | tee log"]
+    assert argv_of(["python", "train.py | tee"]) == ["python", "train.py | tee"]
+    assert argv_of(["nvidia-smi"]) == ["nvidia-smi"]
+
+
+def test_a_program_whose_name_needs_quotes_is_a_program(tmp_path: Path) -> None:
+    program = tmp_path / "my train"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert argv_of([str(program)]) == [str(program)]
+
+
+@pytest.mark.parametrize("command", [[], [""]])
+def test_an_empty_command_is_refused_with_an_example(command: list[str]) -> None:
+    with pytest.raises(GpufleetError) as caught:
+        argv_of(command)
+    assert caught.value.reason is Reason.COMMAND_EMPTY and "--" in caught.value.next_step
+
+
+def test_pins_are_read_and_imply_the_number_of_gpus() -> None:
+    made = spec(node_gpu_ids="node001:0,1;node002:3")
+    assert [(pin.node, list(pin.device_indices)) for pin in made.pins] == [("node001", [0, 1]), ("node002", [3])]
+    assert made.devices[0].count == 3
+
+
+@pytest.mark.parametrize("text", ["", "n1", "n1:", ":0", "n1:a", "n1:0,,1", "n1:-1", "n1:0;"])
+def test_pins_that_name_nothing_are_refused(text: str) -> None:
+    with pytest.raises(GpufleetError, match="--node-gpu-ids"):
+        pins(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"gpus": 0}, "--gpus: 0 is less than 1"),
+        ({"gpus": -2}, "--gpus: -2 is less than 1"),
+        ({"gpus": 2**40}, "--gpus: .* more than any fleet"),
+        ({"cpus": 0}, "--cpus"),
+        ({"min_memory": "8GB"}, "--min-memory: .* no GPUs are asked for"),
+        ({"gpu_model": ["h100"]}, "--gpu-model: .* no GPUs are asked for"),
+        ({"gpus": 1, "min_memory": "8"}, "--min-memory: 8 has no unit"),
+        ({"gpus": 1, "min_memory": "8G"}, "--min-memory: .* two meanings"),
+        ({"memory": "much"}, "--memory"),
+        ({"time_limit": "90"}, "--time-limit: 90 has no unit"),
+        ({"grace": "soon"}, "--grace"),
+        ({"requeue_fence": "1y"}, "--requeue-fence"),
+        ({"band": "hihg"}, '--band: .* did you mean "high"'),
+        ({"label": ["x"]}, "--label"),
+        ({"label": ["=x"]}, "--label"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_option(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(GpufleetError, match=field) as caught:
+        spec(**options)
+    assert caught.value.next_step
+
+
+def test_the_working_directory_is_ours_or_relative_to_it() -> None:
+    assert (spec().cwd, spec(cwd="runs/1").cwd, spec(cwd="/data").cwd) == ("/home/ada", "/home/ada/runs/1", "/data")
+
+
+def test_options_of_a_script_come_before_those_of_the_command_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "#!/bin/sh\n#gpuctl --gpus 2 --name 'my run'\n# gpuctl --cpus 9\n#gpuctl --band low # quiet\necho\n"
+    )
+    found = with_script_options(["--gpus", "4", "--", str(script), "--gpus", "8"])
+    assert found[:6] == ["--gpus", "2", "--name", "my run", "--band", "low"]
+    assert found[6:] == ["--gpus", "4", "--", str(script), "--gpus", "8"]
+
+
+def test_a_script_line_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\n#gpuctl --name 'open\n")
+    with pytest.raises(GpufleetError, match=r"train\.sh:2: the #gpuctl line cannot be read"):
+        with_script_options(["--", str(script)])
+
+
+def test_a_program_that_is_no_script_carries_no_options(tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\x7fELF\n#gpuctl --gpus 2\n")
+    assert with_script_options(["--", str(binary)]) == ["--", str(binary)]
+    assert with_script_options(["--", str(tmp_path / "missing")]) == ["--", str(tmp_path / "missing")]
+
+
+def test_a_script_is_submitted_with_its_own_options(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    Path("train.sh").write_text("#!/bin/sh\n#gpuctl --gpus 2 --name mine\n")
+    assert gpuctl("submit", "--gpus", "4", "--", "./train.sh").code == 0
+    submitted = fake.asked("Submit")[0].specs[0]
+    assert (submitted.devices[0].count, submitted.name, list(submitted.argv)) == (4, "mine", ["./train.sh"])
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
+NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,8}", fullmatch=True)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "gpus": st.integers(1, 64),
+        "cpus": st.integers(2, 64),
+        "memory": st.sampled_from(["1GB", "3GiB", "512MB"]),
+        "name": TEXT,
+        "env": st.lists(st.tuples(NAMES, TEXT).map("=".join), max_size=3),
+        "label": st.lists(st.tuples(NAMES, TEXT).map("=".join), max_size=2),
+        "nodelist": st.lists(NAMES, min_size=1, max_size=3),
+        "exclude": st.lists(NAMES, min_size=1, max_size=3),
+        "band": st.sampled_from(list(BANDS)),
+        "time_limit": st.sampled_from(["90s", "2h30m", "250ms"]),
+        "grace": st.sampled_from(["5s", "2m"]),
+        "requeue_fence": st.sampled_from(["20s", "1h"]),
+        "requeue": st.booleans(),
+        "no_gpu_selection": st.booleans(),
+        "hold": st.just(False),
+    },
+)
+
+
+@given(OPTIONS, st.lists(TEXT, min_size=2, max_size=4))
+def test_the_command_shown_for_a_job_would_submit_the_same_job(options: dict[str, Any], command: list[str]) -> None:
+    made = spec(tuple(command), **options)
+    again = parsed(shlex.split(command_line_of(made)))
+    for each in (made, again):  # the server fills these in
+        each.band = each.band or job_pb2.BAND_NORMAL
+        each.name = each.name or each.argv[0].rpartition("/")[2]
+    assert MessageToDict(again) == MessageToDict(made)
+
+
+def parsed(words: list[str]) -> job_pb2.JobSpec:
+    """The spec that gpuctl itself makes of a command line."""
+    from dataclasses import fields
+
+    from cli.app import command_line
+
+    assert words[:2] == ["gpuctl", "submit"]
+    submit: Any = command_line().get_command(None, "submit")
+    context = submit.make_context("submit", words[2:])
+    options = {each.name: context.params[each.name] for each in fields(JobOptions)}
+    return spec_of(JobOptions(**options), context.params["command"], ENVIRONMENT, "/nowhere")

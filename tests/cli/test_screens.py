@@ -1,0 +1,150 @@
+"""What people see, in 80 columns, as golden texts; and that no screen is ever wider."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from gpufleet.v1 import job_pb2, scheduler_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.render import jobs as jobs_view
+from cli.render import nodes as nodes_view
+from cli.render.job import explain_screen, job_screen, story_screen
+from cli.render.table import Cell, Colour, Column, Look, clean, cut, draw, shown_width
+from tests.cli.cluster import NOW, ago, failed, held, nodes, queue_answer, queued, running
+from tests.cli.golden import assert_golden
+
+LOOK = Look()
+
+
+def text(lines: list[str]) -> str:
+    return "".join(line + "\n" for line in lines)
+
+
+def queue(*jobs: job_pb2.Job, look: Look = LOOK) -> list[str]:
+    answer = queue_answer(*jobs)
+    return jobs_view.queue_screen(answer, answer.jobs, nodes(), NOW, look, with_finished=True)
+
+
+def test_the_queue_with_its_nodes() -> None:
+    assert_golden("queue", text(queue(running(), queued(), held(), failed())))
+
+
+def test_the_wide_queue() -> None:
+    assert_golden("queue_wide", text(queue(running(), queued(), failed(), look=Look(width=None, is_wide=True))))
+
+
+def test_the_empty_queue_says_what_to_do() -> None:
+    answer = scheduler_pb2.QueueResponse()
+    assert_golden("queue_empty", text(jobs_view.queue_screen(answer, [], [], NOW, LOOK, with_finished=False)))
+
+
+def test_the_watched_queue_fits_a_small_terminal_and_counts_what_does_not() -> None:
+    answer = queue_answer(*[running() for _ in range(30)])
+    lines = jobs_view.watch_screen(
+        answer, nodes(), NOW, LOOK, 24, head="127.0.0.1:50051 · 15:00:00 · Ctrl-C leaves", with_finished=False
+    )
+    assert len(lines) <= 24
+    assert_golden("queue_watch", text(lines))
+
+
+def test_the_nodes() -> None:
+    assert_golden("nodes", text(nodes_view.nodes_screen(nodes(), NOW, LOOK)))
+
+
+def test_the_wide_nodes() -> None:
+    assert_golden("nodes_wide", text(nodes_view.nodes_screen(nodes(), NOW, Look(width=None, is_wide=True))))
+
+
+@pytest.mark.parametrize("name", ["running", "queued", "failed"])
+def test_one_job(name: str) -> None:
+    job = {"running": running, "queued": queued, "failed": failed}[name]()
+    assert_golden(f"job_{name}", text(job_screen(job, NOW, LOOK)))
+
+
+def test_a_story() -> None:
+    lines = [
+        job_pb2.StoryLine(sequence=1, time=ago(3100), kind="JobSubmitted", sentence="ada submitted it"),
+        job_pb2.StoryLine(sequence=2, time=ago(3001), kind="AttemptPlaced", sentence="attempt 1 was placed on n2:0"),
+        job_pb2.StoryLine(
+            sequence=9,
+            time=ago(1995),
+            kind="JobFinished",
+            sentence="it failed with exit code 127: there is no program trian in the job's PATH on n1",
+        ),
+    ]
+    assert_golden("story", text(story_screen(lines, NOW, LOOK)))
+
+
+def test_an_explanation() -> None:
+    job = queued()
+    explanation = job_pb2.Explanation(
+        reason=job.wait_reason,
+        ahead_job_ids=[12, 11],
+        ahead_count=5,
+        estimated_start_time=job.estimated_start_time,
+        latest_start_time=job.latest_start_time,
+        bound_sentence="job 12 has no time limit",
+        nearest_change="--gpus 5 or less",
+    )
+    explanation.nodes.add(node="n1", reason="TOO_FEW_FREE", sentence="5 of its 8 GPUs are free, and 8 are asked for")
+    explanation.nodes.add(node="n2", reason="DRAINING", sentence="it is draining: fan")
+    explanation.nodes.add(node="n4", fits=True)
+    answer = scheduler_pb2.ExplainResponse(job=job, explanation=explanation)
+    assert_golden("explain", text(explain_screen(answer, NOW, LOOK)))
+
+
+def test_an_explanation_of_a_job_that_waits_for_nothing() -> None:
+    shown = [explain_screen(scheduler_pb2.ExplainResponse(job=job), NOW, LOOK) for job in (running(), failed())]
+    assert shown[0] == ["Job 12: running; it waits for nothing"]
+    assert shown[1][0].startswith("Job 9: failed with exit code 127 (COMMAND_NOT_FOUND)")
+
+
+def test_colour_is_used_for_states_only() -> None:
+    plain = queue(running(), failed())
+    coloured = queue(running(), failed(), look=replace(LOOK, has_colour=True))
+    assert "\x1b[32mrunning\x1b[0m" in text(coloured)
+    for escape in ("\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"):
+        coloured = [line.replace(escape, "") for line in coloured]
+    assert coloured == plain
+
+
+NAMES = st.text(min_size=0, max_size=90)
+
+
+@given(st.lists(st.tuples(NAMES, NAMES, NAMES), max_size=6), st.integers(40, 120))
+def test_a_table_fits_its_width_and_holds_one_line_a_row(rows: list[tuple[str, str, str]], width: int) -> None:
+    columns = (Column("ID"), Column("NAME", least=4), Column("WHY", least=6))
+    numbered: list[list[Cell | str]] = [
+        [str(1000 + number), Cell(name, Colour.GOOD), why] for number, (name, _, why) in enumerate(rows)
+    ]
+    lines = draw(columns, numbered, Look(width=width))
+    assert len(lines) == 1 + len(rows)
+    for number, line in enumerate(lines[1:]):
+        assert line.startswith(str(1000 + number)) and "\n" not in line
+    assert all(shown_width(line) <= width for line in lines)
+
+
+@given(st.text(max_size=60), st.integers(1, 40))
+def test_a_cut_text_is_a_beginning_of_it_and_not_too_wide(given_text: str, width: int) -> None:
+    shown = clean(given_text)
+    short = cut(shown, width)
+    assert shown_width(short) <= width
+    assert short == shown or shown.startswith(short.removesuffix("…"))
+    assert clean(short).isprintable()
+
+
+def test_ids_are_never_cut_however_narrow_it_is() -> None:
+    job = running()
+    job.id = 123456789012
+    job.user = "a-user-with-a-very-long-name"
+    assert "123456789012" in queue(job, look=Look(width=40))[1]
+
+
+def test_a_name_with_a_newline_or_an_escape_moves_no_cursor() -> None:
+    job = running()
+    job.spec.name = "evil\n\x1b[2Jname"
+    lines = queue(job) + job_screen(job, NOW, LOOK)
+    assert all(line.isprintable() for line in lines)
