@@ -249,10 +249,10 @@ class Engine:
                 yield command, node.stream
 
     def _pass(self, now: Instant) -> Decision:
-        self._last_pass = now
         self._pass_is_due = False
         if not any(self._state.durable.queue.values()):
             return NOTHING
+        self._last_pass = now
         decision = schedule(self._state, now)
         make_true(self._state, decision)
         self._pass_is_due = bool(decision.records)
