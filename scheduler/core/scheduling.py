@@ -34,9 +34,9 @@ def schedule(state: State, at: Instant) -> Decision:
         if placement is None:
             hopeless.add(resources)
             if reservation is None:
-                reservation = reserve(views, job, minimum)
+                reservation = reserve(state.durable, views, job, minimum)
                 if reservation is not None:
-                    keep(views, reservation, job)
+                    keep(views, reservation)
             continue
         take(views[placement.node], placement)
         attempt = Attempt(number=job.attempt_count + 1, placed_at=at, ranks=(Rank(placement=placement),))

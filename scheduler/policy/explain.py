@@ -108,9 +108,9 @@ def _views_as_seen_by(state: State, job: Job, at: Instant) -> dict[NodeName, Nod
             continue
         hopeless.add(each.spec.resources)
         if not kept:
-            reservation = reserve(views, each, minimum)
+            reservation = reserve(state.durable, views, each, minimum)
             if reservation is not None:
-                keep(views, reservation, each)
+                keep(views, reservation)
                 kept = True
     return views
 

@@ -1,11 +1,13 @@
 """What is kept for the first job of the order that cannot be placed, so that narrow jobs never starve a wide one.
 
 There is one reservation in a pass. It names the node on which the job is nearest to fitting and the devices there that
-it would get, free ones first; jobs behind it may use everything else.
+it would get, free ones first; jobs behind it may use everything else. CPUs and memory that come free together with
+those devices need not be kept as well.
 """
 
 from dataclasses import dataclass
 
+from ..state.durable import Durable
 from ..state.ids import DeviceUuid, JobId, NodeName
 from ..state.jobs import Job
 from .fit import FreeDevice, NodeView, could_ever_hold
@@ -18,9 +20,11 @@ class Reservation:
     job: JobId
     node: NodeName
     devices: frozenset[DeviceUuid]
+    cpus: int
+    memory_bytes: int
 
 
-def reserve(views: dict[NodeName, NodeView], job: Job, min_memory_bytes: int) -> Reservation | None:
+def reserve(durable: Durable, views: dict[NodeName, NodeView], job: Job, min_memory_bytes: int) -> Reservation | None:
     """Keep room for a job that fits nowhere now; None when no node that is up could hold it even when empty."""
     resources = job.spec.resources
     best: tuple[tuple[int, int], NodeView, list[FreeDevice]] | None = None
@@ -38,16 +42,35 @@ def reserve(views: dict[NodeName, NodeView], job: Job, min_memory_bytes: int) ->
         return None
     _, view, wanted = best
     nearest = sorted(wanted, key=lambda each: (not _is_free(view, each), each.device.index))[: resources.gpus]
-    return Reservation(job=job.id, node=view.node.name, devices=frozenset(each.device.uuid for each in nearest))
+    cpus, memory_bytes = _given_back(durable, view.node.name, {each.held_by for each in nearest})
+    return Reservation(
+        job=job.id,
+        node=view.node.name,
+        devices=frozenset(each.device.uuid for each in nearest),
+        cpus=max(0, resources.cpus - cpus),
+        memory_bytes=max(0, resources.memory_bytes - memory_bytes),
+    )
 
 
-def keep(views: dict[NodeName, NodeView], reservation: Reservation, job: Job) -> None:
+def _given_back(durable: Durable, node: NodeName, holders: set[JobId | None]) -> tuple[int, int]:
+    """CPUs and memory that come free on the node with the devices that are waited for."""
+    placements = [
+        rank.placement
+        for holder in holders
+        if holder is not None and (attempt := durable.jobs[holder].attempt) is not None
+        for rank in attempt.ranks
+        if rank.placement.node == node and rank.exit is None
+    ]
+    return sum(each.cpus for each in placements), sum(each.memory_bytes for each in placements)
+
+
+def keep(views: dict[NodeName, NodeView], reservation: Reservation) -> None:
     """Take what is reserved out of the view that the rest of the pass sees."""
     view = views[reservation.node]
     view.kept_devices = reservation.devices
     view.kept_for = reservation.job
-    view.kept_cpus = job.spec.resources.cpus
-    view.kept_memory_bytes = job.spec.resources.memory_bytes
+    view.kept_cpus = reservation.cpus
+    view.kept_memory_bytes = reservation.memory_bytes
 
 
 def _candidates(view: NodeView, job: Job, min_memory_bytes: int) -> list[FreeDevice]:
