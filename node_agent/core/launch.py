@@ -20,7 +20,7 @@ RLIMITS = frozenset({"CORE", "NOFILE", "AS", "FSIZE", "MEMLOCK", "STACK"})
 
 
 class RefusalReason(StrEnum):
-    """Why a keeper did not do what it was asked; nothing has changed."""
+    """Why a keeper did not do what it was asked; nothing has changed, except that after INTERNAL nobody knows."""
 
     BAD_REQUEST = "BAD_REQUEST"
     CWD_MISSING = "CWD_MISSING"
@@ -36,6 +36,7 @@ class RefusalReason(StrEnum):
     NOT_RUNNING = "NOT_RUNNING"
     STILL_RUNNING = "STILL_RUNNING"
     ATTEMPTS_RUNNING = "ATTEMPTS_RUNNING"
+    INTERNAL = "INTERNAL"
 
 
 @dataclass(frozen=True, slots=True)

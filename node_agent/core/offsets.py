@@ -5,7 +5,7 @@ the scheduler has on its disk, and only below it anything is ever deleted; `sent
 present connection (a new connection begins again at `synced`); `ends` is what the keeper has spooled.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 CHUNK_BYTES = 256 * 1024
@@ -38,9 +38,12 @@ class Segment:
     end: int
 
 
-def segments_to_delete(segments: Iterable[Segment], synced: int) -> tuple[Segment, ...]:
-    """Answer the sealed segments that lie wholly below the synced offset."""
-    return tuple(segment for segment in segments if segment.end <= synced)
+def segments_to_delete(segments: Sequence[Segment], synced: int) -> tuple[Segment, ...]:
+    """Answer which of a stream's segments lie wholly below the synced offset.
+
+    The newest one, last in the row, stays: when nobody is left to ask, its file alone tells where the stream ends.
+    """
+    return tuple(segment for segment in segments[:-1] if segment.end <= synced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ class Keepers:
         self._connections: dict[str, KeeperConnection] = {}
         self._owners: dict[AttemptKey, str] = {}
         self._settled: dict[AttemptKey, AttemptView] = {}
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: asyncio.Queue[Event | Exception] = asyncio.Queue()
         self._turn = asyncio.Lock()
         self._recoveries: set[asyncio.Task[None]] = set()
         self._newest_heartbeat_us: int | None = None
@@ -69,7 +69,8 @@ class Keepers:
     async def open(cls, state_dir: Path | str, *, build: str, command: Sequence[str] | None = None) -> Self:
         """Adopt the keepers that live, settle what dead ones left, and have one of this build take launches.
 
-        `build` is any text; a keeper of another one is retired. Raises KeeperNotStarted.
+        `build` is any text; a keeper of another one is retired. Raises KeeperNotStarted,
+        KeeperSilent, OtherProtocol.
         """
         keepers = cls(state_dir, build, command if command is not None else keeper_command())
         await asyncio.to_thread(keepers._state.prepare)
@@ -206,8 +207,14 @@ class Keepers:
         return await self._ask_owner(key, "output_synced", synced=to_json(synced))
 
     async def next_event(self) -> Event:
-        """Wait for what the keepers have to say. Reports come again after a reconnect until acknowledged."""
-        return await self._events.get()
+        """Wait for what the keepers have to say. Reports come again after a reconnect until acknowledged.
+
+        Raises what went wrong when a lost keeper was looked after.
+        """
+        event = await self._events.get()
+        if isinstance(event, Exception):
+            raise event
+        return event
 
     async def acknowledge(self, report: Report) -> None:
         """Take note of a report for good: what it says is where it must get."""
@@ -313,16 +320,24 @@ class Keepers:
 
     async def _recover(self, keeper_id: str) -> None:
         """Connect again to a keeper that only hung up; settle what a dead one left."""
+        try:
+            event = await self._find_out(keeper_id)
+        except Exception as error:
+            self._events.put_nowait(error)
+        else:
+            if event is not None:
+                self._events.put_nowait(event)
+
+    async def _find_out(self, keeper_id: str) -> KeeperDied | None:
         async with self._turn:
             await self._reach(keeper_id)
             if keeper_id in self._connections:
-                return
+                return None
             had_left = not await asyncio.to_thread(self._state.keeper(keeper_id).exists)
             views = await self._settle()
             new = tuple(view for view in views if view.key not in self._settled)
             self._settled.update({view.key: view for view in new})
-        if new or not had_left:
-            self._events.put_nowait(KeeperDied(keeper_id, new))
+        return KeeperDied(keeper_id, new) if new or not had_left else None
 
     async def _ask_owner(self, key: AttemptKey, do: str, **fields: object) -> Refusal | None:
         connection = self._connections.get(self._owners.get(key, ""))

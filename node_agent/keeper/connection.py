@@ -24,6 +24,10 @@ class KeeperSilent(Exception):
     """The keeper lives and does not answer."""
 
 
+class OtherProtocol(Exception):
+    """The keeper lives and does not speak this agent's protocol: only the version that started it can use it."""
+
+
 class KeeperConnection:
     """One connection; everything is lost to it when it closes, and nothing is to the keeper."""
 
@@ -72,8 +76,10 @@ class KeeperConnection:
         connection._task = asyncio.create_task(connection._listen(), name=f"keeper {directory.name}")
         try:
             hello = await connection.request("hello", {"protocol": PROTOCOL_VERSION})
-        except BaseException:
+        except BaseException as error:
             await connection.close()
+            if connection.farewell == "PROTOCOL":
+                raise OtherProtocol(f"keeper {directory.name} does not speak protocol {PROTOCOL_VERSION}") from error
             raise
         connection.build = str(hello["build"])
         connection.pid = int(hello["pid"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core.adoption import LaunchDecision, decide_launch
 from ..core.launch import Launch, Launched, Refusal, RefusalReason, refusal_of_launch
 from ..core.offsets import CHUNK_BYTES
-from ..core.outcome import AttemptKey, AttemptView, Offsets, StopCause
+from ..core.outcome import AttemptKey, AttemptView, Offsets
 from ..spool import SpoolWriter
 from . import records, reports
 from .linux import boot_id, boottime_us
@@ -135,7 +135,7 @@ class Keeper:
         self._refusing = RefusalReason.SHUTTING_DOWN
         running = tuple(self._living)
         for attempt in running:
-            attempt.stop(StopCause.SHUTDOWN, grace_us)
+            attempt.leave(grace_us)
         self._leave_if_done()
         return len(running)
 

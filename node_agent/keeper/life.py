@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,34 +17,62 @@ from .requests import Requests
 from .state_dir import StateDir, try_lock
 
 LOG_BYTES_MAX = 1_000_000
+"""A log longer than this is put aside when a keeper starts; one older log is kept."""
+
 READY = b"ready"
 EXIT_FAILED = 70
 EXIT_ANOTHER_IS_ACTIVE = 75
 
 
+class Starter:
+    """Whoever started the keeper and waits to hear that it listens, or a code and a reason why not."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+
+    def tell(self, said: bytes) -> None:
+        """Say it once; what would be said later goes to the log."""
+        if self._fd is not None:
+            os.write(self._fd, said)
+            os.close(self._fd)
+            self._fd = None
+
+    @property
+    def fds(self) -> set[int]:
+        """Answer the descriptor that must stay open."""
+        return set() if self._fd is None else {self._fd}
+
+
 def live(root: str, keeper_id: str, build: str, tell_fd: int) -> NoReturn:
-    """Be the keeper; tells `ready`, or a code and a reason, to whoever started it."""
-    state = StateDir(root)
+    """Be the keeper, from the fork to the end of the process."""
+    starter = Starter(tell_fd)
     code = EXIT_FAILED
     try:
-        state.prepare()
-        active_fd = try_lock(state.active_lock, create=True)
-        if active_fd is None:
-            os.write(tell_fd, b"%d another keeper is active in %s" % (EXIT_ANOTHER_IS_ACTIVE, os.fsencode(root)))
-            os._exit(EXIT_ANOTHER_IS_ACTIVE)
-        lock_fd = state.make_keeper(keeper_id)
-        directory = state.keeper(keeper_id)
-        _detach(directory / "log", {tell_fd, active_fd, lock_fd})
-        _keep(state, keeper_id, build, active_fd, lambda: _tell_ready(tell_fd))
-        shutil.rmtree(directory, ignore_errors=True)
-        code = 0
+        code = _live(StateDir(root), keeper_id, build, starter)
+    except OSError as error:
+        starter.tell(b"%d %s" % (EXIT_FAILED, os.fsencode(str(error))))
+        traceback.print_exc()
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
-def _keep(state: StateDir, keeper_id: str, build: str, active_fd: int, ready: Callable[[], None]) -> None:
+def _live(state: StateDir, keeper_id: str, build: str, starter: Starter) -> int:
+    state.prepare()
+    active_fd = try_lock(state.active_lock, create=True)
+    if active_fd is None:
+        reason = f"another keeper is active in {state.root}"
+        starter.tell(b"%d %s" % (EXIT_ANOTHER_IS_ACTIVE, os.fsencode(reason)))
+        return EXIT_ANOTHER_IS_ACTIVE
+    lock_fd = state.make_keeper(keeper_id)
+    _detach(state.root / "keeper.log", {active_fd, lock_fd} | starter.fds)
+    _keep(state, keeper_id, build, active_fd, starter)
+    shutil.rmtree(state.keeper(keeper_id), ignore_errors=True)
+    return 0
+
+
+def _keep(state: StateDir, keeper_id: str, build: str, active_fd: int, starter: Starter) -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
@@ -55,10 +82,10 @@ def _keep(state: StateDir, keeper_id: str, build: str, active_fd: int, ready: Ca
     door = Door(reactor, state.keeper(keeper_id), requests, keeper.reports.send_again)
     keeper.send = door.send
     _watch_home(state.keeper(keeper_id), reactor, keeper)
-    ready()
-    _log(f"keeper {keeper_id} (build {build!r}) keeps in {state.root}")
+    _log(keeper, f"keeps (build {build!r})")
+    starter.tell(READY)
     reactor.run()
-    _log("every attempt is over; leaving")
+    _log(keeper, "leaves")
     door.close()
 
 
@@ -67,14 +94,14 @@ def _watch_home(directory: Path, reactor: Reactor, keeper: Keeper) -> None:
     try:
         watch_fd = watch_for_deletions(directory)
     except OSError as error:
-        _log(f"cannot notice when {directory} is deleted: {error}")
+        _log(keeper, f"cannot notice when {directory} is deleted: {error}")
         return
 
     def something_was_deleted() -> None:
         os.read(watch_fd, 65536)
         if not (directory / "lock").exists():
             reactor.forget(watch_fd)
-            _log(f"{directory} was deleted; stopping everything")
+            _log(keeper, f"{directory} was deleted; stopping everything")
             keeper.stop_all(None)
 
     reactor.call_when_readable(watch_fd, something_was_deleted)
@@ -89,6 +116,8 @@ def _detach(log: Path, keep_fds: set[int]) -> None:
                 os.close(int(name))
             except OSError:
                 continue
+    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+        log.replace(log.with_suffix(".log.1"))
     null_fd = os.open(os.devnull, os.O_RDONLY)
     log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null_fd, 0)
@@ -98,11 +127,6 @@ def _detach(log: Path, keep_fds: set[int]) -> None:
     os.close(log_fd)
 
 
-def _tell_ready(tell_fd: int) -> None:
-    os.write(tell_fd, READY)
-    os.close(tell_fd)
-
-
-def _log(sentence: str) -> None:
+def _log(keeper: Keeper, sentence: str) -> None:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    print(f"{stamp} {sentence}", file=sys.stderr, flush=True)
+    print(f"{stamp} keeper {keeper.keeper_id} (pid {os.getpid()}) {sentence}", file=sys.stderr, flush=True)

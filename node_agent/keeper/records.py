@@ -16,7 +16,8 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..core.outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView, Offsets
+from ..core.outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView
+from ..spool.layout import ends_on_disk, starts_on_disk
 from .state_dir import StateDir
 from .values import Json, end_from, to_json
 
@@ -127,16 +128,21 @@ def phase_of(record: Record) -> AttemptPhase:
 
 
 def view_of(record: Record, phase: AttemptPhase, state: StateDir) -> AttemptView:
-    """Answer an attempt as its record shows it; its offsets are those of its end."""
-    ends = record.end.output_ends if record.end is not None else Offsets()
+    """Answer an attempt as its record and its spool show it."""
+    directory = state.attempt(record.key)
+    if record.end is not None:
+        ends = record.end.output_ends
+    else:
+        ends = ends_on_disk(directory)
     return AttemptView(
         key=record.key,
         phase=phase,
         keeper_id=record.keeper_id,
-        directory=str(state.attempt(record.key)),
+        directory=str(directory),
         pid=record.pid,
         started_us=record.started_us,
         stop_cause=record.end.stop_cause if record.end is not None else None,
+        output_starts=ends if phase is AttemptPhase.FORGOTTEN else starts_on_disk(directory),
         output_ends=ends,
         note=record.note,
         end=record.end,

@@ -6,6 +6,7 @@ changed nothing. Without being asked the keeper sends reports (`reports.py`) and
 """
 
 import os
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,10 @@ class Requests:
             return handler(request)
         except (KeyError, TypeError, ValueError) as error:
             return _bad(f"{request['do']}: {type(error).__name__}: {error}"[:1000])
+        except Exception as error:
+            traceback.print_exc()
+            detail = f"{request['do']}: {type(error).__name__}: {error}"[:1000]
+            return _refused(Refusal(RefusalReason.INTERNAL, f"{detail}; keeper.log in the state directory has more"))
 
     def _launch(self, request: Json) -> Json:
         launch = launch_from(request["launch"])

@@ -188,7 +188,8 @@ def _failure_of(error: OSError, found: str, launch: Launch) -> NotRun | Refusal:
     if error.errno in _NOT_FOUND:
         return NotRun(LaunchFailure.COMMAND_NOT_FOUND, sentence + _missing_interpreter(found))
     if error.errno in _NOT_EXECUTABLE:
-        return NotRun(LaunchFailure.NOT_EXECUTABLE, sentence)
+        hint = " (a script's first line must name its interpreter, like #!/bin/sh)"
+        return NotRun(LaunchFailure.NOT_EXECUTABLE, sentence + (hint if error.errno == errno.ENOEXEC else ""))
     return Refusal(RefusalReason.SPAWN_FAILED, sentence)
 
 

@@ -1,7 +1,8 @@
 """Where a node's keepers put things, and the locks that say which of them live.
 
 active.lock                 held by the one keeper that takes launches
-keepers/<keeper id>/        lock (held while that keeper lives), socket, log
+keepers/<keeper id>/        lock (held while that keeper lives), socket
+keeper.log                  what they all say about themselves
 attempts/<job.attempt.rank> record, and the spool's segments; there until the attempt is forgotten
 ended/<job.attempt.rank>    the record of a forgotten attempt: a tombstone
 """

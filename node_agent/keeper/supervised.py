@@ -103,6 +103,7 @@ class Supervised:
         self._pipes: dict[Stream, int] = {}
         self._paused: dict[Stream, FullReason] = {}
         self._said_full = False
+        self._is_leaving = False
         self._exit: _LeaderExit | None = None
         self._ending: Ending | None = None
         self._unrecorded: list[Json] = []
@@ -198,6 +199,12 @@ class Supervised:
         """Leave nothing behind in the loop."""
         self._house.reactor.call_at(self._retry, None)
 
+    def leave(self, grace_us: int | None) -> None:
+        """Stop it because the keeper leaves; output that nobody makes room for is cut after the drain."""
+        self._is_leaving = True
+        self.stop(StopCause.SHUTDOWN, grace_us)
+        self.reconsider()
+
     def read_on(self) -> None:
         """Try again to read what was left in the pipes for want of room."""
         for stream in tuple(self._paused):
@@ -235,7 +242,7 @@ class Supervised:
         self._ending = observe(
             self._ending,
             output_is_open=bool(self._pipes),
-            spool_is_full=bool(self._paused),
+            spool_is_full=bool(self._paused) and not self._is_leaving,
             processes_remain=bool(left) or group_exists(self.pid),
             now_us=now_us,
         )

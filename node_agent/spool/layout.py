@@ -13,20 +13,29 @@ def segment_path(directory: Path, stream: Stream, start: int) -> Path:
 
 
 def segments_on_disk(directory: Path, stream: Stream) -> list[Segment]:
-    """List a stream's segments in order, as far as they follow each other without a hole."""
+    """List a stream's segments in order, as far as they follow each other without a hole; none when it is gone."""
     prefix = f"{stream.value}."
     found: list[Segment] = []
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            suffix = entry.name.removeprefix(prefix)
-            if suffix != entry.name and suffix.isdecimal():
-                start = int(suffix)
-                found.append(Segment(start, start + entry.stat().st_size))
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                suffix = entry.name.removeprefix(prefix)
+                if suffix != entry.name and suffix.isdecimal():
+                    start = int(suffix)
+                    found.append(Segment(start, start + entry.stat().st_size))
+    except FileNotFoundError:
+        return []
     found.sort(key=lambda segment: segment.start)
     for index in range(1, len(found)):
         if found[index].start != found[index - 1].end:
             return found[:index]
     return found
+
+
+def starts_on_disk(directory: Path) -> Offsets:
+    """Answer from where on both streams are on disk; 0 where nothing was ever written."""
+    starts = [segments[0].start if segments else 0 for segments in (segments_on_disk(directory, s) for s in Stream)]
+    return Offsets(*starts)
 
 
 def ends_on_disk(directory: Path) -> Offsets:

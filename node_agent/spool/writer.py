@@ -1,6 +1,7 @@
 """The keeper's side: takes bytes from pipes into segment files and deletes what is synced."""
 
 import os
+import select
 from enum import Enum, auto
 from pathlib import Path
 
@@ -53,7 +54,7 @@ class SpoolWriter:
         held_bytes = sum(each.held_bytes for each in self._streams.values())
         room = room_bytes(self._bound_bytes, held_bytes, files.open_bytes, self._segment_bytes)
         if room == 0:
-            return self._found_full(FullReason.BOUND)
+            return Taken.END if _is_at_end(pipe_fd) else self._found_full(FullReason.BOUND)
         self.full = None
         try:
             count = os.readv(pipe_fd, [self._buffer[:room]])
@@ -64,7 +65,7 @@ class SpoolWriter:
         return Taken.SOME if files.write(self._buffer[:count]) else self._found_full(FullReason.DISK_FULL)
 
     def delete_below(self, synced: Offsets) -> int:
-        """Delete the sealed segments that are wholly synced, and answer how many bytes that freed."""
+        """Delete the older segments that are wholly synced, and answer how many bytes that freed."""
         return sum(files.delete_below(synced.of(stream)) for stream, files in self._streams.items())
 
     def seal(self) -> None:
@@ -75,6 +76,13 @@ class SpoolWriter:
     def _found_full(self, reason: FullReason) -> Taken:
         self.full = reason
         return Taken.FULL
+
+
+def _is_at_end(pipe_fd: int) -> bool:
+    """Say whether a pipe is empty and closed, without taking anything from it."""
+    poll = select.poll()
+    poll.register(pipe_fd, select.POLLIN)
+    return any(events & select.POLLHUP and not events & select.POLLIN for _, events in poll.poll(0))
 
 
 class _StreamFiles:
@@ -139,7 +147,8 @@ class _StreamFiles:
             self._open_start = self.end
 
     def delete_below(self, synced: int) -> int:
-        deleted = segments_to_delete(self._sealed, synced)
+        open_segment = [Segment(self._open_start, self.end)] if self._open_fd is not None else []
+        deleted = segments_to_delete(self._sealed + open_segment, synced)
         for segment in deleted:
             segment_path(self._directory, self._stream, segment.start).unlink(missing_ok=True)
         del self._sealed[: len(deleted)]

@@ -74,7 +74,8 @@ def test_only_segments_wholly_below_the_synced_offset_are_deleted() -> None:
     segments = [Segment(0, 10), Segment(10, 20), Segment(20, 25)]
     assert segments_to_delete(segments, 9) == ()
     assert segments_to_delete(segments, 19) == (Segment(0, 10),)
-    assert segments_to_delete(segments, 25) == tuple(segments)
+    assert segments_to_delete(segments, 25) == (Segment(0, 10), Segment(10, 20)), "the newest tells the end"
+    assert segments_to_delete([], 25) == ()
 
 
 @given(st.integers(SPOOL_BYTES_MIN, 4 * SPOOL_BYTES))

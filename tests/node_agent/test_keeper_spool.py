@@ -118,6 +118,17 @@ async def test_a_job_that_waits_for_room_can_be_killed(node: Node) -> None:
     assert lines(len(out) // 8 + 1).startswith(out)
 
 
+async def test_a_leaving_keeper_does_not_wait_for_room_and_says_what_it_cut(node: Node) -> None:
+    agent = await node.open()
+    view = await agent.start(node.script(1, WRITER.format(count=10_000_000, fd=1), spool_bytes=BOUND_BYTES))
+    await agent.event(SpoolChanged)
+    assert await agent.keepers.shutdown(kill=True, grace_us=0) is None
+    end = (await (await node.open()).view(view.key)).end
+    assert end is not None
+    assert (end.stop_cause, end.streams_cut) == (StopCause.SHUTDOWN, (Stream.STDOUT,))
+    assert end.output_ends.stdout == BOUND_BYTES
+
+
 async def test_only_what_is_synced_is_deleted_and_what_is_deleted_is_a_gap(node: Node) -> None:
     agent = await node.open()
     view = await agent.start(node.script(1, WRITER.format(count=8_000, fd=1), spool_bytes=BOUND_BYTES * 2))

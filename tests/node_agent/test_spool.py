@@ -98,6 +98,21 @@ def test_the_end_of_the_pipe_is_told_apart_from_an_empty_one(tmp_path: Path) -> 
     assert SpoolReader(tmp_path).read(Stream.STDOUT, 0, 100) == b"last"
 
 
+def test_the_end_of_the_pipe_is_seen_also_when_there_is_no_room(tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, SPOOL_BYTES_MIN)
+    feed, silent = Feed(), Feed()
+    while writer.take(Stream.STDOUT, feed.fd) is not Taken.FULL:
+        feed.write(b"x" * 4096)
+    assert writer.take(Stream.STDERR, silent.fd) is Taken.FULL, "it may say something yet"
+    os.close(silent.end)
+    assert writer.take(Stream.STDERR, silent.fd) is Taken.END
+    os.close(silent.fd)
+    os.close(feed.end)
+    assert writer.take(Stream.STDOUT, feed.fd) is Taken.FULL, "closed, and there is more in it"
+    os.close(feed.fd)
+    writer.seal()
+
+
 def test_when_everything_is_synced_a_full_spool_has_room_again(tmp_path: Path) -> None:
     writer = SpoolWriter(tmp_path, SPOOL_BYTES_MIN)
     feed = Feed()
