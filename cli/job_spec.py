@@ -13,6 +13,7 @@ from gpufleet.v1 import job_pb2 as pb
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.spelling import did_you_mean
+from gpufleet.traceparent import inherited_traceparent
 from gpufleet.units import exact_duration, exact_size, parse_duration, parse_size
 
 from .job_options import JobOptions
@@ -44,6 +45,7 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
         is_held=options.hold,
         no_requeue=not options.requeue,
         no_gpu_selection=options.no_gpu_selection,
+        trace_context=inherited_traceparent(environment),
     )
     if options.band is not None:
         spec.band = band(options.band)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-VIRTUAL_PREFIX = "VIRTUAL-"
+VIRTUAL_VARIABLE = "GPUFLEET_VIRTUAL_GPUS"
 VIRTUAL_NOTE = "virtual GPU backed by the CPU"
 SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "KEY")
 COPY_BYTES = 64_000_000
@@ -143,8 +143,7 @@ def devices_seen(torch: Any, environment: Mapping[str, str]) -> list[DeviceSeen]
                 memory_free_bytes=free_bytes,
             )
         )
-    given = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    virtual = [uuid for uuid in given if uuid.startswith(VIRTUAL_PREFIX)]
+    virtual = [uuid for uuid in environment.get(VIRTUAL_VARIABLE, "").split(",") if uuid]
     seen += [DeviceSeen(place="cpu", name=VIRTUAL_NOTE, uuid=uuid) for uuid in virtual]
     return seen or [DeviceSeen(place="cpu", name=f"CPU, {torch.get_num_threads()} threads")]
 

@@ -30,6 +30,13 @@ def test_of_the_submitters_environment_only_path_lang_and_term_go_by_themselves(
     assert dict(spec().env) == {"PATH": "/bin", "LANG": "C.UTF-8", "TERM": "xterm"}
 
 
+def test_a_job_continues_the_trace_that_its_submitter_is_in() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    continued = spec_of(JobOptions(), ("train",), {**ENVIRONMENT, "TRACEPARENT": trace}, "/home/ada")
+    assert continued.trace_context == trace
+    assert spec().trace_context == ""
+
+
 def test_further_variables_are_set_or_passed_on_by_name() -> None:
     given_env = dict(spec(env=["A=1=2", "EMPTY=", "SECRET"]).env)
     assert given_env == {

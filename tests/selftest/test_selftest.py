@@ -48,7 +48,7 @@ def stand_in(folder: Path, text: str) -> str:
 
 
 def test_a_job_on_a_virtual_gpu_passes_and_is_told_that_the_cpu_backs_it() -> None:
-    done = run(CUDA_VISIBLE_DEVICES="VIRTUAL-n1-0", GPUFLEET_GPUS_PER_NODE="1", GPUFLEET_JOB_ID="7")
+    done = run(GPUFLEET_VIRTUAL_GPUS="VIRTUAL-n1-0", GPUFLEET_GPUS_PER_NODE="1", GPUFLEET_JOB_ID="7")
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert lines[0].startswith("python   3.")
