@@ -1,4 +1,4 @@
-"""From the state's values to protos: the only module beside `validate.py` that knows both."""
+"""From the state's values to protos; the way back is `validate.py`."""
 
 from collections.abc import Iterable
 
