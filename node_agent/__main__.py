@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ from .identity import DataFolder
 from .keeper.client import KeeperNotStarted, Keepers
 from .keeping import SupersededError
 from .machine import Machine, NodeNaming, installed_version, node_info
-from .options import STOP_KEEPER, parse, settings_reader, token_of, wants_automatic_gpu
+from .options import STOP_KEEPER, node_name, parse, settings_reader, token_of, wants_automatic_gpu
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parse(sys.argv[1:] if arguments is None else arguments)
     try:
         live = Live(settings_reader(given))
+        node_name(live.now)
         with _held(live.now.data) as folder:
             if given.command == STOP_KEEPER:
                 return asyncio.run(_stop_keeper(folder, kill=given.kill))
@@ -79,7 +79,7 @@ class _Program:
         """Open devices and keepers and be the agent until told to stop."""
         settings = self.live.now
         traces = telemetry.start("agent")
-        name = settings.node_id or socket.gethostname()
+        name = node_name(settings)
         source = await asyncio.to_thread(self._devices, name)
         try:
             async with await Keepers.open(self.folder.path / KEEPER_FOLDER, build=installed_version()) as keepers:
@@ -138,11 +138,11 @@ class _Program:
         except GpufleetError as error:
             _log.error("the settings are left as they are: %s", as_lines(error))
             return
+        self.log.apply(self.live.now.log)
         for change in reloaded.applied:
             _log.info("reloaded %s", change)
         for change in reloaded.waiting:
             _log.warning("%s needs a restart of the agent", change)
-        self.log.apply(self.live.now.log)
 
 
 def _log_node(node: Node, source: DeviceSource) -> None:

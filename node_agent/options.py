@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpufleet.agent_settings import AgentSettings
 from gpufleet.config import Resolved, load_program
+from gpufleet.errors import GpufleetError, Reason
 from gpufleet.paths import program_config_file, state_dir
 from gpufleet.tokens import find_token
 
 AUTO = "auto"
 STOP_KEEPER = "stop-keeper"
+NODE_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,6 +79,18 @@ def settings_reader(arguments: argparse.Namespace) -> Callable[[], Resolved[Agen
 def wants_automatic_gpu(arguments: argparse.Namespace) -> bool:
     """Whether a virtual GPU is wanted where there is no real one."""
     return bool(arguments.virtual_gpus == AUTO)
+
+
+def node_name(settings: AgentSettings) -> str:
+    """The node's name; raises CONFIG_INVALID for one that no scheduler takes."""
+    name = settings.node_id or socket.gethostname()
+    if NODE_NAME.fullmatch(name) is None:
+        raise GpufleetError(
+            Reason.CONFIG_INVALID,
+            f"--node-id: {name[:80]!r} is not 1 to 63 letters, digits, '.', '-' or '_'",
+            next_step="Name the node with --node-id NAME.",
+        )
+    return name
 
 
 def token_of(settings: AgentSettings) -> str | None:

@@ -6,19 +6,29 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from gpufleet.tokens import write_token_file
 from tests.agent.fake_scheduler import FakeScheduler
 
-ENDS_WITHIN_SECONDS = 20.0
+ENDS_WITHIN_SECONDS = 40.0
 
 
 class AgentProcess:
     """`start`, then `kill` or `terminate`, then `start` again: the data folder stays."""
 
-    def __init__(self, scheduler: FakeScheduler, folder: Path, *flags: str, node: str = "n1") -> None:
+    def __init__(
+        self,
+        scheduler: FakeScheduler,
+        folder: Path,
+        *flags: str,
+        node: str = "n1",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.data = folder / node
         self.log = folder / f"{node}.log"
         token_file = folder / f"{node}.token"
@@ -29,10 +39,12 @@ class AgentProcess:
             *("--token-file", str(token_file), "--log-level", "debug"),
             *(flags or ("--virtual-gpus", "2")),
         ]
+        self.environment = dict(environment or {})
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUCTL_")}
+        own = {name: value for name, value in os.environ.items() if not name.startswith("GPUCTL_")}
+        environment = own | self.environment
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self.command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=environment
@@ -60,13 +72,29 @@ class AgentProcess:
 
     async def stop_keeper(self) -> None:
         """End the keeper and whatever runs; the agent must be gone."""
-        stop = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "gpufleet.node_agent", "stop-keeper"),
-            *("--data", str(self.data), "--kill"),
-            stderr=asyncio.subprocess.PIPE,
+        code, said = await self.run("stop-keeper", "--data", str(self.data), "--kill")
+        assert code == 0, said
+
+    async def run(self, *arguments: str) -> tuple[int | None, str]:
+        """Run the program with these arguments to its end; answers exit code and stderr."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "gpufleet.node_agent", *arguments), stderr=asyncio.subprocess.PIPE
         )
-        _, said = await asyncio.wait_for(stop.communicate(), 60)
-        assert stop.returncode == 0, said.decode()
+        try:
+            _, said = await asyncio.wait_for(process.communicate(), ENDS_WITHIN_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            raise
+        return process.returncode, said.decode()
+
+    def keeper_pids(self) -> list[int]:
+        """The living keepers of this agent's folder."""
+        return [
+            process.pid
+            for process in psutil.process_iter(["cmdline"])
+            if str(self.data / "keeper") in (process.info["cmdline"] or [])
+        ]
 
     async def __aenter__(self) -> AgentProcess:
         await self.start()

@@ -8,10 +8,8 @@ import os
 import pwd
 import signal
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import node_agent_pb2 as pb
 
@@ -21,19 +19,6 @@ from tests.agent.fake_scheduler import FakeScheduler, bodies, proto_key
 PRINT = [sys.executable, "-c", "print('hello'); import sys; print('trouble', file=sys.stderr); sys.exit(3)"]
 
 PATH = {"PATH": os.environ["PATH"]}
-
-
-@pytest.fixture
-async def scheduler() -> AsyncIterator[FakeScheduler]:
-    async with FakeScheduler() as scheduler:
-        yield scheduler
-
-
-@pytest.fixture
-async def agent(scheduler: FakeScheduler, tmp_path: Path) -> AsyncIterator[AgentProcess]:
-    async with AgentProcess(scheduler, tmp_path) as agent:
-        await scheduler.wait_connected()
-        yield agent
 
 
 async def test_a_command_runs_and_its_output_and_exit_code_arrive(

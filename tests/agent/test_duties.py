@@ -1,0 +1,374 @@
+"""What the agent does about orders and changes: one in, exact actions out, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_agent.core.actions import (
+    Action,
+    CarriedOut,
+    CheckNode,
+    Follow,
+    ForgetAttempt,
+    Master,
+    Order,
+    SignalProcess,
+    SpawnAttempt,
+    StopProcess,
+    Tell,
+)
+from node_agent.core.adoption import Verdict
+from node_agent.core.attempt import Limits
+from node_agent.core.commands import (
+    AbortAttempt,
+    AttemptCommand,
+    JudgeAttempt,
+    LaunchAttempt,
+    PrepareAttempt,
+    SignalAttempt,
+    StartAttempt,
+    StopAttempt,
+)
+from node_agent.core.duties import ORDERS_WAITING_MAX, Duties
+from node_agent.core.expectations import Expectations, Misfit, Unfit
+from node_agent.core.fence import CommandRefusal
+from node_agent.core.inventory import Checking, EndSeen, Prepared, Refused, StartSeen
+from node_agent.core.launch import Refusal, RefusalReason
+from node_agent.core.outcome import (
+    AttemptEnd,
+    AttemptKey,
+    AttemptPhase,
+    AttemptView,
+    ExitedWith,
+    FullReason,
+    Offsets,
+    StopCause,
+)
+
+KEY = AttemptKey(7, 1)
+RECEIPT = (1, 5)
+LAUNCH = LaunchAttempt(
+    key=KEY,
+    argv=("true",),
+    env={},
+    cwd="/",
+    limits=Limits(),
+    expectations=Expectations(device_uuids=("GPU-a",)),
+)
+RUNNING = AttemptView(key=KEY, phase=AttemptPhase.RUNNING, keeper_id="k", directory="/spool", pid=42, started_us=1_000)
+END = AttemptEnd(status=ExitedWith(0), output_ends=Offsets(5, 0), started_us=1_000, ended_us=2_000)
+ENDED = replace(RUNNING, phase=AttemptPhase.ENDED, end=END, output_ends=END.output_ends)
+
+
+def order(command: AttemptCommand, number: int = 5, **fields: object) -> Order:
+    return Order(command=command, receipt=(1, number), **fields)  # type: ignore[arg-type]
+
+
+def running() -> Duties:
+    """An agent whose attempt runs."""
+    duties = Duties()
+    duties.order(order(LAUNCH, 1))
+    duties.checked(KEY, None)
+    duties.spawned(KEY, RUNNING, was_known=False)
+    return duties
+
+
+def test_a_launch_is_checked_then_spawned_then_told_and_followed() -> None:
+    duties = Duties()
+    assert duties.order(order(LAUNCH, heartbeat_sent_us=900)) == (CheckNode(LAUNCH, is_prepare=False),)
+    assert duties.inventory[KEY] == Checking(KEY)
+    assert duties.checked(KEY, None) == (SpawnAttempt(LAUNCH, None, 900),)
+    assert duties.spawned(KEY, RUNNING, was_known=False) == (
+        Follow(RUNNING, is_new=True),
+        Tell(StartSeen(RUNNING)),
+        CarriedOut(RECEIPT),
+    )
+
+
+def test_the_fence_of_a_launch_counts_from_the_newest_message_that_the_scheduler_had() -> None:
+    duties = Duties()
+    assert duties.heartbeat_heard(1_500)
+    assert not duties.heartbeat_heard(1_400)
+    duties.order(order(LAUNCH, heartbeat_sent_us=900))
+    assert duties.checked(KEY, None) == (SpawnAttempt(LAUNCH, None, 1_500),)
+
+
+def test_a_second_launch_starts_nothing_and_gets_the_same_answer() -> None:
+    duties = running()
+    assert duties.order(order(LAUNCH)) == (Tell(StartSeen(RUNNING)), CarriedOut(RECEIPT))
+    duties.changed(KEY, END)
+    assert duties.order(order(LAUNCH)) == (Tell(StartSeen(ENDED)), Tell(EndSeen(ENDED)), CarriedOut(RECEIPT))
+
+
+def test_a_misfit_refuses_the_launch_for_good() -> None:
+    duties = Duties()
+    duties.order(order(LAUNCH))
+    refused = Refused(KEY, "DEVICE_BUSY", "somebody is there")
+    misfit = Misfit(Unfit.DEVICE_BUSY, "somebody is there", ("GPU-a",))
+    assert duties.checked(KEY, misfit) == (Tell(refused), CarriedOut(RECEIPT))
+    assert duties.order(order(LAUNCH)) == (Tell(refused), CarriedOut(RECEIPT))
+
+
+def test_what_the_keeper_refuses_is_refused() -> None:
+    duties = Duties()
+    duties.order(order(LAUNCH))
+    duties.checked(KEY, None)
+    answer = Refusal(RefusalReason.CWD_MISSING, "there is no folder /x")
+    assert duties.spawned(KEY, answer, was_known=False) == (
+        Tell(Refused(KEY, "CWD_MISSING", "there is no folder /x")),
+        CarriedOut(RECEIPT),
+    )
+
+
+@pytest.mark.parametrize("refusal", [CommandRefusal.TOO_OLD, CommandRefusal.UNKNOWN_HEARTBEAT])
+def test_a_launch_on_old_knowledge_is_refused(refusal: CommandRefusal) -> None:
+    duties = Duties()
+    told, done = duties.order(order(LAUNCH, refusal=refusal))
+    assert isinstance(told, Tell) and isinstance(told.report, Refused)
+    assert told.report.reason == "COMMAND_TOO_OLD"
+    assert done == CarriedOut(RECEIPT)
+
+
+def test_an_old_launch_of_what_runs_is_answered_and_not_refused() -> None:
+    duties = running()
+    again = duties.order(order(LAUNCH, refusal=CommandRefusal.TOO_OLD))
+    assert again == (Tell(StartSeen(RUNNING)), CarriedOut(RECEIPT))
+
+
+def test_a_stop_that_comes_while_a_launch_is_checked_waits_for_it() -> None:
+    duties = Duties()
+    duties.order(order(LAUNCH, 1))
+    assert duties.order(order(StopAttempt(KEY, StopCause.CANCELLED, None), 2)) == ()
+    duties.checked(KEY, None)
+    assert duties.spawned(KEY, RUNNING, was_known=False) == (
+        Follow(RUNNING, is_new=True),
+        Tell(StartSeen(RUNNING)),
+        CarriedOut((1, 1)),
+        StopProcess(KEY, StopCause.CANCELLED, None),
+    )
+    assert duties.done(KEY) == (CarriedOut((1, 2)),)
+    assert duties.inventory[KEY] == RUNNING
+
+
+def test_orders_for_different_attempts_do_not_wait_for_each_other() -> None:
+    duties = Duties()
+    other = replace(LAUNCH, key=AttemptKey(8, 1))
+    assert duties.order(order(LAUNCH)) == (CheckNode(LAUNCH, is_prepare=False),)
+    assert duties.order(order(other)) == (CheckNode(other, is_prepare=False),)
+
+
+def test_waiting_orders_are_bounded() -> None:
+    duties = Duties()
+    duties.order(order(LAUNCH))
+    for number in range(ORDERS_WAITING_MAX):
+        assert duties.order(order(SignalAttempt(KEY, 10), number)) == ()
+    assert duties.order(order(SignalAttempt(KEY, 10))) == (CarriedOut(RECEIPT),)
+
+
+def test_stopping_what_never_came_refuses_it_and_that_holds() -> None:
+    duties = Duties()
+    told, _ = duties.order(order(StopAttempt(KEY, StopCause.CANCELLED, None)))
+    assert isinstance(told, Tell) and isinstance(told.report, Refused)
+    assert told.report.reason == "STOPPED_BEFORE_START"
+    assert duties.order(order(LAUNCH)) == (told, CarriedOut(RECEIPT))
+
+
+def test_an_end_that_overtakes_the_answer_to_its_launch_is_not_lost() -> None:
+    duties = Duties()
+    duties.order(order(LAUNCH))
+    duties.checked(KEY, None)
+    assert duties.changed(KEY, END) == ()
+    actions = duties.spawned(KEY, RUNNING, was_known=False)
+    assert Tell(StartSeen(RUNNING)) in actions
+    assert Tell(EndSeen(ENDED)) in actions
+    assert duties.inventory[KEY] == ENDED
+
+
+def test_a_late_answer_to_a_launch_does_not_bring_a_dead_attempt_back() -> None:
+    duties = Duties()
+    duties.order(order(LAUNCH))
+    duties.checked(KEY, None)
+    duties.saw(ENDED)
+    assert duties.spawned(KEY, RUNNING, was_known=False) == (CarriedOut(RECEIPT),)
+    assert duties.inventory[KEY] == ENDED
+
+
+def test_a_tombstone_tells_its_end_once_more_and_stays_out_of_the_inventory() -> None:
+    duties = Duties()
+    duties.order(order(LAUNCH))
+    duties.checked(KEY, None)
+    buried = replace(ENDED, phase=AttemptPhase.FORGOTTEN)
+    assert Tell(EndSeen(buried)) in duties.spawned(KEY, buried, was_known=True)
+    assert tuple(duties.inventory) == ()
+
+
+def test_forgetting_what_has_ended_drops_it_once_the_keeper_has() -> None:
+    duties = running()
+    duties.changed(KEY, END)
+    assert duties.order(order(JudgeAttempt(KEY, Verdict.FORGET))) == (ForgetAttempt(KEY),)
+    assert duties.inventory[KEY] == ENDED
+    assert duties.done(KEY) == (CarriedOut(RECEIPT),)
+    assert duties.inventory[KEY] is None
+
+
+def test_a_kill_ends_at_once_and_keeps_the_end_until_it_is_stored() -> None:
+    duties = running()
+    assert duties.order(order(JudgeAttempt(KEY, Verdict.KILL))) == (StopProcess(KEY, StopCause.STALE, 0),)
+    duties.changed(KEY, END)
+    duties.done(KEY)
+    assert duties.inventory[KEY] == ENDED
+
+
+def test_forgetting_what_lives_kills_it_first() -> None:
+    duties = running()
+    assert duties.order(order(JudgeAttempt(KEY, Verdict.FORGET))) == (StopProcess(KEY, StopCause.STALE, 0),)
+    duties.done(KEY)
+    assert duties.changed(KEY, END) == (Follow(ENDED, is_new=False), Tell(EndSeen(ENDED)), ForgetAttempt(KEY))
+    duties.done(KEY)
+    assert duties.inventory[KEY] is None
+
+
+def test_keep_tells_an_end_again_and_leaves_the_living_alone() -> None:
+    duties = running()
+    keep = order(JudgeAttempt(KEY, Verdict.KEEP))
+    assert duties.order(keep) == (CarriedOut(RECEIPT),)
+    duties.changed(KEY, END)
+    assert Tell(EndSeen(ENDED)) in duties.order(keep)
+
+
+def test_a_signal_reaches_what_lives_and_nothing_else() -> None:
+    duties = running()
+    assert duties.order(order(SignalAttempt(KEY, 10))) == (SignalProcess(KEY, 10),)
+    duties.done(KEY)
+    late = order(SignalAttempt(KEY, 10), refusal=CommandRefusal.TOO_OLD)
+    assert duties.order(late) == (CarriedOut(RECEIPT),)
+    assert duties.order(order(SignalAttempt(AttemptKey(9, 1), 10))) == (CarriedOut(RECEIPT),)
+
+
+def test_a_rank_of_a_gang_is_prepared_and_then_started() -> None:
+    duties = Duties()
+    assert duties.order(order(PrepareAttempt(LAUNCH))) == (CheckNode(LAUNCH, is_prepare=True),)
+    prepared = Prepared(LAUNCH, 29500)
+    assert duties.checked(KEY, None, 29500) == (Tell(prepared), CarriedOut(RECEIPT))
+    assert duties.order(order(PrepareAttempt(LAUNCH))) == (Tell(prepared), CarriedOut(RECEIPT))
+    start = StartAttempt(KEY, "10.0.0.1", 29500)
+    assert duties.order(order(start)) == (SpawnAttempt(LAUNCH, Master("10.0.0.1", 29500), 0),)
+    duties.spawned(KEY, RUNNING, was_known=False)
+    assert duties.order(order(start)) == (Tell(StartSeen(RUNNING)), CarriedOut(RECEIPT))
+
+
+def test_an_aborted_rank_is_not_started_any_more() -> None:
+    duties = Duties()
+    duties.order(order(PrepareAttempt(LAUNCH)))
+    duties.checked(KEY, None, 29500)
+    assert duties.order(order(AbortAttempt(KEY))) == (CarriedOut(RECEIPT),)
+    told, _ = duties.order(order(StartAttempt(KEY, "10.0.0.1", 29500)))
+    assert isinstance(told, Tell) and isinstance(told.report, Refused)
+    assert told.report.reason == "ABORTED"
+
+
+def test_a_full_spool_is_told_and_so_is_its_end() -> None:
+    duties = running()
+    full = replace(RUNNING, full=FullReason.BOUND)
+    assert [type(a).__name__ for a in duties.changed(KEY, FullReason.BOUND)] == ["Follow", "Tell"]
+    assert duties.inventory[KEY] == full
+    assert [type(a).__name__ for a in duties.changed(KEY, None)] == ["Follow", "Tell"]
+    assert [type(a).__name__ for a in duties.changed(KEY, Offsets(3, 0))] == ["Follow"]
+
+
+# --- any orders in any order
+
+COMMANDS = st.sampled_from(
+    [
+        LAUNCH,
+        PrepareAttempt(LAUNCH),
+        StartAttempt(KEY, "10.0.0.1", 1),
+        AbortAttempt(KEY),
+        StopAttempt(KEY, StopCause.CANCELLED, None),
+        SignalAttempt(KEY, 10),
+        JudgeAttempt(KEY, Verdict.KEEP),
+        JudgeAttempt(KEY, Verdict.KILL),
+        JudgeAttempt(KEY, Verdict.FORGET),
+    ]
+)
+
+
+class World:
+    """A keeper that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.duties = Duties()
+        self.outstanding: list[Action] = []
+        self.carried_out: list[tuple[int, int]] = []
+        self.told: list[object] = []
+        self.view: AttemptView | None = None
+
+    def take(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            if isinstance(action, CarriedOut):
+                self.carried_out.append(action.receipt)
+            elif isinstance(action, Tell):
+                self.told.append(action.report)
+            elif not isinstance(action, Follow):
+                self.outstanding.append(action)
+        assert len(self.outstanding) <= 1, "one thing at a time for each attempt"
+
+    def answer(self, *, is_fit: bool) -> None:
+        if not self.outstanding:
+            return
+        match self.outstanding.pop():
+            case CheckNode():
+                self.take(self.duties.checked(KEY, None if is_fit else Misfit(Unfit.DEVICE_BUSY, "busy", ()), 1))
+            case SpawnAttempt():
+                known = self.view is not None
+                if self.view is None:
+                    self.view = RUNNING
+                self.take(self.duties.spawned(KEY, self.view, was_known=known))
+            case StopProcess():
+                self.take(self.duties.done(KEY))
+                self.end()
+            case SignalProcess():
+                self.take(self.duties.done(KEY))
+            case ForgetAttempt():
+                assert self.view is not None and self.view.end is not None, "nothing live is forgotten"
+                self.view = replace(self.view, phase=AttemptPhase.FORGOTTEN)
+                self.take(self.duties.done(KEY))
+
+    def end(self) -> None:
+        if self.view is not None and self.view.end is None:
+            self.view = ENDED
+            self.take(self.duties.changed(KEY, END))
+
+
+@given(st.lists(st.one_of(COMMANDS, st.sampled_from(["fit", "unfit", "end"])), max_size=40))
+def test_whatever_comes_the_inventory_is_the_keepers_truth_and_every_order_is_answered_once(
+    steps: list[AttemptCommand | str],
+) -> None:
+    world = World()
+    count = 0
+    for step in steps:
+        match step:
+            case "fit" | "unfit":
+                world.answer(is_fit=step == "fit")
+            case "end":
+                world.end()
+            case str():
+                raise AssertionError(step)
+            case _:
+                count += 1
+                world.take(world.duties.order(order(step, count)))
+    while world.outstanding:
+        world.answer(is_fit=True)
+    entry = world.duties.inventory[KEY]
+    if world.view is not None and world.view.phase is not AttemptPhase.FORGOTTEN:
+        assert entry == world.view
+    else:
+        assert not isinstance(entry, AttemptView)
+    if world.view is not None:
+        assert StartSeen(RUNNING) in world.told
+        assert world.view.end is None or EndSeen(ENDED) in world.told
+    assert sorted(world.carried_out) == [(1, number) for number in range(1, count + 1)]
