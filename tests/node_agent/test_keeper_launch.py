@@ -203,7 +203,7 @@ async def test_a_launch_after_its_fence_is_refused(node: Node) -> None:
 async def test_resource_limits_hold_from_the_first_instruction_and_cannot_be_raised(node: Node) -> None:
     agent = await node.open()
     rlimits = {"NOFILE": 100, "CORE": 0, "AS": 4_000_000_000}
-    _, out, _ = await agent.run(node.shell(1, "ulimit -n; ulimit -Hn; ulimit -Hc; ulimit -v", rlimits=rlimits))
+    _, out, _ = await agent.run(node.shell(1, "ulimit -n; ulimit -Hn; ulimit -Sc; ulimit -v", rlimits=rlimits))
     soft, hard, core, memory = out.decode().split()
     assert (soft, core, memory) == ("100", "0", str(4_000_000_000 // 1024))
     assert hard == "100" or int(hard) == resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # lowered right after the start
