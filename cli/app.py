@@ -27,8 +27,15 @@ class Command(TyperCommand):
         super().__init__(name, **settings)
         read_quickly(self.params)
 
+    def get_help_option(self, ctx: Any) -> Any:
+        return _read_quickly(super().get_help_option(ctx))
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_options(self, ctx, formatter)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        arguments = [each for each in self.params if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *(each.metavar or str(each.name).upper() for each in arguments)]
 
 
 class JobCommand(Command):
@@ -52,6 +59,9 @@ class Group(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         read_quickly(self.params)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _read_quickly(super().get_help_option(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_options(self, ctx, formatter)
@@ -111,12 +121,29 @@ def command_line() -> Any:
         epilog="Every command takes --help. Start on one machine with: gpuctl up",
     )
     app.callback()(_gpuctl)
-    return get_command(app)
+    menu = get_command(app)
+    read_quickly(menu.params)  # once more: typer has added its options for completion
+    return menu
 
 
-def family(name: str) -> typer.Typer:
-    """A typer app for a command with commands below it."""
-    return typer.Typer(name=name, cls=Group, rich_markup_mode=None, add_completion=False)
+class Family(typer.Typer):
+    """A command with commands below it: `@nodes.subcommand("forget")` adds one."""
+
+    def __init__(self, name: str, summary: str = "") -> None:
+        # Without a summary of its own it does something itself, and its callback's docstring is its help.
+        super().__init__(name=name, cls=Group, rich_markup_mode=None, add_completion=False)
+        if summary:
+            self.info.help = summary
+            self.info.no_args_is_help = True
+
+    def subcommand(self, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Add the function as a command, its option groups spread."""
+
+        def add(function: Callable[..., None]) -> Callable[..., None]:
+            self.command(name, cls=Command)(spread(function))
+            return function
+
+        return add
 
 
 def _gpuctl() -> None:
@@ -138,6 +165,12 @@ def _load(name: str) -> Any:
         add_help_option=getattr(found, "has_help", True),
     )(spread(found))
     return get_command(app)
+
+
+def _read_quickly(option: Any) -> Any:
+    if option is not None:
+        read_quickly([option])
+    return option
 
 
 def _write_options(command: Any, ctx: Any, formatter: Any) -> None:

@@ -68,7 +68,7 @@ def show_settings(settings: Settings, program: str, *, with_origin: bool) -> Non
     elif settings.format == "name":
         lines = [name for name, _, _ in rows]
     elif with_origin:
-        columns = (Column("SETTING"), Column("VALUE", least=16), Column("FROM", least=16))
+        columns = (Column("SETTING"), Column("VALUE", least=24), Column("FROM", least=16, wraps=True))
         lines = draw(columns, rows, screen.look(settings.format))
     else:
         lines = [f"{name} = {value}" for name, value, _ in rows]

@@ -7,11 +7,8 @@ whose codes are the job's, fail with 125.
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 import sys
-import traceback
 from typing import Any
 
 import typer
@@ -66,8 +63,12 @@ def exit_code(problem: BaseException, command: str) -> int:
 def report(problem: Exception, command: str, *, as_json: bool) -> None:
     """Say on stderr what went wrong and what to type next."""
     if os.environ.get("GPUCTL_TRACEBACK", "") not in ("", "0"):
+        import traceback
+
         traceback.print_exception(problem)
     if as_json:
+        import json
+
         print(json.dumps(_as_object(problem, command), ensure_ascii=False), file=sys.stderr)
         return
     print(f"gpuctl: {_as_text(problem, command)}", file=sys.stderr)
@@ -119,5 +120,7 @@ _INTERNAL_NEXT_STEP = "See where with GPUCTL_TRACEBACK=1, and report it with tha
 
 
 def _internal_message(problem: Exception) -> str:
+    import secrets
+
     kind = type(problem).__name__
     return f"internal error [{secrets.token_hex(4)}]: {kind}: {problem}"

@@ -17,6 +17,7 @@ from gpufleet.traceparent import inherited_traceparent
 from gpufleet.units import exact_duration, exact_size, parse_duration, parse_size
 
 from .job_options import JobOptions
+from .labels import pairs
 
 PASSED_ON = ("PATH", "LANG", "TERM")
 """The submitter's variables that a job gets without being asked."""
@@ -140,17 +141,6 @@ def pins(text: str) -> list[pb.NodePins]:
 def names(given: Sequence[str] | None) -> list[str]:
     """Names from options that take several, separated by commas or repeated."""
     return [name.strip() for text in given or () for name in text.split(",") if name.strip()]
-
-
-def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    """NAME=VALUE pairs."""
-    found = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise invalid(option, f'"{text}" is not NAME=VALUE')
-        found[name] = value
-    return found
 
 
 def band(word: str) -> pb.Band.ValueType:

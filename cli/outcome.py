@@ -10,6 +10,9 @@ from .errors import OWN_FAILURE, SIGNALLED
 
 TIME_LIMIT = 124
 
+PLAIN_REASONS = frozenset({"EXITED", "SIGNALLED"})
+"""Reasons that say no more than the exit status itself."""
+
 FINAL_STATES = frozenset({pb.JOB_STATE_SUCCEEDED, pb.JOB_STATE_FAILED, pb.JOB_STATE_CANCELLED, pb.JOB_STATE_TIMED_OUT})
 
 
@@ -36,9 +39,11 @@ def exit_code_of(job: pb.Job) -> int:
 def end_in_words(job: pb.Job) -> str:
     """`job 12 failed with exit code 3 (EXITED)`; the server's sentence follows where it has one."""
     words = f"job {job.id} {_verb(job)}"
-    if job.state != pb.JOB_STATE_SUCCEEDED and job.exit_reason:
+    if job.state == pb.JOB_STATE_SUCCEEDED:
+        return words
+    if job.exit_reason:
         words += f" ({job.exit_reason})"
-    if job.exit_message and job.state != pb.JOB_STATE_SUCCEEDED:
+    if job.exit_message and job.exit_reason not in PLAIN_REASONS:
         words += f": {job.exit_message}"
     return words
 

@@ -27,7 +27,7 @@ class QuickValue:
         return None if value is None else self._read(value, param, ctx)
 
     def _read(self, value: Any, param: Any, ctx: Any) -> Any:
-        if not isinstance(value, str) or self._kind is str:
+        if not isinstance(value, str) or self._kind in (str, bool):
             return value
         if self._kind is Path:
             return Path(value).expanduser()
@@ -52,7 +52,7 @@ def read_quickly(parameters: Iterable[Any]) -> None:
     for parameter in parameters:
         described = getattr(parameter, "type_descriptor", None)
         # A typer without this descriptor reads by itself, in its own time.
-        if described is not None and not getattr(parameter, "is_bool_flag", False):
+        if described is not None:
             parameter._runtime_param = QuickValue(described.annotation)
 
 

@@ -9,9 +9,8 @@ from gpufleet.v1 import node_pb2, scheduler_pb2
 
 from . import screen
 from .client import Client, connected
-from .job_spec import pairs
+from .labels import pairs
 from .paging import all_pages
-from .render.as_json import print_message
 from .render.jobs import queue_screen
 from .settings import Settings
 
@@ -81,11 +80,11 @@ def print_queue(
 ) -> None:
     """Print it in the format that was asked for."""
     match settings.format:
-        case "json":
-            print_message(answer, "json")
-        case "jsonl":
-            for job in answer.jobs:
-                print_message(job, "jsonl")
+        case "json" | "jsonl" as form:
+            from .render.as_json import print_message
+
+            for message in [answer] if form == "json" else answer.jobs:
+                print_message(message, form)
         case "name":
             screen.print_lines(str(job.id) for job in answer.jobs)
         case form:

@@ -6,14 +6,18 @@ The rules are in gpufleet/cli_settings.py; this turns a command's options into f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpufleet.addresses import Address, is_loopback
-from gpufleet.channel import Target
 from gpufleet.cli_settings import CliConfig, load_cli
 from gpufleet.tokens import FoundToken
 
-from .following.core import TimeOuts
 from .options import Connection, Following, Output
+
+if TYPE_CHECKING:
+    from gpufleet.channel import Target
+
+    from .following.core import TimeOuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class Settings:
     @property
     def time_outs(self) -> TimeOuts:
         """The four time-outs of a follower."""
+        from .following.core import TimeOuts  # only followers pay for it
+
         settings = self.config.settings
         return TimeOuts(
             connection_s=self.connection_timeout_s,
@@ -64,6 +70,8 @@ class Settings:
 
     def target(self) -> Target:
         """The server to connect to. Raises for a token that is named and unusable."""
+        from gpufleet.channel import Target  # brings grpc, which showing settings does not need
+
         token = self.token()
         return Target(
             address=self.address,

@@ -7,22 +7,17 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..app import family
-from ..options import Connection, Output, spread
+from ..app import Family
+from ..options import Connection, Output
 
-config = family("config")
-config.info.help = "Write, check and show settings; choose a scheduler."
-config.info.no_args_is_help = True
-contexts = family("context")
-contexts.info.help = "Schedulers that this account uses, by name."
-contexts.info.no_args_is_help = True
+config = Family("config", "Write, check and show settings; choose a scheduler.")
+contexts = Family("context", "Schedulers that this account uses, by name.")
 config.add_typer(contexts)
 
 Program = Annotated[str, Argument(metavar="PROGRAM", help="scheduler or agent.")]
 
 
-@config.command("init")
-@spread
+@config.subcommand("init")
 def init(
     program: Program,
     file: Annotated[
@@ -36,8 +31,7 @@ def init(
     write_template(program, file, is_forced=force)
 
 
-@config.command("check")
-@spread
+@config.subcommand("check")
 def check(
     file: Annotated[Path, Argument(metavar="FILE", help="A settings file.")],
     program: Annotated[
@@ -51,8 +45,7 @@ def check(
     check_file(file, program)
 
 
-@config.command("show")
-@spread
+@config.subcommand("show")
 def show(
     output: Output,
     connection: Connection,
@@ -68,8 +61,7 @@ def show(
     show_settings(resolve(connection, output), program, with_origin=origin)
 
 
-@config.command("log-level")
-@spread
+@config.subcommand("log-level")
 def log_level(
     program: Annotated[str, Argument(metavar="PROGRAM", help="scheduler, or agent:NODE.")],
     level: Annotated[str, Argument(metavar="LEVEL", help="debug, info, warning or error.")],
@@ -82,8 +74,7 @@ def log_level(
     change_log_level(resolve(connection), program, level)
 
 
-@contexts.command("list")
-@spread
+@contexts.subcommand("list")
 def list_contexts(output: Output, connection: Connection) -> None:
     """List the contexts; the star marks the one in use."""
     from ..context_calls import show_contexts
@@ -92,8 +83,7 @@ def list_contexts(output: Output, connection: Connection) -> None:
     show_contexts(resolve(connection, output))
 
 
-@contexts.command("use")
-@spread
+@contexts.subcommand("use")
 def use(name: Annotated[str, Argument(metavar="NAME", help="A context's name.")]) -> None:
     """Use this context from now on."""
     from ..context_calls import use_context
@@ -101,8 +91,7 @@ def use(name: Annotated[str, Argument(metavar="NAME", help="A context's name.")]
     use_context(name)
 
 
-@contexts.command("add")
-@spread
+@contexts.subcommand("add")
 def add(
     name: Annotated[str, Argument(metavar="NAME", help="A name for it.")],
     scheduler: Annotated[str, Option("--scheduler", metavar="HOST[:PORT]", help="Where the scheduler is.")],

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from typer import Argument, Context, Option
 
-from ..app import family
+from ..app import Family
 from ..completion import complete_nodes
 from ..options import Connection, Output, spread
 
-nodes = family("nodes")
+nodes = Family("nodes")
 
 Name = Annotated[str, Argument(metavar="NODE", help="The node's name.", autocompletion=complete_nodes)]
 
@@ -34,8 +34,7 @@ def list_nodes(
     show_nodes(resolve(connection, output), only or [])
 
 
-@nodes.command("forget")
-@spread
+@nodes.subcommand("forget")
 def forget(name: Name, output: Output, connection: Connection) -> None:
     """Drop a node that will not come back.
 

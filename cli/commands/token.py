@@ -6,16 +6,13 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from ..app import family
-from ..options import Connection, Output, spread
+from ..app import Family
+from ..options import Connection, Output
 
-token = family("token")
-token.info.help = "Make, list and revoke tokens."
-token.info.no_args_is_help = True
+token = Family("token", "Make, list and revoke tokens.")
 
 
-@token.command("create")
-@spread
+@token.subcommand("create")
 def create(
     user: Annotated[str, Argument(metavar="USER", help="Whom the token makes its bearer.")],
     output: Output,
@@ -35,8 +32,7 @@ def create(
     create_token(resolve(connection, output), user, role, valid_for, note)
 
 
-@token.command("list")
-@spread
+@token.subcommand("list")
 def list_all(output: Output, connection: Connection) -> None:
     """List the tokens, without their secrets."""
     from ..settings import resolve
@@ -45,8 +41,7 @@ def list_all(output: Output, connection: Connection) -> None:
     list_tokens(resolve(connection, output))
 
 
-@token.command("revoke")
-@spread
+@token.subcommand("revoke")
 def revoke(
     token_id: Annotated[str, Argument(metavar="ID", help="The token's short id, from gpuctl token list.")],
     output: Output,

@@ -13,6 +13,7 @@ from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.errors import GpufleetError
 
+from ..render.words import counted
 from .folders import Folders
 from .record import Record, remove_record, write_record
 from .starting import STOP_S_MAX, local_client
@@ -20,6 +21,7 @@ from .starting import STOP_S_MAX, local_client
 END_JOBS_S_MAX = 60.0
 """How long cancelled jobs may take before the agent's keeper is told to end them itself."""
 
+REASON = "gpuctl down"
 KEEPER_S_MAX = 90.0
 POLL_S = 0.2
 
@@ -50,23 +52,43 @@ def stop_programs(
     """Stop the agent, its keeper unless jobs are kept, and the scheduler; then forget the record."""
     write_record(folders.record, replace(record, is_stopping=True))
     jobs = running_jobs(record, folders)
+    was_drained = ends_jobs and _drain(record, folders)
     if ends_jobs and jobs:
-        say(f"ending {len(jobs)} running {'job' if len(jobs) == 1 else 'jobs'}")
+        say(f"ending {counted(len(jobs), 'running job')}")
         _end_jobs(record, folders, jobs, while_waiting)
     for program in reversed(record.programs):
         if program.is_running():
             say(f"stopping the {program.name}")
         if not program.stop(STOP_S_MAX, while_waiting=while_waiting):
             say(f"the {program.name} did not stop by itself and was killed")
-        if program.name == "agent" and (ends_jobs or not jobs):
-            _stop_keeper(folders.agent, ends_jobs=ends_jobs, say=say)
+        if program.name == "agent":
+            if ends_jobs or not jobs:
+                _stop_keeper(folders.agent, ends_jobs=ends_jobs, say=say)
+            if was_drained:
+                _update_node(record, folders, is_draining=False)
     remove_record(folders.record)
+
+
+def _drain(record: Record, folders: Folders) -> bool:
+    """Keep what is queued from starting in the place of what ends; answers whether it was we who did."""
+    return bool(record.node and record.running()) and _update_node(record, folders, is_draining=True)
+
+
+def _update_node(record: Record, folders: Folders, *, is_draining: bool) -> bool:
+    client = local_client(record.address, folders)
+    request = scheduler_pb2.UpdateNodeRequest(node=record.node, is_draining=is_draining, reason=REASON)
+    try:
+        return client.call(client.scheduler.UpdateNode, request).changed
+    except GpufleetError:
+        return False
+    finally:
+        client.close()
 
 
 def _end_jobs(record: Record, folders: Folders, jobs: list[int], while_waiting: Callable[[], object]) -> None:
     client = local_client(record.address, folders)
     try:
-        request = scheduler_pb2.CancelRequest(reason="gpuctl down")
+        request = scheduler_pb2.CancelRequest(reason=REASON)
         request.jobs.job_ids.extend(jobs)
         client.call(client.scheduler.Cancel, request)
     except GpufleetError:

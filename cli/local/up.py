@@ -62,7 +62,8 @@ def bring_down(folders: Folders, *, is_sure: bool, keeps_jobs: bool) -> int:
         _ask(jobs)
     stop_programs(record, folders, ends_jobs=not keeps_jobs, say=_say)
     if jobs and keeps_jobs:
-        _say(f"{counted(len(jobs), 'job')} stay; the next gpuctl up takes them back, if it comes within the fence")
+        goes_on = "goes on; the next gpuctl up takes it" if len(jobs) == 1 else "go on; the next gpuctl up takes them"
+        _say(f"{counted(len(jobs), 'job')} {goes_on} back, if it comes before their requeue fence (10 min)")
     return 0
 
 
@@ -126,7 +127,8 @@ class _Supervisor:
         ends_jobs = not jobs
         if jobs and not self._must_leave:
             again = f"Ctrl-C again within {SECOND_WITHIN_S:g} s ends them"
-            _say(f"{counted(len(jobs), 'job')} run and go on for the next gpuctl up; {again}")
+            go_on = "runs and goes" if len(jobs) == 1 else "run and go"
+            _say(f"{counted(len(jobs), 'job')} {go_on} on for the next gpuctl up; {again}")
             deadline = time.monotonic() + SECOND_WITHIN_S
             while len(self._asked_at) < 2 and not self._must_leave and time.monotonic() < deadline:
                 self._woken.wait(deadline - time.monotonic())

@@ -10,7 +10,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.units import format_size
 
 from ..job_spec import command_line_of
-from ..outcome import end_in_words, exit_in_words, has_ended
+from ..outcome import PLAIN_REASONS, end_in_words, exit_in_words, has_ended
 from . import words
 from .jobs import gpu_count, name_of
 from .table import Cell, Colour, Column, Look, Row, clean, draw, painted, wrapped
@@ -51,7 +51,8 @@ def explain_screen(answer: scheduler_pb2.ExplainResponse, now: datetime, look: L
     """The whole screen of `gpuctl explain ID`: the sentence, node by node, who is ahead, when, and what would help."""
     job, explanation = answer.job, answer.explanation
     sentence = explanation.reason.sentence or _no_wait(job)
-    lines = [clean(f"Job {job.id}: {sentence}")]
+    own_name = f"job {job.id} "
+    lines = [clean(f"Job {job.id}: {sentence.removeprefix(own_name)}")]
     if explanation.nodes:
         rows: list[Row] = [
             [each.node, Cell("yes", Colour.GOOD) if each.fits else Cell("no"), each.sentence or each.reason]
@@ -148,7 +149,9 @@ def _attempt_row(attempt: job_pb2.Attempt, now: datetime) -> Row:
     if started:
         ran = words.between(attempt.start_time, attempt.end_time) if ended else words.since(attempt.start_time, now)
     written = sum(end.end_offset for end in attempt.output_ends)
-    end = " ".join(filter(None, (exit_in_words(attempt.exit), attempt.exit_reason.removeprefix("EXITED"))))
+    end = " ".join(
+        filter(None, (exit_in_words(attempt.exit), "" if attempt.exit_reason in PLAIN_REASONS else attempt.exit_reason))
+    )
     return [
         str(attempt.number),
         words.places(attempt),

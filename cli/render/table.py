@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -144,6 +143,8 @@ def _cell(value: Cell | str) -> Cell:
 
 
 def _width(character: str) -> int:
+    import unicodedata  # most names are ASCII, and need none of its tables
+
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

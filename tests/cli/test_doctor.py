@@ -1,0 +1,209 @@
+"""The doctor: every line is ok, or the exact thing to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
+
+from cli.doctor import cluster as judge
+from cli.doctor import network
+from cli.doctor.finding import Finding, Verdict
+from gpufleet.addresses import Address
+from gpufleet.channel import Target
+from gpufleet.errors import GpufleetError, Reason
+from tests.cli import cluster
+from tests.cli.conftest import Gpuctl, run_here
+from tests.cli.fake_scheduler import FakeScheduler, Piece, ended, job
+
+GB = 10**9
+
+
+@contextmanager
+def free_port() -> Iterator[int]:
+    """A port at which nobody listens, and nobody else will."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def healthy(fake: FakeScheduler) -> None:
+    fake.server = scheduler_pb2.GetServerInfoResponse(
+        version="0.1.0", user="ada", role="admin", store_kind="sqlite", store_is_healthy=True, output_free_bytes=90 * GB
+    )
+    fake.nodes = [cluster.node("n1", node_pb2.NODE_STATE_READY, 2, {})]
+
+
+def test_a_healthy_fleet_is_ok_from_here_to_its_nodes(
+    fake: FakeScheduler, gpuctl: Gpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy(fake)
+    monkeypatch.setattr("cli.doctor.checks.own_version", lambda: "0.1.0")
+    done = gpuctl("doctor")
+    checks = [line.split()[0] for line in done.text.splitlines()]
+    assert done.code == 0
+    assert checks == ["settings", "own", "name", "port", "TLS", "token", "version", "clock", "store", "disk", "node"]
+    assert "→" not in done.text
+
+
+def test_a_refused_connection_ends_the_walk_with_what_to_start() -> None:
+    with free_port() as port:
+        done = run_here("doctor", "-o", "jsonl", "--scheduler", f"127.0.0.1:{port}")
+    last = json.loads(done.text.splitlines()[-1])
+    assert (done.code, last["what"], last["verdict"]) == (1, "port", "FAILED")
+    assert "gpuctl up" in last["fix"]
+
+
+def test_a_token_that_is_refused_is_told_as_such(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    fake.faults["GetServerInfo"].append(GpufleetError(Reason.TOKEN_INVALID))
+    done = gpuctl("doctor")
+    assert done.code == 1
+    assert "token       FAIL  The scheduler does not know this token." in done.text
+
+
+def test_an_unknown_name_a_refusal_a_silence_and_no_route_have_each_their_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert network.check_name("localhost").verdict is Verdict.OK
+    unknown = network.check_name("no-such-host.invalid")
+    assert unknown.verdict is Verdict.FAILED and "getent hosts no-such-host.invalid" in unknown.fix
+    assert "--host 0.0.0.0" in network.not_listening_fix(Address("gpu1", 50051))
+    fix = network.firewall_fix(50051)
+    assert "ufw allow 50051/tcp" in fix and "firewall-cmd --permanent --add-port=50051/tcp" in fix
+
+    def fails(problem: OSError) -> Finding:
+        def connect(*_: object) -> None:
+            raise problem
+
+        monkeypatch.setattr(socket, "create_connection", connect)
+        return network.check_port(Address("gpu1", 50051))
+
+    assert "ufw" in fails(TimeoutError()).fix
+    route = fails(OSError(113, "No route to host"))
+    assert (route.what, route.fix.split(":")[1].strip().split(".")[0]) == ("route", "ip route get gpu1")
+    assert "nothing listens" in fails(ConnectionRefusedError(111, "refused")).sentence
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for localhost that vouches for itself, and its key."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "1"]
+    subprocess.run([*command, *names, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
+
+
+@contextmanager
+def tls_server(certificate: tuple[Path, Path], connections: int) -> Iterator[int]:
+    """Takes so many connections, and shakes hands on each."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for _ in range(connections):
+                connection, _ = listener.accept()
+                try:
+                    with context.wrap_socket(connection, server_side=True) as wrapped:
+                        wrapped.recv(1)
+                except OSError:
+                    connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
+
+
+def test_tls_is_looked_at_from_both_sides(certificate: tuple[Path, Path], fake: FakeScheduler) -> None:
+    with tls_server(certificate, 3) as port:
+        address = Address("localhost", port)
+        good = network.check_tls(Target(address=address, ca_file=certificate[0]))
+        other_name = network.check_tls(Target(address=Address("127.0.0.1", port), ca_file=certificate[0]))
+        plain = network.check_tls(Target(address=address))
+    assert good.verdict is Verdict.OK and "TLSv1.3" in good.sentence
+    assert other_name.verdict is Verdict.FAILED and "--ca-file" in other_name.fix
+    assert "wants TLS" in plain.sentence and "--ca-file" in plain.fix
+    host, port_text = fake.address.split(":")
+    without = network.check_tls(Target(address=Address(host, int(port_text)), ca_file=certificate[0]))
+    assert "does not speak TLS" in without.sentence and "--insecure" in without.fix
+
+
+def test_versions_clocks_store_and_disk_are_judged() -> None:
+    now = cluster.NOW
+    server = scheduler_pb2.GetServerInfoResponse(
+        version="0.2.0",
+        user="ada",
+        role="user",
+        store_kind="sqlite",
+        store_error="disk full",
+        output_free_bytes=GB // 2,
+    )
+    server.server_time.FromDatetime(now + timedelta(seconds=90))
+    found = {each.what: each for each in judge.judge_server(server, "0.1.0", now, now, "GPUCTL_TOKEN")}
+    assert found["version"].verdict is Verdict.WARNING and found["version"].fix == "pip install gpufleet==0.2.0"
+    assert "1m30s ahead of this one" in found["clock"].sentence and "timedatectl" in found["clock"].fix
+    assert found["store"].verdict is Verdict.FAILED and "disk full" in found["store"].sentence
+    assert found["disk"].verdict is Verdict.FAILED and "500MB" in found["disk"].sentence
+    assert judge.judge_disk(2 * GB).verdict is Verdict.WARNING
+
+
+def test_half_of_the_time_of_the_call_is_no_skew() -> None:
+    asked, answered = cluster.NOW, cluster.NOW + timedelta(seconds=12)
+    server = scheduler_pb2.GetServerInfoResponse()
+    server.server_time.FromDatetime(asked + timedelta(seconds=10))
+    assert judge.judge_clock(server, asked, answered).verdict is Verdict.OK
+    server.clock_stepped = True
+    assert judge.judge_clock(server, asked, answered).verdict is Verdict.WARNING
+
+
+def test_each_trouble_of_a_node_has_its_fix() -> None:
+    node = cluster.node("n1", node_pb2.NODE_STATE_READY, 2, {})
+    assert judge.judge_node(node, "0.1.0", cluster.NOW).verdict is Verdict.OK
+    skewed = judge.judge_node(node, "0.2.0", cluster.NOW)
+    assert skewed.verdict is Verdict.WARNING and "pip install gpufleet==0.2.0" in skewed.fix
+    node.devices[1].device.is_healthy = False
+    node.devices[1].device.unhealthy_reason = "XID 79"
+    sick = judge.judge_node(node, "0.1.0", cluster.NOW)
+    assert "GPU 1 is unhealthy: XID 79" in sick.sentence and "gpuctl resume n1" in sick.fix
+    lost = judge.judge_node(cluster.node("n2", node_pb2.NODE_STATE_LOST, 0, {}), "0.1.0", cluster.NOW)
+    assert lost.verdict is Verdict.FAILED and "gpuctl nodes forget n2" in lost.fix
+    bare = cluster.node("n3", node_pb2.NODE_STATE_READY, 0, {})
+    bare.info.devices_note = "libnvidia-ml.so.1 is missing"
+    assert "libnvidia-ml" in judge.judge_node(bare, "0.1.0", cluster.NOW).sentence
+    assert [each.verdict for each in judge.judge_nodes([], "0.1.0", cluster.NOW)] == [Verdict.FAILED]
+
+
+def test_the_self_test_runs_on_every_ready_node_and_its_verdict_is_shown(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    healthy(fake)
+    fake.nodes.append(cluster.node("n2", node_pb2.NODE_STATE_READY, 0, {}))
+    fake.nodes.append(cluster.node("n3", node_pb2.NODE_STATE_LOST, 1, {}))
+    fake.jobs = {1: ended(1), 2: ended(2, code=1)}
+    fake.output = {1: [Piece(b"phase 1 ok\nPASSED in 2.1s\n")], 2: [Piece(b"matmul: wrong result\n")]}
+    done = gpuctl("doctor", "--run")
+    assert done.code == 1
+    assert "test n1     ok    PASSED in 2.1s" in done.text
+    assert "test n2     FAIL  job 2 failed with exit code 1 (EXITED): matmul: wrong result" in done.text
+    assert "→ See all of it: gpuctl logs 2" in done.text
+    specs = [request.specs[0] for request in fake.asked("Submit")]
+    assert [(list(spec.nodelist), len(spec.devices)) for spec in specs] == [(["n1"], 1), (["n2"], 0)]
+    assert all(spec.argv[1:] == ["-P", "-m", "gpufleet.selftest"] for spec in specs)
+
+
+def test_a_node_that_is_too_busy_is_left_untested_and_its_test_is_taken_back(
+    fake: FakeScheduler, gpuctl: Gpuctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy(fake)
+    fake.jobs = {1: job(1, job_pb2.JOB_STATE_QUEUED, wait_reason=job_pb2.WaitReason(sentence="no GPU is free"))}
+    monkeypatch.setattr("cli.doctor.selftest.START_S_MAX", 0.0)
+    done = gpuctl("doctor", "--run")
+    assert "test n1     warn  not tested: no GPU is free" in done.text
+    assert list(fake.asked("Cancel")[0].jobs.job_ids) == [1]

@@ -1,0 +1,124 @@
+"""What a command costs before it does anything: help and completion import nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.commands import change, config, doctor, job, logs, nodes, programs, queue, submit, token, up, version, wait
+from cli.menu import MODULES, PANELS
+from tests.cli.cluster import nodes as some_nodes
+from tests.cli.cluster import running
+from tests.cli.conftest import Gpuctl, run_here
+from tests.cli.fake_scheduler import FakeScheduler
+from tests.cli.golden import assert_golden
+
+HEAVY = ("grpc", "google.protobuf", "pydantic", "rich", "asyncio", "sqlalchemy")
+LIST_MODULES = "import sys, json; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+
+
+def modules_of(*arguments: str, **environment: str) -> set[str]:
+    """The modules that a command line has imported when it ends."""
+    code = f"from gpufleet.cli.__main__ import run\ntry:\n    run({list(arguments)!r})\nfinally:\n    {LIST_MODULES}"
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("submit", "--help"), ("logs", "--help"), ("version", "--client"), ("config", "show"), ("sumbit",)],
+)
+def test_what_calls_nobody_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    assert not modules_of(*arguments).intersection(HEAVY)
+
+
+@pytest.mark.parametrize("words", ["gpuctl ", "gpuctl su", "gpuctl submit --g", "gpuctl nodes "])
+def test_completion_of_words_imports_nothing_heavy(words: str) -> None:
+    number = str(len(words.split(" ")) - 1)
+    environment = {"_GPUCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": number}
+    assert not modules_of(**environment).intersection(HEAVY)
+
+
+def test_the_queue_imports_no_more_than_it_must() -> None:
+    # With a scheduler that is away: what is imported for the screen is in the golden texts' own test.
+    found = modules_of("queue", "--scheduler", "127.0.0.1:1")
+    assert "grpc" in found
+    assert not found.intersection({"pydantic", "rich", "sqlalchemy", "cli.following"})
+
+
+def complete(line: str) -> list[str]:
+    environment = {"_GPUCTL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    command = [sys.executable, "-P", "-m", "gpufleet.cli"]
+    environment = {**os.environ, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_commands_and_options_are_completed() -> None:
+    assert complete("gpuctl su") == ["submit"]
+    assert "--gpus" in complete("gpuctl submit --g")
+    assert complete("gpuctl nodes f") == ["forget"]
+
+
+def test_live_ids_and_nodes_are_completed_and_silence_is_kept_when_nobody_answers(
+    fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.jobs[12] = running()
+    fake.nodes = some_nodes()
+    monkeypatch.setenv("GPUCTL_SCHEDULER", fake.address)
+    assert complete("gpuctl logs ") == ["12", "last"]
+    assert complete("gpuctl cancel 1") == ["12"]
+    assert complete("gpuctl drain n") == ["n1", "n2", "n3"]
+    monkeypatch.setenv("GPUCTL_SCHEDULER", "127.0.0.1:1")
+    assert complete("gpuctl drain n") == []
+    assert complete("gpuctl logs l") == ["last"]
+
+
+def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> None:
+    commands = (change, config, doctor, job, logs, nodes, programs, queue, submit, token, up, version, wait)
+    assert {module.__name__.rpartition(".")[2] for module in commands} == set(MODULES.values())
+    folder = Path(change.__file__).parent
+    assert {file.stem for file in folder.glob("*.py")} - {"__init__"} == set(MODULES.values())
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 25
+
+
+def test_the_help_of_gpuctl() -> None:
+    assert_golden("help", run_here("--help").text)
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in ("scheduler", "agent")])
+def test_the_help_of_each_command(name: str) -> None:
+    shown = run_here(name, "--help")
+    assert shown.code == 0
+    assert max(map(len, shown.text.splitlines())) <= 80
+    assert_golden(f"help_{name}", shown.text)
+
+
+@pytest.mark.parametrize("words", ["nodes forget", "token create", "config init", "config context add"])
+def test_the_help_of_commands_below(words: str) -> None:
+    assert_golden("help_" + words.replace(" ", "_"), run_here(*words.split(), "--help").text)
+
+
+def test_every_summary_is_one_line_of_the_menu() -> None:
+    shown = run_here("--help").text
+    rows = [line for line in shown.splitlines() if line.startswith("  ") and line.split()[0] in MODULES]
+    assert [row.split()[0] for row in rows] == list(MODULES)
+
+
+@pytest.mark.parametrize("name", ["scheduler", "agent"])
+def test_programs_are_given_all_their_words_and_the_process_itself(name: str) -> None:
+    command = [sys.executable, "-P", "-m", "gpufleet.cli", name, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and f"usage: gpuctl {name}" in done.stdout and "--log-level" in done.stdout
+
+
+def test_a_command_without_its_words_says_what_it_wants(gpuctl: Gpuctl) -> None:
+    done = gpuctl("cancel")
+    assert done.code == 2 and "JOB" in done.err and "gpuctl cancel --help" in done.err
