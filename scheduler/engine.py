@@ -72,6 +72,10 @@ class TooManyEvents(Exception):
     """More events wait than the loop takes."""
 
 
+class StoppedUnstored(Exception):
+    """The program was told to stop while the store took no commits: nothing of the last turn was answered as done."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     event: Event
@@ -168,6 +172,8 @@ class Engine:
             while not self._is_stopping:
                 await self._wait_for_work()
                 await self._turn()
+        except StoppedUnstored:
+            log.warning("stopping while the store takes no commits; what it did not take was answered as unknown")
         finally:
             ticker.cancel()
             self._refuse_waiting("the scheduler is stopping")
@@ -201,7 +207,8 @@ class Engine:
                 break
             self._wakeup.clear()
             try:
-                await asyncio.wait_for(self._wakeup.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._wakeup.wait()
             except TimeoutError:
                 break
         if self._wake_at is not None and self.now() >= self._wake_at:
@@ -298,6 +305,8 @@ class Engine:
                 self.store_error = str(error)
                 _answer_unknown(batch, str(error))
                 self._refuse_waiting(str(error))
+                if self._is_stopping:
+                    raise StoppedUnstored from error
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, RETRY_SECONDS_MAX)
             else:

@@ -36,6 +36,7 @@ class Connection:
         self._sequence = 0
         self.acked = 0
         self.newest = 0
+        self._undone: dict[int, None] = {}
         self._told = (0, 0)
         self._waiting: deque[Message] = deque()
         self._wakeup = asyncio.Event()
@@ -51,16 +52,23 @@ class Connection:
         self._waiting.append(message)
         self._wakeup.set()
 
-    def acknowledge(self, sequence: int) -> None:
-        """Everything up to this message of the node is durable."""
-        if sequence > self.acked:
-            self.acked = sequence
-            self._wakeup.set()
-
     def heard(self, sequence: int) -> None:
-        """This message of the node has arrived."""
+        """This message of the node has arrived, and is not done yet."""
+        self._undone[sequence] = None
         if sequence > self.newest:
             self.newest = sequence
+            self._wakeup.set()
+
+    def done(self, sequence: int) -> None:
+        """What this message says is durable, or needs not be. Only what has none undone before it is acknowledged.
+
+        Messages arrive in the order of their numbers, but for repetitions, which come before the next new one: the
+        first that is undone bounds what may be acknowledged.
+        """
+        self._undone.pop(sequence, None)
+        acked = next(iter(self._undone), self.newest + 1) - 1
+        if acked > self.acked:
+            self.acked = acked
             self._wakeup.set()
 
     def close(self) -> None:

@@ -102,7 +102,8 @@ class OutputHub:
             await self._sync_is_due.wait()
             if not self._sync_at_once.is_set():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._sync_at_once.wait(), SYNC_SECONDS)
+                    async with asyncio.timeout(SYNC_SECONDS):
+                        await self._sync_at_once.wait()
             self._sync_is_due.clear()
             self._sync_at_once.clear()
             self._unsynced_bytes = 0

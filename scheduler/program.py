@@ -93,6 +93,7 @@ class Program:
             settings=lambda: settings.resolved.rows(),
             log_level=lambda: self._log_level,
             set_log_level=self._set_log_level,
+            streams_max=lambda: settings.now.limits.streams_max,
         )
         logs = ProgramLogs(log_file, self._links)
         self._server = Server(
@@ -100,6 +101,7 @@ class Program:
             SchedulerService(self._engine, self._changes, self._outputs, self._links, logs, facts, telemetry),  # type: ignore[abstract]
             AgentService(self._engine, self._links, self._outputs, facts.version),  # type: ignore[abstract]
             Authenticator(self._engine.view, self._clock.now),
+            settings.now.limits.message_bytes_max,
         )
 
     def _on_synced(self, key: RankKey, ends: tuple[OutputEnd, ...]) -> None:

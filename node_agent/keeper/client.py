@@ -258,7 +258,8 @@ class Keepers:
             start_new_session=True,
         )
         try:
-            _, said = await asyncio.wait_for(process.communicate(), START_TIMEOUT_S)
+            async with asyncio.timeout(START_TIMEOUT_S):
+                _, said = await process.communicate()
         except TimeoutError as error:
             process.kill()
             await process.wait()

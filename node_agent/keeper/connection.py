@@ -97,7 +97,9 @@ class KeeperConnection:
         self._answers[number] = answer
         try:
             self._writer.write(frame)
-            return await asyncio.wait_for(answer, timeout_s)
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the answer.
+            async with asyncio.timeout(timeout_s):
+                return await answer
         except TimeoutError as error:
             raise KeeperSilent(f"keeper {self.keeper_id} has not answered {do} in {timeout_s} s") from error
         finally:

@@ -34,7 +34,7 @@ from ..state.replies import NodeChanged, Reply
 from ..state.units import MB, Span
 from .answers import answers, reply_of
 from .convert import duration, key_proto
-from .validate import device_sample, node_info, node_name, rank_exit, rank_key, seen, span_of
+from .validate import device_sample, node_info, node_name, rank_exit, rank_key, seen, span_of, stream_of
 
 log = logging.getLogger(__name__)
 
@@ -101,8 +101,8 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
         self, request_iterator: AsyncIterator[node_agent_pb2.HeartbeatRequest], context: Any
     ) -> None:
         """Reports up, commands down, until either side leaves."""
-        first = await asyncio.wait_for(anext(request_iterator), INVENTORY_WAIT_SECONDS)
-        if first.WhichOneof("body") != "inventory":
+        first = await _first_of(request_iterator)
+        if first is None or first.WhichOneof("body") != "inventory":
             raise invalid("inventory", "must be the first message of a stream")
         connection = Connection(node_name(first.node), first.incarnation, self._engine.store.term)
         self._links.join(connection)
@@ -154,7 +154,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
             entries=entries,
         )
         await reply_of(self._engine.report(event))
-        connection.acknowledge(request.sequence)
+        connection.done(request.sequence)
         for key, what in entries:
             if isinstance(what, SeenExited):
                 self._outputs.await_end(key, what.exit.output_ends)
@@ -206,9 +206,9 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
                 waiting = connection.logs.get(request.program_log.request)
                 if waiting is not None and not waiting.full():
                     waiting.put_nowait(request.program_log)
-                connection.acknowledge(request.sequence)
+                connection.done(request.sequence)
             case "rank_ready" | "inventory" | None:
-                connection.acknowledge(request.sequence)
+                connection.done(request.sequence)
 
     def _report(self, connection: Connection, sequence: int, event: Any) -> None:
         """Post a report; it is acknowledged when everything that follows from it is durable."""
@@ -218,7 +218,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
         def done(reply: asyncio.Future[Reply]) -> None:
             self._reports.discard(reply)
             if not reply.cancelled() and reply.exception() is None:
-                connection.acknowledge(sequence)
+                connection.done(sequence)
 
         reply.add_done_callback(done)
 
@@ -260,7 +260,7 @@ class _OutputStream:
             raise invalid("chunks", f"holds {len(request.chunks):,} chunks; at most {CHUNKS_PER_MESSAGE_MAX:,}")
         chunks: list[tuple[RankKey, OutputStream, int, bytes, bool]] = []
         for chunk in request.chunks:
-            key, stream = rank_key(chunk.key), OutputStream(chunk.stream)
+            key, stream = rank_key(chunk.key), stream_of(chunk.stream)
             if self._is_wanted(key):
                 self._known.add((key, stream))
                 chunks.append((key, stream, chunk.offset, chunk.data, chunk.is_end))
@@ -284,7 +284,7 @@ class _OutputStream:
         return key.rank < len(ranks) and ranks[key.rank].placement.node == self._node
 
     async def _answer(self, ask: node_agent_pb2.OutputPosition) -> None:
-        key, stream = rank_key(ask.key), OutputStream(ask.stream)
+        key, stream = rank_key(ask.key), stream_of(ask.stream)
         self._known.add((key, stream))
         offset = await self._outputs.on_thread(lambda: self._outputs.store.synced(key, stream))
         self._tell(key, stream, offset, is_unwanted=not self._is_wanted(key))
@@ -317,6 +317,15 @@ async def _write(connection: Connection, context: Any) -> None:
     while messages := await connection.next_messages():
         for message in messages:
             await context.write(message)
+
+
+async def _first_of(requests: AsyncIterator[node_agent_pb2.HeartbeatRequest]) -> node_agent_pb2.HeartbeatRequest | None:
+    """The first message of a stream; None when it ends, or stays silent, without one."""
+    try:
+        async with asyncio.timeout(INVENTORY_WAIT_SECONDS):
+            return await anext(requests, None)
+    except TimeoutError:
+        return None
 
 
 def _peer(context: Any) -> str:

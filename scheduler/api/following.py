@@ -35,6 +35,13 @@ class JobFollower:
             raise invalid("tail_lines", f"is {request.tail_lines}; it must be 0 to {TAIL_LINES_MAX:,}")
         if request.attempt < 0:
             raise invalid("attempt", f"is {request.attempt}; it must be 1 or more, or 0 for the newest")
+        if request.rank < 0:
+            raise invalid("rank", f"is {request.rank}; ranks count from 0")
+        if request.stream not in job_pb2.Stream.values():
+            raise invalid("stream", f"is {request.stream}; it must be stdout or stderr")
+        for number, position in enumerate(request.positions):
+            if position.offset < 0:
+                raise invalid(f"positions[{number}].offset", f"is {position.offset}; offsets count from 0")
         if request.HasField("since_time"):
             raise invalid("since_time", "is not built yet", reason=Reason.NOT_BUILT, next_step="use tail_lines")
         self._request = request
@@ -62,7 +69,8 @@ class JobFollower:
                 yield response
             while self._request.follow and not has_ended:
                 try:
-                    await asyncio.wait_for(follower.wakeup.wait(), self._keepalive)
+                    async with asyncio.timeout(self._keepalive):
+                        await follower.wakeup.wait()
                 except TimeoutError:
                     yield Response()
                     continue

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
@@ -24,7 +25,7 @@ from ..state.events import (
     SignalRequested,
 )
 from ..state.ids import JobId, NodeName, UserName
-from ..state.jobs import Band, Finished, Held, Job, Queued
+from ..state.jobs import Finished, Held, Job, Queued
 from ..state.replies import JobsChanged, Submitted
 from ..watching import ChangeHub
 from . import queue_page
@@ -34,7 +35,7 @@ from .following import JobFollower
 from .nodes import shown_node
 from .paging import PageTokens, page_size
 from .roles import caller
-from .validate import check_request_id, wanted_jobs
+from .validate import band_of, check_request_id, wanted_jobs
 from .watch import watch_changes
 
 JOBS_SELECTED_MAX = 10_000
@@ -50,6 +51,7 @@ class JobCalls:
     telemetry: Telemetry
     follower: Callable[[scheduler_pb2.StreamOutputRequest], JobFollower]
     program_log: Callable[[scheduler_pb2.StreamOutputRequest], AsyncIterator[scheduler_pb2.StreamOutputResponse]]
+    one_stream: Callable[[], AbstractContextManager[None]]
 
     @answers
     async def Submit(self, request: scheduler_pb2.SubmitRequest, context: Any) -> scheduler_pb2.SubmitResponse:
@@ -130,13 +132,12 @@ class JobCalls:
         paths = list(request.update_mask.paths)
         if paths not in (["is_held"], ["band"]):
             raise invalid("update_mask", f"is {paths}; it must name is_held or band, and one of them only")
-        if paths == ["band"] and request.band == job_pb2.BAND_UNSPECIFIED:
-            raise invalid("band", "is not set", next_step="choose low, normal, high or urgent")
+        band = band_of(request.band, "band") if paths == ["band"] else None
 
         def event(jobs: tuple[JobId, ...]) -> Event:
             at, by = self.engine.now(), caller().user
-            if paths == ["band"]:
-                return BandRequested(at=at, by=by, jobs=jobs, band=Band(request.band))
+            if band is not None:
+                return BandRequested(at=at, by=by, jobs=jobs, band=band)
             return HoldRequested(at=at, by=by, jobs=jobs, is_held=request.is_held)
 
         return scheduler_pb2.UpdateJobResponse(changes=await self._change(request.jobs, event))
@@ -290,8 +291,9 @@ class JobCalls:
         self, request: scheduler_pb2.WatchRequest, context: Any
     ) -> AsyncIterator[scheduler_pb2.WatchResponse]:
         """Changes of jobs and nodes."""
-        async for response in watch_changes(self, request):
-            yield response
+        with self.one_stream():
+            async for response in watch_changes(self, request):
+                yield response
 
     @streams
     async def StreamOutput(
@@ -301,13 +303,14 @@ class JobCalls:
         match request.WhichOneof("source"):
             case "job_id":
                 await self._find(request.job_id)
-                async for response in self.follower(request).stream():
-                    yield response
+                responses = self.follower(request).stream()
             case "program":
-                async for response in self.program_log(request):
-                    yield response
+                responses = self.program_log(request)
             case _:
                 raise invalid("job_id", "is not set", next_step="give a job's id, or a program")
+        with self.one_stream():
+            async for response in responses:
+                yield response
 
     def node_as_shown(self, name: NodeName) -> node_pb2.Node | None:
         """A node as people see it now; None when it is gone."""

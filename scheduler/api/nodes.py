@@ -20,13 +20,13 @@ from ..state.ids import NodeName, TokenId, UserName
 from ..state.nodes import Reach
 from ..state.records import Record, job_of
 from ..state.replies import NodeChanged, NodeGone
-from ..state.units import after
+from ..state.units import DAY, after
 from .answers import answers, reply_of
 from .convert import ROLES, node_proto, timestamp, token_proto
 from .paging import PageTokens, page_size
 from .roles import caller
 from .server_facts import ServerFacts
-from .validate import USER_NAME, node_name, span_of
+from .validate import SPAN_MAX, USER_NAME, node_name, span_of
 
 PROTOCOL_VERSION = 1
 ROLE_OF = {number: role for role, number in ROLES.items()}
@@ -194,8 +194,8 @@ class NodeCalls:
             raise invalid("note", f"is longer than {NOTE_CHARS_MAX} characters")
         now = self.engine.now()
         valid_for = span_of(request.valid_for) if request.HasField("valid_for") else None
-        if valid_for is not None and valid_for <= 0:
-            raise invalid("valid_for", "must be more than 0")
+        if valid_for is not None and not 0 < valid_for <= SPAN_MAX:
+            raise invalid("valid_for", f"must be more than 0 and at most {SPAN_MAX // DAY:,} days")
         secret = make_token()
         token = Token(
             id=TokenId(secrets.token_hex(TOKEN_ID_BYTES)),

@@ -7,7 +7,7 @@ import json
 import secrets
 from typing import Any
 
-from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.errors import Reason, invalid
 
 PAGE_SIZE_DEFAULT = 100
 PAGE_SIZE_MAX = 1_000
@@ -33,7 +33,7 @@ class PageTokens:
             raw = base64.b64decode(token, altchars=b"-_", validate=True)
             signature, body = raw[:SIGNATURE_BYTES], raw[SIGNATURE_BYTES:]
         except ValueError:
-            raise GpufleetError(Reason.PAGE_TOKEN_INVALID) from None
+            raise invalid("page_token", "is no page token", reason=Reason.PAGE_TOKEN_INVALID) from None
         if not hmac.compare_digest(signature, self._signature(query, body)):
             raise invalid("page_token", "is not of this list", reason=Reason.PAGE_TOKEN_INVALID)
         cursor: list[Any] = json.loads(body)

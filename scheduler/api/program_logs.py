@@ -70,7 +70,8 @@ class ProgramLogs:
         try:
             while True:
                 try:
-                    chunk = await asyncio.wait_for(chunks.get(), None if request.follow else AGENT_ANSWER_SECONDS)
+                    async with asyncio.timeout(None if request.follow else AGENT_ANSWER_SECONDS):
+                        chunk = await chunks.get()
                 except TimeoutError:
                     raise GpufleetError(Reason.NODE_UNREACHABLE, f"the agent of node {name} did not answer") from None
                 if chunk.data:

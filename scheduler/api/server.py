@@ -1,6 +1,7 @@
 """What is served: Scheduler and NodeAgent, health, reflection; behind one interceptor."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc.aio
@@ -73,6 +74,20 @@ class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer
         self.set_agent_log_level = links.set_log_level
         self.program_log = logs.stream
         self._outputs = outputs
+        self._streams = 0
+
+    @contextmanager
+    def one_stream(self) -> Iterator[None]:
+        """Count a follower for as long as it is served. Errors: TOO_MANY_STREAMS."""
+        if self._streams >= self.facts.streams_max():
+            raise GpufleetError(
+                Reason.TOO_MANY_STREAMS, f"{self._streams:,} followers are connected", retry_after_s=5.0
+            )
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
 
     def follower(self, request: scheduler_pb2.StreamOutputRequest) -> JobFollower:
         """A reader of a job's output."""
@@ -114,9 +129,11 @@ assert set(ROLES_OF) == _CONTRACT, f"the table of roles and the contract differ:
 class Server:
     """The gRPC server of the scheduler."""
 
-    def __init__(self, scheduler: SchedulerService, agents: AgentService, authenticator: Authenticator) -> None:
+    def __init__(
+        self, scheduler: SchedulerService, agents: AgentService, authenticator: Authenticator, message_bytes_max: int
+    ) -> None:
         self._server = grpc.aio.server(
-            interceptors=[RoleInterceptor(authenticator)], options=server_options(), maximum_concurrent_rpcs=None
+            interceptors=[RoleInterceptor(authenticator)], options=server_options(message_bytes_max)
         )
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(scheduler, self._server)
         node_agent_pb2_grpc.add_NodeAgentServicer_to_server(agents, self._server)

@@ -18,3 +18,4 @@ class ServerFacts:
     settings: Callable[[], list[tuple[str, str, str]]]
     log_level: Callable[[], str]
     set_log_level: Callable[[str], None]
+    streams_max: Callable[[], int]

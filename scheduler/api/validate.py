@@ -81,7 +81,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
     _refuse_what_is_not_built(spec, path)
     _check_command(spec, path)
     _check_environment(spec.env, f"{path}.env")
-    band = Band(spec.band) if spec.band else Band.NORMAL
+    band = band_of(spec.band, f"{path}.band") if spec.band else Band.NORMAL
     name = spec.name or spec.argv[0].rsplit("/", 1)[-1][:NAME_CHARS_MAX] or "job"
     if len(name) > NAME_CHARS_MAX or any(ord(each) < 32 for each in name):
         raise invalid(f"{path}.name", f"must be at most {NAME_CHARS_MAX} characters without control characters")
@@ -115,6 +115,16 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
         band=band,
         is_held=spec.is_held,
     )
+
+
+def band_of(number: int, path: str) -> Band:
+    """A band by its number on the wire."""
+    try:
+        return Band(number)
+    except ValueError:
+        raise invalid(
+            path, "is not set" if not number else f"is {number}", next_step="choose low, normal, high or urgent"
+        ) from None
 
 
 def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
@@ -241,8 +251,18 @@ def span_of(duration: Duration) -> Span:
     return Span(duration.seconds * SECOND + duration.nanos // 1000)
 
 
+def stream_of(number: int) -> OutputStream:
+    """A stream by its number on the wire."""
+    try:
+        return OutputStream(number)
+    except ValueError:
+        raise invalid("stream", f"is {number}; it must be stdout or stderr") from None
+
+
 def rank_key(key: node_agent_pb2.AttemptKey) -> RankKey:
     """A rank's key."""
+    if key.job_id < 1 or key.attempt < 1 or key.rank < 0:
+        raise invalid("key", f"names no rank: job {key.job_id}, attempt {key.attempt}, rank {key.rank}")
     return RankKey(JobId(key.job_id), key.attempt, key.rank)
 
 
@@ -341,7 +361,7 @@ def rank_exit(exited: node_agent_pb2.AttemptExited) -> RankExit:
         output_ends=tuple(
             OutputEnd(
                 rank=exited.key.rank,
-                stream=OutputStream(end.stream),
+                stream=stream_of(end.stream),
                 end_offset=end.end_offset,
                 was_cut=end.was_cut,
             )

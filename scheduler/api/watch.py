@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
-from gpufleet.errors import GpufleetError, Reason
+from gpufleet.errors import Reason, invalid
 
 from ..engine import Engine
 from ..state.ids import NodeName
@@ -59,7 +59,8 @@ async def watch_changes(source: Watchable, request: scheduler_pb2.WatchRequest) 
 async def _follow(source: Watchable, request: scheduler_pb2.WatchRequest, watcher: Watcher) -> AsyncIterator[Response]:
     while True:
         try:
-            await asyncio.wait_for(watcher.wakeup.wait(), KEEPALIVE_SECONDS)
+            async with asyncio.timeout(KEEPALIVE_SECONDS):
+                await watcher.wakeup.wait()
         except TimeoutError:
             yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_KEEPALIVE), source.changes.number)
             continue
@@ -128,5 +129,5 @@ def _resumed(hub: ChangeHub, token: str) -> list[tuple[int, tuple[str, int | str
         return None
     term, _, number = token.partition(".")
     if not (term.isdecimal() and number.isdecimal()):
-        raise GpufleetError(Reason.RESUME_TOKEN_EXPIRED, f"resume_token: {token!r} is not of this scheduler")
+        raise invalid("resume_token", "is no token of this scheduler", reason=Reason.RESUME_TOKEN_EXPIRED)
     return hub.since(int(term), int(number))
