@@ -12,7 +12,7 @@ from gpufleet.telemetry import Telemetry
 from gpufleet.traceparent import from_metadata, is_traceparent, new_traceparent
 
 from ..engine import Engine
-from ..policy.explain import Explanation, explain, foretell
+from ..policy.explain import Explanation, explain, foretell, wait_reasons
 from ..policy.order import position
 from ..ports import FinishedQuery
 from ..state.events import (
@@ -234,11 +234,26 @@ class JobCalls:
             rows += await queue_page.finished_rows(self.engine, request, cursor, size + 1 - len(rows))
         more = self.pages.sign(query, rows[size - 1].cursor) if len(rows) > size else ""
         return scheduler_pb2.QueueResponse(
-            jobs=[job_proto(row.job, position=row.position, omit_env=request.omit_env) for row in rows[:size]],
+            jobs=self._shown_rows(rows[:size], omit_env=request.omit_env),
             next_page_token=more,
             counts=queue_page.counts(self.engine),
             view_time=timestamp(self.engine.now()),
         )
+
+    def _shown_rows(self, rows: list[queue_page.Row], *, omit_env: bool) -> list[job_pb2.Job]:
+        """The jobs of a page; what waits says why, in a clause."""
+        waiting = [row.job.id for row in rows if row.position]
+        reasons = wait_reasons(self.engine.view, waiting, self.engine.now()) if waiting else {}
+        shown: list[job_pb2.Job] = []
+        for row in rows:
+            message = job_proto(row.job, position=row.position, omit_env=omit_env)
+            if isinstance(row.job.state, Held):
+                message.wait_reason.reason = "HELD"
+                message.wait_reason.sentence = "held until it is released"
+            elif row.job.id in reasons:
+                message.wait_reason.reason, message.wait_reason.sentence = reasons[row.job.id]
+            shown.append(message)
+        return shown
 
     @answers
     async def GetJob(self, request: scheduler_pb2.GetJobRequest, context: Any) -> scheduler_pb2.GetJobResponse:

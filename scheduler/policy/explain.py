@@ -1,5 +1,6 @@
 """Why a job waits: one sentence, then node by node, by the functions that place."""
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..state.ids import JobId, NodeName
@@ -8,7 +9,7 @@ from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory
 from .fit import Miss, NodeView, devices_that_fit, node_views
-from .order import jobs_ahead, order_up_to
+from .order import jobs_ahead, order_up_to, queue_order
 from .placement import place, take
 from .reservation import keep, reserve
 
@@ -93,12 +94,47 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
     )
 
 
-def _views_as_seen_by(state: State, job: Job, at: Instant) -> dict[NodeName, NodeView]:
+def wait_reasons(state: State, jobs: Collection[JobId], at: Instant) -> dict[JobId, tuple[str, str]]:
+    """The reason and one clause for each of several waiting jobs, in one walk down the order: for a page of the queue.
+
+    Jobs that ask for the same as one before them share its answer: what a walk gives away never comes back.
+    """
+    found: dict[JobId, tuple[str, str]] = {}
+    of_request: dict[Resources, tuple[str, str]] = {}
+    wanted = set(jobs)
+    for job, views in _walk(state, queue_order(state.durable), at):
+        if job is None or not wanted:
+            break
+        if job.id not in wanted:
+            continue
+        wanted.discard(job.id)
+        known = of_request.get(job.spec.resources)
+        if known is None:
+            verdicts = tuple(_verdict(state, view, job) for view in views.values())
+            known = (_main_reason(verdicts), _main_clause(verdicts)) if verdicts else NO_NODES
+            if known[0] != "NEXT_PASS":
+                of_request[job.spec.resources] = known
+        found[job.id] = known
+    return found
+
+
+NO_NODES = ("NO_NODES", "no node has registered yet")
+
+Views = dict[NodeName, NodeView]
+
+
+def _views_as_seen_by(state: State, job: Job, at: Instant) -> Views:
     """The nodes after every job ahead was tried, as the pass sees them when it comes to this job."""
+    return next(views for each, views in _walk(state, order_up_to(state.durable, job), at) if each is None)
+
+
+def _walk(state: State, order: Iterable[Job], at: Instant) -> Iterator[tuple[Job | None, Views]]:
+    """A pass without consequences: each job with the nodes as they are at its turn; at the end None with them."""
     views = node_views(state, at)
     kept = False
     hopeless: set[Resources] = set()
-    for each in order_up_to(state.durable, job):
+    for each in order:
+        yield each, views
         if each.spec.resources in hopeless:
             continue
         minimum = minimum_memory(state, each.spec.resources)
@@ -112,7 +148,7 @@ def _views_as_seen_by(state: State, job: Job, at: Instant) -> dict[NodeName, Nod
             if reservation is not None:
                 keep(views, reservation)
                 kept = True
-    return views
+    yield None, views
 
 
 def _verdict(state: State, view: NodeView, job: Job) -> NodeVerdict:
