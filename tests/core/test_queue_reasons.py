@@ -17,12 +17,12 @@ submit carol gpus=1
 drain n2
 submit dave gpus=1 nodelist=n2
 submit dave band=high gpus=4
-""".split("\n")
+"""
 
 
 def test_each_waiting_job_of_a_page_has_the_reason_that_explain_gives_it() -> None:
     transcript = Transcript()
-    for line in STORY:
+    for line in STORY.splitlines():
         if line:
             transcript.answer(line)
     state, at = transcript.fleet.state, transcript.fleet.now
