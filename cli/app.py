@@ -13,7 +13,7 @@ from typer.main import get_command
 from .errors import ReaderLeft
 from .menu import MODULES, PANELS
 from .options import CONNECTION, FOLLOWING, spread
-from .parameters import help_line, read_quickly
+from .parameters import help_line
 from .script import with_script_options
 
 GENERAL = "Options"
@@ -21,14 +21,7 @@ SHARED = (GENERAL, FOLLOWING, CONNECTION)
 
 
 class Command(TyperCommand):
-    """A command whose help lists its options by panel, and whose options parse without pydantic."""
-
-    def __init__(self, name: str | None, **settings: Any) -> None:
-        super().__init__(name, **settings)
-        read_quickly(self.params)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return _read_quickly(super().get_help_option(ctx))
+    """A command whose help lists its options by panel."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_options(self, ctx, formatter)
@@ -55,13 +48,6 @@ class JobCommand(Command):
 
 class Group(TyperGroup):
     """A command with commands below it, such as `nodes`."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        read_quickly(self.params)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return _read_quickly(super().get_help_option(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_options(self, ctx, formatter)
@@ -121,9 +107,7 @@ def command_line() -> Any:
         epilog="Every command takes --help. Start on one machine with: gpuctl up",
     )
     app.callback()(_gpuctl)
-    menu = get_command(app)
-    read_quickly(menu.params)  # once more: typer has added its options for completion
-    return menu
+    return get_command(app)
 
 
 class Family(typer.Typer):
@@ -165,12 +149,6 @@ def _load(name: str) -> Any:
         add_help_option=getattr(found, "has_help", True),
     )(spread(found))
     return get_command(app)
-
-
-def _read_quickly(option: Any) -> Any:
-    if option is not None:
-        read_quickly([option])
-    return option
 
 
 def _write_options(command: Any, ctx: Any, formatter: Any) -> None:

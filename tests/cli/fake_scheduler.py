@@ -89,7 +89,8 @@ def job(job_id: int = 1, state: job_pb2.JobState.ValueType = job_pb2.JOB_STATE_R
 def ended(job_id: int = 1, code: int = 0, **values: Any) -> job_pb2.Job:
     """A job that exited with this code."""
     state = job_pb2.JOB_STATE_SUCCEEDED if code == 0 else job_pb2.JOB_STATE_FAILED
-    return job(job_id, state, exit=job_pb2.ExitStatus(code=code), exit_reason="EXITED", **values)
+    values.setdefault("exit_reason", "EXITED")
+    return job(job_id, state, exit=job_pb2.ExitStatus(code=code), **values)
 
 
 @dataclass(eq=False)

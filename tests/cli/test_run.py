@@ -70,7 +70,11 @@ def test_a_submit_whose_answer_is_lost_is_sent_again_and_made_once(fake: FakeSch
     ("final", "code", "said"),
     [
         (ended(code=0), 0, ""),
-        (ended(code=127, exit_message="no such program: trian"), 127, "no such program"),
+        (
+            ended(code=127, exit_reason="COMMAND_NOT_FOUND", exit_message="no such program: trian"),
+            127,
+            "(COMMAND_NOT_FOUND): no such program: trian",
+        ),
         (job(1, job_pb2.JOB_STATE_FAILED, exit=job_pb2.ExitStatus(signal=9), exit_reason="KILLED"), 137, "SIGKILL"),
         (job(1, job_pb2.JOB_STATE_FAILED, exit=job_pb2.ExitStatus(signal=2), exit_reason="KILLED"), 130, "SIGINT"),
         (
