@@ -2,14 +2,15 @@
 
 The keeper is a small process of the standard library only. It starts commands, moves their output to the
 spool, enforces time limit, grace and fence, and records ends; it knows neither network nor scheduler.
-Nothing here may import what is not in the standard library, and nothing but `client.py`, `connection.py` and
-`events.py` may use asyncio.
+Nothing here may import what is not in the standard library, and only `client.py`, `roster.py` and `connection.py`,
+which are the agent's, may use asyncio.
 
-Read `keeper.py` first: what it holds and does. Then `supervised.py` (one attempt from process to end),
+Read `keeper.py` first: what it holds and does. Then `supervised.py` (one attempt from process to end) and `output.py`,
 `spawn.py` and `strays.py` (how processes begin and how none is left), `records.py` (what is written down,
 and why that makes a launch happen once), `reactor.py` (the loop: no ticks), `door.py`, `frames.py`,
 `requests.py`, `reports.py`, `values.py` (the socket, from bytes to meaning), `life.py` (detaching, locks,
-leaving). For the agent: `client.py`, and `aftermath.py` (what is done when a keeper was killed).
+leaving). For the agent: `client.py`, on `roster.py` (which keepers there are), `connection.py`, `events.py` and
+`aftermath.py` (what is done when a keeper was killed).
 
     async with await Keepers.open(state_dir, build=version) as keepers:
         await keepers.inventory()                 # the whole truth, first; also what dead keepers left

@@ -11,14 +11,14 @@ import shutil
 import signal
 import time
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..core.adoption import RecordFate, fate_of_record, loss_of
 from ..core.outcome import AttemptEnd, AttemptView, Offsets
 from ..spool.layout import ends_on_disk
 from . import records
 from .linux import boot_id
-from .processes import Process, all_processes, environment_of, look_at
+from .processes import Process, all_processes, environment_of, holds_pipe, look_at
 from .records import Record
 from .spawn import KEY_VARIABLE, key_value
 from .state_dir import StateDir, try_lock
@@ -110,21 +110,36 @@ def _end_processes(victims: list[Record], timeout_s: float) -> None:
 
 
 def _processes_of(victims: list[Record]) -> list[Process]:
-    """Find every process of these attempts: by session and group of a recorded leader, or by its key."""
+    """Find every process of these attempts: by session and group of a recorded leader, its key, or a pipe it holds."""
     leaders = {r.pid: r.start_ticks for r in victims if r.pid is not None and r.start_ticks is not None}
     for pid, start_ticks in tuple(leaders.items()):
         now = look_at(pid)
         if now is not None and now.start_ticks != start_ticks:
             del leaders[pid]  # the pid names another process by now, so the group is long empty
-    keys = {os.fsencode(key_value(record.keeper_id, record.key)) for record in victims}
-    return [process for process in all_processes() if not process.is_dead and _belongs(process, leaders, keys)]
+    marks = _Marks(
+        leaders=leaders,
+        keys=frozenset(os.fsencode(key_value(record.keeper_id, record.key)) for record in victims),
+        pipe_ids=frozenset(pipe_id for record in victims for pipe_id in record.pipe_ids),
+    )
+    return [process for process in all_processes() if not process.is_dead and _belongs(process, marks)]
 
 
-def _belongs(process: Process, leaders: dict[int, int], keys: Collection[bytes]) -> bool:
-    since_ticks = leaders.get(process.session_id) or leaders.get(process.group_id)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Marks:
+    """What tells a process of a dead keeper's attempts. `leaders`: start ticks by pid."""
+
+    leaders: dict[int, int]
+    keys: frozenset[bytes]
+    pipe_ids: frozenset[str]
+
+
+def _belongs(process: Process, marks: _Marks) -> bool:
+    since_ticks = marks.leaders.get(process.session_id) or marks.leaders.get(process.group_id)
     if since_ticks is not None and process.start_ticks >= since_ticks:
         return True
-    return environment_of(process.pid).get(os.fsencode(KEY_VARIABLE)) in keys
+    if environment_of(process.pid).get(os.fsencode(KEY_VARIABLE)) in marks.keys:
+        return True
+    return holds_pipe(process.pid, marks.pipe_ids)
 
 
 def _kill_and_wait(found: list[Process], timeout_s: float) -> None:

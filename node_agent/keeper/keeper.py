@@ -120,7 +120,7 @@ class Keeper:
 
     def output_synced(self, attempt: Supervised, synced: Offsets) -> None:
         """Delete what the scheduler has on its disk."""
-        if attempt.synced(synced):
+        if attempt.output.synced(synced):
             self._room_was_made()
 
     def retire(self) -> None:
@@ -151,7 +151,7 @@ class Keeper:
 
     def fullness_changed(self, attempt: Supervised) -> None:
         """Report that its output waits for room, or goes on."""
-        self.reports.add(attempt.key, reports.SPOOL, {"full": attempt.full})
+        self.reports.add(attempt.key, reports.SPOOL, {"full": attempt.output.full})
 
     def has_ended(self, attempt: Supervised) -> None:
         """Report its end."""
@@ -213,8 +213,8 @@ class Keeper:
 
     def _room_was_made(self) -> None:
         for attempt in tuple(self._living):
-            if attempt.full is not None:
-                attempt.read_on()
+            if attempt.output.full is not None:
+                attempt.output.read_on()
 
     def _leave_if_done(self) -> None:
         if self._refusing is RefusalReason.RETIRED and not self._attempts:

@@ -68,7 +68,8 @@ def _live(state: StateDir, keeper_id: str, build: str, starter: Starter) -> int:
     lock_fd = state.make_keeper(keeper_id)
     _detach(state.root / "keeper.log", {active_fd, lock_fd} | starter.fds)
     _keep(state, keeper_id, build, active_fd, starter)
-    shutil.rmtree(state.keeper(keeper_id), ignore_errors=True)
+    if state.keeper_lock(keeper_id).exists():  # else somebody is just deleting it, and would trip over another
+        shutil.rmtree(state.keeper(keeper_id), ignore_errors=True)
     return 0
 
 

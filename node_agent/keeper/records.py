@@ -1,7 +1,7 @@
 """What is written down about an attempt, at once: a file of JSON lines in its directory.
 
     1  before anything is started: key, keeper, boot        (a keeper killed now leaves evidence, and the
-    2  when the process runs: pid, start ticks               process carries its key in its environment)
+    2  when the process runs: pid, start ticks, pipes        process carries its key in its environment)
     3  when it has ended: the end
 
 The directory appears with line 1 already in it, and a second one of that name cannot: this is what makes a
@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class Record:
     pid: int | None = None
     start_ticks: int | None = None
     started_us: int | None = None
+    pipe_ids: tuple[str, ...] = ()
     end: AttemptEnd | None = None
 
 
@@ -61,9 +63,9 @@ def claim(state: StateDir, staging: Path, record: Record) -> Path | None:
     return directory
 
 
-def started_line(*, pid: int, start_ticks: int, started_us: int) -> Json:
+def started_line(*, pid: int, start_ticks: int, started_us: int, pipe_ids: Iterable[str]) -> Json:
     """Answer line 2."""
-    return {"pid": pid, "start_ticks": start_ticks, "started_us": started_us}
+    return {"pid": pid, "start_ticks": start_ticks, "started_us": started_us, "pipe_ids": sorted(pipe_ids)}
 
 
 def ended_line(end: AttemptEnd) -> Json:
@@ -151,9 +153,10 @@ def view_of(record: Record, phase: AttemptPhase, state: StateDir) -> AttemptView
 
 def _read_file(path: Path) -> Record | None:
     try:
-        lines = path.read_bytes().splitlines()
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    lines = data[: data.rfind(b"\n")].splitlines()  # the last line may be just being written
     first = json.loads(lines[0])
     record = Record(
         key=AttemptKey.parse(first["key"]),
@@ -166,5 +169,5 @@ def _read_file(path: Path) -> Record | None:
         if "end" in data:
             record = replace(record, end=end_from(data["end"]))
         else:
-            record = replace(record, **started_line(**data))
+            record = replace(record, **{**data, "pipe_ids": tuple(data["pipe_ids"])})
     return record

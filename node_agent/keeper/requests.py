@@ -118,7 +118,7 @@ class Requests:
         def answer(ends: Offsets, is_final: bool) -> None:
             self._send({"re": number, "ends": to_json(ends), "is_final": is_final})
 
-        attempt.wait_for_output(offsets_from(request["have"]), answer)
+        attempt.output.wait(offsets_from(request["have"]), answer)
         return None
 
     def _output_synced(self, request: Json) -> Json:

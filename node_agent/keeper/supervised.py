@@ -7,7 +7,6 @@ descriptors, signals and files that carry the decisions out.
 import contextlib
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -32,28 +31,21 @@ from ..core.outcome import (
     AttemptPhase,
     AttemptView,
     ExitedWith,
-    FullReason,
     KilledBy,
     Offsets,
     StopCause,
-    Stream,
 )
-from ..spool import SpoolWriter, Taken
+from ..spool import SpoolWriter
 from . import records
 from .linux import boottime_us
-from .processes import group_exists, look_at, pipe_id
+from .output import Output
+from .processes import group_exists, look_at
 from .reactor import Reactor
 from .spawn import NotRun, Spawned
 from .values import Json
 
-TellOutput = Callable[[Offsets, bool], None]
-"""Is told where the output ends by now, and whether that is final."""
-
 RETRY_US = 1_000_000
-"""How often a full disk is tried again."""
-
-FINAL_TAKES_MAX = 64
-"""What a pipe can still hold when its attempt ends fits into this many takes."""
+"""How often a record that the disk had no room for is tried again."""
 
 
 class Household(Protocol):
@@ -89,19 +81,15 @@ class Supervised:
         self.key: AttemptKey = launch.key
         self.directory = directory
         self.pid = 0
-        self.pipe_ids: frozenset[str] = frozenset()
         self.end: AttemptEnd | None = None
-        self._waiting: tuple[Offsets, TellOutput] | None = None
+        self.output = Output(house.reactor, writer, self._output_changed)
         self._house = house
         self._note = launch.note
         self._keeper_id = keeper_id
-        self._writer = writer
         self._started_us = boottime_us()
         self._phase: Phase = Running(
             limits=launch.limits, started_us=self._started_us, heartbeat_sent_us=launch.heartbeat_sent_us
         )
-        self._pipes: dict[Stream, int] = {}
-        self._paused: dict[Stream, FullReason] = {}
         self._said_full = False
         self._is_leaving = False
         self._exit: _LeaderExit | None = None
@@ -113,17 +101,19 @@ class Supervised:
     def started(self, spawned: Spawned) -> None:
         """Take over a process that was just started."""
         self.pid = spawned.pid
-        self._pipes = dict(spawned.pipes)
-        self.pipe_ids = frozenset(pipe_id(fd) for fd in self._pipes.values())
+        self.output.open(spawned.pipes)
         process = look_at(self.pid)
         assert process is not None, "a child stays visible until it is reaped"
-        self._record(records.started_line(pid=self.pid, start_ticks=process.start_ticks, started_us=self._started_us))
-        for stream in self._pipes:
-            self._watch(stream)
+        self._record(
+            records.started_line(
+                pid=self.pid, start_ticks=process.start_ticks, started_us=self._started_us, pipe_ids=self.pipe_ids
+            )
+        )
         self._act()
 
     def not_run(self, failed: NotRun) -> None:
         """End as a shell would: the command was not found or cannot be executed."""
+        self.output.end()
         self._finish(
             AttemptEnd(
                 status=ExitedWith(failed.code),
@@ -147,17 +137,17 @@ class Supervised:
             pid=self.pid or None,
             started_us=self._started_us,
             stop_cause=stop_cause(self._phase),
-            output_starts=self._writer.starts,
-            output_ends=self._writer.ends,
-            full=self.full,
+            output_starts=self.output.starts,
+            output_ends=self.output.ends,
+            full=self.output.full,
             note=self._note,
             end=self.end,
         )
 
     @property
-    def full(self) -> FullReason | None:
-        """Say why its output waits for room; None when it does not."""
-        return next(iter(self._paused.values()), None)
+    def pipe_ids(self) -> frozenset[str]:
+        """Answer the pipes its output comes by."""
+        return self.output.pipe_ids
 
     @property
     def is_leader_alive(self) -> bool:
@@ -182,36 +172,14 @@ class Supervised:
         """Move its fence. The timer is left as it is: when it fires, it finds that there is more time."""
         self._phase = heartbeat_acknowledged(self._phase, sent_us)
 
-    def synced(self, offsets: Offsets) -> bool:
-        """Delete what is synced; answer whether that gave room on the disk."""
-        freed = self._writer.delete_below(offsets) > 0
-        if freed:
-            self.read_on()
-        return freed
-
-    def wait_for_output(self, have: Offsets, tell: TellOutput) -> None:
-        """Tell once when there is more than `have`, or no more comes; an earlier waiter is told now."""
-        self._tell_output(is_due=True)
-        self._waiting = (have, tell)
-        self._tell_output()
-
     def forgotten(self) -> None:
         """Leave nothing behind in the loop."""
-        self._house.reactor.call_at(self._retry, None)
+        self._house.reactor.call_at(self._record, None)
 
     def leave(self, grace_us: int | None) -> None:
         """Stop it because the keeper leaves; output that nobody makes room for is cut after the drain."""
         self._is_leaving = True
         self.stop(StopCause.SHUTDOWN, grace_us)
-        self.reconsider()
-
-    def read_on(self) -> None:
-        """Try again to read what was left in the pipes for want of room."""
-        for stream in tuple(self._paused):
-            del self._paused[stream]
-            self._watch(stream)
-            self._take(stream)
-        self._tell_fullness()
         self.reconsider()
 
     # --- what happens to it
@@ -229,7 +197,7 @@ class Supervised:
         self._ending = Ending(
             drain_since_us=self._exit.at_us,
             output_is_open=True,
-            spool_is_full=bool(self._paused),
+            spool_is_full=self.output.full is not None,
             processes_remain=True,
         )
 
@@ -237,20 +205,20 @@ class Supervised:
         """In the ending: kill what is left, and see whether it is over."""
         if self._ending is None or self._exit is None or self.end is not None:
             return
-        left = self._kill_strays()
+        left = len(self._kill_strays()) + (1 if group_exists(self.pid) else 0)
         now_us = boottime_us()
         self._ending = observe(
             self._ending,
-            output_is_open=bool(self._pipes),
-            spool_is_full=bool(self._paused) and not self._is_leaving,
-            processes_remain=bool(left) or group_exists(self.pid),
+            output_is_open=self.output.is_open,
+            spool_is_full=self.output.full is not None and not self._is_leaving,
+            processes_remain=left > 0,
             now_us=now_us,
         )
         step = next_step_of_ending(self._ending, now_us)
         if isinstance(step, Wait):
             self._house.reactor.call_at(self._act, step.until_us)
         else:
-            self._finish(self._end_of(self._exit))
+            self._finish(self._end_of(self._exit, left))
 
     # --- decisions carried out
 
@@ -280,86 +248,34 @@ class Supervised:
                 os.kill(pid, signal.SIGKILL)
         return strays
 
-    # --- its output
-
-    def _watch(self, stream: Stream) -> None:
-        self._house.reactor.call_when_readable(self._pipes[stream], lambda: self._pipe_ready(stream))
-
-    def _pipe_ready(self, stream: Stream) -> None:
-        self._take(stream)
-        self._tell_fullness()
-        if stream not in self._pipes or self._paused:
-            self.reconsider()
-
-    def _take(self, stream: Stream) -> Taken:
-        taken = self._writer.take(stream, self._pipes[stream])
-        if taken is Taken.SOME:
-            if self._waiting is not None:
-                self._house.reactor.call_after_turn(self._tell_output)
-        elif taken is Taken.END:
-            self._close(stream)
-        elif taken is Taken.FULL:
-            assert self._writer.full is not None
-            self._house.reactor.forget(self._pipes[stream])
-            self._paused[stream] = self._writer.full
-        return taken
-
-    def _close(self, stream: Stream) -> None:
-        fd = self._pipes.pop(stream)
-        self._house.reactor.forget(fd)
-        os.close(fd)
-
-    def _tell_output(self, is_due: bool = False) -> None:
-        if self._waiting is not None:
-            have, tell = self._waiting
-            is_final = self.end is not None
-            if is_due or is_final or self._writer.ends.exceeds(have):
-                self._waiting = None
-                tell(self._writer.ends, is_final)
-
-    def _tell_fullness(self) -> None:
-        if FullReason.DISK_FULL in self._paused.values():
-            self._house.reactor.call_at(self._retry, boottime_us() + RETRY_US)
-        if bool(self._paused) != self._said_full:
-            self._said_full = bool(self._paused)
+    def _output_changed(self) -> None:
+        is_full = self.output.full is not None
+        if is_full != self._said_full:
+            self._said_full = is_full
             self._house.fullness_changed(self)
-
-    def _retry(self) -> None:
-        if self._unrecorded:
-            self._record()
-        if self._paused:
-            self.read_on()
+        self.reconsider()
 
     # --- its end
 
-    def _end_of(self, leader: _LeaderExit) -> AttemptEnd:
-        left = len(self._house.strays_of(self)) + (1 if group_exists(self.pid) else 0)
-        for stream in tuple(self._pipes):
-            for _ in range(FINAL_TAKES_MAX):
-                if self._take(stream) is not Taken.SOME:
-                    break
-        cut = tuple(self._pipes)
-        for stream in cut:
-            self._close(stream)
+    def _end_of(self, leader: _LeaderExit, processes_left: int) -> AttemptEnd:
+        cut = self.output.end()
         return AttemptEnd(
             status=leader.status,
-            output_ends=self._writer.ends,
+            output_ends=self.output.ends,
             started_us=self._started_us,
             ended_us=leader.at_us,
             stop_cause=stop_cause(self._phase),
             cpu_us=leader.cpu_us,
             max_rss_bytes=leader.max_rss_bytes,
             streams_cut=cut,
-            processes_left=left,
+            processes_left=processes_left,
         )
 
     def _finish(self, end: AttemptEnd) -> None:
-        self._paused.clear()
-        self._writer.seal()
         self._house.reactor.call_at(self._act, None)
         self.end = end
         self._record(records.ended_line(end))
-        self._tell_output()
+        self.output.tell_final()
         self._house.has_ended(self)
 
     def _record(self, line: Json | None = None) -> None:
@@ -371,7 +287,7 @@ class Supervised:
                 records.append(self.directory, self._unrecorded[0])
                 del self._unrecorded[0]
         except OSError:
-            self._house.reactor.call_at(self._retry, boottime_us() + RETRY_US)
+            self._house.reactor.call_at(self._record, boottime_us() + RETRY_US)
 
     def _view_phase(self) -> AttemptPhase:
         if self.end is not None:

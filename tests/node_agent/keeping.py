@@ -148,14 +148,14 @@ class Agent:
     heard: list[Event] = field(default_factory=list)
 
     def note_keepers(self) -> None:
-        for connection in self.keepers._connections.values():
+        for connection in self.keepers._roster.connections():
             self.node.keeper_pids.add(connection.pid)
             self.node.keeper_ids.add(connection.keeper_id)
 
     @property
     def keeper_pid(self) -> int:
         """The pid of the keeper that takes launches."""
-        return next(c.pid for c in self.keepers._connections.values() if not c.is_retired)
+        return next(c.pid for c in self.keepers._roster.connections() if not c.is_retired)
 
     async def start(self, launch: Launch) -> AttemptView:
         answer = await self.keepers.launch(launch)

@@ -205,7 +205,7 @@ async def test_when_the_keeper_is_killed_all_its_processes_are_and_a_clean_prefi
     node: Node,
 ) -> None:
     agent = await node.open()
-    strays = "(setsid sleep 1000 & echo $! >> pids); (setsid env -u PWD sleep 1000 & echo $! >> pids)"
+    strays = "(setsid sleep 1000 & echo $! >> pids); (env -i setsid sleep 1000 & echo $! >> pids)"
     text = f"{strays}; sleep 1000 & echo $! >> pids; i=0; while :; do echo $i; i=$((i+1)); done"
     view = await agent.start(node.shell(1, text))
     out = await agent.output(view, 100_000)
@@ -331,7 +331,7 @@ def write_record(node: Node, job_id: int, boot: str, pid: int | None, start_tick
     assert directory is not None
     (directory / f"{Stream.STDOUT.value}.{0:020d}").write_bytes(b"spooled")
     if pid is not None:
-        records.append(directory, records.started_line(pid=pid, start_ticks=start_ticks, started_us=1))
+        records.append(directory, records.started_line(pid=pid, start_ticks=start_ticks, started_us=1, pipe_ids=()))
     return state
 
 
@@ -373,6 +373,31 @@ async def test_a_process_started_but_not_written_down_is_found_by_its_environmen
         assert other.poll() is None
 
 
+async def test_while_a_dead_keepers_processes_do_not_die_its_attempts_are_ending_and_others_are_launched(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a driver is stuck: SIGKILL has been sent, and the process is still there."""
+    agent = await node.open()
+    view = await agent.start(node.launch(1, "/bin/sleep", "1000"))
+    with monkeypatch.context() as patch:
+        patch.setattr("node_agent.keeper.aftermath._kill_and_wait", lambda found, timeout_s: None)
+        patch.setattr("node_agent.keeper.roster.KILL_TIMEOUT_S", 0.01)
+        os.kill(agent.keeper_pid, signal.SIGKILL)
+
+        async def is_dying() -> bool:
+            return [each.phase for each in await agent.keepers.inventory()] == [AttemptPhase.ENDING]
+
+        await until_async(is_dying)
+        other = await agent.start(node.shell(2, "exit 3"))
+        assert (await agent.end(other)).status == ExitedWith(3)
+        agent.note_keepers()
+        assert is_alive(view.pid or 0)
+        assert (await agent.view(view.key)).phase is AttemptPhase.ENDING
+    assert (await agent.death()).attempts[0].phase is AttemptPhase.LOST
+    assert not is_alive(view.pid or 0)
+    assert [each.phase for each in await agent.keepers.inventory()] == [AttemptPhase.LOST, AttemptPhase.ENDED]
+
+
 async def test_an_end_recorded_before_a_reboot_is_not_believed(node: Node) -> None:
     agent = await node.open()
     view = await agent.start(node.shell(1, "echo hello"))
@@ -401,7 +426,7 @@ async def test_a_forgetting_that_was_interrupted_is_finished(node: Node) -> None
 async def test_a_retired_keeper_refuses_new_launches_and_an_unknown_key_is_refused_everywhere(node: Node) -> None:
     agent = await node.open()
     view = await agent.start(node.launch(1, "/bin/sleep", "1000"))
-    (connection,) = agent.keepers._connections.values()
+    (connection,) = agent.keepers._roster.connections()
     await connection.request("retire")
     answer = await agent.keepers.launch(replace(node.launch(2, "/bin/true"), limits=Limits(grace_us=SECOND_US)))
     assert isinstance(answer, Refusal)

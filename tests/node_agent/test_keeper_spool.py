@@ -21,6 +21,7 @@ from tests.node_agent.keeping import DEADLINE_S, Agent, Node, until
 
 BOUND_BYTES = 64 * 1024
 TMPFS_BYTES = 2_000_000
+MNT_DETACH = 2
 
 WRITER = "import os\nfor i in range({count}): os.write({fd}, b'%07d\\n' % i)"
 
@@ -55,9 +56,11 @@ async def tiny_node(node: Node, tmp_path: Path) -> AsyncIterator[Node]:
     if libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, b"size=%d" % TMPFS_BYTES) != 0:
         pytest.skip(f"no tmpfs can be mounted here: {os.strerror(ctypes.get_errno())}")
     tiny = Node(place / "state", node.cwd)
-    yield tiny
-    await tiny.close()
-    libc.umount2(os.fsencode(place), 0)
+    try:
+        yield tiny
+        await tiny.close()
+    finally:
+        libc.umount2(os.fsencode(place), MNT_DETACH)
 
 
 def is_blocked_in_write(pid: int | None) -> bool:
