@@ -117,6 +117,7 @@ class Engine:
         self._events: deque[_Waiting] = deque()
         self._wakeup = asyncio.Event()
         self._commit_number = 0
+        self._shown_commit = 0
         self._pass_is_due = True
         self._last_pass = Instant(0)
         self._wake_at: Instant | None = None
@@ -155,6 +156,11 @@ class Engine:
         """Decide by other numbers from now on."""
         self._state.limits = limits
         self.view.limits = limits
+
+    @property
+    def commits(self) -> int:
+        """Commits since the start; as long as it stays, so does the committed state."""
+        return self._shown_commit
 
     def now(self) -> Instant:
         """The instant now."""
@@ -328,6 +334,7 @@ class Engine:
 
     def _show(self, commit: Commit) -> None:
         turn_over(self.view.durable, commit.upserts, commit.deletes)
+        self._shown_commit = commit.number
         for job in commit.finished:
             self.recently_finished[job.id] = job
         while len(self.recently_finished) > FINISHED_JOBS_KEPT:

@@ -12,7 +12,7 @@ from gpufleet.telemetry import Telemetry
 from gpufleet.traceparent import from_metadata, is_traceparent, new_traceparent
 
 from ..engine import Engine
-from ..policy.explain import Explanation, explain, foretell, wait_reasons
+from ..policy.explain import explain, foretell
 from ..policy.order import position
 from ..ports import FinishedQuery
 from ..state.events import (
@@ -25,7 +25,7 @@ from ..state.events import (
     SignalRequested,
 )
 from ..state.ids import JobId, NodeName, UserName
-from ..state.jobs import Finished, Held, Job, Queued
+from ..state.jobs import Finished, Job
 from ..state.replies import JobsChanged, Submitted
 from ..watching import ChangeHub
 from . import queue_page
@@ -34,6 +34,7 @@ from .convert import explanation_proto, job_proto, state_of, story_line, timesta
 from .following import JobFollower
 from .nodes import shown_node
 from .paging import PageTokens, page_size
+from .reasons import WaitReasons
 from .roles import caller
 from .validate import band_of, check_request_id, wanted_jobs
 from .watch import watch_changes
@@ -49,6 +50,7 @@ class JobCalls:
     pages: PageTokens
     changes: ChangeHub
     telemetry: Telemetry
+    reasons: WaitReasons
     follower: Callable[[scheduler_pb2.StreamOutputRequest], JobFollower]
     program_log: Callable[[scheduler_pb2.StreamOutputRequest], AsyncIterator[scheduler_pb2.StreamOutputResponse]]
     one_stream: Callable[[], AbstractContextManager[None]]
@@ -91,15 +93,16 @@ class JobCalls:
     def _job_now(self, job: Job) -> job_pb2.Job:
         """A job with its place and the reason why it waits."""
         message = job_proto(job, position=position(self.engine.view.durable, job))
-        if isinstance(job.state, Queued | Held):
-            _set_reason(message, explain(self.engine.view, job, self.engine.now()))
+        for reason, clause in self.reasons.of([job]).values():
+            message.wait_reason.reason, message.wait_reason.sentence = reason, clause
         return message
 
     def _job_foretold(self, job: Job) -> job_pb2.Job:
         """A job of a dry run, as it would be: it has no id, and the reason says what would happen."""
         message = job_proto(job, position=position(self.engine.view.durable, job))
         message.ClearField("id")
-        _set_reason(message, foretell(self.engine.view, job, self.engine.now()))
+        foretold = foretell(self.engine.view, job, self.engine.now())
+        message.wait_reason.reason, message.wait_reason.sentence = foretold.reason, foretold.sentence
         return message
 
     async def _find(self, job_id: int) -> Job:
@@ -242,15 +245,11 @@ class JobCalls:
 
     def _shown_rows(self, rows: list[queue_page.Row], *, omit_env: bool) -> list[job_pb2.Job]:
         """The jobs of a page; what waits says why, in a clause."""
-        waiting = [row.job.id for row in rows if row.position]
-        reasons = wait_reasons(self.engine.view, waiting, self.engine.now()) if waiting else {}
+        reasons = self.reasons.of([row.job for row in rows])
         shown: list[job_pb2.Job] = []
         for row in rows:
             message = job_proto(row.job, position=row.position, omit_env=omit_env)
-            if isinstance(row.job.state, Held):
-                message.wait_reason.reason = "HELD"
-                message.wait_reason.sentence = "held until it is released"
-            elif row.job.id in reasons:
+            if row.job.id in reasons:
                 message.wait_reason.reason, message.wait_reason.sentence = reasons[row.job.id]
             shown.append(message)
         return shown
@@ -335,11 +334,6 @@ class JobCalls:
         """A job as people see it now, and whether it has ended; for followers."""
         job = await self._find(job_id)
         return self._job_now(job), isinstance(job.state, Finished)
-
-
-def _set_reason(message: job_pb2.Job, explanation: Explanation) -> None:
-    message.wait_reason.reason = explanation.reason
-    message.wait_reason.sentence = explanation.sentence
 
 
 def _digest(request: Any) -> str:

@@ -26,6 +26,7 @@ from .jobs import JobCalls
 from .nodes import NodeCalls
 from .paging import PageTokens
 from .program_logs import ProgramLogs
+from .reasons import WaitReasons
 from .roles import ROLES_OF, Authenticator, RoleInterceptor
 from .server_facts import ServerFacts
 
@@ -68,6 +69,7 @@ class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer
     ) -> None:
         self.engine = engine
         self.pages = PageTokens()
+        self.reasons = WaitReasons(engine)
         self.changes = changes
         self.facts = facts
         self.telemetry = telemetry

@@ -14,6 +14,8 @@ from .placement import place, take
 from .reservation import keep, reserve
 
 AHEAD_SHOWN = 20
+NEXT_PASS = "NEXT_PASS"
+"""The reason of a job that fits and that the next pass will place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
     verdicts = tuple(_verdict(state, view, job) for view in _views_as_seen_by(state, job, at).values())
     takers = [verdict.node for verdict in verdicts if verdict.miss is None]
     if takers:
-        return Explanation(reason="NEXT_PASS", sentence=f"it would start now on node {takers[0]}", nodes=verdicts)
+        return Explanation(reason=NEXT_PASS, sentence=f"it would start now on node {takers[0]}", nodes=verdicts)
     sentence = f"it would wait because {_main_clause(verdicts)}"
     return Explanation(reason=_main_reason(verdicts), sentence=sentence, nodes=verdicts)
 
@@ -112,7 +114,7 @@ def wait_reasons(state: State, jobs: Collection[JobId], at: Instant) -> dict[Job
         if known is None:
             verdicts = tuple(_verdict(state, view, job) for view in views.values())
             known = (_main_reason(verdicts), _main_clause(verdicts)) if verdicts else NO_NODES
-            if known[0] != "NEXT_PASS":
+            if known[0] != NEXT_PASS:
                 of_request[job.spec.resources] = known
         found[job.id] = known
     return found
@@ -160,7 +162,7 @@ def _verdict(state: State, view: NodeView, job: Job) -> NodeVerdict:
 def _main_reason(verdicts: tuple[NodeVerdict, ...]) -> str:
     misses = [verdict.miss for verdict in verdicts]
     if any(miss is None for miss in misses):
-        return "NEXT_PASS"
+        return NEXT_PASS
     if all(miss is not None and miss.is_lasting for miss in misses):
         return "NEVER_FITS"
     return min((miss.reason for miss in misses if miss is not None), key=_nearness)

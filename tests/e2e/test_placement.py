@@ -33,7 +33,7 @@ async def test_three_jobs_share_two_devices_and_none_is_given_twice(fleet: Fleet
     assert [(verdict.node, verdict.fits) for verdict in explained.nodes] == [("n1", False)]
     assert explained.nodes[0].reason == "DEVICES_IN_USE"
     assert "n1" in explained.nodes[0].sentence or explained.nodes[0].sentence
-    assert explained.reason.sentence == waiting.wait_reason.sentence
+    assert explained.reason.sentence == f"job {waiting.id} waits because {waiting.wait_reason.sentence}"
     (fleet.work / "go 1").touch()
     third = await admin.wait(ids[2], RUNNING)
     assert devices(third) == devices(second)

@@ -1,0 +1,56 @@
+"""Why jobs wait, for answers that only say it in a clause.
+
+A walk down the order costs what the queue holds, so that jobs which ask for the same share its answer as long as the
+committed state stays as it is, and for ANSWER_SPAN at most, since what nodes report needs no commit.
+"""
+
+from collections.abc import Sequence
+
+from ..engine import Engine
+from ..policy.explain import NEXT_PASS, wait_reasons
+from ..state.ids import JobId
+from ..state.jobs import Held, Job, Queued, Resources
+from ..state.units import MILLISECOND, Instant, Span
+
+ANSWER_SPAN = Span(100 * MILLISECOND)
+
+Reason = tuple[str, str]
+HELD: Reason = ("HELD", "held until it is released")
+
+
+class WaitReasons:
+    """Answers (reason, clause) for waiting jobs from the committed view."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._commits = -1
+        self._at = Instant(0)
+        self._of_request: dict[Resources, Reason] = {}
+
+    def of(self, jobs: Sequence[Job]) -> dict[JobId, Reason]:
+        """The reasons of those that wait."""
+        self._forget_what_is_old()
+        found: dict[JobId, Reason] = {job.id: HELD for job in jobs if isinstance(job.state, Held)}
+        unknown: list[Job] = []
+        for job in jobs:
+            if isinstance(job.state, Queued):
+                known = self._of_request.get(job.spec.resources)
+                if known is None:
+                    unknown.append(job)
+                else:
+                    found[job.id] = known
+        if unknown:
+            fresh = wait_reasons(self._engine.view, [job.id for job in unknown], self._at)
+            found |= fresh
+            for job in unknown:
+                reason = fresh.get(job.id)
+                if reason is not None and reason[0] != NEXT_PASS:
+                    self._of_request[job.spec.resources] = reason
+        return found
+
+    def _forget_what_is_old(self) -> None:
+        now = self._engine.now()
+        if self._commits != self._engine.commits or now - self._at > ANSWER_SPAN:
+            self._commits = self._engine.commits
+            self._at = now
+            self._of_request.clear()
