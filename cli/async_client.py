@@ -6,20 +6,17 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import grpc
 import grpc.aio
-from gpufleet.v1.scheduler_pb2_grpc import SchedulerStub
 
 from gpufleet.channel import connect_async
 from gpufleet.errors import GpufleetError, UnavailableError
 
 from .client import RetryPauses, translated
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from gpufleet.v1.scheduler_pb2_grpc import SchedulerAsyncStub  # a name that exists for type checkers only
+from .stub import async_scheduler_of
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -30,7 +27,7 @@ class AsyncClient:
 
     def __init__(self, settings: Settings, channel: grpc.aio.Channel) -> None:
         self.settings = settings
-        self.scheduler: SchedulerAsyncStub = SchedulerStub(channel)
+        self.scheduler = async_scheduler_of(channel)
 
     async def call(self, method: grpc.aio.UnaryUnaryMultiCallable[Q, A], request: Q) -> A:
         """One answer, or a GpufleetError."""

@@ -6,11 +6,10 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import grpc
 from gpufleet.v1 import scheduler_pb2
-from gpufleet.v1.scheduler_pb2_grpc import SchedulerStub
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.spelling import did_you_mean
@@ -23,6 +22,9 @@ from .render import words
 from .render.as_json import print_message
 from .selectors import Selection, read_selection
 from .settings import resolve
+
+if TYPE_CHECKING:
+    from gpufleet.v1.scheduler_pb2_grpc import SchedulerStub
 
 SIGNAL_MAX = 64
 

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import grpc
-from gpufleet.v1.scheduler_pb2_grpc import SchedulerStub
 
 from gpufleet.channel import connect
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
 
 from .settings import Settings
+from .stub import scheduler_of
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -37,7 +37,7 @@ class Client:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._channel = connect(settings.target())
-        self.scheduler = SchedulerStub(self._channel)
+        self.scheduler = scheduler_of(self._channel)
 
     def call(self, method: grpc.UnaryUnaryMultiCallable[Q, A], request: Q) -> A:
         """One answer, or a GpufleetError."""
