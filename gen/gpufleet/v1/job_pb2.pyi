@@ -504,7 +504,7 @@ class JobSpec(_message.Message):
     notify: _builtins.str
     """A command or URL told of the job's start and end. Not built yet."""
     blame_limit: _builtins.int
-    """Whether a higher number of attempts is allowed to be blamed on nodes; reserved for the blame limit."""
+    """Lost nodes after which the job is not tried again; 0 means the scheduler's own, 3. Not built yet."""
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The program and its arguments; at least one, and 2 MB in all at most."""
@@ -905,7 +905,7 @@ class WaitReason(_message.Message):
     reason: _builtins.str
     """Stable UPPER_SNAKE reason, such as WAITING_FOR_DEVICES or HELD."""
     sentence: _builtins.str
-    """One sentence for people."""
+    """For people: a whole sentence in an explanation, its clause in a job."""
     def __init__(
         self,
         *,

@@ -337,7 +337,7 @@ class NodeInfo(_message.Message):
     advertise_address: _builtins.str
     """Address at which other nodes reach it; empty means the one that the scheduler sees."""
     devices_note: _builtins.str
-    """Why there are no GPUs, where a driver was expected; empty otherwise."""
+    """Why there are no GPUs; empty when there are."""
     cuda_version: _builtins.str
     """Version of CUDA that the driver supports; empty without one."""
     @_builtins.property
