@@ -163,7 +163,9 @@ def _entry(entry: inventory.Entry, now_us: int) -> node_agent_pb2.InventoryEntry
         case inventory.Checking() | inventory.Prepared():
             return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_STARTING)
         case inventory.Refused():
-            return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_REFUSED)
+            # The contract has no field of its own for why; reason and message are where an end has them.
+            why = node_agent_pb2.AttemptExited(key=key, reason=entry.reason, message=entry.sentence)
+            return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_REFUSED, exited=why)
         case AttemptView() if entry.end is not None:
             return node_agent_pb2.InventoryEntry(
                 key=key, phase=node_agent_pb2.ATTEMPT_PHASE_EXITED, exited=exited_to_proto(entry, now_us)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from .offsets import Piece, Upload, connection_lost, next_piece, piece_sent, piece_synced
 from .outcome import AttemptKey, AttemptView, LossReason, Stream
@@ -31,7 +32,6 @@ class StreamUpload:
     upload: Upload = field(default_factory=Upload)
     end: int = 0
     is_final: bool = False
-    is_asked: bool = False
     is_answered: bool = False
     end_was_sent: bool = False
     end_is_stored: bool = False
@@ -54,6 +54,7 @@ class Uploads:
     _streams: dict[StreamKey, StreamUpload] = field(default_factory=dict)
     _turns: deque[StreamKey] = field(default_factory=deque)
     _waiting: set[StreamKey] = field(default_factory=set)
+    _unasked: dict[StreamKey, None] = field(default_factory=dict)
 
     def see(self, view: AttemptView, *, is_new: bool) -> tuple[StreamUpload, ...]:
         """Take in how far an attempt's output goes; `is_new` when no byte of it can have been sent before.
@@ -71,6 +72,8 @@ class Uploads:
                 start = view.output_starts.of(stream)
                 state = StreamUpload(key, view.directory, Upload(synced=start, sent=start))
                 state.is_answered = is_new
+                if not is_new:
+                    self._unasked[key] = None
                 self._streams[key] = state
             state.end = max(state.end, ends.of(stream))
             state.is_final = view.end is not None
@@ -85,14 +88,15 @@ class Uploads:
         self._waiting.clear()
         for state in self._streams.values():
             state.upload = connection_lost(state.upload)
-            state.is_answered = state.is_asked = state.end_was_sent = False
+            state.is_answered = state.end_was_sent = False
+        self._unasked = dict.fromkeys(self._streams)
 
     def questions(self) -> tuple[StreamKey, ...]:
         """The streams whose synced offset is to be asked for now, each once per connection."""
-        found = [state for state in self._streams.values() if not state.is_answered and not state.is_asked]
-        for state in found[:QUESTIONS_MAX]:
-            state.is_asked = True
-        return tuple(state.key for state in found[:QUESTIONS_MAX])
+        found = tuple(islice(self._unasked, QUESTIONS_MAX))
+        for key in found:
+            del self._unasked[key]
+        return found
 
     def synced(self, key: StreamKey, offset: int, *, is_end: bool, is_unwanted: bool) -> StreamUpload | None:
         """The scheduler has stored everything below the offset. Answers the stream, None when it is gone."""
@@ -132,6 +136,7 @@ class Uploads:
         """Nothing of this attempt is to be sent any more."""
         for stream in Stream:
             self._streams.pop((key, stream), None)
+            self._unasked.pop((key, stream), None)
 
     def __iter__(self) -> Iterator[StreamUpload]:
         return iter(tuple(self._streams.values()))

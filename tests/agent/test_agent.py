@@ -350,3 +350,57 @@ async def test_a_second_agent_on_the_same_data_folder_is_refused_with_the_pid_of
     assert second.returncode == 1
     assert f"pid {agent.process.pid}" in said.decode()
     assert "--data" in said.decode()
+
+
+async def test_a_gang_of_two_ranks_is_prepared_and_started_with_its_master(
+    scheduler: FakeScheduler, agent: AgentProcess
+) -> None:
+    code = "import os; print(*(os.environ[n] for n in ('NODE_RANK', 'NNODES', 'MASTER_ADDR', 'MASTER_PORT')))"
+    ranks = [(1, 1, 0), (1, 1, 1)]
+    for key in ranks:
+        scheduler.known.add(key)
+        launch = pb.Launch(key=proto_key(key), argv=[sys.executable, "-c", code], cwd="/", node_count=2, is_gang=True)
+        scheduler.command(prepare=pb.Prepare(launch=launch))
+    await scheduler.wait_for(lambda: set(ranks) <= scheduler.ready.keys(), "both to be ready")
+    port = scheduler.ready[1, 1, 0].master_port
+    assert port > 0
+    assert scheduler.ready[1, 1, 1].master_port == 0
+    for key in ranks:
+        scheduler.command(start=pb.Start(key=proto_key(key), master_address="10.0.0.9", master_port=port))
+    await scheduler.wait_for(lambda: all(scheduler.is_finished(key) for key in ranks), "both ends")
+    assert [scheduler.stdout(key).decode() for key in ranks] == [f"{rank} 2 10.0.0.9 {port}\n" for rank in (0, 1)]
+
+
+async def test_a_prepare_without_its_folder_is_refused(scheduler: FakeScheduler, agent: AgentProcess) -> None:
+    launch = pb.Launch(key=proto_key((1, 1, 0)), argv=["true"], cwd="/no/such/folder", node_count=2, is_gang=True)
+    scheduler.command(prepare=pb.Prepare(launch=launch))
+    await scheduler.wait_for(lambda: (1, 1, 0) in scheduler.refused, "a refusal")
+    assert scheduler.refused[1, 1, 0].reason == "CWD_MISSING"
+
+
+async def test_the_inventory_says_why_a_rank_was_refused(scheduler: FakeScheduler, agent: AgentProcess) -> None:
+    scheduler.forgets = False
+    key = scheduler.launch(1, ["true"], cwd="/no/such/folder")
+    await scheduler.wait_for(lambda: key in scheduler.refused, "a refusal")
+    scheduler.drop_streams()
+    await scheduler.wait_for(lambda: len(scheduler.inventories) == 2, "a second inventory")
+    (entry,) = scheduler.inventories[-1].entries
+    assert entry.phase == pb.ATTEMPT_PHASE_REFUSED
+    assert (entry.exited.reason, "/no/such/folder" in entry.exited.message) == ("CWD_MISSING", True)
+
+
+async def test_a_launch_is_a_step_of_the_submitters_trace_and_the_job_continues_it(
+    scheduler: FakeScheduler, tmp_path: Path
+) -> None:
+    environment = {"OTEL_TRACES_EXPORTER": "console"}
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    async with AgentProcess(scheduler, tmp_path, "--virtual-gpus", "1", environment=environment) as agent:
+        await scheduler.wait_connected()
+        argv = [sys.executable, "-c", "import os; print(os.environ['TRACEPARENT'])"]
+        key = scheduler.launch(1, argv, trace_context=f"00-{trace}-b7ad6b7169203331-01")
+        await scheduler.wait_for(lambda: scheduler.is_finished(key), "the end")
+        _, seen, span, _ = scheduler.stdout(key).decode().strip().split("-")
+        assert seen == trace
+        assert await agent.terminate() == 0
+        log = agent.log.read_text()
+        assert '"name": "launch"' in log and span in log and "b7ad6b7169203331" in log
