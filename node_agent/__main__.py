@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpufleet.v1.node_pb2 import NodeInfo
+
 from gpufleet import telemetry
 from gpufleet.addresses import Address
 from gpufleet.agent_settings import AgentSettings
@@ -25,7 +27,7 @@ from gpufleet.logs import ProgramLog
 from gpufleet.paths import log_file
 from gpufleet.units import format_megabytes, format_size
 
-from .agent import Node, NodeAgent
+from .agent import Node, NodeAgent, Tuning
 from .devices import DeviceSource, host_facts, open_devices
 from .identity import DataFolder
 from .keeper.client import KeeperNotStarted, Keepers
@@ -101,18 +103,29 @@ class _Program:
 
     def _node(self, name: str, source: DeviceSource, traces: telemetry.Telemetry) -> Node:
         settings = self.live.now
-        naming = NodeNaming(node=name, advertise=settings.advertise, labels=dict(settings.labels))
+        facts = host_facts(cpus=settings.cpus)
+
+        def info() -> NodeInfo:
+            labels = dict(self.live.now.labels)
+            return node_info(NodeNaming(node=name, advertise=settings.advertise, labels=labels), facts, source)
+
         return Node(
             name=name,
             addresses=settings.scheduler,
             target_of=self._target_of,
-            info=node_info(naming, host_facts(cpus=settings.cpus), source),
+            info=info,
             machine=Machine(source, self.folder.path),
             log_file=log_file(self.folder.path, "agent"),
             set_log_level=self.log.set_level,
-            idle_sampling_seconds=settings.sampling.interval.total_seconds(),
-            spool_bytes=settings.spool.attempt_bytes_max,
+            tuning=self._tuning,
             traces=traces,
+        )
+
+    def _tuning(self) -> Tuning:
+        settings = self.live.now
+        return Tuning(
+            sampling_seconds=settings.sampling.interval.total_seconds(),
+            spool_bytes=settings.spool.attempt_bytes_max,
         )
 
     def _target_of(self, address: Address) -> Target:
@@ -126,13 +139,13 @@ class _Program:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, running.cancel)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._reload(agent))
         try:
             await running
         except asyncio.CancelledError:
             _log.info("leaving; running jobs go on, and the next start of this agent adopts them")
 
-    def _reload(self) -> None:
+    def _reload(self, agent: NodeAgent) -> None:
         try:
             reloaded = self.live.reload()
         except GpufleetError as error:
@@ -143,15 +156,18 @@ class _Program:
             _log.info("reloaded %s", change)
         for change in reloaded.waiting:
             _log.warning("%s needs a restart of the agent", change)
+        if any(change.key == "labels" for change in reloaded.applied):
+            agent.renew()
 
 
 def _log_node(node: Node, source: DeviceSource) -> None:
-    _log.info("node %s: %d CPUs, %s memory", node.name, node.info.cpus, format_size(node.info.memory_bytes))
-    for device in node.info.devices:
+    info = node.info()
+    _log.info("node %s: %d CPUs, %s memory", node.name, info.cpus, format_size(info.memory_bytes))
+    for device in info.devices:
         _log.info("GPU %d: %s, %s", device.index, device.name, format_megabytes(device.memory_bytes))
     status = source.status()
     if status.note:
-        _log.log(logging.INFO if node.info.devices else logging.WARNING, "%s %s", status.note, status.next_step)
+        _log.log(logging.INFO if info.devices else logging.WARNING, "%s %s", status.note, status.next_step)
 
 
 async def _stop_keeper(folder: DataFolder, *, kill: bool) -> int:

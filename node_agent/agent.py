@@ -68,18 +68,25 @@ COMMAND_VALID_FOR_US = 30_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What a reload may change: how often idle devices are read, and how large an attempt's spool may grow."""
+
+    sampling_seconds: float
+    spool_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """What one agent is for: which node, reached how, with which devices, offered as what."""
 
     name: str
     addresses: Sequence[Address]
     target_of: Callable[[Address], Target]
-    info: node_pb2.NodeInfo
+    info: Callable[[], node_pb2.NodeInfo]
     machine: Machine
     log_file: Path
     set_log_level: Callable[[str], None]
-    idle_sampling_seconds: float
-    spool_bytes: int
+    tuning: Callable[[], Tuning]
     traces: Telemetry
 
 
@@ -93,9 +100,9 @@ class NodeAgent:
         self._boot_id = boot_id()
         self._command_valid_for_us = COMMAND_VALID_FOR_US
         self._duties = Duties()
-        self._keeping = Keeping(keepers, self._duties.inventory, node.spool_bytes)
+        self._keeping = Keeping(keepers, self._duties.inventory)
         self._output = OutputSender(node.name, identity.incarnation, self._keeping)
-        self._launcher = Launcher(node.machine, self._duties.inventory.live, node.spool_bytes)
+        self._launcher = Launcher(node.machine, self._duties.inventory.live, lambda: node.tuning().spool_bytes)
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
         self._attempts = Attempts(
@@ -108,37 +115,42 @@ class NodeAgent:
             traces=node.traces,
         )
         self._keepers = keepers
-        self._is_busy = False
+        self._link = Link(
+            node.addresses,
+            target_of=node.target_of,
+            registration=self._registration,
+            accept=self._accept,
+            hold=self._hold,
+        )
+        self._sampling_seconds = node.tuning().sampling_seconds
         self._refreshing: asyncio.Task[None] | None = None
         self._to_clear: set[str] = set()
 
     async def run(self) -> None:
         """Be the agent until cancelled; raises what makes going on impossible."""
         self._attempts.adopt(await self._keepers.inventory())
-        link = Link(
-            self._node.addresses,
-            target_of=self._node.target_of,
-            registration=self._registration,
-            hold=self._hold,
-        )
         try:
-            await until_first(link.run(), self._keeping.run(), self._keeping.tell_keepers())
+            await until_first(self._link.run(), self._keeping.run(), self._keeping.tell_keepers())
         finally:
             if self._refreshing is not None:
                 self._refreshing.cancel()
             await self._attempts.close()
             await self._keeping.close()
 
+    def renew(self) -> None:
+        """Register again, because the node's facts or labels have changed."""
+        self._link.renew()
+
     # --- duties of the heartbeat streams
 
     def inventory(self, now_us: int) -> node_agent_pb2.Inventory:
         """Everything that the node knows."""
-        return wire.inventory_to_proto(self._duties.inventory, self._boot_id, self._node.info, now_us)
+        return wire.inventory_to_proto(self._duties.inventory, self._boot_id, self._node.info(), now_us)
 
     def beat(self) -> node_agent_pb2.Beat:
         """A sign of life with the newest samples."""
         live = tuple(self._duties.inventory.live())
-        self._set_busy(bool(live))
+        self._sample_often(bool(live))
         return self._node.machine.beat(live)
 
     def heard(self, sent_us: int) -> None:
@@ -197,13 +209,15 @@ class NodeAgent:
             agent_id=self._identity.agent_id,
             incarnation=self._identity.incarnation,
             boot_id=self._boot_id,
-            info=self._node.info,
+            info=self._node.info(),
             protocol_version=PROTOCOL_VERSION,
         )
 
-    async def _hold(self, stub: NodeAgentAsyncStub, answer: node_agent_pb2.RegisterResponse) -> None:
+    def _accept(self, answer: node_agent_pb2.RegisterResponse) -> None:
         if answer.term < self._heartbeats.highest_term:
             raise StaleTerm(answer.term, self._heartbeats.highest_term)
+
+    async def _hold(self, stub: NodeAgentAsyncStub, answer: node_agent_pb2.RegisterResponse) -> None:
         if answer.HasField("command_valid_for"):
             self._command_valid_for_us = answer.command_valid_for.ToMicroseconds()
         interval_s = answer.heartbeat_interval.ToMicroseconds() / 1e6 or BEAT_SECONDS
@@ -251,8 +265,10 @@ class NodeAgent:
             if not self._to_clear:
                 return
 
-    def _set_busy(self, is_busy: bool) -> None:
-        if is_busy != self._is_busy:
-            self._is_busy = is_busy
-            idle_s = self._node.idle_sampling_seconds
-            self._node.machine.source.set_interval(min(idle_s, BUSY_SAMPLING_SECONDS) if is_busy else idle_s)
+    def _sample_often(self, is_busy: bool) -> None:
+        wanted_s = self._node.tuning().sampling_seconds
+        if is_busy:
+            wanted_s = min(wanted_s, BUSY_SAMPLING_SECONDS)
+        if wanted_s != self._sampling_seconds:
+            self._sampling_seconds = wanted_s
+            self._node.machine.source.set_interval(wanted_s)

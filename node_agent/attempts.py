@@ -171,7 +171,23 @@ class Attempts:
             samples = [sample_to_proto(each) for each in self._samples.get(report.key, ())]
             self._report(lambda now_us: {"launch_refused": wire.refused_to_proto(report, samples)})
         else:
+            _log.info("%s", sentence_of(report))
             self._report(report_of(report))
+
+
+def sentence_of(report: Seen | Prepared) -> str:
+    """A report for the agent's own log."""
+    match report:
+        case StartSeen(view=view):
+            return f"attempt {view.key} runs, pid {view.pid}"
+        case EndSeen(view=view):
+            return f"attempt {view.key} ended: {wire.sentence_of_end(view.end) if view.end else 'unknown'}"
+        case SpoolSeen(view=view):
+            return f"the output of attempt {view.key} " + (f"waits: {view.full}" if view.full else "goes on")
+        case Prepared(key=key):
+            return f"attempt {key} is prepared"
+        case _:
+            assert_never(report)
 
 
 def report_of(report: Seen | Prepared) -> Report:

@@ -15,6 +15,7 @@ from gpufleet.v1 import node_agent_pb2
 
 from .clocks import boottime_us
 from .core.delivery import Inbox, Judgement, Outbox, Receipt
+from .streams import write
 from .until_first import until_first
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Heartbeats:
 
     async def _write(self, call: Any, unsent: asyncio.Queue[node_agent_pb2.HeartbeatRequest]) -> None:
         while True:
-            await call.write(await unsent.get())
+            await write(call, await unsent.get())
 
     async def _beat_always(self, interval_s: float) -> None:
         while True:

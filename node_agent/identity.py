@@ -63,6 +63,16 @@ class DataFolder:
 
     def store(self, identity: Identity) -> None:
         """Write the identity, whole or not at all."""
+        try:
+            self._write(identity)
+        except OSError as problem:
+            raise GpufleetError(
+                Reason.STORE_UNAVAILABLE,
+                f"{self.path / IDENTITY_FILE} cannot be written: {problem.strerror}",
+                next_step="Free the disk of the agent's data folder.",
+            ) from None
+
+    def _write(self, identity: Identity) -> None:
         unfinished = self.path / f".{IDENTITY_FILE}"
         with unfinished.open("w") as file:
             json.dump(asdict(identity), file)

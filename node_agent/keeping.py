@@ -15,9 +15,8 @@ from typing import Protocol, assert_never
 from .core.actions import Change
 from .core.inventory import Inventory
 from .core.launch import Launch, Refusal, RefusalReason
-from .core.offsets import segment_bytes_for
 from .core.outcome import AttemptKey, AttemptView, Offsets, StopCause, Stream
-from .keeper.client import Keepers, Launched
+from .keeper.client import KeeperNotStarted, Keepers, Launched
 from .keeper.connection import KeeperGone, KeeperSilent
 from .keeper.events import AttemptEnded, AttemptStarted, KeeperDied, SpoolChanged, Superseded
 
@@ -25,6 +24,12 @@ _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
 """The pause before a keeper that did not answer is asked again."""
+
+FORGET_RETRY_SECONDS = 2.0
+"""The same for a forgetting, which nobody waits for and a full disk can refuse for long."""
+
+TOLD_STEP_BYTES = 64 * 1024
+"""A keeper hears of so much synced output at once: less than the smallest piece of a spool that it can delete."""
 
 
 class Listener(Protocol):
@@ -42,11 +47,10 @@ class Listener(Protocol):
 class Keeping:
     """All requests to the keepers, and all that they say. `listen` comes before all else."""
 
-    def __init__(self, keepers: Keepers, inventory: Inventory, spool_bytes: int) -> None:
+    def __init__(self, keepers: Keepers, inventory: Inventory) -> None:
         self._keepers = keepers
         self._inventory = inventory
         self._listener: Listener
-        self._told_step_bytes = segment_bytes_for(spool_bytes)
         self._told: dict[AttemptKey, Offsets] = {}
         self._synced: dict[AttemptKey, Offsets] = {}
         self._fence_us: int | None = None
@@ -62,6 +66,8 @@ class Keeping:
         while True:
             try:
                 return await self._keepers.launch(launch)
+            except (KeeperNotStarted, OSError) as problem:
+                return Refusal(RefusalReason.SPAWN_FAILED, f"no keeper can be started on this node: {problem}")
             except (KeeperGone, KeeperSilent) as problem:
                 # Whether it was started is not known now; asking again either starts it or tells.
                 _log.warning("launching %s is tried again: %s", launch.key, problem)
@@ -81,9 +87,9 @@ class Keeping:
         while True:
             try:
                 refusal = await self._keepers.forget(key)
-            except (KeeperGone, KeeperSilent) as problem:
+            except (KeeperGone, KeeperSilent, OSError) as problem:
                 _log.warning("forgetting %s is tried again: %s", key, problem)
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(FORGET_RETRY_SECONDS)
                 continue
             if refusal is not None:
                 _log.warning("%s is not forgotten: %s", key, refusal.detail)
@@ -100,7 +106,7 @@ class Keeping:
         now = replace(before, **{stream.value: max(offset, before.of(stream))})
         self._synced[key] = now
         told = self._told.get(key, Offsets())
-        if any(now.of(each) - told.of(each) >= self._told_step_bytes for each in Stream):
+        if any(now.of(each) - told.of(each) >= TOLD_STEP_BYTES for each in Stream):
             self._wake.set()
 
     def follow(self, view: AttemptView) -> None:

@@ -32,11 +32,13 @@ READING_PAUSE_SECONDS = 0.25
 class Launcher:
     """Checks and completes launches. `live` answers the attempts whose processes are ours."""
 
-    def __init__(self, machine: Machine, live: Callable[[], Iterable[AttemptView]], spool_bytes: int) -> None:
+    def __init__(
+        self, machine: Machine, live: Callable[[], Iterable[AttemptView]], spool_bytes: Callable[[], int]
+    ) -> None:
         self._machine = machine
         self._live = live
         self._account = own_account()
-        self.spool_bytes = spool_bytes
+        self._spool_bytes = spool_bytes
 
     def is_surely_fit(self, expectations: Expectations) -> bool:
         """Whether what is known already says that the devices are as expected; waits for nothing."""
@@ -93,7 +95,7 @@ class Launcher:
             cwd=command.cwd,
             heartbeat_sent_us=heartbeat_sent_us,
             limits=command.limits,
-            spool_bytes=self.spool_bytes,
+            spool_bytes=self._spool_bytes(),
         )
 
     def _is_virtual(self, uuid: str) -> bool:

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -23,6 +23,7 @@ from gpufleet.errors import GpufleetError, Reason
 from gpufleet.status import from_rpc_error
 
 from .heartbeat import StaleTerm
+from .until_first import until_first
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -44,7 +45,7 @@ class Link:
     """The way to the scheduler.
 
     `target_of` is asked before each dial, so that a token file that was replaced is read again. `hold` keeps one
-    connection until it ends and raises what ended it.
+    connection until it ends and raises what ended it; `accept` raises StaleTerm for a scheduler of an older term.
     """
 
     def __init__(
@@ -53,15 +54,22 @@ class Link:
         *,
         target_of: Callable[[Address], Target],
         registration: Callable[[], node_agent_pb2.RegisterRequest],
-        hold: Callable[[NodeAgentAsyncStub, node_agent_pb2.RegisterResponse], Awaitable[None]],
+        accept: Callable[[node_agent_pb2.RegisterResponse], None],
+        hold: Callable[[NodeAgentAsyncStub, node_agent_pb2.RegisterResponse], Coroutine[Any, Any, None]],
     ) -> None:
         assert addresses
         self._addresses = tuple(addresses)
         self._target_of = target_of
         self._registration = registration
+        self._accept = accept
         self._hold = hold
+        self._renewal = asyncio.Event()
         self._problems: dict[Address, str] = {}
         self._held_s = 0.0
+
+    def renew(self) -> None:
+        """Register again, because what is registered has changed."""
+        self._renewal.set()
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
@@ -86,26 +94,42 @@ class Link:
             await self._register_and_hold(address, node_agent_pb2_grpc.NodeAgentStub(channel))
         except GpufleetError as error:
             self._say_refused(address, error)
-        except (StaleTerm, ConnectionError) as problem:
+        except StaleTerm as problem:
+            self._say(address, logging.ERROR, f"not obeying {address}: {problem}")
+        except ConnectionError as problem:
             self._say(address, logging.WARNING, f"disconnected from {address}: {problem}")
+        except Exception:
+            # Whatever one connection meets, jobs run here: the agent stays and tries the next one.
+            _log.exception("the connection to %s ended by an error", address)
         finally:
             await channel.close()
 
     async def _register_and_hold(self, address: Address, stub: NodeAgentAsyncStub) -> None:
-        try:
-            answer = await stub.Register(self._registration(), timeout=REGISTER_SECONDS_MAX)
-        except grpc.aio.AioRpcError as problem:
-            raise from_rpc_error(problem) from None
+        while True:
+            self._renewal.clear()
+            try:
+                answer = await stub.Register(self._registration(), timeout=REGISTER_SECONDS_MAX)
+            except grpc.aio.AioRpcError as problem:
+                raise from_rpc_error(problem) from None
+            self._accept(answer)
+            await self._hold_until_renewed(address, stub, answer)
+
+    async def _hold_until_renewed(
+        self, address: Address, stub: NodeAgentAsyncStub, answer: node_agent_pb2.RegisterResponse
+    ) -> None:
         self._problems.clear()
         _log.info("connected to %s, seen as %s", address, answer.seen_address or "unknown")
         _log.info("registered with the scheduler, version %s, term %d", answer.scheduler_version, answer.term)
         since = time.monotonic()
         try:
-            await self._hold(stub, answer)
+            await until_first(self._hold(stub, answer), self._wait_for_renewal())
         except grpc.aio.AioRpcError as problem:
             raise ConnectionResetError(from_rpc_error(problem).message) from None
         finally:
             self._held_s = time.monotonic() - since
+
+    async def _wait_for_renewal(self) -> None:
+        await self._renewal.wait()
 
     def _say_refused(self, address: Address, error: GpufleetError) -> None:
         if error.reason in (Reason.SCHEDULER_UNREACHABLE, Reason.DEADLINE):

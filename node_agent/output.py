@@ -19,6 +19,7 @@ from .core.outcome import AttemptKey, AttemptView, Stream
 from .core.uploads import StreamKey, StreamUpload, ToSend, Uploads
 from .spool import SpoolGap, SpoolReader
 from .spool.layout import segments_on_disk
+from .streams import write
 from .until_first import until_first
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class OutputSender:
         while True:
             self._wake.clear()
             while (message := self._next_message()) is not None:
-                await call.write(message)
+                await write(call, message)
             await self._wake.wait()
 
     async def _listen(self, call: Any) -> None:

@@ -20,4 +20,7 @@ async def until_first(*endless: Coroutine[Any, Any, None]) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
+        if task.cancelled():
+            # Nobody here cancelled it: gRPC says so of a call that the other side gave up.
+            raise ConnectionResetError("the call was given up")
         task.result()

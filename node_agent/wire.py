@@ -117,7 +117,7 @@ def exited_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptExi
         key=key_to_proto(view.key),
         exit=_exit(end.status),
         reason=_reason(end),
-        message=_sentence(end),
+        message=sentence_of_end(end),
         output_ends=[
             job_pb2.OutputEnd(
                 rank=view.key.rank,
@@ -235,7 +235,8 @@ def _reason(end: AttemptEnd) -> str:
     return "EXITED" if isinstance(end.status, ExitedWith) else "SIGNALLED"
 
 
-def _sentence(end: AttemptEnd) -> str:
+def sentence_of_end(end: AttemptEnd) -> str:
+    """How an attempt ended, for people."""
     if end.detail:
         return end.detail
     match end.status:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -41,12 +40,13 @@ def uuids(*indices: int) -> list[str]:
 
 async def refusal(scheduler: FakeScheduler, **launch: Any) -> pb.LaunchRefused:
     """Launch until it is refused: a reading that is less than a second old is trusted."""
-    for job_id in itertools.count(100):
+    job_id = 100
+    while True:
         key = scheduler.launch(job_id, ["/bin/true"], **launch)
         await scheduler.wait_for(lambda: key in scheduler.refused or key in scheduler.exited, "an answer")  # noqa: B023
         if key in scheduler.refused:
-            break
-    return scheduler.refused[key]
+            return scheduler.refused[key]
+        job_id += 1
 
 
 async def test_gpus_are_registered_and_a_job_sees_its_own_by_uuid(

@@ -82,12 +82,12 @@ async def test_hang_up_reads_the_settings_again(scheduler: FakeScheduler, tmp_pa
     async with agent:
         await scheduler.wait_connected()
         assert not lines_with(agent, "registered")
-        settings.write_text("cpus = 3\n[log]\nlevel = 'info'\n")
+        settings.write_text("cpus = 3\nlabels = { rack = 'b2' }\n[log]\nlevel = 'info'\n")
         agent.signal(signal.SIGHUP)
         await scheduler.wait_for(lambda: lines_with(agent, "cpus"), "the reload in the log")
         assert "needs a restart" in lines_with(agent, "cpus")[0]
-        scheduler.drop_streams()
-        await scheduler.wait_for(lambda: lines_with(agent, "registered"), "lines of the new level")
+        await scheduler.wait_for(lambda: lines_with(agent, "registered"), "a new registration, in the log")
+        assert [dict(each.info.labels) for each in scheduler.registrations] == [{}, {"rack": "b2"}]
         settings.write_text("cpus = 'many'\n")
         agent.signal(signal.SIGHUP)
         await scheduler.wait_for(lambda: lines_with(agent, "left as they are"), "the refusal of a wrong file")
