@@ -52,7 +52,7 @@ class NodeSettings:
         "Only when a node was silent for this long are its batch jobs started elsewhere; "
         "its agent kills them before that. A job may ask for another span.",
         DURATION,
-        low=10 * SECOND,
+        low=30 * SECOND,
         high=7 * DAY,
     )
 

@@ -40,6 +40,8 @@ LABELS_MAX = 64
 NAMES_MAX = 1_000
 SPAN_MAX = Span(3_650 * DAY)
 GRACE_MAX = Span(1 * DAY)
+FENCE_MIN = Span(30 * SECOND)
+"""The shortest requeue fence: the node's margin of 5 s, a grace of half the fence and a few heartbeats have room."""
 REQUEST_ID_BYTES_MAX = 128
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
@@ -90,7 +92,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
     if "\0" in spec.cwd:
         raise invalid(f"{path}.cwd", "holds a NUL byte")
     grace = optional_span(spec, "grace", path, most=GRACE_MAX)
-    fence = optional_span(spec, "requeue_fence", path)
+    fence = optional_span(spec, "requeue_fence", path, least=FENCE_MIN)
     chosen_grace = DEFAULT_GRACE if grace is None else grace
     if fence is not None and chosen_grace > fence // 2:
         raise invalid(
@@ -240,9 +242,8 @@ def optional_span(
         return None
     span = span_of(getattr(message, field))
     if not least <= span <= most:
-        raise invalid(
-            f"{path}.{field}", f"is {span / SECOND:g} s; it must be {least and 'more than '}0 to {most // SECOND:,} s"
-        )
+        lowest = f"{least // SECOND:,}" if least >= SECOND else "more than 0" if least else "0"
+        raise invalid(f"{path}.{field}", f"is {span / SECOND:g} s; it must be {lowest} to {most // SECOND:,} s")
     return span
 
 
