@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import fleet as fleet_module
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
 
@@ -60,7 +61,13 @@ def pytest_runtest_makereport(
     """A failure shows the stories of the newest jobs and the ends of all logs."""
     report = yield
     if report.failed:
-        for value in getattr(item, "funcargs", {}).values():
-            if isinstance(value, Fleet):
-                report.sections.append(("the fleet", value.report()))
+        shared = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, Fleet)]
+        for each in dict.fromkeys([*shared, *fleet_module.started]):
+            report.sections.append(("the fleet", each.report()))
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Forget the fleets of the test before."""
+    fleet_module.started.clear()

@@ -10,10 +10,13 @@ from pathlib import Path
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
 from tests.e2e.client import Client, dial
-from tests.e2e.processes import DEADLINE_SECONDS, AgentProcess, SchedulerProcess, until
+from tests.e2e.processes import DEADLINE_SECONDS, AgentProcess, SchedulerProcess, tail_of, until
 
 STORIES_SHOWN = 5
 STORY_LINES_SHOWN = 30
+
+started: list[Fleet] = []
+"""Fleets that the present test started, for its report; the shared one is not among them."""
 
 
 class Fleet:
@@ -30,6 +33,7 @@ class Fleet:
         self.seen: set[int] = set()
 
     async def __aenter__(self) -> Fleet:
+        started.append(self)
         await self.scheduler.start()
         return self
 
@@ -86,6 +90,8 @@ class Fleet:
         """For a failed test: the stories of the newest jobs, and the ends of all logs."""
         parts = [f"story of job {job}:\n{self._stored_story(job)}" for job in sorted(self.seen)[-STORIES_SHOWN:]]
         parts += [f"log of {each.name}:\n{each.tail()}" for each in (self.scheduler, *self.agents.values())]
+        for agent in self.agents.values():
+            parts += [f"log of keeper {each}:\n{tail_of(each)}" for each in sorted(agent.data.glob("keeper/**/log"))]
         return "\n\n".join(parts)
 
     def _stored_story(self, job: int) -> str:

@@ -103,7 +103,7 @@ class Program:
 
     def tail(self) -> str:
         """The end of its log."""
-        return self.log_text()[-LOG_TAIL_CHARS:]
+        return tail_of(self.log)
 
 
 class SchedulerProcess(Program):
@@ -163,6 +163,11 @@ class AgentProcess(Program):
         process = self._popen("stop-keeper", "--data", str(self.data), "--kill")
         await until(f"the keeper of {self.node} has left", lambda: process.poll() is not None)
         assert process.returncode == 0, self.tail()
+
+
+def tail_of(log: Path) -> str:
+    """The end of a log file."""
+    return log.read_text(errors="replace")[-LOG_TAIL_CHARS:] if log.exists() else "  (there is none)"
 
 
 def clean_environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:

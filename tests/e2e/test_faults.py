@@ -1,0 +1,335 @@
+"""Programs die at the worst moment: what was acknowledged is kept, and nothing runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.errors import Code
+from gpufleet.status import from_rpc_error
+from tests.e2e.client import Client
+from tests.e2e.fleet import Fleet
+from tests.e2e.processes import until
+
+RUNNING, SUCCEEDED, FAILED = job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED
+
+SUBMITS = 1_000
+
+PRINT_NUMBERED = """
+import sys, time
+for number in range(int(sys.argv[1])):
+    print("line", number)
+    if number % 50 == 0:
+        time.sleep(0.005)
+"""
+
+# Attempt 1 leaves a child that ignores every polite signal; each later attempt looks whether anything of it lives.
+LOOK_FOR_THE_LAST_ATTEMPT = """
+import os, pathlib, signal, sys, time
+attempt = int(os.environ["GPUFLEET_ATTEMPT"])
+for file in pathlib.Path(".").glob("pid.*"):
+    pid = int(file.read_text() or 0)
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        continue
+    if state not in "ZX":
+        pathlib.Path("two at once").write_text(f"{file.name} lives in attempt {attempt}")
+if attempt > 1:
+    print("the last")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+who = "child" if os.fork() == 0 else "leader"
+pathlib.Path(f"pid.{who}").write_text(str(os.getpid()))
+number = 0
+while True:
+    if who == "leader":
+        print("line", number, flush=True)
+    number += 1
+    time.sleep(0.002)
+"""
+
+
+def lines(count: int) -> bytes:
+    return b"".join(b"line %d\n" % number for number in range(count))
+
+
+class Submitter:
+    """Submits jobs, each under a request id of its own, again and again until each is acknowledged."""
+
+    def __init__(self, client: Client, script: str) -> None:
+        self._client = client
+        self._script = script
+        self.ids: dict[str, int] = {}
+        self.tries = 0
+
+    async def submit(self, request_id: str) -> None:
+        request = scheduler_pb2.SubmitRequest(
+            specs=[self._client.spec("sh", "-c", self._script, name=request_id)], request_id=request_id
+        )
+        while True:
+            self.tries += 1
+            try:
+                answer = await self._client.stub.Submit(request, timeout=30)
+            except grpc.aio.AioRpcError as problem:
+                assert from_rpc_error(problem).code in (Code.UNAVAILABLE, Code.CANCELLED), problem
+                await asyncio.sleep(random.uniform(0.01, 0.1))
+                continue
+            known = self.ids.setdefault(request_id, answer.first_job_id)
+            assert known == answer.first_job_id, "one request, two jobs"
+            return
+
+
+async def each_ran_once(client: Client, fleet: Fleet, submitter: Submitter, count: int) -> None:
+    """All jobs are there, each ended well, and each attempt ran once; a second one has its reason in the story."""
+    assert len(set(submitter.ids.values())) == count
+
+    async def are_done() -> bool:
+        counts = (await client.queue(page_size=1)).counts
+        return not (counts.queued or counts.starting or counts.running or counts.stopping)
+
+    await until("all jobs have ended", are_done)
+    listed = await client.queue(include_finished=True, page_size=1000)
+    jobs = list(listed.jobs)
+    while listed.next_page_token:
+        listed = await client.queue(include_finished=True, page_size=1000, page_token=listed.next_page_token)
+        jobs += listed.jobs
+    assert {job.spec.name: job.id for job in jobs} == submitter.ids
+    assert len(jobs) == count
+    assert {job.state for job in jobs} == {SUCCEEDED}
+    ran = (fleet.work / "runs").read_text().split()
+    assert len(ran) == len(set(ran)), "an attempt ran twice"
+    assert {int(run.partition(".")[0]) for run in ran} == set(submitter.ids.values())
+    for job in jobs:
+        own = sorted(int(run.partition(".")[2]) for run in ran if run.startswith(f"{job.id}."))
+        if own != [1]:
+            kinds = await client.kinds(job.id)
+            assert {"AttemptVoided", "AttemptEnded"} & set(kinds), (job.id, own, kinds)
+        assert job.attempt_count == own[-1]
+
+
+async def kill_while_submitting(fleet: Fleet, client: Client, submitter: Submitter, count: int, kills: int) -> None:
+    tasks = [asyncio.create_task(submitter.submit(f"request-{number}")) for number in range(count)]
+    for kill in range(1, kills + 1):
+        some = count * kill // (kills + 1)
+        await until(f"{some} are acknowledged", lambda some=some: len(submitter.ids) >= some)
+        fleet.scheduler.kill()
+        assert len(submitter.ids) < count, "all were acknowledged before the kill"
+        await fleet.scheduler.start()
+    await asyncio.gather(*tasks)
+
+
+async def test_a_scheduler_killed_with_a_thousand_submits_in_flight_loses_and_doubles_nothing(
+    fleet: Fleet, admin: Client
+) -> None:
+    await fleet.add_node("n1", "--cpus", "16")
+    submitter = Submitter(admin, "echo $GPUFLEET_JOB_ID.$GPUFLEET_ATTEMPT >> runs")
+    await kill_while_submitting(fleet, admin, submitter, SUBMITS, kills=2)
+    assert submitter.tries > SUBMITS, "no submit was in flight at a kill"
+    await each_ran_once(admin, fleet, submitter, SUBMITS)
+
+
+async def test_an_agent_killed_while_jobs_print_loses_and_doubles_no_line(fleet: Fleet, admin: Client) -> None:
+    agent = await fleet.add_node("n1", "--cpus", "4")
+    counts = [30_000, 20_000, 10_000]
+    ids = [await admin.submit(sys.executable, "-c", PRINT_NUMBERED, str(count)) for count in counts]
+    followers = [asyncio.create_task(admin.stdout(job_id)) for job_id in ids]
+    for kill in range(3):
+        threshold = kill * 20_000
+
+        async def has_printed(threshold: int = threshold) -> bool:
+            return len((await admin.output(ids[0], follow=False)).get((1, 0, 1), b"")) > threshold
+
+        await until("the first job has printed more", has_printed)
+        agent.kill()
+        agent.spawn()
+    for job_id, count, follower in zip(ids, counts, followers, strict=True):
+        job = await admin.wait(job_id)
+        assert (job.state, job.attempt_count, job.output_is_complete) == (SUCCEEDED, 1, True)
+        assert await follower == lines(count)
+        assert await admin.stdout(job_id) == lines(count)
+
+
+async def test_jobs_that_end_while_the_agent_is_dead_are_reported_by_the_next(fleet: Fleet, admin: Client) -> None:
+    agent = await fleet.add_node("n1", "--cpus", "4")
+    script = "echo begun; until test -e 'go on'; do sleep 0.01; done; echo done; exit 7"
+    job_id = await admin.submit("sh", "-c", script)
+    await admin.wait(job_id, RUNNING)
+    (keeper,) = agent.keeper_pids()
+    agent.kill()
+    (fleet.work / "go on").touch()
+    await until("the job's processes are gone", lambda: not children_of(keeper))
+    agent.spawn()
+    job = await admin.wait(job_id)
+    assert (job.exit.code, job.attempt_count, job.output_is_complete) == (7, 1, True)
+    assert await admin.stdout(job_id) == b"begun\ndone\n"
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+@pytest.mark.parametrize("with_agent", [False, True], ids=["alone", "with the agent"])
+async def test_a_killed_keeper_leaves_a_clean_prefix_and_the_next_attempt_waits_for_every_process(
+    fleet: Fleet, admin: Client, with_agent: bool
+) -> None:
+    agent = await fleet.add_node("n1", "--cpus", "4")
+    job_id = await admin.submit(sys.executable, "-c", LOOK_FOR_THE_LAST_ATTEMPT)
+
+    async def has_printed() -> bool:
+        return len((await admin.output(job_id, follow=False)).get((1, 0, 1), b"")) > 500
+
+    await until("it has printed something", has_printed)
+    await until("both processes run", lambda: len(list(fleet.work.glob("pid.*"))) == 2)
+    (keeper,) = agent.keeper_pids()
+    if with_agent:
+        agent.kill()
+    os.kill(keeper, signal.SIGKILL)
+    if with_agent:
+        agent.spawn()
+    job = await admin.wait(job_id)
+    assert not (fleet.work / "two at once").exists(), (fleet.work / "two at once").read_text()
+    assert (job.state, job.attempt_count) == (SUCCEEDED, 2)
+    first, second = job.attempts
+    assert (first.exit_reason, first.output_is_complete) == ("EXIT_UNKNOWN", False)
+    assert second.output_is_complete
+    streams = await admin.output(job_id)
+    kept = streams[1, 0, job_pb2.STREAM_STDOUT]
+    assert len(kept) > 500
+    assert lines(kept.count(b"\n") + 1).startswith(kept), "not a clean prefix"
+    ends = {end.stream: end.end_offset for end in first.output_ends}
+    assert ends[job_pb2.STREAM_STDOUT] == len(kept)
+    assert streams[2, 0, job_pb2.STREAM_STDOUT] == b"the last\n"
+    assert any("EXIT_UNKNOWN" in line or "nobody saw" in line for line in await admin.story(job_id))
+
+
+async def test_a_job_that_must_not_be_requeued_ends_with_its_keeper(fleet: Fleet, admin: Client) -> None:
+    agent = await fleet.add_node("n1", "--cpus", "4")
+    job_id = await admin.submit("sh", "-c", "echo begun; exec sleep 600", no_requeue=True)
+
+    async def has_printed() -> bool:
+        return bool(await admin.output(job_id, follow=False))
+
+    await until("it has begun", has_printed)
+    os.kill(agent.keeper_pids()[0], signal.SIGKILL)
+    job = await admin.wait(job_id)
+    assert (job.state, job.exit_reason, job.attempt_count) == (FAILED, "EXIT_UNKNOWN", 1)
+    assert not job.output_is_complete
+    assert await admin.stdout(job_id) == b"begun\n"
+    assert (await admin.run("true")).state == SUCCEEDED, "the node takes work again"
+
+
+async def test_a_node_that_is_cut_off_ends_its_job_before_another_node_begins_it(tmp_path: Path) -> None:
+    environment = {
+        "GPUCTL_SCHEDULER_NODES_HEARTBEAT": "200ms",
+        "GPUCTL_SCHEDULER_NODES_LEASE": "2s",
+        "GPUCTL_SCHEDULER_NODES_REQUEUE_FENCE": "30s",
+    }
+    async with Fleet(tmp_path / "fleet", environment=environment) as fleet, fleet.client() as admin:
+        first = await fleet.add_node("n1", "--cpus", "4")
+        job_id = await admin.submit(sys.executable, "-c", LOOK_FOR_THE_LAST_ATTEMPT, grace=0.5)
+        await until("both processes run", lambda: len(list(fleet.work.glob("pid.*"))) == 2)
+        await fleet.add_node("n2", "--cpus", "4")
+        first.signal(signal.SIGSTOP)
+        job = await admin.wait(job_id)
+        assert not (fleet.work / "two at once").exists(), (fleet.work / "two at once").read_text()
+        assert (job.state, job.attempt_count) == (SUCCEEDED, 2)
+        assert [attempt.ranks[0].node for attempt in job.attempts] == ["n1", "n2"]
+        assert job.attempts[0].exit_reason == "NODE_LOST"
+        assert not job.attempts[0].output_is_complete
+        first.signal(signal.SIGCONT)
+        await fleet.node_is_ready("n1")
+        assert (await admin.run("true", nodelist=["n1"])).state == SUCCEEDED
+        assert await admin.job(job_id) == job, "a terminal job never changes"
+
+
+async def test_a_cancel_reaches_a_node_that_was_away(fleet: Fleet, admin: Client) -> None:
+    agent = await fleet.add_node("n1", "--cpus", "4")
+    job_id = await admin.submit("sleep", "600", grace=0.2)
+    await admin.wait(job_id, RUNNING)
+    agent.kill()
+
+    async def is_away() -> bool:
+        return not (await admin.node("n1")).is_connected
+
+    await until("the node is away", is_away)
+    (change,) = await admin.cancel(job_id)
+    assert change.changed and "n1" in change.message and "--abandon" in change.message
+    agent.spawn()
+    assert (await admin.wait(job_id)).state == job_pb2.JOB_STATE_CANCELLED
+
+
+async def test_an_abandoned_job_ends_at_once_and_its_devices_wait_for_the_node(fleet: Fleet, admin: Client) -> None:
+    agent = await fleet.add_node("n1", "--virtual-gpus", "1", "--cpus", "4")
+    job_id = await admin.submit(sys.executable, "-c", LOOK_FOR_THE_LAST_ATTEMPT, gpus=1)
+    await until("both processes run", lambda: len(list(fleet.work.glob("pid.*"))) == 2)
+    agent.kill()
+    await admin.cancel(job_id, abandon=True)
+    job = await admin.job(job_id)
+    assert (job.state, job.output_is_complete) == (job_pb2.JOB_STATE_CANCELLED, False)
+    next_id = await admin.submit("sh", "-c", 'for f in pid.*; do kill -0 "$(cat $f)" && echo $f lives; done', gpus=1)
+    assert (await admin.job(next_id)).state == job_pb2.JOB_STATE_QUEUED
+    agent.spawn()
+    await admin.wait(next_id)
+    assert await admin.stdout(next_id) == b""
+
+
+async def test_a_forgotten_node_gives_its_job_to_another(fleet: Fleet, admin: Client) -> None:
+    agent = await fleet.add_node("n1", "--cpus", "4")
+    job_id = await admin.submit("sh", "-c", "test $GPUFLEET_ATTEMPT = 2 || exec sleep 600")
+    await admin.wait(job_id, RUNNING)
+    connected: Any = scheduler_pb2.ForgetNodeRequest(node="n1")
+    with pytest.raises(grpc.aio.AioRpcError, match="connected"):
+        await admin.stub.ForgetNode(connected)
+    agent.kill()
+
+    async def is_away() -> bool:
+        return not (await admin.node("n1")).is_connected
+
+    await until("the node is away", is_away)
+    answer = await admin.stub.ForgetNode(connected)
+    assert (list(answer.requeued_job_ids), list(answer.ended_job_ids)) == ([job_id], [])
+    await fleet.add_node("n2", "--cpus", "4")
+    job = await admin.wait(job_id)
+    assert [attempt.exit_reason for attempt in job.attempts] == ["NODE_LOST", "EXITED"]
+
+
+async def test_followers_and_waiters_survive_a_killed_scheduler_at_their_offsets(fleet: Fleet, admin: Client) -> None:
+    await fleet.add_node("n1", "--cpus", "4")
+    job_id = await admin.submit(sys.executable, "-c", PRINT_NUMBERED, "20000")
+    have = bytearray()
+    losses = 0
+    while True:
+        position = scheduler_pb2.StreamPosition(attempt=1, rank=0, stream=job_pb2.STREAM_STDOUT, offset=len(have))
+        request = scheduler_pb2.StreamOutputRequest(job_id=job_id, follow=True, positions=[position])
+        try:
+            async for message in admin.stub.StreamOutput(request):
+                if message.data:
+                    assert message.offset == len(have)
+                    have += message.data
+                if message.is_end:
+                    break
+                if losses < 2 and len(have) > 30_000 * (losses + 1):
+                    fleet.scheduler.kill()
+                    await fleet.scheduler.start()
+                    losses += 1
+            else:
+                continue
+            break
+        except grpc.aio.AioRpcError as problem:
+            assert from_rpc_error(problem).code is Code.UNAVAILABLE
+    assert losses == 2
+    assert bytes(have) == lines(20_000)
+    assert (await admin.job(job_id)).attempt_count == 1
