@@ -1,0 +1,38 @@
+"""One fleet for all tests of the contract: a scheduler, and node n1 with two virtual GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from tests.e2e.client import Client
+from tests.e2e.fleet import Fleet
+
+
+@pytest.fixture(scope="session")
+def fleet(
+    long_lived: Callable[[str], AbstractContextManager[None]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """Real processes, shared by all; what a test submits it also ends."""
+    fleet = Fleet(tmp_path_factory.mktemp("contract"))
+
+    async def start() -> None:
+        await fleet.scheduler.start()
+        await fleet.add_node("n1")
+
+    try:
+        with long_lived("the fleet of the contract's tests"):
+            asyncio.run(start())
+        yield fleet
+    finally:
+        asyncio.run(fleet.end())
+
+
+@pytest.fixture
+async def admin(fleet: Fleet) -> AsyncIterator[Client]:
+    """The admin of the first start."""
+    async with fleet.client() as client:
+        yield client
