@@ -163,6 +163,9 @@ async def test_after_an_upgrade_the_old_keeper_goes_on_with_its_attempt_and_leav
     assert is_alive(old_pid)
     other = await new.start(node.launch(2, "/bin/sleep", "1000"))
     assert other.keeper_id != view.keeper_id
+    await new.keepers.close()
+    new = await node.open(build="2")
+    assert [each.key for each in await new.keepers.inventory()] == [view.key, other.key], "it adopts both keepers"
     again = await new.keepers.launch(launch)
     assert isinstance(again, Launched)
     assert (again.was_known, again.attempt.pid) == (True, view.pid)
