@@ -54,7 +54,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
     """Whether failures are wanted as JSON; read from the words, for also words that do not parse can fail."""
     own = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
     given = os.environ.get("GPUCTL_OUTPUT", "")
-    for word, following in zip(own, [*own[1:], ""], strict=True):
+    for word, following in zip(own, [*own[1:], ""], strict=False):
         if word in ("-o", "--output"):
             given = following
         elif word.startswith("--output="):

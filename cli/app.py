@@ -49,6 +49,12 @@ class JobCommand(Command):
 class Group(TyperGroup):
     """A command with commands below it, such as `nodes`."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())  # asked for nothing: no mistake, and nothing to complain about
+            ctx.exit(0)
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_options(self, ctx, formatter)
         self.format_commands(ctx, formatter)

@@ -35,8 +35,12 @@ T = TypeVar("T")
 
 def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[str, str], folder: str) -> pb.JobSpec:
     """The spec of a job; `environment` and `folder` are the submitter's. Raises INVALID_ARGUMENT with the option."""
+    argv = argv_of(command)
+    for what, texts in (("the command", argv), ("--name", [options.name or ""]), ("--cwd", [options.cwd or folder])):
+        if not all(map(_is_utf8, texts)):
+            raise invalid(what, "it holds bytes that are not UTF-8", next_step="Put them in a file, and pass its path.")
     spec = pb.JobSpec(
-        argv=argv_of(command),
+        argv=argv,
         name=options.name or "",
         cwd=str(PurePosixPath(folder) / (options.cwd or "")),
         env=variables(options.env or (), environment, pass_all=options.env_all),

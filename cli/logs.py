@@ -14,6 +14,7 @@ from .async_client import AsyncClient, connected_async
 from .errors import OWN_FAILURE
 from .following.core import TimeOuts
 from .following.output import OutputFeed, Wanted, Writer
+from .following.program_log import ProgramLogFeed
 from .following.shell import Ended, follow
 from .following.writers import Plain, Prefixed, Streams
 from .leaving import Left, until_told_to_leave
@@ -48,18 +49,21 @@ async def show_logs(settings: Settings, wanted: Sequence[Wanted], *, is_raw: boo
         streams.note(f"the scheduler did not answer for {waited_s:g} s; giving up. Come back with: {_command(wanted)}")
         return OWN_FAILURE
     if Ended.SESSION_OVER in ends:
-        why = f"the session reached its {settings.time_outs.session_s:g} s"
-        streams.note(f"{why}; the job goes on. Come back with: {_command(wanted)}")
+        streams.note(f"the session reached its {settings.time_outs.session_s:g} s. Come back with: {_command(wanted)}")
         return OWN_FAILURE
     return 0
 
 
 async def _show(client: AsyncClient, wanted: Wanted, writer: Writer, limits: TimeOuts) -> Ended:
+    def on_cut_off(is_cut_off: bool) -> None:
+        writer.note("the scheduler is away; going on when it is back" if is_cut_off else "the scheduler is back")
+
+    if wanted.program:
+        log = ProgramLogFeed(client, wanted, writer)
+        return await follow(log, limits, client.translated, on_cut_off=on_cut_off)
     feed = OutputFeed(client, wanted, writer)
     try:
-        ended = await follow(
-            feed, limits, client.translated, on_cut_off=lambda is_cut_off: writer.note(_cut_off(is_cut_off))
-        )
+        ended = await follow(feed, limits, client.translated, on_cut_off=on_cut_off)
     finally:
         writer.finish()
     if wanted.follow and feed.job is not None and ended is Ended.DONE:
@@ -96,10 +100,6 @@ def _writer(streams: Streams, wanted: Sequence[Wanted], each: Wanted, is_raw: bo
     if len(wanted) > 1 and not is_raw:
         return Prefixed(streams, str(each.job_id))
     return Plain(streams, is_raw=is_raw)
-
-
-def _cut_off(is_cut_off: bool) -> str:
-    return "the scheduler is away; going on when it is back" if is_cut_off else "the scheduler is back"
 
 
 def _command(wanted: Sequence[Wanted]) -> str:

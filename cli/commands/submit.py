@@ -57,11 +57,11 @@ def run(
         Option("--request-id", metavar="ID", help="Yours instead of a random one: the same id is never done twice."),
     ] = None,
 ) -> None:
-    """Run a job and stay with it: its output, its exit code, its Ctrl-C.
+    """Run a job and stay with it to its end.
 
-    A lost connection never stops the job. The first Ctrl-C is sent to it as SIGINT, a second within 3 s cancels
-    it, a third leaves. Exit codes: the job's own; 128 + n for a signal; 124 for its time limit; 125 when it has
-    none, or gpuctl itself failed.
+    Its output and its exit code are ours. A lost connection never stops the job. The first Ctrl-C is sent to it as
+    SIGINT, a second within 3 s cancels it, a third leaves. Exit codes: the job's own; 128 + n for a signal; 124 for
+    its time limit; 125 when it has none, or gpuctl itself failed.
     """
     from ..settings import resolve
     from ..submission import request_of

@@ -1,4 +1,4 @@
-"""Following the output of one job, or the log of a program: every byte once, in order, through lost connections."""
+"""Following the output of one job: every byte once, in order, through lost connections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which output, and how much of it."""
+    """Whose output, and how much of it: a job's by its id, or a program's log by the program's name."""
 
     job_id: int = 0
     program: str = ""
@@ -52,12 +52,7 @@ class Wanted:
 
     def request(self) -> scheduler_pb2.StreamOutputRequest:
         """The request that asks for it from its beginning."""
-        request = scheduler_pb2.StreamOutputRequest(follow=self.follow, stream=self.stream)
-        if self.program:
-            request.program.program = self.program
-            request.program.node = self.node
-        else:
-            request.job_id = self.job_id
+        request = scheduler_pb2.StreamOutputRequest(job_id=self.job_id, follow=self.follow, stream=self.stream)
         if self.rank is not None:
             request.rank = self.rank
         if self.tail_lines is not None:
@@ -104,11 +99,8 @@ class OutputFeed:
 
     async def ask(self) -> bool:
         """Whether the job lives is answered by its record; that it ended still leaves output to read."""
-        scheduler = self._client.scheduler
-        if self._wanted.program:
-            await self._client.call(scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
-        else:
-            await self._client.call(scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=self._wanted.job_id))
+        request = scheduler_pb2.GetJobRequest(job_id=self._wanted.job_id)
+        await self._client.call(self._client.scheduler.GetJob, request)
         return False
 
     def forgives(self, problem: GpufleetError) -> bool:

@@ -100,7 +100,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     jobs: dict[int, job_pb2.Job] = field(default_factory=dict)
     nodes: list[node_pb2.Node] = field(default_factory=list)
     output: dict[int, list[Step]] = field(default_factory=dict)
-    log: bytes = b""
+    logs: deque[bytes] = field(default_factory=deque)
+    """What each stream of a program's log shows, one after the other; it breaks when another is left."""
     stories: dict[int, list[job_pb2.StoryLine]] = field(default_factory=dict)
     explanations: dict[int, job_pb2.Explanation] = field(default_factory=dict)
     tokens: list[scheduler_pb2.Token] = field(default_factory=list)
@@ -237,7 +238,11 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     def StreamOutput(self, request: Any, context: Any) -> Iterator[Any]:
         self._meet("StreamOutput", request, context)
         if request.HasField("program"):
-            yield scheduler_pb2.StreamOutputResponse(data=self.log)
+            yield scheduler_pb2.StreamOutputResponse(data=self.logs.popleft())
+            if self.logs:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+            if not request.follow:
+                yield scheduler_pb2.StreamOutputResponse(is_end=True)
             return
         yield scheduler_pb2.StreamOutputResponse(job=self._find_or_abort(request, context))
         skip = {(each.attempt, each.rank, each.stream): each.offset for each in request.positions}

@@ -68,11 +68,28 @@ def test_an_unknown_job_is_not_found(fake: FakeScheduler, gpuctl: Gpuctl) -> Non
 
 
 def test_a_programs_log(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
-    fake.log = b"10:00 INFO node n1 joined\n"
-    assert gpuctl("logs", "--program", "agent:n1").out == fake.log
+    fake.logs.append(b"10:00 INFO node n1 joined\nand a line without an end")
+    assert gpuctl("logs", "--program", "agent:n1").out == b"10:00 INFO node n1 joined\nand a line without an end"
     assert fake.asked("StreamOutput")[0].program == scheduler_pb2.ProgramSelector(program="agent", node="n1")
     refused = gpuctl("logs", "--program", "agent")
     assert refused.code == 2 and "agent:NODE" in refused.err
+
+
+def test_a_log_that_is_followed_goes_on_after_a_restart_and_shows_each_line_once(
+    fake: FakeScheduler, gpuctl: Gpuctl
+) -> None:
+    lines = [
+        b"2026-03-04T15:00:00.001Z INFO a\n",
+        b"2026-03-04T15:00:00.002Z ERROR b\n    a traceback\n    of two lines\n",
+        b"2026-03-04T15:00:00.002Z INFO c, in the same millisecond\n",
+        b'{"time": "2026-03-04T15:00:00.003Z", "message": "d, as JSON"}\n',
+        b"2026-03-04T15:00:00.004Z INFO e, cut in the mid",
+    ]
+    fake.logs += [b"".join(lines[:2]), b"".join(lines), b"".join(lines) + b"dle\n"]
+    done = gpuctl("logs", "--program", "scheduler", "-f", "--tail", "2", "--session-timeout", "2s")
+    assert done.out == b"".join(lines) + b"dle\n"
+    asked = fake.asked("StreamOutput")
+    assert [request.tail_lines for request in asked[:3]] == [2, 1000, 1000]
 
 
 def test_giving_up_is_125_and_says_how_to_come_back(fake: FakeScheduler, gpuctl: Gpuctl) -> None:

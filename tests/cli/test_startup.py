@@ -122,3 +122,8 @@ def test_programs_are_given_all_their_words_and_the_process_itself(name: str) ->
 def test_a_command_without_its_words_says_what_it_wants(gpuctl: Gpuctl) -> None:
     done = gpuctl("cancel")
     assert done.code == 2 and "JOB" in done.err and "gpuctl cancel --help" in done.err
+
+
+@pytest.mark.parametrize("arguments", [(), ("token",), ("config", "context")])
+def test_nothing_asked_for_is_answered_with_help(arguments: tuple[str, ...]) -> None:
+    assert run_here(*arguments) == run_here(*arguments, "--help")

@@ -111,6 +111,8 @@ def test_in_json_mode_an_error_is_json_on_stderr(fake: FakeScheduler, gpuctl: Gp
         (["submit", "--gpsu", "2", "--", "x"], "--gpus"),
         (["submit", "--array", "1-3", "--", "x"], "no such option: --array"),
         (["sumbit"], 'did you mean "submit"?'),
+        (["submit", "--", "\udcff"], "the command: it holds bytes that are not UTF-8"),
+        (["submit", "--name", "\udcff", "--", "x"], "--name: it holds bytes that are not UTF-8"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error_with_a_next_step(arguments: list[str], said: str) -> None:

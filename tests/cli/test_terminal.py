@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -137,6 +138,17 @@ def test_a_reader_that_goes_away_ends_us_quietly_and_not_the_job(fake: FakeSched
         assert process.stderr.read() == b""
 
 
+def test_a_reader_that_leaves_run_is_told_how_to_follow_the_job(fake: FakeScheduler) -> None:
+    fake.output[1] = [Piece(b"y\n" * 1000) for _ in range(200)]
+    with start_gpuctl("run", "--", "yes") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(RUN_S_MAX) == 141
+        assert process.stderr.read() == b"gpuctl: left; job 1 goes on. Follow it with: gpuctl logs -f 1\n"
+    assert not fake.asked("Cancel")
+
+
 def test_ctrl_c_in_logs_and_wait_leaves_and_says_how_to_come_back(
     fake: FakeScheduler, terminals: Callable[..., Terminal]
 ) -> None:
@@ -185,6 +197,23 @@ def test_the_watched_queue_is_drawn_again_on_a_change_and_is_marked_stale_withou
     # The screen is given back, and the last picture is left on it.
     assert terminal.shown.count(b"\x1b[?1049h") == terminal.shown.count(b"\x1b[?1049l") == 1
     assert b"resnet" in terminal.shown.rpartition(b"\x1b[?1049l")[2]
+
+
+def test_the_watched_queue_as_json_gives_one_object_a_change(fake: FakeScheduler) -> None:
+    change = threading.Event()
+    fake.watch = [
+        scheduler_pb2.WatchResponse(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=cluster.running()),
+        scheduler_pb2.WatchResponse(event=scheduler_pb2.WATCH_EVENT_KEEPALIVE),
+        scheduler_pb2.WatchResponse(event=scheduler_pb2.WATCH_EVENT_CHANGED, node=cluster.nodes()[0]),
+        Until(change),
+    ]
+    with start_gpuctl("queue", "-w", "-o", "json") as process:
+        assert process.stdout is not None
+        first, second = (json.loads(process.stdout.readline()) for _ in range(2))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(RUN_S_MAX) == 130
+    assert (first["event"], first["job"]["id"]) == ("WATCH_EVENT_SNAPSHOT", "12")
+    assert (second["event"], second["node"]["name"]) == ("WATCH_EVENT_CHANGED", "n1")
 
 
 def test_cancel_all_asks_on_a_terminal(fake: FakeScheduler, terminals: Callable[..., Terminal]) -> None:
