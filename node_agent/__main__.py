@@ -38,6 +38,7 @@ from .options import STOP_KEEPER, node_name, parse, settings_reader, token_of, w
 _log = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
 KEEPER_FOLDER = "keeper"
 
 
@@ -56,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(as_lines(error), file=sys.stderr)
     except (KeeperNotStarted, SupersededError) as problem:
         print(f"the agent cannot go on: {problem}", file=sys.stderr)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return EXIT_FAILED
 
 

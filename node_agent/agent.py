@@ -158,10 +158,12 @@ class NodeAgent:
         if self._duties.heartbeat_heard(sent_us):
             self._keeping.set_fence(sent_us)
 
-    def term_rises(self, term: int) -> None:
-        """Store the term: nothing of a lower one may be carried out, after a restart neither."""
-        self._identity = replace(self._identity, highest_term=term)
-        self._folder.store(self._identity)
+    def heard_term(self, term: int) -> None:
+        """Store a risen term: nothing of a lower one may be carried out, after a restart neither."""
+        if term > self._identity.highest_term:
+            identity = replace(self._identity, highest_term=term)
+            self._folder.store(identity)
+            self._identity = identity
 
     def carry_out(
         self, message: node_agent_pb2.HeartbeatResponse, heartbeat_sent_us: int | None, receipt: Receipt

@@ -46,8 +46,8 @@ class Duties(Protocol):
         """The scheduler had a message that was sent at this time."""
         ...
 
-    def term_rises(self, term: int) -> None:
-        """Store the term before anything of it is carried out."""
+    def heard_term(self, term: int) -> None:
+        """See that this term is stored before anything of it is carried out."""
         ...
 
     def carry_out(
@@ -156,8 +156,7 @@ class Heartbeats:
             raise StaleTerm(message.term, before)
         if judgement is Judgement.DUPLICATE:
             return
-        if message.term > before:
-            self._duties.term_rises(message.term)
+        self._duties.heard_term(message.term)
         self._outbox.acknowledge(message.acked_sequence)
         heartbeat_sent_us = self._heard(message.newest_heartbeat)
         if message.WhichOneof("command") is None:

@@ -157,11 +157,14 @@ class Keeping:
     async def _tell_synced(self) -> None:
         for key, synced in tuple(self._synced.items()):
             if synced != self._told.get(key):
-                await self._keepers.output_synced(key, synced)
+                refusal = await self._keepers.output_synced(key, synced)
+                if refusal is not None and self._is_live(key):
+                    # The keeper hung up just now. Without this word it may wait for room for ever.
+                    raise KeeperGone(refusal.detail)
                 self._told[key] = synced
 
     async def _follow(self, key: AttemptKey, have: Offsets) -> None:
-        while isinstance(view := self._inventory[key], AttemptView) and view.phase.is_live:
+        while self._is_live(key):
             try:
                 grown = await self._keepers.wait_for_output(key, have)
             except KeeperGone:
@@ -176,7 +179,7 @@ class Keeping:
                 return
 
     async def _insist(self, key: AttemptKey, ask: Callable[[], Awaitable[Refusal | None]]) -> None:
-        while isinstance(view := self._inventory[key], AttemptView) and view.phase.is_live:
+        while self._is_live(key):
             try:
                 refusal = await ask()
                 if refusal is None or refusal.reason is not RefusalReason.UNKNOWN_ATTEMPT:
@@ -184,6 +187,10 @@ class Keeping:
             except (KeeperGone, KeeperSilent) as problem:
                 _log.warning("a keeper is asked again about %s: %s", key, problem)
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _is_live(self, key: AttemptKey) -> bool:
+        view = self._inventory[key]
+        return isinstance(view, AttemptView) and view.phase.is_live
 
     def _take(self, event: AttemptStarted | AttemptEnded | SpoolChanged | KeeperDied) -> None:
         match event:

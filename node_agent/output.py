@@ -30,6 +30,12 @@ _log = logging.getLogger(__name__)
 BATCH_BYTES_MAX = 1024 * 1024
 """The most output in one message; below it, a message carries whatever is there."""
 
+BATCH_CHUNKS_MAX = 500
+"""The most pieces in one message; a scheduler takes twice as many."""
+
+UNREADABLE_RETRY_SECONDS = 2.0
+"""The pause before output that could not be read is tried again; that of other attempts does not wait for it."""
+
 
 class SpoolKeeper(Protocol):
     """What deletes spooled output."""
@@ -72,19 +78,17 @@ class OutputSender:
 
     async def _send(self, call: Any) -> None:
         while True:
-            self._wake.clear()
-            while (message := self._next_message()) is not None:
-                await write(call, message)
-            await self._wake.wait()
+            await write(call, await self.wait_for_message())
 
     async def _listen(self, call: Any) -> None:
         async for answer in call:
             for position in answer.synced:
-                self._take(position)
-            self._wake.set()
+                self.take(position)
         raise ConnectionResetError("the scheduler closed the output stream")
 
-    def _take(self, position: node_agent_pb2.OutputPosition) -> None:
+    def take(self, position: node_agent_pb2.OutputPosition) -> None:
+        """The scheduler says what it has of a stream."""
+        self._wake.set()
         stream = wire.STREAMS_BY_NUMBER.get(position.stream)
         if stream is None:
             return
@@ -101,11 +105,23 @@ class OutputSender:
         """What nobody wants is as good as stored: it must not fill the spool and block the job."""
         self._keeper.synced(*state.key, state.end)
 
-    def _next_message(self) -> node_agent_pb2.ReportOutputRequest | None:
+    async def wait_for_message(self) -> node_agent_pb2.ReportOutputRequest:
+        """What to send next, as soon as there is something."""
+        while True:
+            self._wake.clear()
+            if (message := self.next_message()) is not None:
+                return message
+            await self._wake.wait()
+
+    def next_message(self) -> node_agent_pb2.ReportOutputRequest | None:
+        """What to send now: questions, and pieces of whatever has more; None when there is nothing."""
         asks = self._uploads.questions()
         chunks: list[node_agent_pb2.OutputChunk] = []
         size_bytes = 0
-        while size_bytes < BATCH_BYTES_MAX and (what := self._uploads.next()) is not None:
+        while size_bytes < BATCH_BYTES_MAX and len(chunks) < BATCH_CHUNKS_MAX:
+            what = self._uploads.next()
+            if what is None:
+                break
             chunk = self._chunk(what)
             if chunk is not None:
                 chunks.append(chunk)
@@ -144,9 +160,14 @@ class OutputSender:
             segments = segments_on_disk(Path(state.directory), stream)
             self._uploads.skip_to(state, segments[0].start if segments else state.end)
         except OSError as problem:
-            _log.error("output of %s cannot be read and is left out: %s", key, problem)
-            self._uploads.forget(key)
+            _log.error("output of %s cannot be read and is tried again: %s", key, problem)
+            self._uploads.pause(state)
+            asyncio.get_running_loop().call_later(UNREADABLE_RETRY_SECONDS, self._resume, state)
         return b""
+
+    def _resume(self, state: StreamUpload) -> None:
+        self._uploads.resume(state)
+        self._wake.set()
 
 
 def _positions(keys: Iterable[StreamKey]) -> list[node_agent_pb2.OutputPosition]:

@@ -20,6 +20,7 @@ from .core.outcome import (
     AttemptView,
     ExitedWith,
     ExitStatus,
+    FullReason,
     KilledBy,
     StopCause,
     Stream,
@@ -38,6 +39,11 @@ _CAUSES = {
     StopCause.REQUEUED: node_agent_pb2.STOP_CAUSE_REQUEUED,
 }
 _CAUSES_BY_NUMBER = {number: cause for cause, number in _CAUSES.items()}
+
+_FULL = {
+    FullReason.BOUND: "as much output as a node keeps of one attempt waits to be stored",
+    FullReason.DISK_FULL: "the disk of the node's spool is full",
+}
 
 EXIT_UNKNOWN = "EXIT_UNKNOWN"
 
@@ -141,7 +147,7 @@ def exited_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptExi
 
 
 def spool_to_proto(view: AttemptView) -> node_agent_pb2.SpoolState:
-    sentence = f"the output waits for room on the node: {view.full.value}" if view.full else ""
+    sentence = _FULL[view.full] if view.full else ""
     return node_agent_pb2.SpoolState(key=key_to_proto(view.key), is_full=view.full is not None, message=sentence)
 
 

@@ -132,6 +132,16 @@ class Uploads:
         stream.upload = Upload(synced=max(stream.upload.synced, offset), sent=max(stream.upload.sent, offset))
         self._give_turn(stream)
 
+    def pause(self, stream: StreamUpload) -> None:
+        """Send nothing of this stream until it is resumed."""
+        stream.is_answered = False
+
+    def resume(self, stream: StreamUpload) -> None:
+        """Go on with a stream, beginning with the question how far it came."""
+        if self._streams.get(stream.key) is stream:
+            stream.upload = connection_lost(stream.upload)
+            self._unasked[stream.key] = None
+
     def forget(self, key: AttemptKey) -> None:
         """Nothing of this attempt is to be sent any more."""
         for stream in Stream:

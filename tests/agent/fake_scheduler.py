@@ -319,6 +319,8 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServicer):
         try:
             async for request in requests:
                 await self.reads.wait()
+                if len(request.chunks) > 1_000:
+                    self.complaints.append(f"a message of {len(request.chunks)} chunks")
                 touched = {_stream_key(ask): None for ask in request.asks}
                 touched |= {self._append(chunk): None for chunk in request.chunks}
                 await self.syncs.wait()

@@ -120,6 +120,7 @@ async def test_a_command_on_old_knowledge_is_refused(scheduler: FakeScheduler, a
 async def test_a_command_that_took_too_long_is_refused(tmp_path: Path) -> None:
     async with FakeScheduler() as scheduler:
         scheduler.command_valid_for_s = 0.5
+        scheduler.heartbeat_interval_s = 0.05
         async with AgentProcess(scheduler, tmp_path):
             await scheduler.wait_for(lambda: len(scheduler.messages) > 20, "some beats")
             first = scheduler.messages[0].sequence

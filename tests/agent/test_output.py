@@ -1,0 +1,115 @@
+"""Spooled output on its way into messages, without a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpufleet.v1 import job_pb2, node_agent_pb2
+
+from node_agent.core.outcome import (
+    AttemptEnd,
+    AttemptKey,
+    AttemptPhase,
+    AttemptView,
+    ExitedWith,
+    Offsets,
+    Stream,
+)
+from node_agent.output import BATCH_BYTES_MAX, BATCH_CHUNKS_MAX, UNREADABLE_RETRY_SECONDS, OutputSender
+from node_agent.wire import key_to_proto
+
+
+class Kept:
+    """Remembers what may be deleted."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[tuple[AttemptKey, Stream], int] = {}
+
+    def synced(self, key: AttemptKey, stream: Stream, offset: int) -> None:
+        self.offsets[key, stream] = offset
+
+
+def ended(job_id: int, folder: Path, data: bytes = b"", *, starts: int = 0) -> AttemptView:
+    """An attempt that ended with this on its standard output, of which the first bytes are deleted."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"stdout.{starts:020d}").write_bytes(data)
+    ends = Offsets(starts + len(data), 0)
+    return AttemptView(
+        key=AttemptKey(job_id, 1),
+        phase=AttemptPhase.ENDED,
+        keeper_id="k",
+        directory=str(folder),
+        output_starts=Offsets(starts, 0),
+        output_ends=ends,
+        end=AttemptEnd(status=ExitedWith(0), output_ends=ends),
+    )
+
+
+def messages(sender: OutputSender) -> list[node_agent_pb2.ReportOutputRequest]:
+    found = []
+    while (message := sender.next_message()) is not None:
+        found.append(message)
+    return found
+
+
+def test_a_message_holds_a_bounded_number_of_pieces(tmp_path: Path) -> None:
+    sender = OutputSender("n1", 1, Kept())
+    for job_id in range(1, 1_001):
+        sender.see(ended(job_id, tmp_path), is_new=True)
+    sent = messages(sender)
+    assert sum(len(message.chunks) for message in sent) == 2_000
+    assert max(len(message.chunks) for message in sent) == BATCH_CHUNKS_MAX
+
+
+def test_a_message_holds_a_bounded_number_of_bytes(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 4 * 4096
+    sender = OutputSender("n1", 1, Kept())
+    sender.see(ended(1, tmp_path, data), is_new=True)
+    sent = messages(sender)
+    assert len(sent) > 1
+    assert max(sum(len(chunk.data) for chunk in message.chunks) for message in sent) <= BATCH_BYTES_MAX + 256 * 1024
+    stdout = [chunk for m in sent for chunk in m.chunks if chunk.stream == job_pb2.STREAM_STDOUT]
+    assert b"".join(chunk.data for chunk in stdout) == data
+    assert [chunk.is_end for chunk in stdout] == [False] * (len(stdout) - 1) + [True]
+
+
+def test_what_was_deleted_and_is_asked_for_again_leaves_a_hole_and_not_a_standstill(tmp_path: Path) -> None:
+    sender = OutputSender("n1", 1, Kept())
+    sender.see(ended(1, tmp_path, b"behind", starts=100), is_new=False)
+    (question,) = messages(sender)
+    assert len(question.asks) == 2
+    sender.take(node_agent_pb2.OutputPosition(key=key_to_proto(AttemptKey(1, 1)), stream=job_pb2.STREAM_STDOUT))
+    (answer,) = messages(sender)
+    assert [(chunk.offset, chunk.data, chunk.is_end) for chunk in answer.chunks] == [(100, b"behind", True)]
+
+
+async def test_output_that_cannot_be_read_is_tried_again_and_others_go_on(tmp_path: Path) -> None:
+    assert UNREADABLE_RETRY_SECONDS < 10
+    sender = OutputSender("n1", 1, Kept())
+    view = ended(1, tmp_path / "a", b"here")
+    spool = tmp_path / "a" / "stdout.00000000000000000000"
+    spool.rename(tmp_path / "elsewhere")
+    spool.mkdir()
+    sender.see(view, is_new=True)
+    sender.see(ended(2, tmp_path / "b", b"other"), is_new=True)
+    sent = [(chunk.key.job_id, chunk.data) for message in messages(sender) for chunk in message.chunks]
+    assert (2, b"other") in sent
+    assert (1, b"here") not in sent
+    spool.rmdir()
+    (tmp_path / "elsewhere").rename(spool)
+    question = await sender.wait_for_message()
+    assert [ask.stream for ask in question.asks] == [job_pb2.STREAM_STDOUT]
+    sender.take(node_agent_pb2.OutputPosition(key=key_to_proto(view.key), stream=job_pb2.STREAM_STDOUT))
+    (answer,) = messages(sender)
+    assert [chunk.data for chunk in answer.chunks] == [b"here"]
+
+
+def test_unwanted_output_may_be_deleted_as_it_grows(tmp_path: Path) -> None:
+    kept = Kept()
+    sender = OutputSender("n1", 1, kept)
+    view = ended(1, tmp_path, b"12345")
+    sender.see(view, is_new=True)
+    messages(sender)
+    position = node_agent_pb2.OutputPosition(key=key_to_proto(view.key), stream=job_pb2.STREAM_STDOUT, is_unwanted=True)
+    sender.take(position)
+    assert kept.offsets == {(view.key, Stream.STDOUT): 5}
