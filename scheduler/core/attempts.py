@@ -37,6 +37,9 @@ from ..state.state import State
 from ..state.units import Instant
 from .decision import NOTHING, Decision
 
+TAKEN_DOWN = "SHUTDOWN"
+"""The end of an attempt whose node's programs were taken down with it: nothing of the job's own making."""
+
 
 def live_attempt(state: State, node: NodeName, key: RankKey) -> tuple[Job, Attempt] | None:
     """The job and attempt that a node's report is about, if that rank is live and is on that node."""
@@ -122,6 +125,8 @@ def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_
         return AttemptEnded(at=at, job=job.id, ended=replace(ended, reason=cause.value))
     if was_stopped and cause is StopCause.CANCELLED:
         return _finished(at, job, ended, Outcome.CANCELLED, "CANCELLED", _cancel_message(job), None)
+    if exit_.reason == TAKEN_DOWN and cause is not StopCause.CANCELLED and job.spec.is_requeueable:
+        return AttemptEnded(at=at, job=job.id, ended=ended)
     if exit_.stop_cause is StopCause.TIME_LIMIT:
         return _finished(at, job, ended, Outcome.TIMED_OUT, "TIME_LIMIT", "its time limit was reached", exit_.exit)
     match exit_.exit:
@@ -132,7 +137,8 @@ def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_
             return _finished(at, job, ended, Outcome.FAILED, exit_.reason, message, exit_.exit)
         case ExitSignal(signal=number):
             message = exit_.message or f"ended by signal {number}"
-            return _finished(at, job, ended, Outcome.FAILED, "SIGNALLED", message, exit_.exit)
+            reason = exit_.reason if exit_.reason == TAKEN_DOWN else "SIGNALLED"
+            return _finished(at, job, ended, Outcome.FAILED, reason, message, exit_.exit)
         case None:
             return _finished(at, job, ended, Outcome.FAILED, exit_.reason, exit_.message, None)
 
