@@ -121,7 +121,7 @@ def test_a_scheduler_that_was_cut_off_while_another_took_over_is_superseded(
                 commit_when_answered(old, submit(2, job(2)))
             new.commit(submit(1, job(4)))
         with pytest.raises(TermSuperseded, match="in term 2; the term of this one is 1"):
-            old.commit(submit(2, job(2)))
+            commit_when_answered(old, submit(2, job(2)))
 
 
 def test_a_row_that_someone_else_locks_makes_the_store_unavailable_for_a_while(
