@@ -5,12 +5,15 @@ after a crash. An end of output is announced only when it is synced.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
+
+from gpufleet.logs import fields
 
 from .outputs.errors import OutputStoreUnavailable
 from .ports import OutputStore
@@ -25,6 +28,7 @@ FOLLOWER_BYTES = 1024 * 1024
 
 StreamKey = tuple[RankKey, OutputStream]
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +89,11 @@ class OutputHub:
                 if data:
                     self._store.append(key, stream, offset, data)
 
-        await self.on_thread(write)
+        try:
+            await self.on_thread(write)
+        except OutputStoreUnavailable as error:
+            self._note(str(error))
+            raise
         for key, stream, offset, data, is_end in chunks:
             self._unsynced_bytes += len(data)
             for follower in self._followers.get(key.job, ()):
@@ -110,12 +118,20 @@ class OutputHub:
             try:
                 risen = await self.on_thread(self._store.sync)
             except OutputStoreUnavailable as error:
-                self.error = str(error)
+                self._note(str(error))
                 self._sync_is_due.set()
                 await asyncio.sleep(SYNC_SECONDS)
                 continue
-            self.error = ""
+            self._note("")
             self._announce(risen)
+
+    def _note(self, error: str) -> None:
+        """Remember what is wrong with the store, and log when it begins and when it is over."""
+        if error and not self.error:
+            log.error("output cannot be stored; the nodes keep it", extra=fields(why=error))
+        if self.error and not error:
+            log.info("output is stored again")
+        self.error = error
 
     def _announce(self, risen: list[tuple[RankKey, OutputStream, int]]) -> None:
         for listener in list(self.synced_listeners):

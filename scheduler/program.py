@@ -55,6 +55,7 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         requeue_fence=_span(nodes.requeue_fence),
         request_retention=_span(settings.limits.request_id_retention),
         queued_jobs=settings.limits.queue_jobs_max,
+        left_out_span=_span(settings.placement.device_pause),
     )
 
 

@@ -17,5 +17,6 @@ class Limits:
     request_retention: Span = Span(24 * 60 * MINUTE)
     sample_age: Span = Span(5 * SECOND)
     node_losses: int = 3
+    left_out_span: Span = Span(30 * SECOND)
     queued_jobs: int = 1_000_000
     default_min_memory_bytes: int = 8_000 * MB

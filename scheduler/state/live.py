@@ -33,9 +33,6 @@ from .records import AttemptEnded, AttemptVoided, JobFinished, NodeForgotten, No
 from .refusals import BLAMES_DEVICES, BLAMES_NOBODY, BLAMES_THE_JOB
 from .units import SECOND, Instant, Span, after
 
-LEFT_OUT_SPAN = Span(30 * SECOND)
-"""How long a device, or a node, that refused a launch is left out."""
-
 RESUME_SPAN = Span(10 * SECOND)
 """How long after a resume a device's old trouble is not held against it; samples still keep work off it."""
 
@@ -99,7 +96,7 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
         case ClockAdvanced(at=at):
             _age(live, limits, at)
         case InventoryReported() if inventory_is_welcome(durable, event):
-            _observe_inventory(live, durable, event)
+            _observe_inventory(live, durable, limits, event)
         case NodeBeat(node=name, at=at, stream=stream, samples=samples):
             beaten = live.nodes.get(name)
             if beaten is not None and beaten.is_connected and beaten.stream == stream:
@@ -121,7 +118,7 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
         case RankRefused(node=name, at=at, key=key):
             _hear(live, name, at)
             _end_lingering(live, name, key)
-            _leave_out(live, durable, event)
+            _leave_out(live, durable, limits, event)
         case SpoolFilled(node=name, at=at):
             _hear(live, name, at)
         case OutputSynced(key=key, ends=ends) if _is_live(durable, key):
@@ -195,7 +192,7 @@ def _age(live: Live, limits: Limits, at: Instant) -> None:
         node.devices_left_out = {uuid: until for uuid, until in node.devices_left_out.items() if until > at}
 
 
-def _observe_inventory(live: Live, durable: Durable, event: InventoryReported) -> None:
+def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: InventoryReported) -> None:
     node = live.node(event.node, event.at)
     node.heard_at = max(node.heard_at, event.at)
     node.reach = Reach.READY
@@ -214,17 +211,17 @@ def _observe_inventory(live: Live, durable: Durable, event: InventoryReported) -
             live.exits[key] = seen.exit
         elif isinstance(seen, SeenRefused):
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason=seen.reason)
-            _leave_out(live, durable, refusal)
+            _leave_out(live, durable, limits, refusal)
 
 
-def _leave_out(live: Live, durable: Durable, event: RankRefused) -> None:
+def _leave_out(live: Live, durable: Durable, limits: Limits, event: RankRefused) -> None:
     node = live.nodes.get(event.node)
     job = durable.jobs.get(event.key.job)
     if node is None or job is None or job.attempt is None or job.attempt.number != event.key.attempt:
         return
     if event.reason in BLAMES_THE_JOB | BLAMES_NOBODY:
         return
-    until = after(event.at, LEFT_OUT_SPAN)
+    until = after(event.at, limits.left_out_span)
     placed = {device.uuid for device in job.attempt.ranks[event.key.rank].placement.devices}
     if event.reason in BLAMES_DEVICES and placed:
         blamed = placed & {sample.uuid for sample in event.samples} or placed
