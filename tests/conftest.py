@@ -13,7 +13,7 @@ import pytest
 from tests.leaks import MARK, Allowed, Leaks, Session, Snapshot, kill, settled, since
 
 # With CI=true a skip whose reason names one of these is a failure: a green run must mean that it ran.
-CI_MUST_HAVE = ("postgres", "gcc", "iproute2", "namespace", "buf", "chromium")
+CI_MUST_HAVE = ("postgres", "tmpfs", "gcc", "iproute2", "namespace", "buf", "chromium")
 # How long the tasks of a test that has ended may take to end as well.
 TASKS_SETTLE_SECONDS = 2.0
 

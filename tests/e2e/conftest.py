@@ -12,6 +12,7 @@ import pytest
 from tests.e2e import fleet as fleet_module
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
+from tests.store.postgres_server import PostgresServer, shared_server
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +32,13 @@ def shared_fleet(
         yield fleet
     finally:
         asyncio.run(fleet.end())
+
+
+@pytest.fixture(scope="session")
+def postgres(long_lived: Callable[[str], AbstractContextManager[None]]) -> Iterator[PostgresServer]:
+    """A PostgreSQL server that this session shares."""
+    with shared_server(long_lived) as server:
+        yield server
 
 
 @pytest.fixture

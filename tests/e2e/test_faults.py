@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from gpufleet.status import from_rpc_error
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import until
+from tests.e2e.submitting import RUNS, Submitter, each_ran_once, kill_while_submitting
 
 RUNNING, SUCCEEDED, FAILED = job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED
 
@@ -63,76 +63,11 @@ def lines(count: int) -> bytes:
     return b"".join(b"line %d\n" % number for number in range(count))
 
 
-class Submitter:
-    """Submits jobs, each under a request id of its own, again and again until each is acknowledged."""
-
-    def __init__(self, client: Client, script: str) -> None:
-        self._client = client
-        self._script = script
-        self.ids: dict[str, int] = {}
-        self.tries = 0
-
-    async def submit(self, request_id: str) -> None:
-        request = scheduler_pb2.SubmitRequest(
-            specs=[self._client.spec("sh", "-c", self._script, name=request_id)], request_id=request_id
-        )
-        while True:
-            self.tries += 1
-            try:
-                answer = await self._client.stub.Submit(request, timeout=30)
-            except grpc.aio.AioRpcError as problem:
-                assert from_rpc_error(problem).code in (Code.UNAVAILABLE, Code.CANCELLED), problem
-                await asyncio.sleep(random.uniform(0.01, 0.1))
-                continue
-            known = self.ids.setdefault(request_id, answer.first_job_id)
-            assert known == answer.first_job_id, "one request, two jobs"
-            return
-
-
-async def each_ran_once(client: Client, fleet: Fleet, submitter: Submitter, count: int) -> None:
-    """All jobs are there, each ended well, and each attempt ran once; a second one has its reason in the story."""
-    assert len(set(submitter.ids.values())) == count
-
-    async def are_done() -> bool:
-        counts = (await client.queue(page_size=1)).counts
-        return not (counts.queued or counts.starting or counts.running or counts.stopping)
-
-    await until("all jobs have ended", are_done)
-    listed = await client.queue(include_finished=True, page_size=1000)
-    jobs = list(listed.jobs)
-    while listed.next_page_token:
-        listed = await client.queue(include_finished=True, page_size=1000, page_token=listed.next_page_token)
-        jobs += listed.jobs
-    assert {job.spec.name: job.id for job in jobs} == submitter.ids
-    assert len(jobs) == count
-    assert {job.state for job in jobs} == {SUCCEEDED}
-    ran = (fleet.work / "runs").read_text().split()
-    assert len(ran) == len(set(ran)), "an attempt ran twice"
-    assert {int(run.partition(".")[0]) for run in ran} == set(submitter.ids.values())
-    for job in jobs:
-        own = sorted(int(run.partition(".")[2]) for run in ran if run.startswith(f"{job.id}."))
-        if own != [1]:
-            kinds = await client.kinds(job.id)
-            assert {"AttemptVoided", "AttemptEnded"} & set(kinds), (job.id, own, kinds)
-        assert job.attempt_count == own[-1]
-
-
-async def kill_while_submitting(fleet: Fleet, client: Client, submitter: Submitter, count: int, kills: int) -> None:
-    tasks = [asyncio.create_task(submitter.submit(f"request-{number}")) for number in range(count)]
-    for kill in range(1, kills + 1):
-        some = count * kill // (kills + 1)
-        await until(f"{some} are acknowledged", lambda some=some: len(submitter.ids) >= some)
-        fleet.scheduler.kill()
-        assert len(submitter.ids) < count, "all were acknowledged before the kill"
-        await fleet.scheduler.start()
-    await asyncio.gather(*tasks)
-
-
 async def test_a_scheduler_killed_with_a_thousand_submits_in_flight_loses_and_doubles_nothing(
     fleet: Fleet, admin: Client
 ) -> None:
     await fleet.add_node("n1", "--cpus", "16")
-    submitter = Submitter(admin, "echo $GPUFLEET_JOB_ID.$GPUFLEET_ATTEMPT >> runs")
+    submitter = Submitter(admin, RUNS)
     await kill_while_submitting(fleet, admin, submitter, SUBMITS, kills=2)
     assert submitter.tries > SUBMITS, "no submit was in flight at a kill"
     await each_ran_once(admin, fleet, submitter, SUBMITS)

@@ -1,0 +1,211 @@
+"""Disks fill up: what cannot be stored is refused or waits, what runs goes on, and room heals everything."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.errors import Reason
+from tests.e2e.client import Client, refusal, select
+from tests.e2e.disks import Disk, small_disk
+from tests.e2e.fleet import Fleet
+from tests.e2e.processes import until
+
+RUNNING, SUCCEEDED = job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_SUCCEEDED
+STDOUT = job_pb2.STREAM_STDOUT
+
+DISK_BYTES = 16_000_000
+
+PRINT_WHEN_TOLD = """
+import os, pathlib, sys, time
+def wait_for(name):
+    while not pathlib.Path(name).exists():
+        time.sleep(0.01)
+print("begun", flush=True)
+for step in range(1, int(sys.argv[1]) + 1):
+    wait_for(f"step {step}")
+    for number in range(int(sys.argv[2])):
+        print("step", step, "line", number)
+    sys.stdout.flush()
+    pathlib.Path(f"done {step}").touch()
+"""
+
+
+def printed(steps: int, count: int) -> bytes:
+    text = ["begun\n"]
+    text += [f"step {step} line {number}\n" for step in range(1, steps + 1) for number in range(count)]
+    return "".join(text).encode()
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    with small_disk(DISK_BYTES) as mounted:
+        yield mounted
+
+
+async def begun(client: Client, job_id: int) -> None:
+    async def has_begun() -> bool:
+        return bool(await client.output(job_id, follow=False))
+
+    await until(f"job {job_id} has begun", has_begun)
+
+
+async def info(client: Client) -> scheduler_pb2.GetServerInfoResponse:
+    return await client.stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest())
+
+
+async def refused_for_want_of_room(client: Client) -> None:
+    """Submit until the store says that it takes nothing; each refusal is clear."""
+
+    async def is_refused() -> bool:
+        request = scheduler_pb2.SubmitRequest(specs=[client.spec("true", "x" * 50_000, is_held=True)])
+        error = await refusal(client.stub.Submit(request, timeout=30))
+        assert error.reason in (Reason.STORE_UNAVAILABLE, Reason.OUTCOME_UNKNOWN), error
+        assert error.next_step and error.retry_after_s is not None
+        return error.reason is Reason.STORE_UNAVAILABLE
+
+    await until("submits are refused", is_refused)
+
+
+async def test_a_full_store_refuses_submits_harms_no_job_and_recovers(tmp_path: Path, disk: Disk) -> None:
+    store = f"sqlite:///{disk.path / 'scheduler.db'}"
+    async with Fleet(tmp_path / "fleet", "--store", store) as fleet, fleet.client() as admin:
+        await fleet.add_node("n1", "--cpus", "4")
+        lasting = await admin.submit(sys.executable, "-c", PRINT_WHEN_TOLD, "2", "1000")
+        ending = await admin.submit(sys.executable, "-c", PRINT_WHEN_TOLD, "1", "100", cwd=str(second(fleet)))
+        await begun(admin, lasting)
+        await begun(admin, ending)
+        disk.fill()
+        lost = scheduler_pb2.SubmitRequest(specs=[admin.spec("true", is_held=True)], request_id="asked while full")
+        first = await refusal(admin.stub.Submit(lost))
+        assert first.reason in (Reason.STORE_UNAVAILABLE, Reason.OUTCOME_UNKNOWN)
+        await refused_for_want_of_room(admin)
+        told = await info(admin)
+        assert not told.store_is_healthy and "full" in told.store_error, told.store_error
+        cancel = scheduler_pb2.CancelRequest(jobs=select(lasting))
+        assert (await refusal(admin.stub.Cancel(cancel))).reason is Reason.STORE_UNAVAILABLE
+
+        # What runs prints on and is followed; what ends is known to end once that can be stored.
+        (fleet.work / "step 1").touch()
+        (second(fleet) / "step 1").touch()
+
+        async def is_all_there(job_id: int, expected: bytes) -> bool:
+            return (await admin.output(job_id, follow=False))[1, 0, STDOUT] == expected
+
+        await until("output arrives", lambda: is_all_there(lasting, printed(1, 1000)))
+        await until("output arrives", lambda: is_all_there(ending, printed(1, 100)))
+        assert (await admin.job(ending)).state == RUNNING
+        assert (await admin.queue()).jobs, "reads go on"
+
+        disk.make_room()
+        assert (await admin.wait(ending)).state == SUCCEEDED
+        (fleet.work / "step 2").touch()
+        job = await admin.wait(lasting)
+        assert (job.state, job.attempt_count, job.output_is_complete) == (SUCCEEDED, 1, True)
+        assert await admin.stdout(lasting) == printed(2, 1000)
+        answer = await admin.stub.Submit(lost)
+        again = await admin.stub.Submit(lost)
+        assert answer.first_job_id == again.first_job_id
+        assert (await info(admin)).store_is_healthy
+        held = (await admin.queue(states=[job_pb2.JOB_STATE_HELD])).jobs
+        assert [job.id for job in held].count(answer.first_job_id) == 1
+        assert (await admin.run("true")).state == SUCCEEDED
+
+
+def second(fleet: Fleet) -> Path:
+    folder = fleet.work / "second"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+async def test_a_scheduler_with_a_full_store_leaves_when_told_and_knows_all_that_was_acknowledged(
+    tmp_path: Path, disk: Disk
+) -> None:
+    store = f"sqlite:///{disk.path / 'scheduler.db'}"
+    async with Fleet(tmp_path / "fleet", "--store", store) as fleet:
+        async with fleet.client() as admin:
+            known = [await admin.submit("true", is_held=True) for _ in range(3)]
+            disk.fill()
+            await refused_for_want_of_room(admin)
+        assert await fleet.scheduler.stop() == 0
+        assert "Traceback" not in fleet.scheduler.log_text()
+        disk.make_room()
+        await fleet.scheduler.start()
+        async with fleet.client() as admin:
+            assert set(known) <= {job.id for job in (await admin.queue()).jobs}
+
+
+async def test_a_full_output_disk_holds_the_output_on_the_nodes_until_there_is_room(tmp_path: Path, disk: Disk) -> None:
+    environment = {"GPUCTL_AGENT_SPOOL_ATTEMPT_BYTES_MAX": "1MB"}
+    fleet = Fleet(tmp_path / "fleet")
+    (fleet.scheduler.data).mkdir()
+    (fleet.scheduler.data / "output").symlink_to(disk.path, target_is_directory=True)
+    async with fleet, fleet.client() as admin:
+        await fleet.add_node("n1", "--cpus", "4", environment=environment)
+        large = await admin.submit(sys.executable, "-c", PRINT_WHEN_TOLD, "1", "150000")
+        small = await admin.submit(sys.executable, "-c", PRINT_WHEN_TOLD, "1", "10", cwd=str(second(fleet)))
+        await begun(admin, large)
+        await begun(admin, small)
+        disk.fill()
+        (fleet.work / "step 1").touch()
+        (second(fleet) / "step 1").touch()
+
+        async def waits() -> bool:
+            return "SpoolStateChanged" in await admin.kinds(large)
+
+        await until("the large job waits for room", waits)
+        assert (await info(admin)).store_error
+        assert not (fleet.work / "done 1").exists(), "the job is held in its write"
+        await until("the small job has printed all", (second(fleet) / "done 1").exists)
+        assert (await admin.job(small)).state == RUNNING, "finished means stored"
+        held = await admin.submit("true", is_held=True)
+        assert held, "the store itself has room"
+
+        disk.make_room()
+        for job_id, expected in ((large, printed(1, 150_000)), (small, printed(1, 10))):
+            job = await admin.wait(job_id)
+            assert (job.state, job.attempt_count, job.output_is_complete) == (SUCCEEDED, 1, True)
+            assert await admin.stdout(job_id) == expected
+        assert not (await info(admin)).store_error
+
+
+async def test_a_full_spool_disk_blocks_the_job_says_so_and_it_goes_on_with_every_byte(
+    tmp_path: Path, disk: Disk
+) -> None:
+    async with Fleet(tmp_path / "fleet") as fleet, fleet.client() as admin:
+        await fleet.add_node("n1", "--cpus", "4", data=disk.path / "agent")
+        job_id = await admin.submit(sys.executable, "-c", PRINT_WHEN_TOLD, "1", "200000")
+        await begun(admin, job_id)
+        disk.fill()
+        (fleet.work / "step 1").touch()
+
+        async def waits() -> bool:
+            return "SpoolStateChanged" in await admin.kinds(job_id)
+
+        await until("the job waits for room", waits)
+        assert not (fleet.work / "done 1").exists()
+        assert any("room" in line for line in await admin.story(job_id)), await admin.story(job_id)
+        disk.make_room()
+        job = await admin.wait(job_id)
+        assert (job.state, job.attempt_count, job.output_is_complete) == (SUCCEEDED, 1, True)
+        assert await admin.stdout(job_id) == printed(1, 200_000)
+
+
+async def test_a_node_whose_spool_disk_is_full_is_passed_by_and_takes_work_again(tmp_path: Path, disk: Disk) -> None:
+    environment = {"GPUCTL_SCHEDULER_PLACEMENT_DEVICE_PAUSE": "1s"}
+    async with Fleet(tmp_path / "fleet", environment=environment) as fleet, fleet.client() as admin:
+        await fleet.add_node("n1", "--cpus", "4", data=disk.path / "agent")
+        disk.fill()
+        job_id = await admin.submit("true")
+
+        async def is_refused() -> bool:
+            return "AttemptVoided" in await admin.kinds(job_id)
+
+        await until("the launch is refused", is_refused)
+        disk.make_room()
+        job = await admin.wait(job_id)
+        assert (job.state, len(job.attempts)) == (SUCCEEDED, 1), "a void number is no attempt"
