@@ -80,6 +80,7 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServicer):
         self.log_chunks: list[pb.ProgramLogChunk] = []
         self.inventories: list[pb.Inventory] = []
         self.known: set[Key] = set()
+        self.launches: dict[Key, pb.Launch] = {}
         self.finished: set[Key] = set()
         self.outputs: dict[tuple[int, int, int, int], StoredOutput] = {}
         self.complaints: list[str] = []
@@ -155,7 +156,9 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServicer):
         key = (job_id, fields.pop("attempt", 1), fields.pop("rank", 0))
         self.known.add(key)
         fields.setdefault("node_count", 1)
-        self.command(launch=pb.Launch(key=proto_key(key), argv=argv, cwd=str(cwd), **fields))
+        self.launches[key] = pb.Launch(key=proto_key(key), argv=argv, cwd=str(cwd), **fields)
+        if self.streams:
+            self.command(launch=self.launches[key])
         return key
 
     async def wait_for(self, holds: Callable[[], object], what: str = "") -> None:
@@ -255,6 +258,7 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServicer):
                 self.inventories.append(message.inventory)
                 for entry in message.inventory.entries:
                     self._observe_entry(entry)
+                self._launch_again({_key(entry.key) for entry in message.inventory.entries})
             case "attempt_started":
                 self.started[_key(message.attempt_started.key)] = message.attempt_started
             case "attempt_exited":
@@ -282,6 +286,16 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServicer):
             self.command(forget=pb.Forget(key=entry.key))
         else:
             self.command(keep=pb.Keep(key=entry.key))
+
+    def _launch_again(self, there: set[Key]) -> None:
+        """What was placed and never came is launched again; what ran must not be unknown to its node."""
+        for key, launch in self.launches.items():
+            if key in there or key in self.finished or key in self.refused or key not in self.known:
+                continue
+            if key in self.started or key in self.exited:
+                self.complaints.append(f"the node has forgotten {key}, which ran there")
+            else:
+                self.command(launch=launch)
 
     def _observe_exit(self, exited: pb.AttemptExited) -> None:
         key = _key(exited.key)

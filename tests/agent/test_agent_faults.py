@@ -83,6 +83,32 @@ async def test_a_node_that_lost_its_scheduler_ends_what_may_be_replaced_and_noth
     await scheduler.wait_for(lambda: scheduler.is_finished(free), "the end of the other")
 
 
+async def test_nothing_is_run_twice_or_left_out_while_agents_die_and_streams_break(
+    scheduler: FakeScheduler, agent: AgentProcess, tmp_path: Path
+) -> None:
+    scheduler.duplicates = True
+    command = ["sh", "-c", "echo started >> ran-$GPUFLEET_JOB_ID; sleep 0.1; echo done"]
+    keys = []
+    for turn in range(5):
+        for number in range(12):
+            keys.append(scheduler.launch(12 * turn + number + 1, command, cwd=tmp_path, env=PATH))
+        some = keys[-3]
+        if turn % 2:
+            await scheduler.wait_for(lambda: some in scheduler.started, "some to start")  # noqa: B023
+            scheduler.drop_streams()
+        else:
+            await agent.kill()
+            await agent.start()
+        streams = len(scheduler.streams)
+        await scheduler.wait_for(
+            lambda: len(scheduler.streams) > streams or scheduler.streams[-1].received,  # noqa: B023
+            "a new stream",
+        )
+    await scheduler.wait_for(lambda: all(scheduler.is_finished(key) for key in keys), "every end")
+    assert [(tmp_path / f"ran-{key[0]}").read_text() for key in keys] == ["started\n"] * len(keys)
+    assert {scheduler.stdout(key) for key in keys} == {b"done\n"}
+
+
 @pytest.fixture
 async def small_spool(scheduler: FakeScheduler, tmp_path: Path) -> AsyncIterator[AgentProcess]:
     settings = tmp_path / "agent.toml"
