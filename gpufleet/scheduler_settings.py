@@ -174,7 +174,8 @@ class SchedulerSettings:
         if not is_loopback(self.host) and self.tls.cert_file is None and not self.insecure:
             yield (
                 "host",
-                f"{self.host} is beyond this machine: set tls.cert_file and tls.key_file, or insecure",
+                f"{self.host} is beyond this machine: set tls.cert_file and tls.key_file, "
+                "or say --insecure (insecure = true)",
             )
         if self.nodes.requeue_fence < self.nodes.lease:
             yield (

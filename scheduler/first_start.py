@@ -1,9 +1,13 @@
-"""The first start: tokens for admin, agent and gateway, in files that only this account can read."""
+"""The first start: tokens in files that only this account can read, and a context with which its gpuctl finds us."""
 
 import getpass
 import secrets
 from pathlib import Path
 
+from gpufleet.addresses import Address
+from gpufleet.config_layers import Problem
+from gpufleet.contexts import read_contexts, save_context
+from gpufleet.paths import contexts_file
 from gpufleet.tokens import hash_token, make_token, write_token_file
 
 from .engine import Engine
@@ -37,6 +41,23 @@ async def make_first_tokens(engine: Engine, data: Path) -> list[Path]:
         await engine.request(TokenRequested(at=now, by=UserName("scheduler"), token=token))
         written.append(file)
     return written
+
+
+def make_first_context(data: Path, listening: Address) -> str:
+    """Let gpuctl of this account find this scheduler; answers the context's name, empty when there is one already."""
+    file = contexts_file()
+    problems: list[Problem] = []
+    if CONTEXT in read_contexts(file, problems).tables or problems:
+        return ""
+    host = LOOPBACK.get(listening.host, listening.host)
+    values = {"scheduler": str(Address(host, listening.port)), "token_file": str(data / "admin.token")}
+    save_context(file, CONTEXT, values, make_current=False)
+    return CONTEXT
+
+
+CONTEXT = "local"
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a scheduler that listens everywhere is found from its own machine."""
 
 
 def _account() -> str:

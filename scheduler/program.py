@@ -24,7 +24,7 @@ from .api.server import SchedulerService, Server
 from .api.server_facts import ServerFacts
 from .clock import SlewedClock
 from .engine import Changes, Engine
-from .first_start import make_first_tokens
+from .first_start import make_first_context, make_first_tokens
 from .links import Links
 from .output_hub import OutputHub
 from .outputs.opening import open_outputs
@@ -145,10 +145,18 @@ class Program:
 
     async def _begin_to_serve(self) -> None:
         port = self._listen()
-        for file in await make_first_tokens(self._engine, self._data):
+        listens_at = Address(self._settings.now.host, port)
+        made = await make_first_tokens(self._engine, self._data)
+        for file in made:
             log.info("token made", extra=fields(file=file))
+        if (
+            made
+            and self._settings.now.tls.cert_file is None
+            and (context := make_first_context(self._data, listens_at))
+        ):
+            log.info("gpuctl of this account finds this scheduler", extra=fields(context=context))
         await self._server.start()
-        address = str(Address(self._settings.now.host, port))
+        address = str(listens_at)
         listening = self._data / LISTENING_FILE
         unfinished = listening.with_name(f".{listening.name}.new")
         unfinished.write_text(address + "\n")
