@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -42,6 +41,8 @@ PROTOCOL_VERSION = 1
 COMMAND_VALID_SECONDS = 30
 INVENTORY_WAIT_SECONDS = 30.0
 CHUNKS_PER_MESSAGE_MAX = 1_000
+LAST_WRITE_SECONDS = 5.0
+"""How long a stream that ends waits for a peer that takes its last message slowly."""
 
 
 class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
@@ -113,16 +114,15 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
             for task in done:
                 task.result()
         finally:
-            for task in (writer, reader):
-                task.cancel()
-            with suppress(asyncio.CancelledError):
-                await asyncio.gather(writer, reader, return_exceptions=True)
+            reader.cancel()
+            connection.close()
             self._links.leave(connection)
             self._report(
                 connection,
                 0,
                 NodeDisconnected(at=self._engine.now(), node=connection.node, stream=connection.stream),
             )
+            await _let_end(writer, reader)
 
     async def _read(
         self,
@@ -235,9 +235,8 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
                 await stream.take(request)
         finally:
             self._outputs.synced_listeners.discard(stream.on_synced)
-            writer.cancel()
-            with suppress(asyncio.CancelledError):
-                await writer
+            stream.close()
+            await _let_end(writer)
 
 
 class _OutputStream:
@@ -250,6 +249,12 @@ class _OutputStream:
         self._known: set[tuple[RankKey, OutputStream]] = set()
         self._waiting: dict[tuple[RankKey, OutputStream], node_agent_pb2.OutputPosition] = {}
         self._wakeup = asyncio.Event()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Nothing comes any more: let the writer tell what waits, and end."""
+        self._is_closed = True
+        self._wakeup.set()
 
     async def take(self, request: node_agent_pb2.ReportOutputRequest) -> None:
         """Store what came, and answer what was asked."""
@@ -305,10 +310,12 @@ class _OutputStream:
         self._wakeup.set()
 
     async def write(self, context: Any) -> None:
-        """Tell what is synced, coalesced by stream."""
-        while True:
-            await self._wakeup.wait()
-            self._wakeup.clear()
+        """Tell what is synced, coalesced by stream, until the stream is closed."""
+        while self._waiting or not self._is_closed:
+            if not self._waiting:
+                self._wakeup.clear()
+                await self._wakeup.wait()
+                continue
             synced, self._waiting = list(self._waiting.values()), {}
             await context.write(node_agent_pb2.ReportOutputResponse(synced=synced))
 
@@ -317,6 +324,14 @@ async def _write(connection: Connection, context: Any) -> None:
     while messages := await connection.next_messages():
         for message in messages:
             await context.write(message)
+
+
+async def _let_end(*tasks: asyncio.Task[None]) -> None:
+    """Wait for a stream's tasks: a write that is cancelled half-way would keep the call from ever ending."""
+    _, pending = await asyncio.wait(tasks, timeout=LAST_WRITE_SECONDS)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _first_of(requests: AsyncIterator[node_agent_pb2.HeartbeatRequest]) -> node_agent_pb2.HeartbeatRequest | None:

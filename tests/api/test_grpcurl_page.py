@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import grpc.aio
 import pytest
 from gpufleet.v1 import job_pb2, node_agent_pb2, scheduler_pb2
 
+from tests.api.asking import forget_node
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
-from tests.e2e.processes import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "grpcurl.md"
 BUF = Path(sys.executable).with_name("buf")
@@ -138,14 +137,4 @@ async def test_every_line_of_the_page_does_what_it_says(fleet: Fleet, admin: Cli
     assert "WATCH_EVENT_SYNCED" in told["Watch"]
     assert "is not built yet" in told["AttachJob"]
     await admin.cancel(job)
-    await until("the node that the page made is gone", lambda: is_forgotten(admin, "by-hand"))
-
-
-async def is_forgotten(admin: Client, node: str) -> bool:
-    """Drop the node; refused for as long as its stream is still being closed."""
-    try:
-        await admin.stub.ForgetNode(scheduler_pb2.ForgetNodeRequest(node=node))
-    except grpc.aio.AioRpcError as problem:
-        assert problem.code() is grpc.StatusCode.FAILED_PRECONDITION, problem
-        return False
-    return True
+    await forget_node(admin, "by-hand")
