@@ -106,9 +106,14 @@ def _is_program(word: str) -> bool:
     return os.access(word, os.X_OK) and not Path(word).is_dir()
 
 
+KEPT_HERE = frozenset({"HOME", "USER", "LOGNAME", "GPUCTL_TOKEN"})
+"""What --env-all leaves out: the account is that of the node, and a token is nobody else's to see."""
+
+
 def variables(given: Sequence[str], environment: Mapping[str, str], *, pass_all: bool) -> dict[str, str]:
     """The job's variables: PATH, LANG and TERM of the submitter, or all, then each NAME=VALUE or NAME."""
-    found = dict(environment) if pass_all else {name: environment[name] for name in PASSED_ON if name in environment}
+    passed = environment.keys() - KEPT_HERE if pass_all else environment.keys() & set(PASSED_ON)
+    found = {name: environment[name] for name in sorted(passed)}
     for text in given:
         name, equals, value = text.partition("=")
         if not name:

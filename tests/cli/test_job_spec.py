@@ -51,6 +51,8 @@ def test_further_variables_are_set_or_passed_on_by_name() -> None:
 
 def test_the_whole_environment_goes_when_it_is_asked_for_and_env_wins_over_it() -> None:
     assert dict(spec(env_all=True, env=["HOME=/tmp"]).env) == {**ENVIRONMENT, "HOME": "/tmp"}
+    kept_here = spec_of(JobOptions(env_all=True), ("train",), {**ENVIRONMENT, "GPUCTL_TOKEN": "gf_secret"}, "/home/ada")
+    assert kept_here.env.keys() == ENVIRONMENT.keys() - {"HOME"}
 
 
 @pytest.mark.parametrize(
