@@ -13,6 +13,7 @@ from ..state.ids import NodeName
 from ..state.jobs import Job
 from ..watching import ChangeHub, Watcher
 from .convert import job_proto, timestamp
+from .reasons import WaitReasons
 
 KEEPALIVE_SECONDS = 10.0
 SNAPSHOT_BATCH = 200
@@ -26,6 +27,7 @@ class Watchable(Protocol):
 
     engine: Engine
     changes: ChangeHub
+    reasons: WaitReasons
 
     def node_as_shown(self, name: NodeName) -> node_pb2.Node | None:
         """A node as people see it now; None when it is gone."""
@@ -83,7 +85,7 @@ async def _snapshot(source: Watchable, request: scheduler_pb2.WatchRequest) -> A
     jobs = list(source.engine.view.durable.jobs.values())
     for number, job in enumerate(jobs):
         if _is_wanted(job, request):
-            yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(job))
+            yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(source, job))
         if number % SNAPSHOT_BATCH == 0:
             await asyncio.sleep(0)
     if request.include_nodes:
@@ -97,7 +99,7 @@ def _changed(source: Watchable, request: scheduler_pb2.WatchRequest, value: Job 
     if isinstance(value, Job):
         if not _is_wanted(value, request):
             return None
-        return Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(value))
+        return Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(source, value))
     if not request.include_nodes:
         return None
     node = source.node_as_shown(value)
@@ -112,8 +114,11 @@ def _is_wanted(job: Job, request: scheduler_pb2.WatchRequest) -> bool:
     return not request.user or job.user == request.user
 
 
-def _job(job: Job) -> job_pb2.Job:
-    return job_proto(job, omit_env=True)
+def _job(source: Watchable, job: Job) -> job_pb2.Job:
+    message = job_proto(job, omit_env=True)
+    for reason, clause in source.reasons.of([job]).values():
+        message.wait_reason.reason, message.wait_reason.sentence = reason, clause
+    return message
 
 
 def _at(source: Watchable, response: Response, number: int) -> Response:
