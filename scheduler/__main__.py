@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import errno
 import os
 import sys
 from contextlib import closing
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from gpufleet.config import Resolved, load_program
 from gpufleet.config_reload import Live
-from gpufleet.errors import GpufleetError, as_lines
+from gpufleet.errors import GpufleetError, Reason, as_lines
 from gpufleet.logs import ProgramLog
 from gpufleet.paths import log_file, program_config_file
 from gpufleet.scheduler_settings import SchedulerSettings
@@ -74,6 +75,7 @@ def main() -> int:
 def _run(settings: Live[SchedulerSettings]) -> int:
     from .program import Program
 
+    _make_data_folder(settings.now.data)
     file = log_file(settings.now.data, "scheduler")
     with ProgramLog("scheduler", settings.now.log, file) as program_log, closing(start("scheduler")) as telemetry:
 
@@ -82,6 +84,21 @@ def _run(settings: Live[SchedulerSettings]) -> int:
 
         asyncio.run(serve())
     return 0
+
+
+def _make_data_folder(data: Path) -> None:
+    """Make the folder before anything is put into it: tokens, commands and output are nobody else's business."""
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(data, os.O_RDONLY | os.O_DIRECTORY))
+        if not os.access(data, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as problem:
+        raise GpufleetError(
+            Reason.FILE_NOT_FOUND,
+            f"the data folder {data} cannot be used: {problem.strerror}",
+            next_step="Give a folder that this account can write, with --data DIR.",
+        ) from None
 
 
 if __name__ == "__main__":

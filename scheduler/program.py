@@ -77,7 +77,6 @@ class Program:
         self._log = program_log
         self._log_level = settings.now.log.level
         data = settings.now.data
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._data = data
         self._store: Store = open_store(settings.now.store or f"sqlite:///{data / 'scheduler.db'}")
         self._clock = SlewedClock(self._store.newest_instant())
