@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.e2e.client import Client
+from tests.api.calls import Caller
+from tests.e2e.client import Client, dial
 from tests.e2e.fleet import Fleet
 
 
@@ -36,3 +37,12 @@ async def admin(fleet: Fleet) -> AsyncIterator[Client]:
     """The admin of the first start."""
     async with fleet.client() as client:
         yield client
+
+
+@pytest.fixture
+async def caller(fleet: Fleet) -> AsyncIterator[Caller]:
+    """Makes any call of the contract by its name, with any token or none."""
+    async with dial(fleet.scheduler.address, None) as channel:
+        anybody = Caller(channel)
+        yield anybody
+        anybody.forget()

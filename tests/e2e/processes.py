@@ -62,8 +62,8 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=clean_environment(self.data.parent, self.environment),
-                cwd=self.data.parent,
+                env=clean_environment(self.log.parent, self.environment),
+                cwd=self.log.parent,
             )
 
     def kill(self) -> None:

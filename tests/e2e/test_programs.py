@@ -118,6 +118,22 @@ async def test_wrong_settings_are_refused_by_name(fleet: Fleet) -> None:
         other.log.unlink()
 
 
+async def test_a_data_folder_that_cannot_be_used_is_refused_by_name(fleet: Fleet) -> None:
+    (fleet.folder / "file").touch()
+    for data in (fleet.folder / "file", fleet.folder / "file" / "below", Path("/proc/nowhere")):
+        scheduler = SchedulerProcess(data)
+        scheduler.log = fleet.folder / "scheduler-elsewhere.log"
+        agent = AgentProcess(fleet.scheduler, data, "n1", [])
+        agent.log = fleet.folder / "agent-elsewhere.log"
+        for program in (scheduler, agent):
+            program.spawn()
+            assert await program.ended() == 1
+            said = program.log_text()
+            assert f"the data folder {data} cannot be used" in said and "--data" in said, said
+            assert "Traceback" not in said
+            program.log.unlink()
+
+
 async def test_sighup_reloads_what_can_be_reloaded_and_names_what_waits(tmp_path: Path) -> None:
     settings = tmp_path / "scheduler.toml"
     settings.write_text("[limits]\nqueue_jobs_max = 5\n")
