@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -58,6 +59,7 @@ FINISHED_JOBS_KEPT = 1_000
 TICK_SECONDS = 1.0
 GAP_SPAN = Span(1 * SECOND)
 """A tick that is late by more than this was a time in which nothing was read."""
+STOPPING = "the scheduler is stopping"
 
 
 class StoreAway(Exception):
@@ -123,13 +125,17 @@ class Engine:
         self._wake_at: Instant | None = None
         self._last_tick = clock.now()
         self._reaches: dict[NodeName, tuple[Reach, bool]] = {}
-        self._is_stopping = False
+        self._heard: set[NodeName] = set()
+        self._stopping = asyncio.Event()
+        self._has_ended = False
 
     def request(self, event: Event) -> asyncio.Future[Reply]:
         """Post what a person asks; the reply comes once it is durable.
 
         Raises StoreAway or TooManyEvents at once when it is not taken up, and then nothing has changed.
         """
+        if self._has_ended:
+            raise StoreAway(STOPPING, outcome_is_known=True)
         if self.store_error:
             raise StoreAway(self.store_error, outcome_is_known=True)
         if len(self._events) >= WAITING_EVENTS:
@@ -143,6 +149,7 @@ class Engine:
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if self.store_error and isinstance(event, NodeBeat) and on_node_beat(self._state, event) is NOTHING:
             live.observe(self._state.live, self._state.durable, self._state.limits, event)
+            self._heard.add(event.node)
             reply.set_result(NOTHING.reply)
         else:
             self._post(_Waiting(event, reply, is_request=False))
@@ -156,6 +163,8 @@ class Engine:
         """Decide by other numbers from now on."""
         self._state.limits = limits
         self.view.limits = limits
+        # By the new numbers a deadline may have come already.
+        self._post(_Waiting(ClockAdvanced(at=self.now()), None, is_request=False))
 
     @property
     def commits(self) -> int:
@@ -172,21 +181,23 @@ class Engine:
 
     async def run(self) -> None:
         """Turn until cancelled or stopped. Anything but an unavailable store ends the program."""
+        self._last_tick = self.now()
         self._post(_Waiting(SchedulerStarted(at=self.now()), None, is_request=False))
         ticker = asyncio.create_task(self._tick(), name="engine-tick")
         try:
-            while not self._is_stopping:
+            while not self._stopping.is_set():
                 await self._wait_for_work()
                 await self._turn()
         except StoppedUnstored:
             log.warning("stopping while the store takes no commits; what it did not take was answered as unknown")
         finally:
+            self._has_ended = True
             ticker.cancel()
-            self._refuse_waiting("the scheduler is stopping")
+            self._refuse_waiting(STOPPING)
 
     def stop(self) -> None:
-        """Leave after the present turn."""
-        self._is_stopping = True
+        """Leave after the present turn, or without it while the store takes no commits."""
+        self._stopping.set()
         self._wakeup.set()
 
     def close(self) -> None:
@@ -207,7 +218,7 @@ class Engine:
             self._post(_Waiting(ReadingResumed(at=now, gap=gap), None, is_request=False))
 
     async def _wait_for_work(self) -> None:
-        while not self._events and not self._is_stopping:
+        while not self._events and not self._stopping.is_set():
             timeout = self._seconds_to_deadline()
             if timeout is not None and timeout <= 0:
                 break
@@ -231,28 +242,40 @@ class Engine:
     async def _turn(self) -> None:
         begin_ns = time.time_ns()
         batch = [self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))]
+        try:
+            decisions, outgoing = self._decide(batch)
+            records = tuple(record for decision in decisions for record in decision.records)
+            if records:
+                decided_ns = time.time_ns()
+                await self._commit(self.now(), records, batch)
+                if self._telemetry.is_on:
+                    self._trace(records, begin_ns, decided_ns)
+            else:
+                await asyncio.sleep(0)  # turns without a commit follow each other, and readers want their turn, too
+        except BaseException as error:
+            _answer_unknown(batch, str(error) or type(error).__name__)
+            raise
+        reaches = self._changed_reaches(batch)
+        if records or reaches or any(not isinstance(waiting.event, NodeBeat) for waiting in batch):
+            self._wake_at = wake_at(self._state)
+        self._release(batch, decisions, outgoing)
+        if reaches:
+            self._publish(Changes(jobs=(), nodes=reaches))
+
+    def _decide(self, batch: list[_Waiting]) -> tuple[list[Decision], list[tuple[Command, int]]]:
+        """Decide each event and run the pass; each command comes with its stream as it is at that moment."""
         decisions: list[Decision] = []
         outgoing: list[tuple[Command, int]] = []
         for waiting in batch:
             decisions.append(step(self._state, waiting.event))
             outgoing.extend(self._addressed(decisions[-1]))
-        self._pass_is_due = self._pass_is_due or any(
-            decision.records or isinstance(waiting.event, NodeBeat | InventoryReported | ClockAdvanced)
-            for waiting, decision in zip(batch, decisions, strict=True)
-        )
+        # Whatever happened may have made room, if only by a rank that ended where nothing durable changed.
+        self._pass_is_due = self._pass_is_due or bool(batch)
         now = self.now()
         if self._pass_is_due and now >= self._last_pass + PASS_INTERVAL:
             decisions.append(self._pass(now))
             outgoing.extend(self._addressed(decisions[-1]))
-        records = tuple(record for decision in decisions for record in decision.records)
-        if records:
-            decided_ns = time.time_ns()
-            await self._commit(now, records, batch)
-            if self._telemetry.is_on:
-                self._trace(records, begin_ns, decided_ns)
-        if records or any(not isinstance(waiting.event, NodeBeat) for waiting in batch):
-            self._wake_at = wake_at(self._state)
-        self._release(batch, decisions, outgoing)
+        return decisions, outgoing
 
     def _addressed(self, decision: Decision) -> Iterator[tuple[Command, int]]:
         """Each command with the stream of its node as it is at this moment: see AgentLink."""
@@ -311,9 +334,11 @@ class Engine:
                 self.store_error = str(error)
                 _answer_unknown(batch, str(error))
                 self._refuse_waiting(str(error))
-                if self._is_stopping:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._stopping.wait()
+                if self._stopping.is_set():
                     raise StoppedUnstored from error
-                await asyncio.sleep(pause)
                 pause = min(pause * 2, RETRY_SECONDS_MAX)
             else:
                 if self.store_error:
@@ -341,7 +366,8 @@ class Engine:
             self.recently_finished.popitem(last=False)
         jobs = tuple(entity for entity in commit.upserts if isinstance(entity, Job))
         nodes = tuple(entity.name for entity in commit.upserts if isinstance(entity, Node))
-        self._publish(Changes(jobs=jobs + commit.finished, nodes=nodes))
+        gone = tuple(NodeName(name) for kind, name in commit.deletes if kind == "node")
+        self._publish(Changes(jobs=jobs + commit.finished, nodes=nodes + gone))
 
     def _release(self, batch: list[_Waiting], decisions: list[Decision], outgoing: list[tuple[Command, int]]) -> None:
         for waiting, decision in zip(batch, decisions, strict=False):
@@ -349,21 +375,27 @@ class Engine:
                 waiting.reply.set_result(decision.reply)
         for command, stream in outgoing:
             self._link.send(command, stream)
-        if any(isinstance(waiting.event, _REACH_EVENTS) for waiting in batch):
-            self._publish_reaches()
 
-    def _publish_reaches(self) -> None:
-        changed: list[NodeName] = []
-        for name, node in self._state.live.nodes.items():
-            reach = (node.reach, node.is_connected)
-            if self._reaches.get(name) != reach:
-                self._reaches[name] = reach
-                changed.append(name)
-        if changed:
-            self._publish(Changes(jobs=(), nodes=tuple(changed)))
+    def _changed_reaches(self, batch: list[_Waiting]) -> tuple[NodeName, ...]:
+        """The nodes that are heard otherwise than they were after the turn before."""
+        names = self._heard
+        self._heard = set()
+        for waiting in batch:
+            match waiting.event:
+                case NodeBeat(node=name) | InventoryReported(node=name) | NodeDisconnected(node=name):
+                    names.add(name)
+                case ClockAdvanced() | SchedulerStarted():
+                    names.update(self._state.live.nodes, self._reaches)
+                case _:
+                    pass
+        return tuple(name for name in sorted(names) if self._reach_has_changed(name))
 
-
-_REACH_EVENTS = (NodeBeat, InventoryReported, NodeDisconnected, ClockAdvanced)
+    def _reach_has_changed(self, name: NodeName) -> bool:
+        node = self._state.live.nodes.get(name)
+        before = self._reaches.pop(name, None)
+        if node is not None:
+            self._reaches[name] = (node.reach, node.is_connected)
+        return node is not None and before != self._reaches[name]
 
 
 def _answer_unknown(batch: list[_Waiting], why: str) -> None:
