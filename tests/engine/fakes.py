@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +32,13 @@ class FakeClock:
     def advance(self, span: int) -> None:
         assert span >= 0
         self.at = Instant(self.at + span)
+
+
+class RunningClock(FakeClock):
+    """Time passes as it does."""
+
+    def now(self) -> Instant:
+        return Instant(BEGIN + time.monotonic_ns() // 1000)
 
 
 @dataclass

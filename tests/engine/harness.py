@@ -15,7 +15,6 @@ from scheduler.state.events import (
     JobsSubmitted,
     NodeAnnounced,
     NodeBeat,
-    NodeDisconnected,
     OutputSynced,
     RankExited,
     RankStarted,
@@ -107,7 +106,7 @@ class Harness:
 
     async def poke(self) -> None:
         """A turn in which nothing happens, and every turn before it."""
-        await self.engine.report(NodeDisconnected(at=self.clock.now(), node=NOBODY, stream=0))
+        await self.engine.report(NodeBeat(at=self.clock.now(), node=NOBODY, stream=0))
 
     # --- people
 
