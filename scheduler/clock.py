@@ -7,7 +7,8 @@ import time
 
 from .state.units import SECOND, Instant, Span
 
-SLEW_SHARE = 0.01
+SLEW_SHARE = 100
+"""The clock is nudged by one part in this many, at most."""
 STEP_SPAN = Span(5 * SECOND)
 """A difference to the wall clock beyond this is a step: reported, and not followed."""
 
@@ -16,9 +17,10 @@ class SlewedClock:
     """Instants that never go back. `not_before` is the newest stored instant."""
 
     def __init__(self, not_before: Instant) -> None:
-        wall = time.time_ns() // 1000
+        wall = _wall_time_us()
         self._now = max(wall, not_before + 1)
         self._counted = _boot_time_us()
+        self._kept = 0
         self.has_stepped = False
 
     def now(self) -> Instant:
@@ -26,14 +28,20 @@ class SlewedClock:
         counted = _boot_time_us()
         elapsed = counted - self._counted
         self._counted = counted
-        off = time.time_ns() // 1000 - (self._now + elapsed)
+        self._now += elapsed
+        # What is too short for a whole microsecond is kept, so that a clock that is asked all the time is nudged, too.
+        most, self._kept = divmod(self._kept + elapsed, SLEW_SHARE)
+        off = _wall_time_us() - self._now
         if abs(off) > STEP_SPAN:
             self.has_stepped = True
-            off = 0
-        most = elapsed * SLEW_SHARE
-        self._now += elapsed + round(max(-most, min(most, off)))
+        else:
+            self._now += max(-most, min(most, off))
         return Instant(self._now)
 
 
 def _boot_time_us() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+def _wall_time_us() -> int:
+    return time.time_ns() // 1000
