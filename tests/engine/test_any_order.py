@@ -197,8 +197,9 @@ class Scenario:
     async def end(self) -> None:
         """Kill the engine, with all who wait for it."""
         assert self.harness.task is not None
-        for task in (self.harness.task, *self._reports):
-            task.cancel()
+        self.harness.task.cancel()
+        for report in self._reports:
+            report.cancel()
         await asyncio.gather(self.harness.task, *self._reports, return_exceptions=True)
         self._reports.clear()
         self.harness.engine.close()
