@@ -7,5 +7,6 @@ help and completion answer at once.
 Read first: `menu.py`, the table of all commands. `commands/` declares what people type, a module for each row or
 two of the table; `options.py` holds the options that commands share. `client.py` calls the scheduler; `following/`
 stays with a job through lost connections; `render/` draws; `errors.py` says how failures read and which exit code
-they give. `local/` is the supervisor behind `up` and `down`.
+they give. `doctor/` looks for what is wrong between here and the GPUs; `local/` is the supervisor behind `up` and
+`down`.
 """

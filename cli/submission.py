@@ -38,6 +38,7 @@ OPTION_OF_FIELD = {
     "time_limit": "--time-limit",
     "grace": "--grace",
     "requeue_fence": "--requeue-fence",
+    "request_id": "--request-id",
 }
 """The server names fields of the spec; people typed options."""
 
@@ -96,7 +97,7 @@ def _print_ids(answer: scheduler_pb2.SubmitResponse) -> None:
 
 def _tell_dry_run(answer: scheduler_pb2.SubmitResponse) -> None:
     reason = answer.job.wait_reason.sentence
-    print(f"Nothing was changed. The job would be accepted{': ' + reason if reason else '.'}")
+    print(f"Nothing was changed. The job would be accepted{': ' + reason.rstrip('.') if reason else ''}.")
     for note in answer.notes:
         print(f"Note: {note}")
 
