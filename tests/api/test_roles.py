@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -162,11 +163,11 @@ async def test_what_people_do_is_audited_with_their_names(fleet: Fleet, admin: C
 
 
 async def test_health_and_reflection_want_no_token(caller: Caller) -> None:
-    health = health_pb2_grpc.HealthStub(caller.channel)
+    health: Any = health_pb2_grpc.HealthStub(caller.channel)
     for service in ("", "gpufleet.v1.Scheduler", "gpufleet.v1.NodeAgent"):
         answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-    reflection = reflection_pb2_grpc.ServerReflectionStub(caller.channel)
+    reflection: Any = reflection_pb2_grpc.ServerReflectionStub(caller.channel)
     call = reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
     names = {service.name for service in (await call.read()).list_services_response.service}
     assert {"gpufleet.v1.Scheduler", "gpufleet.v1.NodeAgent", "grpc.health.v1.Health"} <= names
