@@ -121,7 +121,7 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
             _leave_out(live, durable, limits, event)
         case SpoolFilled(node=name, at=at):
             _hear(live, name, at)
-        case OutputSynced(key=key, ends=ends) if _is_live(durable, key):
+        case OutputSynced(key=key, ends=ends) if _live_rank(durable, key) is not None:
             synced = live.synced.setdefault(key, {})
             for end in ends:
                 synced[end.stream] = max(synced.get(end.stream, 0), end.end_offset)
@@ -173,10 +173,14 @@ def _hear(live: Live, name: NodeName, at: Instant) -> None:
         node.reach = Reach.READY
 
 
-def _is_live(durable: Durable, key: RankKey) -> bool:
+def _live_rank(durable: Durable, key: RankKey) -> Rank | None:
+    """The rank of this key, if it has been placed and has not ended; a key may come from anybody."""
     job = durable.jobs.get(key.job)
     attempt = job.attempt if job is not None else None
-    return attempt is not None and attempt.number == key.attempt and attempt.ranks[key.rank].exit is None
+    if attempt is None or attempt.number != key.attempt or key.rank >= len(attempt.ranks):
+        return None
+    rank = attempt.ranks[key.rank]
+    return rank if rank.exit is None else None
 
 
 def _age(live: Live, limits: Limits, at: Instant) -> None:
@@ -216,13 +220,13 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: Inve
 
 def _leave_out(live: Live, durable: Durable, limits: Limits, event: RankRefused) -> None:
     node = live.nodes.get(event.node)
-    job = durable.jobs.get(event.key.job)
-    if node is None or job is None or job.attempt is None or job.attempt.number != event.key.attempt:
+    rank = _live_rank(durable, event.key)
+    if node is None or rank is None or rank.placement.node != event.node:
         return
     if event.reason in BLAMES_THE_JOB | BLAMES_NOBODY:
         return
     until = after(event.at, limits.left_out_span)
-    placed = {device.uuid for device in job.attempt.ranks[event.key.rank].placement.devices}
+    placed = {device.uuid for device in rank.placement.devices}
     if event.reason in BLAMES_DEVICES and placed:
         blamed = placed & {sample.uuid for sample in event.samples} or placed
         node.devices_left_out.update(dict.fromkeys(blamed, until))
