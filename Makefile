@@ -47,6 +47,10 @@ test: $(READY) ## every test, real processes and installs included; ARGS="-k wor
 bench: $(READY) ## measure against floors of the same run; ARGS="--rounds 50" for a quick one
 	$(BIN)/python -m bench $(ARGS)
 
+.PHONY: sim
+sim: $(READY) ## the simulated fleet: SEED=7 replays one run, ARGS="--count 500" tries new ones
+	PYTHONPATH=.:gen $(BIN)/python -m tests.simulation $(SEED) $(ARGS)
+
 # Every check that needs no running program. `lint` alone is the quick part and installs nothing.
 .PHONY: check
 check: $(READY) lint types contracts fresh ## all checks: style, types, import directions, protos

@@ -22,6 +22,7 @@ from ..state.jobs import (
     Starting,
     StopCause,
     Stopping,
+    rank_keys,
 )
 from ..state.records import (
     AttemptEnded,
@@ -173,6 +174,24 @@ def after_node_loss(state: State, at: Instant, job: Job, ended: EndedAttempt) ->
         message = f"it ended with its node {losses} times and is not tried again"
         return _finished(at, job, ended, Outcome.FAILED, ended.reason, message, None)
     return AttemptEnded(at=at, job=job.id, ended=ended)
+
+
+def without_its_node(
+    state: State, at: Instant, job: Job, attempt: Attempt, message: str, *, nothing_lives: bool = False
+) -> Decision:
+    """End an attempt of which its node will say no more. `nothing_lives`: its processes are known to be gone.
+
+    One whose end was reported has ended so: only its last output never came, and it is not run twice for that.
+    """
+    for key in rank_keys(job, attempt):
+        exit_ = state.live.exits.get(key)
+        if exit_ is not None and exit_.exit is not None:
+            return end_rank(state, at, job, attempt, key, replace(exit_, output_is_complete=False))
+    if nothing_lives:
+        gone = RankExit(exit=None, reason="NODE_LOST", message=message, output_is_complete=False)
+        attempt = replace(attempt, ranks=tuple(replace(rank, exit=rank.exit or gone) for rank in attempt.ranks))
+    ended = ended_attempt(attempt, at, reason="NODE_LOST", message=message, output_is_complete=False)
+    return Decision(records=(after_node_loss(state, at, job, ended),))
 
 
 def ended_attempt(

@@ -13,7 +13,7 @@ from ..state.nodes import Node, Reach
 from ..state.records import AttemptUnreachable, NodeLost, Record, RequestForgotten
 from ..state.state import State
 from ..state.units import Instant, after
-from .attempts import after_node_loss, end_rank, ended_attempt
+from .attempts import without_its_node
 from .decision import Decision, together
 from .nodes import jobs_on
 
@@ -85,18 +85,11 @@ def _on_silent_job(state: State, at: Instant, node: NodeName, live: NodeLive, jo
     attempt = job.attempt
     assert attempt is not None
     if at >= given_up_at(state, live, job):
-        hold = state.durable.hold(node)
-        for key in hold.ranks:
-            exit_ = state.live.exits.get(key)
-            if key.job == job.id and exit_ is not None:
-                # It ended, and only its last output never came: it is not run twice for that.
-                return end_rank(state, at, job, attempt, key, replace(exit_, output_is_complete=False))
-        ended = ended_attempt(
-            attempt, at, reason="NODE_LOST", message=f"node {node} was not heard", output_is_complete=False
-        )
         # Its stream may be only stalled; without one the kill is lost and the next inventory says it again.
-        kills = tuple(KillAttempt(node=node, key=key) for key in rank_keys(job, attempt) if key in hold.ranks)
-        return Decision(records=(after_node_loss(state, at, job, ended),), commands=kills)
+        live_keys = state.durable.hold(node).ranks
+        kills = tuple(KillAttempt(node=node, key=key) for key in rank_keys(job, attempt) if key in live_keys)
+        given_up = without_its_node(state, at, job, attempt, f"node {node} was not heard")
+        return replace(given_up, commands=given_up.commands or kills)
     if not attempt.is_unreachable:
         return Decision(records=(AttemptUnreachable(at=at, job=job.id, is_unreachable=True),))
     return Decision()

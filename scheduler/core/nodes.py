@@ -19,7 +19,7 @@ from ..state.events import (
     SeenStarting,
 )
 from ..state.ids import JobId, NodeName, RankKey
-from ..state.jobs import Attempt, Job, RankExit, Starting, Stopping
+from ..state.jobs import Attempt, Job, Starting, Stopping
 from ..state.live import inventory_is_welcome
 from ..state.nodes import Node, UnhealthyDevice
 from ..state.records import (
@@ -37,7 +37,7 @@ from ..state.records import (
 from ..state.replies import NodeChanged, NodeGone
 from ..state.state import State
 from ..state.units import Instant
-from .attempts import after_node_loss, after_refusal, end_if_stored, ended_attempt, on_rank_started
+from .attempts import after_refusal, end_if_stored, on_rank_started, without_its_node
 from .decision import NOTHING, Decision, refused, together
 
 
@@ -161,7 +161,8 @@ def _bring_together(
     rank = attempt.ranks[key.rank]
     if rank.placement.boot_id != event.boot_id:
         lost = _lost(state, event.at, job, attempt, "the machine was started again")
-        return lost if seen is None else together(lost, Decision(commands=(_unexpected(event.node, key, seen),)))
+        settles = () if seen is None else (_unexpected(event.node, key, seen),)
+        return replace(lost, commands=lost.commands or settles)
     heard: tuple[Record, ...] = ()
     if attempt.is_unreachable:
         heard = (AttemptUnreachable(at=event.at, job=job.id, is_unreachable=False),)
@@ -219,12 +220,7 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> La
 
 def _lost(state: State, at: Instant, job: Job, attempt: Attempt, message: str) -> Decision:
     """End an attempt of which, by its node's own word, nothing lives."""
-    gone = RankExit(exit=None, reason="NODE_LOST", message=message, output_is_complete=False)
-    ranks = tuple(replace(rank, exit=rank.exit or gone) for rank in attempt.ranks)
-    ended = ended_attempt(
-        replace(attempt, ranks=ranks), at, reason="NODE_LOST", message=message, output_is_complete=False
-    )
-    return Decision(records=(after_node_loss(state, at, job, ended),))
+    return without_its_node(state, at, job, attempt, message, nothing_lives=True)
 
 
 def on_drain_requested(state: State, event: DrainRequested) -> Decision:
@@ -258,21 +254,16 @@ def on_forget_requested(state: State, event: ForgetRequested) -> Decision:
             field="node",
             next_step=f"stop its agent first, or take it out of use with: gpuctl drain {event.node}",
         )
-    records: list[Record] = []
-    for job in jobs_on(state, event.node):
-        assert job.attempt is not None
-        ended = ended_attempt(
-            job.attempt,
-            event.at,
-            reason="NODE_LOST",
-            message=f"node {event.node} was forgotten",
-            output_is_complete=False,
-        )
-        records.append(after_node_loss(state, event.at, job, ended))
-    records.append(NodeForgotten(at=event.at, node=event.node, by=event.by))
+    message = f"node {event.node} was forgotten"
+    ends = [
+        without_its_node(state, event.at, job, job.attempt, message)
+        for job in jobs_on(state, event.node)
+        if job.attempt is not None
+    ]
+    records = (*together(*ends).records, NodeForgotten(at=event.at, node=event.node, by=event.by))
     finished = tuple(record.job for record in records if isinstance(record, JobFinished))
     requeued = tuple(record.job for record in records if isinstance(record, AttemptEnded))
-    return Decision(records=tuple(records), reply=NodeGone(ended=finished, requeued=requeued))
+    return Decision(records=records, reply=NodeGone(ended=finished, requeued=requeued))
 
 
 def jobs_on(state: State, node: NodeName) -> list[Job]:

@@ -27,8 +27,8 @@ def check_all(state: State) -> list[str]:
     ]
 
 
-def check_touched(state: State, touched: Mapping[EntityKey, Entity | None]) -> list[str]:
-    """What is wrong with what a decision touched (`Durable.touched`), asked before the engine takes that away."""
+def check_touched(state: State, touched: Mapping[EntityKey, Entity | None], finished: Mapping[JobId, Job]) -> list[str]:
+    """What is wrong with what decisions touched: `Durable.touched` and `Durable.finished`, or a commit made of them."""
     durable = state.durable
     wrong: list[str] = []
     nodes: dict[NodeName, None] = {}
@@ -41,7 +41,7 @@ def check_touched(state: State, touched: Mapping[EntityKey, Entity | None]) -> l
             case Node():
                 nodes[entity.name] = None
             case None if kind == "job":
-                wrong.extend(_of_gone_job(durable, JobId(int(name))))
+                wrong.extend(_of_gone_job(durable, JobId(int(name)), finished))
             case _:
                 pass
     for node_name in nodes:
@@ -113,17 +113,17 @@ def _of_place_in_queue(durable: Durable, job: Job) -> Iterator[str]:
             yield f"band {band.name.lower()}: its line is not sorted around job {job.id}"
 
 
-def _of_gone_job(durable: Durable, job_id: JobId) -> Iterator[str]:
+def _of_gone_job(durable: Durable, job_id: JobId, finished: Mapping[JobId, Job]) -> Iterator[str]:
     if job_id in durable.jobs:
         yield f"job {job_id}: was dropped and is kept"
-    finished = durable.finished.get(job_id)
-    if finished is None:
+    job = finished.get(job_id)
+    if job is None:
         yield f"job {job_id}: was dropped and has not ended"
         return
-    if not isinstance(finished.state, Finished):
-        yield f"job {job_id}: is among those that ended and is {finished.state}"
-    yield from _of_place_in_queue(durable, finished)
-    for node in _nodes_of(finished):
+    if not isinstance(job.state, Finished):
+        yield f"job {job_id}: is among those that ended and is {job.state}"
+    yield from _of_place_in_queue(durable, job)
+    for node in _nodes_of(job):
         if any(key.job == job_id for key in durable.hold(node).ranks):
             yield f"job {job_id}: has ended and holds something on node {node}"
 

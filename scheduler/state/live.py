@@ -114,7 +114,7 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
             _hear(live, name, at)
             _end_lingering(live, name, key)
             if key in durable.hold(name).ranks:
-                live.exits[key] = exit_
+                _note_exit(live, key, exit_)
         case RankRefused(node=name, at=at, key=key):
             _hear(live, name, at)
             _end_lingering(live, name, key)
@@ -212,10 +212,16 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: Inve
         if key not in known:
             continue
         if isinstance(seen, SeenExited):
-            live.exits[key] = seen.exit
+            _note_exit(live, key, seen.exit)
         elif isinstance(seen, SeenRefused):
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason=seen.reason)
             _leave_out(live, durable, limits, refusal)
+
+
+def _note_exit(live: Live, key: RankKey, exit_: RankExit) -> None:
+    """Keep a rank's end until it is decided. An end that was known is not forgotten for one that nobody saw."""
+    if exit_.exit is not None or key not in live.exits:
+        live.exits[key] = exit_
 
 
 def _leave_out(live: Live, durable: Durable, limits: Limits, event: RankRefused) -> None:
@@ -242,14 +248,10 @@ def _end_lingering(live: Live, name: NodeName, key: RankKey) -> None:
 
 
 def _settle(live: Live, attempt: Attempt | EndedAttempt, keys: list[RankKey]) -> None:
+    """An attempt is over. A rank whose end nobody has told may still live on its node."""
     for key, rank in zip(keys, attempt.ranks, strict=True):
-        live.exits.pop(key, None)
+        is_dead = live.exits.pop(key, None) is not None or rank.exit is not None
         live.synced.pop(key, None)
-        if _may_live(rank):
-            node = live.nodes.get(rank.placement.node)
-            if node is not None:
-                node.lingering.add(key)
-
-
-def _may_live(rank: Rank) -> bool:
-    return rank.exit is None
+        node = live.nodes.get(rank.placement.node)
+        if node is not None and not is_dead:
+            node.lingering.add(key)

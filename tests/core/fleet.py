@@ -137,7 +137,7 @@ class Fleet:
     def _check(self, event: Event, records: tuple[Record, ...]) -> None:
         durable = self.state.durable
         wrong = [
-            *check_touched(self.state, durable.touched),
+            *check_touched(self.state, durable.touched, durable.finished),
             *check_all(self.state),
             *versions_that_do_not_rise(self.store.versions(), durable.touched),
         ]

@@ -1,0 +1,63 @@
+"""`make sim SEED=7` replays one seed step by step; without a seed, ever new ones until one fails or Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import secrets
+import sys
+
+from tests.simulation.simulation import Outcome, simulate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
+    parser.add_argument("seed", nargs="?", type=int, help="replay this one")
+    parser.add_argument("--count", type=int, help="so many seeds, then end")
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        return replay(arguments.seed)
+    first = secrets.randbelow(10**9)
+    for number, seed in enumerate(itertools.count(first), 1):
+        outcome = simulate(seed)
+        print(f"\rseed {seed}: {outcome.steps:,} steps, {outcome.commits} commits", end="", flush=True)
+        if outcome.broken is not None:
+            print()
+            return replay(seed)
+        if number == arguments.count:
+            print()
+            return 0
+    return 0
+
+
+def replay(seed: int) -> int:
+    """Every step of a run, and the story of the job that it failed on."""
+    outcome = simulate(seed, is_traced=True)
+    print("\n".join(outcome.trace))
+    print(
+        f"\nseed {seed}: {outcome.steps:,} steps in {outcome.seconds:.0f} simulated seconds, {outcome.jobs} jobs ended"
+    )
+    if outcome.broken is None:
+        print("every rule held")
+        return 0
+    tell(outcome)
+    return 1
+
+
+def tell(outcome: Outcome) -> None:
+    broken = outcome.broken
+    assert broken is not None
+    print(f"broken: {broken}")
+    if broken.job is not None:
+        print(f"\nthe story of job {broken.job}:")
+        print("\n".join(outcome.story))
+        print("\nand what was seen of it:")
+        marks = (f" {broken.job}.", f" {broken.job}/", f"job {broken.job}")
+        print("\n".join(line for line in outcome.trace if any(mark in line for mark in marks)))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,142 @@
+"""Bugs to plant: each breaks one rule in the real code, and the simulation must find out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from node_agent.core import adoption, attempt, duties
+from node_agent.core.adoption import LaunchDecision
+from scheduler import engine, links, output_hub
+from scheduler.core import deadlines, jobs
+from scheduler.core.decision import Decision
+from scheduler.policy import fit
+from scheduler.state import durable, live
+from scheduler.state.events import JobsSubmitted
+from scheduler.state.jobs import Job, Stopping
+from scheduler.state.state import State
+from scheduler.state.units import after
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def the_fence_is_ignored(plant: pytest.MonkeyPatch) -> None:
+    """The keeper lets an attempt run on without its scheduler."""
+    plant.setattr(attempt, "fence_deadline_of", lambda limits, sent_us: None)
+
+
+def nobody_waits_for_the_fence(plant: pytest.MonkeyPatch) -> None:
+    """The scheduler replaces an attempt as soon as its node is lost."""
+    plant.setattr(deadlines, "given_up_at", lambda state, node, job: after(node.heard_at, state.limits.node_lease))
+
+
+def commands_leave_before_the_commit(plant: pytest.MonkeyPatch) -> None:
+    """A launch and a Forget are acted on while their reason may still be lost."""
+
+    def addressed(self: Any, decision: Decision) -> Iterator[Any]:
+        for command in decision.commands:
+            node = self._state.live.nodes.get(command.node)
+            if node is not None:
+                self._link.send(command, node.stream)
+        return iter(())
+
+    plant.setattr(engine.Engine, "_addressed", addressed)
+
+
+def replies_leave_before_the_commit(plant: pytest.MonkeyPatch) -> None:
+    """A person is told what may never become true."""
+    durably = engine.Engine._store_until_durable
+
+    async def soon(self: Any, commit: Any, batch: Any) -> None:
+        self.later = asyncio.ensure_future(durably(self, commit, batch))
+
+    plant.setattr(engine.Engine, "_store_until_durable", soon)
+
+
+def a_launch_is_not_idempotent(plant: pytest.MonkeyPatch) -> None:
+    """A keeper that is asked twice starts twice."""
+    plant.setattr(adoption, "decide_launch", lambda known: LaunchDecision.START)
+
+
+def a_stop_frees_the_devices(plant: pytest.MonkeyPatch) -> None:
+    """What is told to stop holds nothing any more, while it still runs."""
+    index, unindex = durable._index, durable._unindex
+
+    def unless_stopping(change: Callable[[Any, Job], None]) -> Callable[[Any, Job], None]:
+        return lambda state, job: None if isinstance(job.state, Stopping) else change(state, job)
+
+    plant.setattr(durable, "_index", unless_stopping(index))
+    plant.setattr(durable, "_unindex", unless_stopping(unindex))
+
+
+def an_end_counts_before_its_output_is_stored(plant: pytest.MonkeyPatch) -> None:
+    """The last lines may be lost, and nobody says so."""
+    plant.setattr(live.Live, "output_is_stored", lambda self, key, exit_: True)
+
+
+def output_is_acknowledged_before_it_is_synced(plant: pytest.MonkeyPatch) -> None:
+    """A node deletes what the scheduler would lose in a crash."""
+    append = output_hub.OutputHub.append
+
+    async def append_and_tell(self: Any, chunks: Any) -> None:
+        await append(self, chunks)
+        for listener in list(self.synced_listeners):
+            listener([(key, stream, offset + len(data)) for key, stream, offset, data, _ in chunks])
+
+    plant.setattr(output_hub.OutputHub, "append", append_and_tell)
+
+
+def streams_are_not_told_apart(plant: pytest.MonkeyPatch) -> None:
+    """The end of an older stream, or a command for it, is taken for the newer one's."""
+    join = links.Links.join
+
+    def join_as_one(self: Any, connection: Any) -> None:
+        join(self, connection)
+        connection.stream = 1
+
+    plant.setattr(links.Links, "join", join_as_one)
+
+
+def what_may_still_live_is_not_waited_for(plant: pytest.MonkeyPatch) -> None:
+    """A node is given new work while something abandoned still runs on it."""
+    miss = fit.node_miss
+
+    def careless(node: Any, node_live: Any, limits: Any, at: Any) -> Any:
+        return miss(node, replace(node_live, lingering=set()), limits, at)
+
+    plant.setattr(fit, "node_miss", careless)
+
+
+def a_request_is_not_remembered(plant: pytest.MonkeyPatch) -> None:
+    """A submit that is sent again makes another job."""
+    submit = jobs.on_jobs_submitted
+
+    def forgetful(state: State, event: JobsSubmitted) -> Decision:
+        return submit(state, replace(event, request_id=""))
+
+    plant.setattr(jobs, "on_jobs_submitted", forgetful)
+
+
+def a_refusal_is_not_told_again(plant: pytest.MonkeyPatch) -> None:
+    """An agent that is asked again about what it refused says nothing, and its inventory leaves it out."""
+    plant.setattr(duties.Duties, "_refuse", lambda self, key, reason, sentence: [])
+
+
+BUGS: tuple[Plant, ...] = (
+    the_fence_is_ignored,
+    nobody_waits_for_the_fence,
+    commands_leave_before_the_commit,
+    replies_leave_before_the_commit,
+    a_launch_is_not_idempotent,
+    a_stop_frees_the_devices,
+    an_end_counts_before_its_output_is_stored,
+    output_is_acknowledged_before_it_is_synced,
+    streams_are_not_told_apart,
+    what_may_still_live_is_not_waited_for,
+    a_request_is_not_remembered,
+    a_refusal_is_not_told_again,
+)

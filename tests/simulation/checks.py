@@ -1,0 +1,206 @@
+"""What must be true of the whole simulated fleet, seen from above: processes are counted, bytes compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from node_agent.core.outcome import ExitedWith, ExitStatus, KilledBy, Stream
+from scheduler.ports import Commit
+from scheduler.state.commands import Command, ForgetAttempt, LaunchAttempt
+from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
+from scheduler.state.ids import JobId, NodeName, RankKey
+from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
+from scheduler.state.jobs import EndedAttempt, ExitCode, ExitSignal, Finished, Job, OutputStream
+from scheduler.state.nodes import Node
+from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished
+from tests.simulation.world import Broken, World
+
+if TYPE_CHECKING:
+    from tests.simulation.disks import SimulatedOutputs, SimulatedStore
+    from tests.simulation.machine import Machine, Process
+    from tests.simulation.scheduler import SchedulerProcess
+
+FULL_CHECK_COMMITS = 100
+"""Everything is checked after so many commits; after each one, what it touched."""
+
+MAY_OUTLIVE = frozenset({"ABANDONED", "NODE_LOST"})
+"""Ends of a job for good whose process may live on for a while: nobody waits for it, and nothing replaces it."""
+
+STREAMS = {Stream.STDOUT: OutputStream.STDOUT, Stream.STDERR: OutputStream.STDERR}
+
+
+class Checks:
+    """The eye of the simulation."""
+
+    def __init__(
+        self, world: World, store: SimulatedStore, outputs: SimulatedOutputs, machines: Mapping[str, Machine]
+    ) -> None:
+        self._world = world
+        self._store = store
+        self._outputs = outputs
+        self._machines = machines
+        self.processes: dict[RankKey, Process] = {}
+        self._by_job: dict[int, list[Process]] = {}
+
+    # --- processes
+
+    def process_begins(self, process: Process) -> None:
+        """No attempt twice, no second attempt beside a living one, nothing on a device or CPU that is in use."""
+        key = RankKey(JobId(process.key.job_id), process.key.attempt, process.key.rank)
+        machine = process.machine
+        self._world.note("{}: process {} begins", machine.name, process.key)
+        if key in self.processes:
+            raise Broken(f"attempt {key} is started a second time, on {machine.name}", key.job)
+        for other in self._by_job.get(key.job, ()):
+            if other.is_alive:
+                raise Broken(
+                    f"attempt {key} begins on {machine.name} while {other.key} lives on {other.machine.name}", key.job
+                )
+        beside = [other for other in machine.processes.values() if other.is_alive and other is not process]
+        for other in beside:
+            shared = set(process.devices) & set(other.devices)
+            if shared:
+                raise Broken(f"{key} and {other.key} both run on {sorted(shared)} of {machine.name}", key.job)
+        if process.cpus + sum(other.cpus for other in beside) > machine.info.cpus:
+            raise Broken(f"{key} does not fit on the {machine.info.cpus} CPUs of {machine.name}", key.job)
+        self.processes[key] = process
+        self._by_job.setdefault(key.job, []).append(process)
+
+    # --- the store
+
+    def committed(self, process: SchedulerProcess, before: Mapping[EntityKey, Entity], commit: Commit) -> None:
+        """A transaction has become durable, and nothing has been decided since."""
+        touched: dict[EntityKey, Entity | None] = {key_of(entity): entity for entity in commit.upserts}
+        touched.update(dict.fromkeys(commit.deletes))
+        state = process.state
+        wrong = check_touched(state, touched, {job.id: job for job in commit.finished})
+        versions = {key: entity.version for key, entity in before.items() if isinstance(entity, Job | Node)}
+        wrong.extend(versions_that_do_not_rise(versions, touched))
+        if self._store.commits % FULL_CHECK_COMMITS == 0:
+            wrong.extend(check_all(state))
+            wrong.extend(_differences(state.durable, load(iter(self._store.entities.values()))))
+        if wrong:
+            raise Broken("; ".join(wrong))
+        for record in commit.records:
+            match record:
+                case AttemptEnded(job=job, ended=ended):
+                    self._attempt_ended(job, ended, for_good=False)
+                case JobFinished(job=job, finished=finished, ended=last):
+                    if last is not None:
+                        self._attempt_ended(job, last, for_good=True)
+                        self._is_true(job, finished, last)
+                case AttemptVoided(job=job, number=number):
+                    if RankKey(job, number, 0) in self.processes:
+                        raise Broken(f"attempt {job}/{number} is void and has run", job)
+
+    def _attempt_ended(self, job: JobId, ended: EndedAttempt, *, for_good: bool) -> None:
+        """What is replaced is dead, by whatever way that came to be known; a fence has held."""
+        process = self.processes.get(RankKey(job, ended.number, 0))
+        if process is not None and process.is_alive and not (for_good and ended.reason in MAY_OUTLIVE):
+            raise Broken(
+                f"attempt {job}/{ended.number} ended by {ended.reason} and lives on {process.machine.name}", job
+            )
+        if ended.output_is_complete and process is not None:
+            self._output_is_whole(process)
+
+    def _is_true(self, job: JobId, finished: Finished, ended: EndedAttempt) -> None:
+        """How a job ended is how its process did."""
+        process = self.processes.get(RankKey(job, ended.number, 0))
+        if finished.exit is not None and process is not None and _status_of(process.status) != finished.exit:
+            raise Broken(f"job {job} ended with {finished.exit}, its process with {process.status}", job)
+
+    def _output_is_whole(self, process: Process) -> None:
+        key = RankKey(JobId(process.key.job_id), process.key.attempt, process.key.rank)
+        for stream, written in process.written.items():
+            stored = self._outputs.synced_bytes(key, STREAMS[stream])
+            if stored != written:
+                raise Broken(
+                    f"{stream.value} of {key}: {len(written)} bytes were written, {len(stored)} are stored, "
+                    "and it is called complete",
+                    key.job,
+                )
+
+    # --- what leaves the scheduler
+
+    def command_leaves(self, command: Command) -> None:
+        """Only what is stored is acted on."""
+        match command:
+            case LaunchAttempt(key=key):
+                job = self._store.job(key.job)
+                if job is None or job.attempt_count < key.attempt:
+                    raise Broken(f"{key} is launched and its placement is not stored", key.job)
+            case ForgetAttempt(key=key):
+                job = self._store.job(key.job)
+                attempt = job.attempt if job is not None else None
+                if attempt is not None and attempt.number == key.attempt and attempt.ranks[key.rank].exit is None:
+                    raise Broken(f"{key} is forgotten and its end is not stored", key.job)
+            case _:
+                pass
+
+    def acknowledged(self, first: int, count: int) -> None:
+        """A person was told that jobs are accepted."""
+        for job in range(first, first + count):
+            if self._store.job(job) is None:
+                raise Broken(f"job {job} was acknowledged and is not stored", job)
+
+    # --- the end
+
+    def unfinished(self) -> list[str]:
+        """What is not as it should be once everything works again and time has passed; empty when all is done."""
+        scheduler = self._world.scheduler
+        if scheduler is None:
+            return ["the scheduler is down"]
+        durable, live = scheduler.state.durable, scheduler.state.live
+        wrong = [f"job {job.id} has not ended: {job.state}" for job in durable.jobs.values()]
+        wrong += [f"{name} still holds {hold}" for name, hold in durable.holds.items()]
+        wrong += [f"{name} is still cleaning {node.lingering}" for name, node in live.nodes.items() if node.lingering]
+        for machine in self._machines.values():
+            wrong += [
+                f"{each.key} still runs on {machine.name}" for each in machine.processes.values() if each.is_alive
+            ]
+            if not machine.is_gone:
+                node, heard = durable.nodes.get(NodeName(machine.name)), live.nodes.get(NodeName(machine.name))
+                if node is None or node.is_lost or heard is None or not heard.is_connected:
+                    wrong.append(f"{machine.name} is there and not heard")
+                wrong += [f"{machine.name} still keeps {key}" for key in machine.disk.records]
+                agent = machine.agent
+                wrong += (
+                    [f"{machine.name} still knows {entry.key}" for entry in agent.duties.inventory] if agent else []
+                )
+        return wrong
+
+    def at_the_end(self) -> None:
+        """All is done: everything once more."""
+        scheduler = self._world.scheduler
+        assert scheduler is not None
+        wrong = check_all(scheduler.state)
+        wrong.extend(_differences(scheduler.state.durable, load(iter(self._store.entities.values()))))
+        if wrong:
+            raise Broken("; ".join(wrong))
+        for key, process in self.processes.items():
+            for stream, written in process.written.items():
+                stored = self._outputs.synced_bytes(key, STREAMS[stream])
+                if not written.startswith(stored):
+                    raise Broken(f"{stream.value} of {key}: what is stored was never written", key.job)
+        for job_id, job in self._store.finished.items():
+            runs = [process for process in self._by_job.get(job_id, ()) if process.status == ExitedWith(0)]
+            if isinstance(job.state, Finished) and job.state.exit == ExitCode(code=0) and not runs:
+                raise Broken(f"job {job_id} succeeded and none of its processes did", job_id)
+
+
+def _differences(one: Durable, other: Durable) -> list[str]:
+    names = ("jobs", "nodes", "tokens", "requests", "counters", "queue", "holds")
+    return [
+        f"{name}: what is stored makes another state" for name in names if getattr(one, name) != getattr(other, name)
+    ]
+
+
+def _status_of(status: ExitStatus | None) -> ExitCode | ExitSignal | None:
+    match status:
+        case ExitedWith(code=code):
+            return ExitCode(code=code)
+        case KilledBy(signal=number):
+            return ExitSignal(signal=number)
+        case None:
+            return None

@@ -1,0 +1,216 @@
+"""What survives a crash: the scheduler's store, its output, and what each node keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from node_agent.core.outcome import AttemptEnd, AttemptKey, Offsets, Stream
+from scheduler.outputs.errors import OutputHole
+from scheduler.ports import Commit
+from scheduler.state.durable import Entity, EntityKey, key_of
+from scheduler.state.ids import JobId, RankKey
+from scheduler.state.jobs import Job, OutputStream
+from scheduler.state.records import Record
+from scheduler.state.units import Instant
+from scheduler.store.errors import StoreUnavailable
+from tests.simulation.world import Broken, World
+
+if TYPE_CHECKING:
+    from tests.simulation.scheduler import SchedulerProcess
+
+
+class SimulatedStore:
+    """The tables. One scheduler has them open at a time; each opening has a higher term."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.rng("store")
+        self.term = 0
+        self.newest = Instant(0)
+        self.last_commit = (0, 0)
+        self.entities: dict[EntityKey, Entity] = {}
+        self.finished: dict[JobId, Job] = {}
+        self.story: list[tuple[float, Record]] = []
+        self.commits = 0
+
+    def apply(self, term: int, commit: Commit) -> bool:
+        """One transaction; False when this number is done already."""
+        if term != self.term:
+            raise Broken(f"a scheduler of term {term} commits to a store of term {self.term}")
+        if (term, commit.number) <= self.last_commit:
+            return False
+        self.last_commit = (term, commit.number)
+        for job in commit.finished:
+            if job.id in self.finished:
+                raise Broken(f"job {job.id} ends twice: {self.finished[job.id].state}, then {job.state}", job.id)
+            self.finished[job.id] = job
+        for entity in commit.upserts:
+            self.entities[key_of(entity)] = entity
+        for key in commit.deletes:
+            self.entities.pop(key, None)
+        self.newest = max(self.newest, commit.at)
+        self.story.extend((self.world.now, record) for record in commit.records)
+        self.commits += 1
+        return True
+
+    def job(self, job_id: int) -> Job | None:
+        """A job as it is stored, live or ended."""
+        entity = self.entities.get(("job", str(job_id)))
+        return entity if isinstance(entity, Job) else self.finished.get(JobId(job_id))
+
+
+class OpenStore:
+    """The store as one scheduler process has it open."""
+
+    kind = "simulated"
+
+    def __init__(self, disk: SimulatedStore, process: SchedulerProcess) -> None:
+        disk.term += 1
+        self.term = disk.term
+        self._disk = disk
+        self._process = process
+
+    def newest_instant(self) -> Instant:
+        return self._disk.newest
+
+    def load(self) -> Iterator[Entity]:
+        return iter(tuple(self._disk.entities.values()))
+
+    def commit(self, commit: Commit) -> None:
+        """The moment at which a transaction becomes durable, or does not, or nobody knows."""
+        faults = self._process.faults
+        if faults.take("crash before commit"):
+            self._process.crash()
+        if not self._process.is_alive:
+            return
+        if faults.take("store away"):
+            raise StoreUnavailable("the disk is full")
+        self.make_durable(commit)
+        if faults.take("crash after commit"):
+            self._process.crash()
+        if faults.take("answer lost"):
+            self._disk.world.met.add("a commit whose answer was lost")
+            raise StoreUnavailable("the connection was lost")
+
+    def make_durable(self, commit: Commit) -> None:
+        entities = self._disk.entities
+        touched = (*commit.deletes, *map(key_of, commit.upserts))
+        before = {key: entities[key] for key in touched if key in entities}
+        if self._disk.apply(self.term, commit):
+            self._disk.world.checks.committed(self._process, before, commit)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class StoredStream:
+    """One stream's bytes; those from `synced` on are gone after a crash, or some of them."""
+
+    data: bytearray = field(default_factory=bytearray)
+    synced: int = 0
+
+
+class SimulatedOutputs:
+    """The scheduler's output store."""
+
+    def __init__(self, world: World) -> None:
+        self._rng = world.rng("outputs")
+        self.streams: dict[tuple[RankKey, OutputStream], StoredStream] = {}
+        self._unsynced: dict[tuple[RankKey, OutputStream], None] = {}
+
+    def append(self, key: RankKey, stream: OutputStream, offset: int, data: bytes) -> int:
+        stored = self.streams.setdefault((key, stream), StoredStream())
+        end = len(stored.data)
+        if offset > end:
+            raise OutputHole(key, stream, offset, end)
+        if offset + len(data) > end:
+            stored.data += data[end - offset :]
+            self._unsynced[key, stream] = None
+        return len(stored.data)
+
+    def end(self, key: RankKey, stream: OutputStream) -> int:
+        stored = self.streams.get((key, stream))
+        return 0 if stored is None else len(stored.data)
+
+    def synced(self, key: RankKey, stream: OutputStream) -> int:
+        stored = self.streams.get((key, stream))
+        return 0 if stored is None else stored.synced
+
+    def sync(self) -> list[tuple[RankKey, OutputStream, int]]:
+        risen = []
+        for key, stream in self._unsynced:
+            stored = self.streams[key, stream]
+            stored.synced = len(stored.data)
+            risen.append((key, stream, stored.synced))
+        self._unsynced.clear()
+        return risen
+
+    def crash(self) -> None:
+        """Of what was not synced a part is there, or nothing; what is there when it is opened again is synced then."""
+        for name in self._unsynced:
+            stored = self.streams[name]
+            del stored.data[self._rng.randint(stored.synced, len(stored.data)) :]
+            stored.synced = len(stored.data)
+        self._unsynced.clear()
+
+    def synced_bytes(self, key: RankKey, stream: OutputStream) -> bytes:
+        stored = self.streams.get((key, stream))
+        return b"" if stored is None else bytes(stored.data[: stored.synced])
+
+
+@dataclass(slots=True)
+class AttemptRecord:
+    """What a keeper writes down about an attempt, at once; it outlives the keeper."""
+
+    key: AttemptKey
+    keeper_id: str
+    boot: int
+    started_us: int
+    end: AttemptEnd | None = None
+
+
+@dataclass(slots=True)
+class Spooled:
+    """One stream of one attempt on its node; bytes below `start` are deleted, for the scheduler has them."""
+
+    data: bytearray = field(default_factory=bytearray)
+    start: int = 0
+
+    def read(self, start: int, end: int) -> bytes:
+        assert start >= self.start
+        return bytes(self.data[start:end])
+
+
+@dataclass(slots=True)
+class NodeDisk:
+    """A node's state folder: the agent's identity, the attempts' records, the spool, the tombstones."""
+
+    agent_id: str
+    incarnation: int = 0
+    highest_term: int = 0
+    records: dict[AttemptKey, AttemptRecord] = field(default_factory=dict)
+    spool: dict[tuple[AttemptKey, Stream], Spooled] = field(default_factory=dict)
+    tombstones: dict[AttemptKey, AttemptRecord] = field(default_factory=dict)
+
+    def of(self, key: AttemptKey, stream: Stream) -> Spooled:
+        return self.spool.setdefault((key, stream), Spooled())
+
+    def ends(self, key: AttemptKey) -> Offsets:
+        return Offsets(len(self.of(key, Stream.STDOUT).data), len(self.of(key, Stream.STDERR).data))
+
+    def starts(self, key: AttemptKey) -> Offsets:
+        return Offsets(self.of(key, Stream.STDOUT).start, self.of(key, Stream.STDERR).start)
+
+    def delete_below(self, key: AttemptKey, stream: Stream, offset: int) -> None:
+        """The scheduler has everything below the offset on its own disk."""
+        spooled = self.of(key, stream)
+        spooled.start = max(spooled.start, min(offset, len(spooled.data)))
+
+    def bury(self, key: AttemptKey) -> None:
+        """Its record becomes its tombstone, its spool is deleted."""
+        self.tombstones[key] = self.records.pop(key)
+        for stream in Stream:
+            self.spool.pop((key, stream), None)

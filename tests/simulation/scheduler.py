@@ -1,0 +1,249 @@
+"""The scheduler in the simulation: the real engine, links, output hub and agent servicer, killed at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from gpufleet.v1 import node_agent_pb2
+
+from scheduler.api.agents import AgentService
+from scheduler.engine import Changes, Engine, StoreAway, TooManyEvents
+from scheduler.links import Links
+from scheduler.output_hub import OutputHub
+from scheduler.outputs.errors import OutputHole
+from scheduler.state.commands import Command
+from scheduler.state.events import Event, OutputSynced
+from scheduler.state.ids import RankKey
+from scheduler.state.jobs import OutputEnd
+from scheduler.state.limits import Limits
+from scheduler.state.replies import Reply
+from scheduler.state.state import State
+from scheduler.state.units import SECOND, Instant, Span
+from scheduler.store.errors import StoreUnavailable
+from tests.simulation.disks import OpenStore, SimulatedOutputs, SimulatedStore
+from tests.simulation.network import Call
+from tests.simulation.world import Broken, World
+
+BEGIN = 1_000_000 * SECOND
+
+LIMITS = Limits(
+    heartbeat_interval=Span(4 * SECOND),
+    node_lease=Span(25 * SECOND),
+    requeue_fence=Span(60 * SECOND),
+    unreachable_span=Span(200 * SECOND),
+)
+"""The spans of the rules, shorter, so that a run of minutes meets all of them. (A fence is at least 30 s.)"""
+
+
+class Faults:
+    """What is to go wrong next in the scheduler: each fault strikes once for each time it was armed."""
+
+    def __init__(self) -> None:
+        self._armed: dict[str, int] = {}
+
+    def arm(self, fault: str, count: int = 1) -> None:
+        self._armed[fault] = self._armed.get(fault, 0) + count
+
+    def take(self, fault: str) -> bool:
+        left = self._armed.get(fault, 0)
+        if left:
+            self._armed[fault] = left - 1
+        return left > 0
+
+    def clear(self) -> None:
+        self._armed.clear()
+
+
+class Aborted(Exception):
+    """The servicer ended a call with a status."""
+
+
+class Context:
+    """What gRPC gives to a servicer."""
+
+    def __init__(self, call: Call | None) -> None:
+        self._call = call
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:4711"
+
+    async def write(self, message: Any) -> None:
+        assert self._call is not None
+        self._call.down.send(message)
+
+    async def abort_with_status(self, status: Any) -> None:
+        raise Aborted(status)
+
+
+class SimulatedClock:
+    """The scheduler's clock runs true; the clocks of the nodes drift against it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now(self) -> Instant:
+        return Instant(BEGIN + round(self._world.now * 1e6))
+
+
+class SchedulerProcess:
+    """One start of the scheduler."""
+
+    def __init__(self, world: World, disk: SimulatedStore, outputs: SimulatedOutputs) -> None:
+        self.world = world
+        self.outputs = outputs
+        self.is_alive = True
+        self.faults = Faults()
+        self._rng = world.rng(f"scheduler {disk.term}")
+        self.store = OpenStore(disk, self)
+        self.links = Links()
+        self.hub = OutputHub(outputs, self._on_synced)  # type: ignore[arg-type]
+        self.engine = Engine(self.store, self, SimulatedClock(world), LIMITS, self._publish)  # type: ignore[arg-type]
+        self.service = AgentService(self.engine, self.links, self.hub, "1")  # type: ignore[abstract]
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._calls: dict[Call, None] = {}
+        self.waiting: dict[int, tuple[Callable[[], Any], asyncio.Future[Any]]] = {}
+        self._executions = 0
+        self._start(self.engine.run())
+        self._start(self.hub.run())
+        world.note("scheduler: starts, term {}", self.store.term)
+
+    @property
+    def state(self) -> State:
+        return self.engine._state
+
+    # --- its threads
+
+    def execute(self, call: Callable[[], Any], future: asyncio.Future[Any], is_healed: bool) -> None:
+        """A call on the store's or the output's thread: it takes its time, mostly little."""
+        self._executions += 1
+        number = self._executions
+        self.waiting[number] = (call, future)
+        self.world.after(self._thread_seconds(self._rng, is_healed), self._execute, number)
+
+    @staticmethod
+    def _thread_seconds(rng: random.Random, is_healed: bool) -> float:
+        roll = rng.random()
+        if is_healed or roll < 0.985:
+            return 0.0003 + roll * 0.002
+        return rng.uniform(0.05, 2.0) if roll < 0.9985 else rng.uniform(5.0, 70.0)
+
+    def _execute(self, number: int) -> None:
+        call, future = self.waiting.pop(number, (None, None))
+        if call is None or future is None or not self.is_alive:
+            return
+        try:
+            result = call()
+        except Broken:
+            raise
+        except Exception as problem:
+            if not future.done():
+                future.set_exception(problem)
+        else:
+            if self.is_alive and not future.done():
+                future.set_result(result)
+
+    # --- its end
+
+    def crash(self) -> None:
+        """Killed: nothing more is done. A transaction under way may still reach the disk."""
+        if not self.is_alive:
+            return
+        self.world.note("scheduler: dies")
+        self.faults.clear()
+        waiting = list(self.waiting.values())
+        self.waiting.clear()
+        for call, _ in waiting:
+            # What it does not survive to see it does not see: an error is as good as an answer.
+            if self._rng.random() < 0.5:
+                with suppress(StoreUnavailable, OutputHole):
+                    call()
+        self.is_alive = False
+        for task in tuple(self._tasks):
+            task.cancel()
+        for stream in tuple(self._calls):
+            stream.server_has_left = True
+            stream.break_()
+        self.outputs.crash()
+        self.world.scheduler_died(self)
+
+    # --- what is asked of it
+
+    def request(self, event_at: Callable[[Instant], Event], answer: Callable[[Reply | Exception], None]) -> None:
+        """A person's request; the answer leaves when the engine gives it."""
+        try:
+            future = self.engine.request(event_at(self.engine.now()))
+        except (StoreAway, TooManyEvents) as refusal:
+            answer(refusal)
+            return
+
+        def done(reply: asyncio.Future[Reply]) -> None:
+            problem = reply.exception() if not reply.cancelled() else None
+            if not self.is_alive or reply.cancelled():
+                return
+            answer(reply.result() if problem is None else problem)  # type: ignore[arg-type]
+            if self.faults.take("crash between replies"):
+                self.crash()
+
+        future.add_done_callback(done)
+
+    def register(self, request: node_agent_pb2.RegisterRequest, answer: Callable[[Any], None]) -> None:
+        async def run() -> None:
+            try:
+                response = await self.service.Register(request, Context(None))
+            except Aborted:
+                response = None
+            if self.is_alive:
+                answer(response)
+
+        self._start(run())
+
+    def serve(self, method: str, call: Call) -> None:
+        self._calls[call] = None
+
+        async def run() -> None:
+            try:
+                await getattr(self.service, method)(call, Context(call))
+            except Aborted:
+                pass
+            finally:
+                self._calls.pop(call, None)
+                if self.is_alive:
+                    call.server_ends()
+
+        self._start(run())
+
+    # --- what it needs of others
+
+    def send(self, command: Command, stream: int) -> None:
+        """The engine's link to the agents."""
+        if self.is_alive:
+            self.world.checks.command_leaves(command)
+            self.links.send(command, stream)
+            if self.faults.take("crash between commands"):
+                self.crash()
+
+    def _on_synced(self, key: RankKey, ends: tuple[OutputEnd, ...]) -> None:
+        self.engine.report(OutputSynced(at=self.engine.now(), key=key, ends=ends))
+
+    def _publish(self, changes: Changes) -> None:
+        for job in changes.jobs:
+            if job.attempt is None:
+                self.hub.stop_awaiting(job.id)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.world.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if self.is_alive and not task.cancelled():
+            problem = task.exception()
+            if isinstance(problem, Broken):
+                self.world.fail(problem)
+            elif problem is not None:
+                self.world.fail_with(problem)

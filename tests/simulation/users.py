@@ -1,0 +1,199 @@
+"""Simulated people: they submit, ask again when nobody answers, change their minds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduler.state.events import (
+    BandRequested,
+    CancelRequested,
+    DrainRequested,
+    Event,
+    ForgetRequested,
+    HoldRequested,
+    JobsSubmitted,
+    RequeueRequested,
+    SignalRequested,
+)
+from scheduler.state.ids import JobId, NodeName, UserName
+from scheduler.state.jobs import Band, JobSpec, Resources
+from scheduler.state.replies import Refused, Reply, Submitted
+from scheduler.state.units import SECOND, Instant, Span, seconds
+from tests.simulation.machine import NEVER, Plan
+from tests.simulation.world import Broken, World
+
+ANSWER_SECONDS_MAX = 8.0
+USERS = ("alice", "bob")
+
+
+@dataclass(slots=True)
+class Submission:
+    """One request of one person, with its request_id, until it is answered."""
+
+    request_id: str
+    user: UserName
+    spec: JobSpec
+    band: Band
+    is_held: bool
+    count: int
+    job: int = 0
+    refusal: str = ""
+    tries: int = 0
+
+
+class Users:
+    """Everybody who uses the fleet."""
+
+    def __init__(self, world: World, jobs: int, submit_seconds: float) -> None:
+        self._world = world
+        self._rng = world.rng("users")
+        self.submissions: list[Submission] = []
+        left = jobs
+        while left > 0:
+            count = min(left, self._rng.choice((1, 1, 1, 1, 3)))
+            left -= count
+            submission = self._invent(len(self.submissions), count)
+            self.submissions.append(submission)
+            world.after(self._rng.uniform(0.5, submit_seconds), self._submit, submission)
+
+    def _invent(self, number: int, count: int) -> Submission:
+        rng = self._rng
+        resources = Resources(
+            gpus=rng.choice((0, 0, 1, 1, 1, 2, 3)),
+            cpus=rng.choice((1, 1, 2, 3)),
+            min_memory_bytes=0,
+        )
+        plan = Plan(
+            seconds=round(rng.choice((0.05, 1.0, rng.uniform(1, 15), rng.uniform(10, 45), rng.uniform(60, 160))), 3),
+            code=rng.choice((0, 0, 0, 0, 3)),
+            lines=rng.randint(0, 6),
+            term_seconds=rng.choice((0.0, 0.2, 2.0, NEVER)),
+            dies_seconds=rng.choice((0.0, 0.0, 0.05, 2.0)),
+            lingers_seconds=rng.choice((0.0,) * 8 + (0.5, 4.0)),
+            trouble=rng.choice(("-",) * 22 + ("no folder", "no command")),
+        )
+        spec = JobSpec(
+            argv=plan.argv(),
+            name="train",
+            cwd="/",
+            resources=resources,
+            time_limit=rng.choice((None, None, None, Span(20 * SECOND))),
+            grace=Span(rng.choice((0, 1, 5)) * SECOND),
+            is_requeueable=rng.random() < 0.75,
+            requeue_fence=rng.choice((None, None, seconds(45))),
+        )
+        return Submission(
+            request_id=f"request-{number}",
+            user=UserName(rng.choice(USERS)),
+            spec=spec,
+            band=rng.choice(list(Band)),
+            is_held=rng.random() < 0.08,
+            count=count,
+        )
+
+    # --- submits
+
+    def _submit(self, submission: Submission) -> None:
+        """Ask, and ask again with the same request_id until there is an answer."""
+        if submission.tries:
+            self._world.met.add("a request that was asked again")
+        submission.tries += 1
+        tries = submission.tries
+
+        def event(at: Instant) -> Event:
+            return JobsSubmitted(
+                at=at,
+                user=submission.user,
+                specs=(submission.spec,),
+                band=(submission.band,),
+                is_held=(submission.is_held,),
+                count=submission.count,
+                request_id=submission.request_id,
+                request_digest=submission.request_id,
+            )
+
+        self._world.after(ANSWER_SECONDS_MAX, self._ask_again, submission, tries)
+        self._send(event, lambda reply: self._answered(submission, reply))
+
+    def _ask_again(self, submission: Submission, tries: int) -> None:
+        if not submission.job and not submission.refusal and submission.tries == tries:
+            self._submit(submission)
+
+    def _answered(self, submission: Submission, reply: Reply | Exception) -> None:
+        match reply:
+            case Submitted(first=first, count=count):
+                if submission.job and submission.job != first:
+                    raise Broken(f"{submission.request_id} made job {submission.job} and job {first}", first)
+                self._world.checks.acknowledged(first, count)
+                if not submission.job:
+                    self._world.note("{}: {} is job {}", submission.user, submission.request_id, first)
+                    self._plan_more(first, count)
+                submission.job = first
+                if submission.tries == 1 and self._rng.random() < 0.15:
+                    self._world.after(self._rng.uniform(0, 20), self._submit, submission)
+            case Refused(reason=reason):
+                submission.refusal = reason
+            case _:
+                pass
+
+    # --- changes of mind
+
+    def _plan_more(self, first: int, count: int) -> None:
+        for job in range(first, first + count):
+            roll = self._rng.random()
+            what = next((change for limit, change in self._changes() if roll < limit), None)
+            if what is not None:
+                at_once = self._rng.choice((0.0, 0.01, 0.3))
+                seconds = at_once if self._rng.random() < 0.5 else self._rng.uniform(0.0, 40.0)
+                self._world.after(seconds, what, JobId(job))
+
+    def _changes(self) -> tuple[tuple[float, Callable[[JobId], None]], ...]:
+        """What a person does about a job, each with the chance up to which it is that."""
+        return (0.1, self._cancel), (0.18, self._abandon), (0.26, self._requeue), (0.32, self._others)
+
+    def _cancel(self, job: JobId) -> None:
+        self._ask(lambda at, by: CancelRequested(at=at, by=by, jobs=(job,)))
+
+    def _abandon(self, job: JobId) -> None:
+        self._ask(lambda at, by: CancelRequested(at=at, by=by, jobs=(job,), is_abandoned=True))
+
+    def _requeue(self, job: JobId) -> None:
+        self._ask(lambda at, by: RequeueRequested(at=at, by=by, jobs=(job,)))
+
+    def _others(self, job: JobId) -> None:
+        band = self._rng.choice(list(Band))
+        self._ask(lambda at, by: BandRequested(at=at, by=by, jobs=(job,), band=band))
+        self._ask(lambda at, by: SignalRequested(at=at, by=by, jobs=(job,), signal=10))
+        self._ask(lambda at, by: HoldRequested(at=at, by=by, jobs=(job,), is_held=True))
+
+    def drain(self, node: str, *, is_draining: bool) -> None:
+        self._ask(lambda at, by: DrainRequested(at=at, by=by, node=NodeName(node), is_draining=is_draining))
+
+    def forget(self, node: str) -> None:
+        self._ask(lambda at, by: ForgetRequested(at=at, by=by, node=NodeName(node)))
+
+    def settle(self, nodes: list[str]) -> None:
+        """Once all works again: release what is held, resume what drains."""
+        jobs = tuple(
+            JobId(job) for each in self.submissions if each.job for job in range(each.job, each.job + each.count)
+        )
+        self._ask(lambda at, by: HoldRequested(at=at, by=by, jobs=jobs, is_held=False))
+        for node in nodes:
+            self.drain(node, is_draining=False)
+
+    # --- the way
+
+    def _ask(self, event: Callable[[Instant, UserName], Event]) -> None:
+        self._send(lambda at: event(at, UserName("alice")), lambda reply: None)
+
+    def _send(self, event: Callable[[Instant], Event], answer: Callable[[Reply | Exception], None]) -> None:
+        """Through the network, to whichever scheduler is there, and back; either way it may be lost."""
+
+        def arrive() -> None:
+            scheduler = self._world.scheduler
+            if scheduler is not None:
+                scheduler.request(event, lambda reply: self._world.after(self._world.network.delay(), answer, reply))
+
+        if not self._world.network.chance(0.02):
+            self._world.after(self._world.network.delay(), arrive)
