@@ -8,8 +8,8 @@ from tests.simulation.machine import Machine
 from tests.simulation.users import Users
 from tests.simulation.world import World
 
-TROUBLES = 60
-"""Faults of one run."""
+TROUBLES = (12, 30, 60)
+"""Faults of one run: few, so that a long silence comes to its end, or so many that they meet."""
 
 STORE_FAULTS = (
     "crash before commit",
@@ -42,7 +42,7 @@ class Troubles:
             (self._drain, 1),
         )
         calls, weights = zip(*kinds, strict=True)
-        for call in self._rng.choices(calls, weights, k=TROUBLES):
+        for call in self._rng.choices(calls, weights, k=self._rng.choice(TROUBLES)):
             world.after(self._rng.uniform(4.0, seconds - 2.0), call)
         if self._rng.random() < 0.2:
             world.after(self._rng.uniform(30.0, seconds - 2.0), self._lose_for_good)
@@ -63,7 +63,7 @@ class Troubles:
 
     def _cut_off(self) -> None:
         machine = self._machine()
-        seconds = self._rng.choice((0.5, 5.0, 15.0, 40.0, 80.0, 110.0, 140.0))
+        seconds = self._rng.choice((0.5, 5.0, 15.0, 38.0, 45.0, 80.0, 110.0, 140.0))
         self._world.note("network: {} is cut off for {} s", machine.name, seconds)
         self._world.network.cut_off_node(machine.name, seconds)
 

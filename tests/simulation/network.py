@@ -171,7 +171,7 @@ class Network:
         if node in self.cut_off:
             return
         self.cut_off.add(node)
-        way = self._rng.choice(("both", "both", "up", "down"))
+        way = self._rng.choice(("both", "both", "up", "down", "down"))
         for call in self.calls.get(node, []):
             if way != "down":
                 call.up.stall()
@@ -183,7 +183,7 @@ class Network:
         if node not in self.cut_off:
             return
         self.cut_off.discard(node)
-        if self._rng.random() < 0.3:
+        if self._rng.random() < 0.2:
             self.break_streams(node)
         for call in self.calls.get(node, []):
             call.up.go_on()

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpufleet.v1 import node_agent_pb2
 
+from gpufleet.telemetry import OFF
 from scheduler.api.agents import AgentService
 from scheduler.engine import Changes, Engine, StoreAway, TooManyEvents
 from scheduler.links import Links
@@ -99,7 +100,7 @@ class SchedulerProcess:
         self.faults = Faults()
         self._rng = world.rng(f"scheduler {disk.term}")
         self.store = OpenStore(disk, self)
-        self.links = Links()
+        self.links = Links(OFF)
         self.hub = OutputHub(outputs, self._on_synced)  # type: ignore[arg-type]
         self.engine = Engine(self.store, self, SimulatedClock(world), LIMITS, self._publish)  # type: ignore[arg-type]
         self.service = AgentService(self.engine, self.links, self.hub, "1")  # type: ignore[abstract]
