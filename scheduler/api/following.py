@@ -64,7 +64,8 @@ class JobFollower:
             shown, has_ended = await self._show(self._job)
             yield Response(job=shown)
             self._newest = shown.attempt_count
-            await self._skip_to_tail()
+            async for response in self._skip_to_tail():
+                yield response
             async for response in self._stored():
                 yield response
             while self._request.follow and not has_ended:
@@ -157,13 +158,14 @@ class JobFollower:
             self._advance(key, found.end)
         return response
 
-    async def _skip_to_tail(self) -> None:
+    async def _skip_to_tail(self) -> AsyncIterator[Response]:
+        """Go to the newest lines, and tell where they begin: a reader that is cut off now goes on from there."""
         if not self._request.HasField("tail_lines") or self._request.positions:
             return
         lines = self._request.tail_lines
         for key in await self._streams():
             start = await self._hub.on_thread(partial(tail_start, self._hub.store, key, lines))
-            self._advance(key, start)
+            yield self._response(key, Piece(offset=start, data=b""))
 
 
 def tail_start(store: OutputStore, key: StreamKey, lines: int) -> int:

@@ -364,7 +364,7 @@ class StreamOutputResponse(_message.Message):
     offset: _builtins.int
     """Offset of the first byte of data."""
     data: _builtins.bytes
-    """The bytes, as written; 256 KiB at most."""
+    """The bytes, as written; 256 KiB at most. Empty with an offset: where the newest lines begin that were asked for."""
     is_end: _builtins.bool
     """Whether this is the last message: the job has ended and all its output was sent."""
     @_builtins.property
