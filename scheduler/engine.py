@@ -18,6 +18,7 @@ from typing import TypeVar
 from gpufleet.logs import fields
 from gpufleet.telemetry import OFF, Telemetry
 
+from .changes import Reaches, changed_nodes, holds
 from .core.deadlines import wake_at
 from .core.decide import make_true, step
 from .core.decision import NOTHING, Decision
@@ -30,16 +31,13 @@ from .state.durable import load, turn_over
 from .state.events import (
     ClockAdvanced,
     Event,
-    InventoryReported,
     NodeBeat,
-    NodeDisconnected,
     ReadingResumed,
     SchedulerStarted,
 )
 from .state.ids import JobId, NodeName
 from .state.jobs import Job
 from .state.limits import Limits
-from .state.nodes import Node, Reach
 from .state.records import Record, job_of
 from .state.replies import Reply
 from .state.state import State
@@ -124,8 +122,7 @@ class Engine:
         self._last_pass = Instant(0)
         self._wake_at: Instant | None = None
         self._last_tick = clock.now()
-        self._reaches: dict[NodeName, tuple[Reach, bool]] = {}
-        self._heard: set[NodeName] = set()
+        self._reaches = Reaches()
         self._stopping = asyncio.Event()
         self._has_ended = False
 
@@ -149,7 +146,7 @@ class Engine:
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if self.store_error and isinstance(event, NodeBeat) and on_node_beat(self._state, event) is NOTHING:
             live.observe(self._state.live, self._state.durable, self._state.limits, event)
-            self._heard.add(event.node)
+            self._reaches.note(event.node)
             reply.set_result(NOTHING.reply)
         else:
             self._post(_Waiting(event, reply, is_request=False))
@@ -255,7 +252,7 @@ class Engine:
         except BaseException as error:
             _answer_unknown(batch, str(error) or type(error).__name__)
             raise
-        reaches = self._changed_reaches(batch)
+        reaches = self._reaches.changed(self._state.live, (waiting.event for waiting in batch))
         if records or reaches or any(not isinstance(waiting.event, NodeBeat) for waiting in batch):
             self._wake_at = wake_at(self._state)
         self._release(batch, decisions, outgoing)
@@ -358,6 +355,7 @@ class Engine:
         self._events = kept
 
     def _show(self, commit: Commit) -> None:
+        held = holds(self.view.durable, commit)
         turn_over(self.view.durable, commit.upserts, commit.deletes)
         self._shown_commit = commit.number
         for job in commit.finished:
@@ -365,9 +363,9 @@ class Engine:
         while len(self.recently_finished) > FINISHED_JOBS_KEPT:
             self.recently_finished.popitem(last=False)
         jobs = tuple(entity for entity in commit.upserts if isinstance(entity, Job))
-        nodes = tuple(entity.name for entity in commit.upserts if isinstance(entity, Node))
-        gone = tuple(NodeName(name) for kind, name in commit.deletes if kind == "node")
-        self._publish(Changes(jobs=jobs + commit.finished, nodes=nodes + gone))
+        nodes = changed_nodes(commit)
+        nodes.update(node for _, node in held ^ holds(self.view.durable, commit))
+        self._publish(Changes(jobs=jobs + commit.finished, nodes=tuple(sorted(nodes))))
 
     def _release(self, batch: list[_Waiting], decisions: list[Decision], outgoing: list[tuple[Command, int]]) -> None:
         for waiting, decision in zip(batch, decisions, strict=False):
@@ -375,27 +373,6 @@ class Engine:
                 waiting.reply.set_result(decision.reply)
         for command, stream in outgoing:
             self._link.send(command, stream)
-
-    def _changed_reaches(self, batch: list[_Waiting]) -> tuple[NodeName, ...]:
-        """The nodes that are heard otherwise than they were after the turn before."""
-        names = self._heard
-        self._heard = set()
-        for waiting in batch:
-            match waiting.event:
-                case NodeBeat(node=name) | InventoryReported(node=name) | NodeDisconnected(node=name):
-                    names.add(name)
-                case ClockAdvanced() | SchedulerStarted():
-                    names.update(self._state.live.nodes, self._reaches)
-                case _:
-                    pass
-        return tuple(name for name in sorted(names) if self._reach_has_changed(name))
-
-    def _reach_has_changed(self, name: NodeName) -> bool:
-        node = self._state.live.nodes.get(name)
-        before = self._reaches.pop(name, None)
-        if node is not None:
-            self._reaches[name] = (node.reach, node.is_connected)
-        return node is not None and before != self._reaches[name]
 
 
 def _answer_unknown(batch: list[_Waiting], why: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 from .engine import Changes
 from .state.ids import JobId, NodeName
@@ -33,6 +34,11 @@ class Watcher:
             self.pending.pop(key, None)
             self.pending[key] = (number, value)
         self.wakeup.set()
+
+    def begin_anew(self) -> None:
+        """Forget what was not taken: the reader gets a full picture of this moment."""
+        self.pending.clear()
+        self.must_resync = False
 
 
 class ChangeHub:
@@ -70,14 +76,16 @@ class ChangeHub:
         """The watcher is gone."""
         self._watchers.discard(watcher)
 
-    def since(self, term: int, number: int) -> list[tuple[int, Key, Job | NodeName]] | None:
-        """What changed after a number, or None when that is no longer known."""
-        if term != self.term or number > self.number:
+    def since(self, term: int, number: int) -> list[tuple[int, Job | NodeName]] | None:
+        """What changed after a number, the newest value of each key, or None when that is no longer known."""
+        oldest = self.number + 1 - len(self._kept)
+        if term != self.term or not oldest - 1 <= number <= self.number:
             return None
-        oldest = self._kept[0][0] if self._kept else self.number + 1
-        if number + 1 < oldest:
-            return None
-        return [change for change in self._kept if change[0] > number]
+        newest: dict[Key, tuple[int, Job | NodeName]] = {}
+        for changed_at, key, value in islice(self._kept, number + 1 - oldest, None):
+            newest.pop(key, None)
+            newest[key] = (changed_at, value)
+        return list(newest.values())
 
     def follow_job(self, job: JobId, event: asyncio.Event) -> None:
         """Set an event whenever a job changes."""

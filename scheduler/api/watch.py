@@ -1,6 +1,7 @@
 """Watch: the full picture first, then every change, coalesced for a slow reader."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -9,7 +10,7 @@ from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 from gpufleet.errors import Reason, invalid
 
 from ..engine import Engine
-from ..state.ids import NodeName
+from ..state.ids import JobId, NodeName
 from ..state.jobs import Job
 from ..watching import ChangeHub, Watcher
 from .convert import job_proto, timestamp
@@ -18,6 +19,8 @@ from .reasons import WaitReasons
 KEEPALIVE_SECONDS = 10.0
 SNAPSHOT_BATCH = 200
 """Jobs of the full picture between two looks at everything else."""
+
+RESUME_TOKEN = re.compile(r"(?P<term>[0-9]{1,18})\.(?P<number>[0-9]{1,18})")
 
 Response = scheduler_pb2.WatchResponse
 
@@ -37,18 +40,16 @@ class Watchable(Protocol):
 async def watch_changes(source: Watchable, request: scheduler_pb2.WatchRequest) -> AsyncIterator[Response]:
     """Everything that a watcher is told."""
     hub = source.changes
+    resumed = _resumed(hub, request.resume_token)
     watcher = hub.join()
     try:
-        resumed = _resumed(hub, request.resume_token)
-        if request.resume_token and resumed is None:
-            yield Response(event=scheduler_pb2.WATCH_EVENT_RESYNC)
         if resumed is None:
-            if not request.skip_snapshot:
-                async for response in _snapshot(source, request):
-                    yield response
-            yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_SYNCED), hub.number)
+            if request.resume_token:
+                yield Response(event=scheduler_pb2.WATCH_EVENT_RESYNC)
+            async for response in _picture(source, request, watcher, with_snapshot=not request.skip_snapshot):
+                yield response
         else:
-            for number, _, value in resumed:
+            for number, value in resumed:
                 watched = _changed(source, request, value)
                 if watched is not None:
                     yield _at(source, watched, number)
@@ -64,16 +65,14 @@ async def _follow(source: Watchable, request: scheduler_pb2.WatchRequest, watche
             async with asyncio.timeout(KEEPALIVE_SECONDS):
                 await watcher.wakeup.wait()
         except TimeoutError:
-            yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_KEEPALIVE), source.changes.number)
+            if not watcher.wakeup.is_set():
+                yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_KEEPALIVE), source.changes.number)
             continue
         watcher.wakeup.clear()
         if watcher.must_resync:
-            watcher.must_resync = False
-            watcher.pending.clear()
             yield Response(event=scheduler_pb2.WATCH_EVENT_RESYNC)
-            async for response in _snapshot(source, request):
+            async for response in _picture(source, request, watcher, with_snapshot=True):
                 yield response
-            yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_SYNCED), source.changes.number)
         while watcher.pending:
             _, (number, value) = watcher.pending.popitem(last=False)
             watched = _changed(source, request, value)
@@ -81,8 +80,25 @@ async def _follow(source: Watchable, request: scheduler_pb2.WatchRequest, watche
                 yield _at(source, watched, number)
 
 
+async def _picture(
+    source: Watchable, request: scheduler_pb2.WatchRequest, watcher: Watcher, *, with_snapshot: bool
+) -> AsyncIterator[Response]:
+    """The full picture and its end.
+
+    Its token is that of its beginning: what changes while it is sent comes behind it, and again after a resume. What
+    changed before it is in it, and is not told afterwards as if it were newer.
+    """
+    number = source.changes.number
+    watcher.begin_anew()
+    if with_snapshot:
+        async for response in _snapshot(source, request):
+            yield response
+    yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_SYNCED), number)
+
+
 async def _snapshot(source: Watchable, request: scheduler_pb2.WatchRequest) -> AsyncIterator[Response]:
-    jobs = list(source.engine.view.durable.jobs.values())
+    live = source.engine.view.durable.jobs
+    jobs = [live[JobId(job)] for job in request.job_ids if job in live] if request.job_ids else list(live.values())
     for number, job in enumerate(jobs):
         if _is_wanted(job, request):
             yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(source, job))
@@ -129,10 +145,11 @@ def _at(source: Watchable, response: Response, number: int) -> Response:
     return response
 
 
-def _resumed(hub: ChangeHub, token: str) -> list[tuple[int, tuple[str, int | str], Job | NodeName]] | None:
+def _resumed(hub: ChangeHub, token: str) -> list[tuple[int, Job | NodeName]] | None:
+    """What a watcher missed; None for one that begins, or that was away for too long."""
     if not token:
         return None
-    term, _, number = token.partition(".")
-    if not (term.isdecimal() and number.isdecimal()):
+    named = RESUME_TOKEN.fullmatch(token)
+    if named is None:
         raise invalid("resume_token", "is no token of this scheduler", reason=Reason.RESUME_TOKEN_EXPIRED)
-    return hub.since(int(term), int(number))
+    return hub.since(int(named["term"]), int(named["number"]))

@@ -1,0 +1,64 @@
+"""What changed for those who watch nodes: what a commit took or gave back, and who is heard otherwise than before."""
+
+from collections.abc import Iterable
+
+from .ports import Commit
+from .state.durable import Durable
+from .state.events import ClockAdvanced, Event, InventoryReported, NodeBeat, NodeDisconnected, SchedulerStarted
+from .state.ids import NodeName, RankKey
+from .state.jobs import Job, rank_keys
+from .state.live import Live
+from .state.nodes import Node, Reach
+
+
+def changed_nodes(commit: Commit) -> set[NodeName]:
+    """The nodes whose own record a commit changes or drops. (What jobs hold on them: `holds`.)"""
+    nodes = {entity.name for entity in commit.upserts if isinstance(entity, Node)}
+    return nodes | {NodeName(name) for kind, name in commit.deletes if kind == "node"}
+
+
+def holds(view: Durable, commit: Commit) -> set[tuple[RankKey, NodeName]]:
+    """What the jobs of a commit hold in a view, rank by rank; it differs before and after the commit is shown."""
+    jobs = [entity.id for entity in commit.upserts if isinstance(entity, Job)]
+    jobs += [job.id for job in commit.finished]
+    found = (view.jobs.get(job) for job in jobs)
+    return {
+        (key, rank.placement.node)
+        for job in found
+        if job is not None and job.attempt is not None
+        for key, rank in zip(rank_keys(job, job.attempt), job.attempt.ranks, strict=True)
+        if rank.exit is None
+    }
+
+
+class Reaches:
+    """How each node was heard when it was last looked at."""
+
+    def __init__(self) -> None:
+        self._known: dict[NodeName, tuple[Reach, bool]] = {}
+        self._doubtful: set[NodeName] = set()
+
+    def note(self, name: NodeName) -> None:
+        """A node was heard out of turn."""
+        self._doubtful.add(name)
+
+    def changed(self, live: Live, events: Iterable[Event]) -> tuple[NodeName, ...]:
+        """The nodes that these events made to be heard otherwise, by name."""
+        names, self._doubtful = self._doubtful, set()
+        for event in events:
+            match event:
+                case NodeBeat(node=name) | InventoryReported(node=name) | NodeDisconnected(node=name):
+                    names.add(name)
+                case ClockAdvanced() | SchedulerStarted():
+                    names.update(live.nodes, self._known)
+                case _:
+                    pass
+        return tuple(name for name in sorted(names) if self._has_changed(live, name))
+
+    def _has_changed(self, live: Live, name: NodeName) -> bool:
+        node = live.nodes.get(name)
+        before = self._known.pop(name, None)
+        if node is None:
+            return False
+        self._known[name] = (node.reach, node.is_connected)
+        return before != self._known[name]

@@ -1,0 +1,334 @@
+"""Watch: the full picture, then every change, without a hole; coalesced for the slow, resumable for the lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason
+from scheduler import watching as hub_module
+from scheduler.api import watch
+from scheduler.api.nodes import shown_node
+from scheduler.api.reasons import WaitReasons
+from scheduler.api.watch import watch_changes
+from scheduler.engine import PASS_INTERVAL, Changes
+from scheduler.state.events import ForgetRequested, HoldRequested
+from scheduler.state.ids import JobId, NodeName
+from scheduler.state.units import SECOND
+from scheduler.watching import ChangeHub
+from tests.core.fleet import spec
+from tests.engine.harness import ALICE, DEADLINE_SECONDS, Harness
+
+Message = scheduler_pb2.WatchResponse
+SNAPSHOT, SYNCED = scheduler_pb2.WATCH_EVENT_SNAPSHOT, scheduler_pb2.WATCH_EVENT_SYNCED
+CHANGED, REMOVED = scheduler_pb2.WATCH_EVENT_CHANGED, scheduler_pb2.WATCH_EVENT_REMOVED
+RESYNC, KEEPALIVE = scheduler_pb2.WATCH_EVENT_RESYNC, scheduler_pb2.WATCH_EVENT_KEEPALIVE
+HELD, CANCELLED = job_pb2.JOB_STATE_HELD, job_pb2.JOB_STATE_CANCELLED
+
+
+class Watched(Harness):
+    """An engine whose changes are watched."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.hub = ChangeHub(self.store.term)
+        self.engine._publish = self._publish
+        self.source: Any = SimpleNamespace(
+            engine=self.engine,
+            changes=self.hub,
+            reasons=WaitReasons(self.engine),
+            node_as_shown=lambda name: shown_node(self.engine, name),
+        )
+
+    def _publish(self, changes: Changes) -> None:
+        self.changes.append(changes)
+        self.hub.publish(changes)
+
+    def watch(self, **fields: Any) -> aclosing[Reader]:
+        return aclosing(Reader(watch_changes(self.source, scheduler_pb2.WatchRequest(**fields))))
+
+    async def hold(self, job: int, *, is_held: bool) -> None:
+        """A change of a job."""
+        event = HoldRequested(at=self.clock.now(), by=ALICE, jobs=(JobId(job),), is_held=is_held)
+        await self.engine.request(event)
+
+
+class Reader:
+    """Takes messages one by one; what it does not take waits."""
+
+    def __init__(self, messages: AsyncIterator[Message]) -> None:
+        self._messages: Any = messages
+
+    async def next(self) -> Message:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            message: Message = await anext(self._messages)
+            return message
+
+    async def until(self, event: int) -> list[Message]:
+        """Every message up to and with the next one of this kind."""
+        found = [await self.next()]
+        while found[-1].event != event:
+            found.append(await self.next())
+        return found
+
+    async def aclose(self) -> None:
+        await self._messages.aclose()
+
+
+def told(messages: list[Message]) -> list[tuple[int, str]]:
+    """Kind and key of each message."""
+    return [
+        (message.event, message.node.name if message.HasField("node") else str(message.job.id or ""))
+        for message in messages
+    ]
+
+
+async def test_the_picture_comes_first_and_then_every_change() -> None:
+    watched = Watched()
+    async with watched.running():
+        node = await watched.join(gpus=1)
+        await watched.submit(held=True)
+        async with watched.watch(include_nodes=True) as reader:
+            assert told(await reader.until(SYNCED)) == [(SNAPSHOT, "1"), (SNAPSHOT, "n1"), (SYNCED, "")]
+            await watched.cancel(1)
+            ended = await reader.next()
+            assert (ended.event, ended.job.state) == (CHANGED, CANCELLED)
+            watched.clock.advance(PASS_INTERVAL)
+            await watched.submit(spec(gpus=1))
+            messages = [await reader.next(), await reader.next()]
+            assert told(messages) == [(CHANGED, "2"), (CHANGED, "n1")]
+            assert list(messages[1].node.job_ids) == [2], "what it holds is part of a node"
+            await watched.started(node, 2)
+            assert (await reader.next()).job.state == job_pb2.JOB_STATE_RUNNING
+            await watched.exited(node, 2)
+            await watched.synced(2)
+            messages = [await reader.next(), await reader.next()]
+            assert told(messages) == [(CHANGED, "2"), (CHANGED, "n1")]
+            assert not messages[1].node.job_ids
+
+
+async def test_a_node_that_is_suspected_is_a_change_and_one_that_is_forgotten_is_removed() -> None:
+    watched = Watched()
+    async with watched.running():
+        node = await watched.join()
+        async with watched.watch(include_nodes=True, skip_snapshot=True) as reader:
+            assert told(await reader.until(SYNCED)) == [(SYNCED, "")]
+            watched.clock.advance(6 * SECOND)
+            watched.engine._last_tick = watched.clock.now()
+            await watched.poke()
+            suspected = await reader.next()
+            assert suspected.node.state == node_pb2.NODE_STATE_SUSPECT
+            watched.engine.view.live.nodes[node].is_connected = False
+            await watched.engine.request(ForgetRequested(at=watched.clock.now(), by=ALICE, node=node))
+            assert told([await reader.next()]) == [(REMOVED, "n1")]
+
+
+async def test_only_what_was_asked_for_is_told() -> None:
+    watched = Watched()
+    async with watched.running():
+        await watched.join()
+        for _ in range(3):
+            await watched.submit(held=True)
+        async with (
+            watched.watch(job_ids=[2, 77]) as one,
+            watched.watch(user="bob", include_nodes=True) as bobs,
+            watched.watch(user="alice") as hers,
+        ):
+            assert told(await one.until(SYNCED)) == [(SNAPSHOT, "2"), (SYNCED, "")]
+            assert told(await bobs.until(SYNCED)) == [(SNAPSHOT, "n1"), (SYNCED, "")]
+            assert len(await hers.until(SYNCED)) == 4
+            await watched.cancel(1, 2, 3)
+            assert told([await one.next()]) == [(CHANGED, "2")]
+            assert [(await hers.next()).job.id for _ in range(3)] == [1, 2, 3]
+
+
+async def test_a_slow_reader_gets_the_newest_of_each_job_and_nothing_twice() -> None:
+    watched = Watched()
+    async with watched.running():
+        await watched.submit(held=True)
+        await watched.submit(held=True)
+        async with watched.watch(skip_snapshot=True) as reader:
+            await reader.until(SYNCED)
+            for number in range(10):
+                await watched.hold(1, is_held=number % 2 == 1)
+            await watched.hold(2, is_held=False)
+            messages = [await reader.next(), await reader.next()]
+            assert [(message.job.id, message.job.version) for message in messages] == [(1, 11), (2, 2)]
+            await watched.cancel(1)
+            assert (await reader.next()).job.state == CANCELLED
+
+
+async def test_a_reader_with_too_much_waiting_gets_a_new_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "PENDING_PER_WATCHER", 3)
+    watched = Watched()
+    async with watched.running(), watched.watch() as reader:
+        await reader.until(SYNCED)
+        for _ in range(5):
+            await watched.submit(held=True)
+        await watched.cancel(2)
+        messages = await reader.until(SYNCED)
+        assert told(messages) == [(RESYNC, ""), *((SNAPSHOT, str(job)) for job in (1, 3, 4, 5)), (SYNCED, "")]
+        await watched.cancel(3)
+        assert told([await reader.next()]) == [(CHANGED, "3")], "nothing older comes behind the picture"
+
+
+async def test_what_changes_while_the_picture_is_sent_comes_behind_it() -> None:
+    watched = Watched()
+    async with watched.running():
+        for _ in range(3):
+            await watched.submit(held=True)
+        async with watched.watch() as reader:
+            first = await reader.next()
+            await watched.cancel(2)
+            await watched.submit(held=True)
+            messages = [first, *await reader.until(SYNCED)]
+            token = messages[-1].resume_token
+            assert told(messages) == [*((SNAPSHOT, str(job)) for job in (1, 2, 3)), (SYNCED, "")]
+            behind = [await reader.next(), await reader.next()]
+            assert told(behind) == [(CHANGED, "2"), (CHANGED, "4")]
+        async with watched.watch(resume_token=token) as reader:
+            again = [await reader.next(), await reader.next()]
+            assert told(again) == told(behind), "the token of the picture loses nothing of what came during it"
+
+
+@pytest.mark.parametrize("event", [RESYNC, SNAPSHOT])
+async def test_a_job_never_goes_back_after_a_picture(event: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that a picture shows already is not told behind it as if it were newer."""
+    monkeypatch.setattr(hub_module, "PENDING_PER_WATCHER", 3)
+    watched = Watched()
+    async with watched.running():
+        await watched.submit(held=True)
+        async with watched.watch(resume_token="" if event == SNAPSHOT else "0.5") as reader:
+            messages = [await reader.next()]
+            assert messages[0].event == event
+            for number in range(3):
+                await watched.hold(1, is_held=number % 2 == 1)
+            messages += await reader.until(SYNCED)
+            await watched.cancel(1)
+            messages += [await reader.next()]
+            while messages[-1].job.state != CANCELLED:
+                messages.append(await reader.next())
+        versions = [message.job.version for message in messages if message.HasField("job")]
+        assert versions == sorted(set(versions))
+
+
+async def test_a_lost_reader_goes_on_where_it_was() -> None:
+    watched = Watched()
+    async with watched.running():
+        await watched.submit(held=True)
+        async with watched.watch() as reader:
+            await reader.until(SYNCED)
+            await watched.submit(held=True)
+            token = (await reader.next()).resume_token
+        await watched.hold(1, is_held=False)
+        await watched.hold(1, is_held=True)
+        await watched.submit(held=True)
+        async with watched.watch(resume_token=token) as reader:
+            messages = [await reader.next(), await reader.next()]
+            assert told(messages) == [(CHANGED, "1"), (CHANGED, "3")], "the newest of each, in order"
+            assert messages[0].job.version == 3
+            numbers = [int(message.resume_token.partition(".")[2]) for message in messages]
+            assert numbers == sorted(numbers)
+            await watched.cancel(3)
+            assert (await reader.next()).job.state == CANCELLED
+        async with watched.watch(resume_token=messages[-1].resume_token) as reader:
+            assert (await reader.next()).job.state == CANCELLED
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        pytest.param("1.999", id="from the future"),
+        pytest.param("2.0", id="another term"),
+        pytest.param("0.0", id="an older term"),
+    ],
+)
+async def test_a_token_that_cannot_be_resumed_brings_a_new_picture(token: str) -> None:
+    watched = Watched()
+    async with watched.running():
+        await watched.submit(held=True)
+        async with watched.watch(resume_token=token) as reader:
+            assert told(await reader.until(SYNCED)) == [(RESYNC, ""), (SNAPSHOT, "1"), (SYNCED, "")]
+
+
+async def test_a_token_older_than_what_is_kept_brings_a_new_picture() -> None:
+    watched = Watched()
+    watched.hub._kept = type(watched.hub._kept)(maxlen=4)
+    async with watched.running():
+        async with watched.watch() as reader:
+            token = (await reader.until(SYNCED))[-1].resume_token
+        assert token == "1.0"
+        await watched.submit(held=True)
+        for number in range(3):
+            await watched.hold(1, is_held=number % 2 == 1)
+        async with watched.watch(resume_token=token) as reader:
+            assert told([await reader.next()]) == [(CHANGED, "1")], "all four are kept"
+        await watched.hold(1, is_held=True)
+        async with watched.watch(resume_token=token) as reader:
+            assert told(await reader.until(SYNCED))[0] == (RESYNC, "")
+
+
+@pytest.mark.parametrize("token", ["garbage", "1", "1.", ".1", "1.-1", "1.1.1", "١.١", "1." + "9" * 5000, "1.1\n"])
+async def test_a_token_that_never_was_one_is_refused(token: str) -> None:
+    watched = Watched()
+    async with watched.running(), watched.watch(resume_token=token) as reader:
+        with pytest.raises(GpufleetError) as refused:
+            await reader.next()
+    assert refused.value.reason is Reason.RESUME_TOKEN_EXPIRED
+    assert refused.value.violations[0].field == "resume_token"
+
+
+async def test_a_quiet_stream_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "KEEPALIVE_SECONDS", 0.01)
+    watched = Watched()
+    async with watched.running(), watched.watch() as reader:
+        await reader.until(SYNCED)
+        for _ in range(3):
+            alive = await reader.next()
+            assert (alive.event, alive.resume_token) == (KEEPALIVE, "1.0")
+        await watched.submit(held=True)
+        while (message := await reader.next()).event == KEEPALIVE:
+            pass
+        assert message.job.state == HELD
+        assert message.resume_token == "1.1"
+        assert (await reader.next()).resume_token == "1.1"
+
+
+async def test_a_reader_that_leaves_is_forgotten() -> None:
+    watched = Watched()
+    async with watched.running():
+        readers = [watched.watch() for _ in range(3)]
+        for reader in readers:
+            async with reader as each:
+                await each.until(SYNCED)
+                assert len(watched.hub._watchers) == 1
+        assert not watched.hub._watchers
+
+
+async def test_those_who_wait_for_a_job_hear_of_it_and_of_no_other() -> None:
+    hub = ChangeHub(1)
+    watched = Watched()
+    async with watched.running():
+        await watched.submit(held=True)
+        await watched.submit(held=True)
+        first, second = (watched.view.jobs[JobId(number)] for number in (1, 2))
+    wakeups = [asyncio.Event() for _ in range(3)]
+    hub.follow_job(JobId(1), wakeups[0])
+    hub.follow_job(JobId(1), wakeups[1])
+    hub.follow_job(JobId(2), wakeups[2])
+    hub.publish(Changes(jobs=(first,), nodes=(NodeName("n1"),)))
+    assert [each.is_set() for each in wakeups] == [True, True, False]
+    hub.unfollow_job(JobId(1), wakeups[0])
+    wakeups[0].clear()
+    hub.publish(Changes(jobs=(first, second), nodes=()))
+    assert [each.is_set() for each in wakeups] == [False, True, True]
+    hub.unfollow_job(JobId(1), wakeups[1])
+    hub.unfollow_job(JobId(2), wakeups[2])
+    hub.unfollow_job(JobId(2), wakeups[2])
+    assert not hub._waiting
