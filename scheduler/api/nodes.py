@@ -69,6 +69,8 @@ class NodeCalls:
     @answers
     async def ListNodes(self, request: scheduler_pb2.ListNodesRequest, context: Any) -> scheduler_pb2.ListNodesResponse:
         """A page of nodes, in the order of their names."""
+        if request.fresh:
+            raise invalid("fresh", "is not built yet", reason=Reason.NOT_BUILT, next_step="ask without it")
         size = page_size(request.page_size)
         query = f"nodes {sorted(request.names)}"
         cursor = self.pages.read(query, request.page_token)

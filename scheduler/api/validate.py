@@ -44,6 +44,8 @@ FENCE_MIN = Span(30 * SECOND)
 """The shortest requeue fence: the node's margin of 5 s, a grace of half the fence and a few heartbeats have room."""
 REQUEST_ID_BYTES_MAX = 128
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""Characters that would break a line, or do worse, in somebody's terminal."""
 USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 
 STOP_CAUSE_OF = {number: cause for cause, number in STOP_CAUSES.items()}
@@ -84,8 +86,8 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
     _check_command(spec, path)
     _check_environment(spec.env, f"{path}.env")
     band = band_of(spec.band, f"{path}.band") if spec.band else Band.NORMAL
-    name = spec.name or spec.argv[0].rsplit("/", 1)[-1][:NAME_CHARS_MAX] or "job"
-    if len(name) > NAME_CHARS_MAX or any(ord(each) < 32 for each in name):
+    name = spec.name or _name_of(spec.argv[0])
+    if len(name) > NAME_CHARS_MAX or CONTROL.search(name):
         raise invalid(f"{path}.name", f"must be at most {NAME_CHARS_MAX} characters without control characters")
     if not spec.cwd.startswith("/"):
         raise invalid(f"{path}.cwd", f"{spec.cwd!r} is not an absolute path", next_step="give --cwd an absolute path")
@@ -117,6 +119,11 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
         band=band,
         is_held=spec.is_held,
     )
+
+
+def _name_of(program: str) -> str:
+    """A job's name where it was given none: the program's base name, fit for one line."""
+    return CONTROL.sub("?", program.rsplit("/", 1)[-1][:NAME_CHARS_MAX]) or "job"
 
 
 def band_of(number: int, path: str) -> Band:
