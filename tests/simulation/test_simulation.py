@@ -56,6 +56,7 @@ def test_the_troubles_of_a_few_runs_reach_every_corner() -> None:
         simulation = Simulation(seed)
         assert simulation.run().broken is None
         seen |= simulation.corners()
+    assert "AttemptVoided REFUSED" not in seen, "an inventory says why a rank was refused"
     missing = CORNERS - seen
     assert not missing, f"no run came to {sorted(missing)}"
 

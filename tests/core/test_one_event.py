@@ -1,0 +1,321 @@
+"""One event: exactly these records and commands, and nothing else. What transcripts do not show stands here."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from scheduler.core.deadlines import REQUESTS_PER_SWEEP, wake_at
+from scheduler.core.story import sentence, tell
+from scheduler.state.access import Role, Token
+from scheduler.state.commands import LaunchAttempt
+from scheduler.state.events import (
+    CancelRequested,
+    InventoryReported,
+    JobsSubmitted,
+    NodeBeat,
+    OutputSynced,
+    RankExited,
+    RankStarted,
+    TokenRequested,
+)
+from scheduler.state.ids import JobId, NodeName, RankKey, TokenId, UserName
+from scheduler.state.jobs import (
+    Attempt,
+    Band,
+    ExitCode,
+    OutputEnd,
+    OutputStream,
+    Placement,
+    Rank,
+    RankExit,
+    Running,
+)
+from scheduler.state.limits import Limits
+from scheduler.state.nodes import Reach
+from scheduler.state.records import AttemptPlaced, AttemptStarted, JobFinished, Record
+from scheduler.state.replies import Done, Refused, Submitted
+from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span, after
+from tests.core.fleet import BEGIN, Fleet, Turn, spec
+from tests.core.test_properties import OFTEN, STEPS, World
+
+ALICE = UserName("alice")
+KEY = RankKey(JobId(1), 1, 0)
+N1 = NodeName("n1")
+
+
+def with_node(**what: object) -> Fleet:
+    fleet = Fleet()
+    fleet.join(fleet.add_node("n1", **what))  # type: ignore[arg-type]
+    return fleet
+
+
+def nothing_followed(turn: Turn) -> bool:
+    return not turn.records and not turn.commands
+
+
+def test_a_launch_carries_all_that_the_node_needs() -> None:
+    fleet = with_node(gpus=2, memory_bytes=80 * GB)
+    asked = spec(gpus=1, cpus=2, requeue_fence=Span(5 * MINUTE))
+    turn = fleet.submit(asked)
+    placement = Placement(
+        node=N1,
+        agent_id="agent-n1",
+        boot_id="boot-1",
+        devices=turn.records[1].attempt.ranks[0].placement.devices,  # type: ignore[union-attr]
+        cpus=2,
+        method=turn.records[1].attempt.ranks[0].placement.method,  # type: ignore[union-attr]
+    )
+    assert turn.records[1:] == (
+        AttemptPlaced(
+            at=BEGIN,
+            job=JobId(1),
+            attempt=Attempt(number=1, placed_at=BEGIN, ranks=(Rank(placement=placement),)),
+        ),
+    )
+    assert turn.commands == (
+        LaunchAttempt(
+            node=N1,
+            key=KEY,
+            spec=asked,
+            user=ALICE,
+            placement=placement,
+            fence=Span(5 * MINUTE),
+            min_memory_bytes=8 * GB,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("is_requeueable", "fence", "told"),
+    [(True, None, Limits().requeue_fence), (True, Span(MINUTE), Span(MINUTE)), (False, Span(MINUTE), None)],
+)
+def test_only_what_may_be_replaced_is_fenced(is_requeueable: bool, fence: Span | None, told: Span | None) -> None:
+    turn = with_node().submit(spec(is_requeueable=is_requeueable, requeue_fence=fence))
+    assert [command.fence for command in turn.commands if isinstance(command, LaunchAttempt)] == [told]
+
+
+def test_the_start_of_a_rank_is_reckoned_back_from_how_long_it_ran_but_never_before_its_placement() -> None:
+    fleet = with_node()
+    fleet.submit(spec())
+    fleet.now = after(fleet.now, 10 * SECOND)
+    for run_span, started_at in ((3 * SECOND, after(BEGIN, 7 * SECOND)), (HOUR, BEGIN)):
+        again = Fleet()
+        again.join(again.add_node("n1"))
+        again.submit(spec())
+        again.now = fleet.now
+        turn = again.take_up(RankStarted(at=again.now, node=N1, key=KEY, run_span=Span(run_span)))
+        assert turn.records == (AttemptStarted(at=again.now, key=KEY, started_at=started_at),)
+        assert turn.commands == ()
+        assert again.job(1).state == Running(attempt=again.job(1).attempt, started_at=started_at)  # type: ignore[arg-type]
+
+
+def test_a_report_that_comes_twice_changes_nothing_the_second_time() -> None:
+    fleet = with_node()
+    fleet.submit(spec())
+    started = RankStarted(at=fleet.now, node=N1, key=KEY)
+    fleet.take_up(started)
+    assert nothing_followed(fleet.take_up(started))
+
+
+def test_a_beat_that_says_nothing_new_leaves_no_record() -> None:
+    fleet = with_node(gpus=2)
+    assert nothing_followed(fleet.beat(N1))
+
+
+def test_an_end_is_forgotten_only_with_the_record_of_it() -> None:
+    fleet = with_node()
+    fleet.submit(spec())
+    end = OutputEnd(rank=0, stream=OutputStream.STDOUT, end_offset=7)
+    exit_ = RankExit(exit=ExitCode(code=0), reason="EXITED", output_ends=(end,))
+    assert nothing_followed(fleet.take_up(RankExited(at=fleet.now, node=N1, key=KEY, exit=exit_)))
+    assert nothing_followed(fleet.take_up(OutputSynced(at=fleet.now, key=KEY, ends=(replace(end, end_offset=6),))))
+    turn = fleet.take_up(OutputSynced(at=fleet.now, key=KEY, ends=(end,)))
+    assert [type(record) for record in turn.records] == [JobFinished]
+    assert [tell(record) for record in turn.records] == ["JobFinished 1 SUCCEEDED"]
+    assert len(turn.commands) == 1
+
+
+def test_a_report_of_another_node_ends_nothing() -> None:
+    fleet = with_node()
+    fleet.join(fleet.add_node("n2"))
+    fleet.submit(spec())
+    holder = fleet.job(1).attempt.ranks[0].placement.node  # type: ignore[union-attr]
+    other = NodeName("n2" if holder == "n1" else "n1")
+    exit_ = RankExit(exit=ExitCode(code=0), reason="EXITED")
+    assert fleet.take_up(RankExited(at=fleet.now, node=other, key=KEY, exit=exit_)).records == ()
+    assert fleet.job(1).attempt is not None
+
+
+def test_an_inventory_of_a_node_that_is_not_registered_is_refused_and_leaves_no_trace() -> None:
+    fleet = Fleet()
+    node = fleet.add_node("n1")
+    turn = fleet.inventory(node)
+    assert isinstance(turn.reply, Refused)
+    assert nothing_followed(turn)
+    assert fleet.state.live.nodes == {}
+
+
+@pytest.mark.parametrize("change", [{"incarnation": 0}, {"boot_id": "boot-0"}, {"agent_id": "another"}])
+def test_an_inventory_of_an_older_start_is_refused(change: dict[str, object]) -> None:
+    fleet = with_node()
+    before = replace(fleet.state.live.nodes[N1])
+    event = InventoryReported(
+        at=fleet.now,
+        node=N1,
+        agent_id="agent-n1",
+        incarnation=1,
+        stream=9,
+        boot_id="boot-1",
+        info=fleet.nodes[N1].info,
+        entries=(),
+    )
+    turn = fleet.take_up(replace(event, **change))  # type: ignore[arg-type]
+    assert isinstance(turn.reply, Refused)
+    assert nothing_followed(turn)
+    assert fleet.state.live.nodes[N1] == before
+
+
+def test_a_beat_of_an_older_stream_keeps_nobody_alive() -> None:
+    fleet = with_node()
+    fleet.now = after(fleet.now, 5 * SECOND)
+    fleet.take_up(NodeBeat(at=fleet.now, node=N1, stream=fleet.nodes[N1].stream - 1))
+    assert fleet.state.live.nodes[N1].heard_at == BEGIN
+
+
+def test_every_word_of_a_node_counts_as_hearing_it() -> None:
+    """The node is told that it was heard, and its keeper counts the fence from there: the scheduler must, too."""
+    fleet = with_node()
+    fleet.submit(spec())
+    fleet.now = after(fleet.now, 5 * SECOND)
+    fleet.take_up(RankStarted(at=fleet.now, node=N1, key=KEY))
+    assert fleet.state.live.nodes[N1].heard_at == fleet.now
+
+
+def test_a_cancel_names_who_asked_and_why() -> None:
+    fleet = Fleet()
+    fleet.submit(spec())
+    turn = fleet.take_up(CancelRequested(at=fleet.now, by=UserName("bob"), jobs=(JobId(1),), reason="old"))
+    (record,) = turn.records
+    assert isinstance(record, JobFinished)
+    assert record.finished.message == "cancelled by bob: old"
+
+
+def test_all_jobs_of_a_submit_are_taken_or_none() -> None:
+    fleet = with_node(cpus=4)
+    turn = fleet.submit(spec(), spec(cpus=5))
+    assert isinstance(turn.reply, Refused)
+    assert turn.reply.field.startswith("specs[1]")
+    assert nothing_followed(turn)
+    assert fleet.state.durable.counters.next_job == 1
+
+
+def test_ids_are_never_given_twice_and_a_dry_run_takes_none() -> None:
+    fleet = Fleet()
+    submit = JobsSubmitted(
+        at=fleet.now, user=ALICE, specs=(spec(),), band=(Band.NORMAL,), is_held=(False,), is_dry_run=True
+    )
+    dry = fleet.take_up(submit).reply
+    assert isinstance(dry, Submitted)
+    assert (dry.first, dry.count) == (0, 1)
+    first = fleet.take_up(replace(submit, is_dry_run=False)).reply
+    assert isinstance(first, Submitted)
+    fleet.take_up(CancelRequested(at=fleet.now, by=ALICE, jobs=(first.first,)))
+    fleet.restart()
+    second = fleet.take_up(replace(submit, is_dry_run=False)).reply
+    assert isinstance(second, Submitted)
+    assert (first.first, second.first) == (1, 2)
+
+
+# --- when time alone brings something
+
+
+def test_nothing_waits_for_time_in_an_empty_fleet() -> None:
+    assert wake_at(Fleet().state) is None
+
+
+def test_a_silent_node_is_looked_at_when_it_becomes_suspect_then_lost_then_given_up() -> None:
+    fleet = with_node()
+    fleet.submit(spec())
+    fleet.nodes[N1].is_connected = False
+    seen = []
+    for _ in range(3):
+        deadline = wake_at(fleet.state)
+        assert deadline is not None
+        seen.append((deadline - BEGIN) // SECOND)
+        list(fleet.advance(deadline - fleet.now))
+    assert seen == [6, 60, 600]
+    assert fleet.state.live.nodes[N1].reach is Reach.SUSPECT
+
+
+def test_old_requests_of_jobs_that_live_do_not_make_the_loop_spin() -> None:
+    fleet = with_node()
+    fleet.take_up(
+        JobsSubmitted(
+            at=fleet.now,
+            user=ALICE,
+            specs=(spec(is_requeueable=False),),
+            band=(Band.NORMAL,),
+            is_held=(False,),
+            request_id="r",
+        )
+    )
+    fleet.nodes[N1].is_connected = False
+    list(fleet.advance(2 * DAY))  # `advance` asserts that a deadline, once carried out, is not asked for again
+    fleet.now = after(fleet.now, 1)
+    deadline = wake_at(fleet.state)
+    assert deadline is None or deadline > fleet.now
+
+
+def test_forgetting_old_requests_takes_a_bounded_number_at_a_time() -> None:
+    fleet = Fleet(Limits(request_retention=Span(MINUTE), queued_jobs=10**6), passes=False)
+    event = JobsSubmitted(at=fleet.now, user=ALICE, specs=(spec(),), band=(Band.NORMAL,), is_held=(True,))
+    assert REQUESTS_PER_SWEEP == 10_000
+    for number in range(5):
+        fleet.take_up(replace(event, request_id=f"r{number}"))
+        fleet.take_up(CancelRequested(at=fleet.now, by=ALICE, jobs=(JobId(number + 1),)))
+    list(fleet.advance(2 * MINUTE))
+    assert fleet.state.durable.requests == {}
+
+
+# --- the story
+
+
+def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
+    wanted = {kind.__name__ for kind in get_args(Record)} - NOT_MET
+    for seed in range(200):
+        wanted -= {type(record).__name__ for record in _told_records(random.Random(seed))}
+        if not wanted:
+            return
+    pytest.fail(f"no sentence of {sorted(wanted)} was read")
+
+
+NOT_MET = {"RankEnded"}
+"""Gangs are not placed yet."""
+
+
+def _told_records(rng: random.Random) -> list[Record]:
+    """The records of a fleet that has lived through a lot, each of them read."""
+    world = World()
+    for name in rng.choices((*STEPS, *OFTEN), k=100):
+        world.run(name, rng.randrange(32), rng.randrange(32), rng.randrange(32))
+    for record in world.fleet.store.records:
+        for text in (sentence(record), tell(record)):
+            assert text
+            assert "None" not in text
+            assert "object at" not in text
+        assert sentence(record).endswith(".")
+    return world.fleet.store.records
+
+
+def test_a_token_is_made_once() -> None:
+    fleet = Fleet()
+    token = Token(id=TokenId("ci"), user=ALICE, role=Role.USER, digest="00", created_at=Instant(0))
+    event = TokenRequested(at=fleet.now, by=ALICE, token=token)
+    assert isinstance(fleet.take_up(event).reply, Done)
+    again = fleet.take_up(event)
+    assert isinstance(again.reply, Refused)
+    assert nothing_followed(again)
