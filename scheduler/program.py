@@ -95,7 +95,7 @@ class Program:
             set_log_level=self._set_log_level,
             streams_max=lambda: settings.now.limits.streams_max,
         )
-        logs = ProgramLogs(log_file, self._links)
+        logs = ProgramLogs(log_file, self._links, self._engine.view.durable.nodes)
         self._server = Server(
             # The calls that are not built are filled in, and checked to be complete, when server.py is imported.
             SchedulerService(self._engine, self._changes, self._outputs, self._links, logs, facts, telemetry),  # type: ignore[abstract]

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 PROTOCOL_VERSION = 1
 COMMAND_VALID_SECONDS = 30
 INVENTORY_WAIT_SECONDS = 30.0
+ID_CHARS_MAX = 128
 CHUNKS_PER_MESSAGE_MAX = 1_000
 LAST_WRITE_SECONDS = 5.0
 """How long a stream that ends waits for a peer that takes its last message slowly."""
@@ -59,14 +60,16 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
     async def Register(self, request: node_agent_pb2.RegisterRequest, context: Any) -> node_agent_pb2.RegisterResponse:
         """Take a node in and tell its agent the rules."""
         if request.protocol_version != PROTOCOL_VERSION:
-            raise GpufleetError(
-                Reason.AGENT_VERSION_UNSUPPORTED,
+            raise invalid(
+                "protocol_version",
                 f"the agent speaks version {request.protocol_version} of the contract "
                 f"({request.info.agent_version or 'unknown release'}), "
                 f"this scheduler version {PROTOCOL_VERSION} ({self._version})",
+                reason=Reason.AGENT_VERSION_UNSUPPORTED,
             )
-        if not request.agent_id or not request.boot_id:
-            raise invalid("agent_id", "agent_id and boot_id must be set")
+        for field, value in (("agent_id", request.agent_id), ("boot_id", request.boot_id)):
+            if not value or len(value) > ID_CHARS_MAX:
+                raise invalid(field, f"must be 1 to {ID_CHARS_MAX} characters")
         name = node_name(request.node)
         address = _peer(context)
         event = NodeAnnounced(

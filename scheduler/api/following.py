@@ -62,6 +62,9 @@ class JobFollower:
         self._changes.follow_job(self._job, follower.wakeup)
         try:
             shown, has_ended = await self._show(self._job)
+            if self._request.attempt > shown.attempt_count:
+                why = f"job {self._job} has {shown.attempt_count or 'no'} attempts so far, and none of this number"
+                raise invalid("attempt", why, reason=Reason.ATTEMPT_NOT_FOUND)
             yield Response(job=shown)
             self._newest = shown.attempt_count
             async for response in self._skip_to_tail():

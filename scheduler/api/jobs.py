@@ -225,6 +225,9 @@ class JobCalls:
     async def Queue(self, request: scheduler_pb2.QueueRequest, context: Any) -> scheduler_pb2.QueueResponse:
         """A page of jobs."""
         size = page_size(request.page_size)
+        for number, state in enumerate(request.states):
+            if state not in job_pb2.JobState.values():
+                raise invalid(f"states[{number}]", f"is {state}; see the names of JobState")
         query = _query(request)
         cursor = self.pages.read(query, request.page_token)
         rows: list[queue_page.Row] = []

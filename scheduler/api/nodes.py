@@ -26,7 +26,7 @@ from .convert import ROLES, node_proto, timestamp, token_proto
 from .paging import PageTokens, page_size
 from .roles import caller
 from .server_facts import ServerFacts
-from .validate import SPAN_MAX, USER_NAME, node_name, span_of
+from .validate import SPAN_MAX, USER_NAME, no_such_node, node_name, span_of
 
 PROTOCOL_VERSION = 1
 ROLE_OF = {number: role for role, number in ROLES.items()}
@@ -75,9 +75,9 @@ class NodeCalls:
         query = f"nodes {sorted(request.names)}"
         cursor = self.pages.read(query, request.page_token)
         names = sorted(self.engine.view.durable.nodes)
-        unknown = set(request.names) - set(names)
-        if unknown:
-            raise GpufleetError(Reason.NODE_NOT_FOUND, f"no node is called {sorted(unknown)[0]!r}")
+        for number, wanted_name in enumerate(request.names):
+            if wanted_name not in self.engine.view.durable.nodes:
+                raise no_such_node(f"names[{number}]", wanted_name)
         wanted = [
             name for name in names if (not request.names or name in request.names) and (not cursor or name > cursor[0])
         ]
@@ -171,7 +171,7 @@ class NodeCalls:
             case "agent":
                 name = node_name(request.program.node, "program.node")
                 if name not in self.engine.view.durable.nodes:
-                    raise GpufleetError(Reason.NODE_NOT_FOUND, f"no node is called {name!r}")
+                    raise no_such_node("program.node", name)
                 if not self.set_agent_log_level(name, request.log_level):
                     raise GpufleetError(Reason.NODE_UNREACHABLE, f"the agent of node {name} is not connected")
             case other:

@@ -1,7 +1,7 @@
 """StreamOutput of a program: the scheduler's own log from its file, an agent's through its heartbeat stream."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from pathlib import Path
 
 from gpufleet.v1 import node_agent_pb2, scheduler_pb2
@@ -10,8 +10,9 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.log_follow import LogReader, follow
 
 from ..links import Links
+from ..state.ids import NodeName
 from .roles import caller
-from .validate import node_name
+from .validate import no_such_node, node_name
 
 Response = scheduler_pb2.StreamOutputResponse
 
@@ -24,9 +25,10 @@ AGENT_ANSWER_SECONDS = 30.0
 class ProgramLogs:
     """Reads the logs of the programs; for admins only, as logs name everybody's work."""
 
-    def __init__(self, log_file: Path, links: Links) -> None:
+    def __init__(self, log_file: Path, links: Links, nodes: Container[NodeName]) -> None:
         self._log_file = log_file
         self._links = links
+        self._nodes = nodes
 
     async def stream(self, request: scheduler_pb2.StreamOutputRequest) -> AsyncIterator[Response]:
         """The newest lines, and, when following, every further one."""
@@ -59,6 +61,8 @@ class ProgramLogs:
 
     async def _agent(self, request: scheduler_pb2.StreamOutputRequest, lines: int) -> AsyncIterator[bytes]:
         name = node_name(request.program.node, "program.node")
+        if name not in self._nodes:
+            raise no_such_node("program.node", name)
         connection = self._links.of(name)
         if connection is None:
             raise GpufleetError(Reason.NODE_UNREACHABLE, f"the agent of node {name} is not connected")

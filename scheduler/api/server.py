@@ -21,6 +21,7 @@ from ..links import Links
 from ..output_hub import OutputHub
 from ..watching import ChangeHub
 from .agents import AgentService
+from .decoding import DecodingInterceptor
 from .following import JobFollower
 from .jobs import JobCalls
 from .nodes import NodeCalls
@@ -135,7 +136,8 @@ class Server:
         self, scheduler: SchedulerService, agents: AgentService, authenticator: Authenticator, message_bytes_max: int
     ) -> None:
         self._server = grpc.aio.server(
-            interceptors=[RoleInterceptor(authenticator)], options=server_options(message_bytes_max)
+            interceptors=[RoleInterceptor(authenticator), DecodingInterceptor()],
+            options=server_options(message_bytes_max),
         )
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(scheduler, self._server)
         node_agent_pb2_grpc.add_NodeAgentServicer_to_server(agents, self._server)

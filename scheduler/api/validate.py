@@ -32,6 +32,8 @@ SPECS_MAX = 10_000
 ARGV_BYTES_MAX = 2_000_000
 ARGUMENT_BYTES_MAX = 131_071
 """Linux starts no program with a single argument or variable longer than this (MAX_ARG_STRLEN)."""
+PATH_BYTES_MAX = 4_095
+"""The longest path that Linux takes (PATH_MAX)."""
 GPUS_MAX = 10_000
 CPUS_MAX = 100_000
 MEMORY_BYTES_MAX = 2**50
@@ -93,6 +95,8 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
         raise invalid(f"{path}.cwd", f"{spec.cwd!r} is not an absolute path", next_step="give --cwd an absolute path")
     if "\0" in spec.cwd:
         raise invalid(f"{path}.cwd", "holds a NUL byte")
+    if len(spec.cwd.encode()) > PATH_BYTES_MAX:
+        raise invalid(f"{path}.cwd", f"is longer than {PATH_BYTES_MAX:,} bytes")
     grace = optional_span(spec, "grace", path, most=GRACE_MAX)
     fence = optional_span(spec, "requeue_fence", path, least=FENCE_MIN)
     chosen_grace = DEFAULT_GRACE if grace is None else grace
@@ -137,6 +141,10 @@ def band_of(number: int, path: str) -> Band:
 
 
 def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
+    if spec.node_count < 0:
+        raise invalid(f"{path}.node_count", f"is {spec.node_count}; it must be 1 or more")
+    if spec.kind not in job_pb2.JobKind.values():
+        raise invalid(f"{path}.kind", f"is {spec.kind}; only BATCH is built")
     later = {
         "node_count": spec.node_count > 1,
         "queue_timeout": spec.HasField("queue_timeout"),
@@ -285,10 +293,22 @@ def node_name(name: str, path: str = "node") -> NodeName:
     return NodeName(name)
 
 
+def no_such_node(path: str, name: str) -> GpufleetError:
+    """The error for a node that nobody knows."""
+    return invalid(path, f"no node is called {name!r}", reason=Reason.NODE_NOT_FOUND)
+
+
 def node_info(info: node_pb2.NodeInfo) -> NodeInfo:
     """What an agent says of its machine."""
     if info.cpus < 1:
         raise invalid("info.cpus", f"is {info.cpus}; a node has at least 1 CPU")
+    if info.memory_bytes < 0:
+        raise invalid("info.memory_bytes", f"is {info.memory_bytes:,}")
+    for number, device in enumerate(info.devices):
+        if not device.uuid:
+            raise invalid(f"info.devices[{number}].uuid", "is not set")
+        if device.index < 0 or device.memory_bytes < 0:
+            raise invalid(f"info.devices[{number}]", "has a negative index or memory")
     uuids = [device.uuid for device in info.devices]
     if len(set(uuids)) != len(uuids):
         raise invalid("info.devices", "two devices have the same UUID")

@@ -21,6 +21,7 @@ SNAPSHOT_BATCH = 200
 """Jobs of the full picture between two looks at everything else."""
 
 RESUME_TOKEN = re.compile(r"(?P<term>[0-9]{1,18})\.(?P<number>[0-9]{1,18})")
+JOBS_WATCHED_MAX = 10_000
 
 Response = scheduler_pb2.WatchResponse
 
@@ -39,6 +40,8 @@ class Watchable(Protocol):
 
 async def watch_changes(source: Watchable, request: scheduler_pb2.WatchRequest) -> AsyncIterator[Response]:
     """Everything that a watcher is told."""
+    if len(request.job_ids) > JOBS_WATCHED_MAX:
+        raise invalid("job_ids", f"holds {len(request.job_ids):,} ids; at most {JOBS_WATCHED_MAX:,}")
     hub = source.changes
     resumed = _resumed(hub, request.resume_token)
     watcher = hub.join()

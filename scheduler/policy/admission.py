@@ -108,6 +108,14 @@ def _never_fits(state: State, resources: Resources, field: str) -> Refused | Non
             return None
         misses.append((node.name, miss))
     misses.sort(key=lambda each: (each[1].reason in FAR_MISSES, -each[1].nearness, each[0]))
+    name, miss = misses[0]
+    if miss.reason == "PIN_MISSING":
+        return Refused(
+            reason="UNKNOWN_DEVICE",
+            message=f"node {name} {miss.clause}",
+            field=f"{field}.pins[0].device_indices",
+            next_step="see the GPUs of each node with: gpuctl nodes -o wide",
+        )
     nearest = "; ".join(f"node {name} {miss.clause}" for name, miss in misses[:NEAREST_MISSES_SHOWN])
     more = f"; and {len(misses) - NEAREST_MISSES_SHOWN} more" if len(misses) > NEAREST_MISSES_SHOWN else ""
     return Refused(
@@ -125,7 +133,6 @@ FIELD_OF_MISS = {
     "TOO_FEW_DEVICES": "{field}.devices[0].count",
     "DEVICES_TOO_SMALL": "{field}.devices[0].min_memory_bytes",
     "MODEL_MISSING": "{field}.devices[0].models",
-    "PIN_MISSING": "{field}.pins[0].device_indices",
     "NODE_LABEL_MISSING": "{field}.node_labels",
 }
 
