@@ -22,7 +22,7 @@ def fleet(
 
     async def start() -> None:
         await fleet.scheduler.start()
-        await fleet.add_node("n1")
+        await fleet.add_node("n1", "--virtual-gpus", "2", "--cpus", "8")
 
     try:
         with long_lived("the fleet of the contract's tests"):
