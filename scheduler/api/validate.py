@@ -157,6 +157,7 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
         "kind": spec.kind == job_pb2.JOB_KIND_SERVICE,
         "notify": bool(spec.notify),
         "blame_limit": spec.blame_limit != 0,
+        "input": spec.input != job_pb2.INPUT_MODE_UNSPECIFIED,
         "devices[1]": len(spec.devices) > 1,
         "devices[0].share": bool(spec.devices) and spec.devices[0].HasField("share"),
         "devices[0].per_node_count": bool(spec.devices) and spec.devices[0].per_node_count != 0,

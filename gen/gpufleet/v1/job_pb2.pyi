@@ -185,6 +185,34 @@ GPU_MODE_AUTO: GpuMode.ValueType  # 4
 """The scheduler decides by what was learned of the command."""
 Global___GpuMode: _TypeAlias = GpuMode  # noqa: Y015
 
+class _InputMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _InputModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InputMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INPUT_MODE_UNSPECIFIED: _InputMode.ValueType  # 0
+    """Not set: the job reads nothing; its standard input is /dev/null."""
+    INPUT_MODE_PIPE: _InputMode.ValueType  # 1
+    """A pipe. Whoever is attached fills it, and it ends when they say so."""
+    INPUT_MODE_TERMINAL: _InputMode.ValueType  # 2
+    """A terminal of 24 rows and 80 columns, until somebody attaches with another. All that is shown on it is one stream,
+    STREAM_STDOUT.
+    """
+
+class InputMode(_InputMode, metaclass=_InputModeEnumTypeWrapper):
+    """InputMode says what the standard input of a job is. Of several ranks, rank 0 has it."""
+
+INPUT_MODE_UNSPECIFIED: InputMode.ValueType  # 0
+"""Not set: the job reads nothing; its standard input is /dev/null."""
+INPUT_MODE_PIPE: InputMode.ValueType  # 1
+"""A pipe. Whoever is attached fills it, and it ends when they say so."""
+INPUT_MODE_TERMINAL: InputMode.ValueType  # 2
+"""A terminal of 24 rows and 80 columns, until somebody attaches with another. All that is shown on it is one stream,
+STREAM_STDOUT.
+"""
+Global___InputMode: _TypeAlias = InputMode  # noqa: Y015
+
 class _DependencyCondition:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -212,6 +240,32 @@ DEPENDENCY_CONDITION_ANY: DependencyCondition.ValueType  # 2
 DEPENDENCY_CONDITION_FAIL: DependencyCondition.ValueType  # 3
 """The other job failed."""
 Global___DependencyCondition: _TypeAlias = DependencyCondition  # noqa: Y015
+
+@_typing.final
+class TerminalSize(_message.Message):
+    """TerminalSize is the size of a terminal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    columns: _builtins.int
+    """Columns, 1 to 65,535."""
+    rows: _builtins.int
+    """Rows, 1 to 65,535."""
+    def __init__(
+        self,
+        *,
+        columns: _builtins.int = ...,
+        rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TerminalSize: _TypeAlias = TerminalSize  # noqa: Y015
 
 @_typing.final
 class DeviceShare(_message.Message):
@@ -471,6 +525,7 @@ class JobSpec(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     NOTIFY_FIELD_NUMBER: _builtins.int
     BLAME_LIMIT_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name."""
     node_count: _builtins.int
@@ -505,6 +560,8 @@ class JobSpec(_message.Message):
     """A command or URL told of the job's start and end. Not built yet."""
     blame_limit: _builtins.int
     """Lost nodes after which the job is not tried again; 0 means the scheduler's own, 3. Not built yet."""
+    input: Global___InputMode.ValueType
+    """What its standard input is; nothing by default. With one, somebody can attach and type."""
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The program and its arguments; at least one, and 2 MB in all at most."""
@@ -600,10 +657,11 @@ class JobSpec(_message.Message):
         kind: Global___JobKind.ValueType = ...,
         notify: _builtins.str = ...,
         blame_limit: _builtins.int = ...,
+        input: Global___InputMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "grace", b"grace", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "pins", b"pins", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "retries", b"retries", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "pins", b"pins", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "retries", b"retries", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -731,6 +731,7 @@ class Launch(_message.Message):
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     NODE_COUNT_FIELD_NUMBER: _builtins.int
     IS_GANG_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory."""
     cpus: _builtins.int
@@ -749,6 +750,8 @@ class Launch(_message.Message):
     """Nodes of the gang."""
     is_gang: _builtins.bool
     """Whether the rank must be prepared and wait for Start."""
+    input: _job_pb2.InputMode.ValueType
+    """What its standard input is."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -796,10 +799,11 @@ class Launch(_message.Message):
         trace_context: _builtins.str = ...,
         node_count: _builtins.int = ...,
         is_gang: _builtins.bool = ...,
+        input: _job_pb2.InputMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "grace", b"grace", "key", b"key", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "is_gang", b"is_gang", "key", b"key", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1118,14 +1122,19 @@ Global___SetLogLevel: _TypeAlias = SetLogLevel  # noqa: Y015
 
 @_typing.final
 class OpenChannelCommand(_message.Message):
-    """OpenChannelCommand asks the agent to dial OpenChannel. Not built yet."""
+    """OpenChannelCommand asks the agent to dial OpenChannel, for what is typed to a rank. A newer channel of a rank ends an
+    older one.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
+    WRITER_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.str
     """Id of the channel, named in the agent's call."""
+    writer: _builtins.str
+    """The session that types; the node remembers who typed last."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -1135,10 +1144,11 @@ class OpenChannelCommand(_message.Message):
         *,
         channel_id: _builtins.str = ...,
         key: Global___AttemptKey | None = ...,
+        writer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "key", b"key", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1410,26 +1420,102 @@ class ReportOutputResponse(_message.Message):
 Global___ReportOutputResponse: _TypeAlias = ReportOutputResponse  # noqa: Y015
 
 @_typing.final
+class InputState(_message.Message):
+    """InputState says how far what is typed to a rank has come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    IS_CONTINUED_FIELD_NUMBER: _builtins.int
+    HAS_ENDED_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """Bytes that the node has taken, of all that was ever typed to this attempt."""
+    is_continued: _builtins.bool
+    """In the first message: whether this writer was the last one to type, so that what it sent before still counts."""
+    has_ended: _builtins.bool
+    """Whether nothing more is taken: its end was said, or the process has closed its standard input."""
+    problem: _builtins.str
+    """Why the channel is of no use; empty when it is open. The channel ends with it."""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        is_continued: _builtins.bool = ...,
+        has_ended: _builtins.bool = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_ended", b"has_ended", "is_continued", b"is_continued", "offset", b"offset", "problem", b"problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputState: _TypeAlias = InputState  # noqa: Y015
+
+@_typing.final
+class InputChunk(_message.Message):
+    """InputChunk is a piece of what is typed to a rank."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_END_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """Offset of its first byte, or that of the end. What was taken before is left out; behind a hole nothing is taken."""
+    data: _builtins.bytes
+    """The bytes; 32 KiB at most."""
+    is_end: _builtins.bool
+    """Whether a pipe ends behind these bytes."""
+    @_builtins.property
+    def size(self) -> _job_pb2.TerminalSize:
+        """The terminal's size from now on; absent leaves it."""
+
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        is_end: _builtins.bool = ...,
+        size: _job_pb2.TerminalSize | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["size", b"size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "is_end", b"is_end", "offset", b"offset", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputChunk: _TypeAlias = InputChunk  # noqa: Y015
+
+@_typing.final
 class OpenChannelRequest(_message.Message):
-    """OpenChannelRequest is one message up a channel. Not built yet."""
+    """OpenChannelRequest is one message up a channel."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANNEL_ID_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
     channel_id: _builtins.str
     """The channel's id; in the first message."""
     data: _builtins.bytes
-    """Bytes up."""
+    """Bytes of a file. Not built yet."""
+    @_builtins.property
+    def input(self) -> Global___InputState:
+        """How far what is typed has come; in the first message, and after each piece."""
+
     def __init__(
         self,
         *,
         channel_id: _builtins.str = ...,
         data: _builtins.bytes = ...,
+        input: Global___InputState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "data", b"data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_id", b"channel_id", "data", b"data", "input", b"input"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1437,21 +1523,27 @@ Global___OpenChannelRequest: _TypeAlias = OpenChannelRequest  # noqa: Y015
 
 @_typing.final
 class OpenChannelResponse(_message.Message):
-    """OpenChannelResponse is one message down a channel. Not built yet."""
+    """OpenChannelResponse is one message down a channel."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DATA_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
-    """Bytes down."""
+    """Bytes of a file. Not built yet."""
+    @_builtins.property
+    def input(self) -> Global___InputChunk:
+        """A piece of what is typed."""
+
     def __init__(
         self,
         *,
         data: _builtins.bytes = ...,
+        input: Global___InputChunk | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "input", b"input"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1178,34 +1178,48 @@ class RequeueJobResponse(_message.Message):
 Global___RequeueJobResponse: _TypeAlias = RequeueJobResponse  # noqa: Y015
 
 @_typing.final
-class TerminalSize(_message.Message):
-    """TerminalSize is the size of a terminal. Not built yet."""
+class AttachStart(_message.Message):
+    """AttachStart says who attaches; it is the first message up."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    COLUMNS_FIELD_NUMBER: _builtins.int
-    ROWS_FIELD_NUMBER: _builtins.int
-    columns: _builtins.int
-    """Columns."""
-    rows: _builtins.int
-    """Rows."""
+    ATTACHMENT_ID_FIELD_NUMBER: _builtins.int
+    TAKE_OVER_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    attachment_id: _builtins.str
+    """A random id of this session, 1 to 128 characters: the same again after a lost connection, so that the session keeps
+    the keyboard and nothing that was typed gets lost or comes twice.
+    """
+    take_over: _builtins.bool
+    """Whether to take the keyboard from another session; without it a second one is refused with INPUT_TAKEN."""
+    @_builtins.property
+    def size(self) -> _job_pb2.TerminalSize:
+        """Size of the caller's terminal; absent leaves the job's as it is."""
+
+    @_builtins.property
+    def output(self) -> Global___StreamOutputRequest:
+        """Which output, and from where on, as in StreamOutput; its source and follow are not read."""
+
     def __init__(
         self,
         *,
-        columns: _builtins.int = ...,
-        rows: _builtins.int = ...,
+        attachment_id: _builtins.str = ...,
+        take_over: _builtins.bool = ...,
+        size: _job_pb2.TerminalSize | None = ...,
+        output: Global___StreamOutputRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "size", b"size"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment_id", b"attachment_id", "output", b"output", "size", b"size", "take_over", b"take_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TerminalSize: _TypeAlias = TerminalSize  # noqa: Y015
+Global___AttachStart: _TypeAlias = AttachStart  # noqa: Y015
 
 @_typing.final
 class AttachJobRequest(_message.Message):
-    """AttachJobRequest is one message up. Not built yet."""
+    """AttachJobRequest is one message up."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1214,64 +1228,128 @@ class AttachJobRequest(_message.Message):
     SIZE_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
     STDIN_END_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    STDIN_OFFSET_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """The job's id; in the first message."""
     stdin: _builtins.bytes
-    """Bytes for standard input."""
+    """Bytes for standard input, 32 KiB at most. What lies more than 64 KiB ahead of the newest AttachedInput.offset, or
+    behind a hole, is not taken.
+    """
     signal: _builtins.int
-    """A signal's number."""
+    """A signal's number, for every process of the job."""
     stdin_end: _builtins.bool
-    """End of standard input."""
+    """End of standard input, for a job with a pipe."""
+    stdin_offset: _builtins.int
+    """Offset of the first byte of stdin, or that of its end, in all that was ever typed to this attempt."""
     @_builtins.property
-    def size(self) -> Global___TerminalSize:
-        """The terminal's size."""
+    def size(self) -> _job_pb2.TerminalSize:
+        """The terminal's new size."""
+
+    @_builtins.property
+    def start(self) -> Global___AttachStart:
+        """Who attaches; in the first message. Without it the session has an id of its own and all output comes."""
 
     def __init__(
         self,
         *,
         job_id: _builtins.int = ...,
         stdin: _builtins.bytes = ...,
-        size: Global___TerminalSize | None = ...,
+        size: _job_pb2.TerminalSize | None = ...,
         signal: _builtins.int = ...,
         stdin_end: _builtins.bool = ...,
+        start: Global___AttachStart | None = ...,
+        stdin_offset: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "signal", b"signal", "size", b"size", "stdin", b"stdin", "stdin_end", b"stdin_end"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "signal", b"signal", "size", b"size", "start", b"start", "stdin", b"stdin", "stdin_end", b"stdin_end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "job_id", b"job_id", "signal", b"signal", "size", b"size", "stdin", b"stdin", "stdin_end", b"stdin_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "job_id", b"job_id", "signal", b"signal", "size", b"size", "start", b"start", "stdin", b"stdin", "stdin_end", b"stdin_end", "stdin_offset", b"stdin_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["stdin", "size", "signal", "stdin_end"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["stdin", "size", "signal", "stdin_end", "start"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___AttachJobRequest: _TypeAlias = AttachJobRequest  # noqa: Y015
 
 @_typing.final
+class AttachedInput(_message.Message):
+    """AttachedInput says how far standard input has come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    IS_OPEN_FIELD_NUMBER: _builtins.int
+    IS_NEW_FIELD_NUMBER: _builtins.int
+    IS_CONTINUED_FIELD_NUMBER: _builtins.int
+    HAS_ENDED_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    """The attempt that it speaks of, from 1; 0 while none runs."""
+    offset: _builtins.int
+    """Bytes that the job's node has taken; the next byte has this offset."""
+    is_open: _builtins.bool
+    """Whether the way to the process is open. What is sent while it is not waits."""
+    is_new: _builtins.bool
+    """Whether it has just been opened: what lies beyond offset is to be sent, again where it was sent before."""
+    is_continued: _builtins.bool
+    """Beside is_new: whether nobody else has typed since this session did. If somebody has, what was sent is gone."""
+    has_ended: _builtins.bool
+    """Whether nothing more is taken: its end was said, or the process has closed its standard input."""
+    problem: _builtins.str
+    """Beside a way that is not open: one sentence on why not; empty where the job's state says it."""
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        is_open: _builtins.bool = ...,
+        is_new: _builtins.bool = ...,
+        is_continued: _builtins.bool = ...,
+        has_ended: _builtins.bool = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "has_ended", b"has_ended", "is_continued", b"is_continued", "is_new", b"is_new", "is_open", b"is_open", "offset", b"offset", "problem", b"problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachedInput: _TypeAlias = AttachedInput  # noqa: Y015
+
+@_typing.final
 class AttachJobResponse(_message.Message):
-    """AttachJobResponse is one message down. Not built yet."""
+    """AttachJobResponse is one message down."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OUTPUT_FIELD_NUMBER: _builtins.int
     EXIT_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___StreamOutputResponse:
-        """Output."""
+        """Output, and news of the job, as in StreamOutput; the last one ends the call."""
 
     @_builtins.property
     def exit(self) -> _job_pb2.ExitStatus:
-        """How it ended."""
+        """How the job's newest attempt ended; before the last output."""
+
+    @_builtins.property
+    def input(self) -> Global___AttachedInput:
+        """How far standard input has come."""
 
     def __init__(
         self,
         *,
         output: Global___StreamOutputResponse | None = ...,
         exit: _job_pb2.ExitStatus | None = ...,
+        input: Global___AttachedInput | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "exit", b"exit", "output", b"output"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "exit", b"exit", "input", b"input", "output", b"output"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "exit", b"exit", "output", b"output"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "exit", b"exit", "input", b"input", "output", b"output"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["output", "exit"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["output", "exit", "input"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
