@@ -102,9 +102,9 @@ def client_options() -> Options:
 
 
 def server_options(message_bytes_max: int = MESSAGE_BYTES_MAX) -> Options:
-    """Limits and habits of a server."""
+    """Limits and habits of a server that takes messages up to this length, and sends what every client takes."""
     return (
-        ("grpc.max_send_message_length", message_bytes_max),
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.keepalive_time_ms", KEEPALIVE_MS),

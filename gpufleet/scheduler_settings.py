@@ -93,7 +93,11 @@ class LimitSettings:
     )
     streams_max: int = setting(10_000, "So many followers may be connected.", INTEGER, low=1, reloadable=True)
     message_bytes_max: int = setting(
-        MESSAGE_BYTES_MAX, "The longest message that is taken.", SIZE, low=1_000_000, high=GIB
+        MESSAGE_BYTES_MAX,
+        "The longest message that is taken. An agent sends up to 2 MB of output in one; gpuctl sends none above 16 MB.",
+        SIZE,
+        low=4_000_000,
+        high=MESSAGE_BYTES_MAX,
     )
     request_id_retention: timedelta = setting(
         DAY,
@@ -153,7 +157,6 @@ class SchedulerSettings:
     insecure: bool = setting(
         False, "Listen beyond this machine without encryption. Only for networks you trust.", BOOLEAN
     )
-    metrics_port: int = setting(0, "The port of the metrics page; 0 is none.", INTEGER, low=0, high=65535)
     retention: timedelta = setting(
         30 * DAY, "Records of ended jobs are kept for this long.", DURATION, low=HOUR, reloadable=True
     )

@@ -81,6 +81,10 @@ class OutputHub:
         """Run a call of the store on its thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
+    def on_thread_soon(self, call: Callable[[], None]) -> None:
+        """Let the store's thread make a call, which never fails, after those that wait."""
+        self._thread.submit(call)
+
     async def append(self, chunks: list[tuple[RankKey, OutputStream, int, bytes, bool]]) -> None:
         """Store chunks in order and hand them to followers. Raises what the store raises; nothing is lost then."""
 

@@ -27,12 +27,13 @@ from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
 from .links import Links
 from .output_hub import OutputHub
+from .outputs.opening import limits_of as output_limits_of
 from .outputs.opening import open_outputs
 from .ports import Store
 from .state.events import OutputSynced
 from .state.ids import RankKey
 from .state.jobs import OutputEnd
-from .state.limits import Limits
+from .state.limits import Limits, NodeOrder, ScoreWeights
 from .state.units import Span, after
 from .store.opening import open_store
 from .watching import ChangeHub
@@ -47,7 +48,7 @@ LISTENING_FILE = "listening"
 
 def limits_of(settings: SchedulerSettings) -> Limits:
     """The numbers of the rules, from the settings."""
-    nodes = settings.nodes
+    nodes, placement = settings.nodes, settings.placement
     return Limits(
         heartbeat_interval=_span(nodes.heartbeat),
         missed_heartbeats=nodes.missed_heartbeats_max,
@@ -55,7 +56,9 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         requeue_fence=_span(nodes.requeue_fence),
         request_retention=_span(settings.limits.request_id_retention),
         queued_jobs=settings.limits.queue_jobs_max,
-        left_out_span=_span(settings.placement.device_pause),
+        left_out_span=_span(placement.device_pause),
+        node_order=NodeOrder(placement.node_order),
+        score_weights=ScoreWeights(free_memory=placement.free_memory_weight, idleness=placement.idleness_weight),
     )
 
 
@@ -81,7 +84,8 @@ class Program:
         self._store: Store = open_store(settings.now.store or f"sqlite:///{data / 'scheduler.db'}")
         self._clock = SlewedClock(self._store.newest_instant())
         self._changes = ChangeHub(self._store.term)
-        self._outputs = OutputHub(open_outputs(settings.now, data, self._store.term), self._on_synced)
+        self._output_store = open_outputs(settings.now, data, self._store.term)
+        self._outputs = OutputHub(self._output_store, self._on_synced)
         self._links = Links(telemetry)
         self._engine = Engine(self._store, self._links, self._clock, limits_of(settings.now), self._publish, telemetry)
         facts = ServerFacts(
@@ -190,6 +194,8 @@ class Program:
         self._log.apply(self._settings.now.log)
         self._log_level = self._settings.now.log.level
         self._engine.set_limits(limits_of(self._settings.now))
+        kept = output_limits_of(self._settings.now.output)
+        self._outputs.on_thread_soon(lambda: self._output_store.change_limits(kept))
         for change in reloaded.applied:
             log.info("setting changed", extra=fields(change=str(change)))
         for change in reloaded.waiting:

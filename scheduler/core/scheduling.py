@@ -30,7 +30,7 @@ def schedule(state: State, at: Instant) -> Decision:
         if resources in hopeless:
             continue
         minimum = minimum_memory(state, resources)
-        placement = place(views, resources, minimum, job.id)
+        placement = place(views, resources, minimum, job.id, state.limits.node_order)
         if placement is None:
             hopeless.add(resources)
             if reservation is None:

@@ -140,7 +140,7 @@ def _walk(state: State, order: Iterable[Job], at: Instant) -> Iterator[tuple[Job
         if each.spec.resources in hopeless:
             continue
         minimum = minimum_memory(state, each.spec.resources)
-        placement = place(views, each.spec.resources, minimum, each.id)
+        placement = place(views, each.spec.resources, minimum, each.id, state.limits.node_order)
         if placement is not None:
             take(views[placement.node], placement)
             continue

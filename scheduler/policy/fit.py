@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ..state.ids import DeviceUuid, JobId, NodeName
 from ..state.jobs import NodePins, Resources
-from ..state.limits import Limits
+from ..state.limits import Limits, ScoreWeights
 from ..state.live import NodeLive, silent_from
 from ..state.nodes import Device, DeviceSample, Node
 from ..state.state import State
@@ -17,6 +17,9 @@ from ..state.units import GB, MB, Instant
 
 LARGEST_DEVICE_SHARE = 0.9
 """The default for free memory is never more than this part of the largest device."""
+
+IDLE_UTILIZATION_PERCENT, IDLE_MEMORY_SHARE = 30, 0.5
+"""A device is idle below this utilisation and below this part of its memory in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,7 @@ class FreeDevice:
     sample: DeviceSample | None
     held_by: JobId | None
     miss: Miss | None
+    weights: ScoreWeights = ScoreWeights()
 
     @property
     def free_memory_bytes(self) -> int:
@@ -54,12 +58,22 @@ class FreeDevice:
         return self.sample is not None and any(process.is_foreign for process in self.sample.processes)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether little of it is used, by anybody; a device without telemetry counts as idle."""
+        if self.sample is None:
+            return True
+        used_bytes = self.device.memory_bytes - self.free_memory_bytes
+        is_little_used = (self.sample.utilization_percent or 0) < IDLE_UTILIZATION_PERCENT
+        return is_little_used and used_bytes < IDLE_MEMORY_SHARE * self.device.memory_bytes
+
+    @property
     def score(self) -> float | None:
-        """0.6 × free memory share + 0.4 × idle share, 0 to 1; None without telemetry."""
+        """Its free share of memory and its idle share, weighted (0.6 and 0.4 unless set); None without telemetry."""
         if self.sample is None or self.sample.memory_free_bytes is None or not self.device.memory_bytes:
             return None
         busy = self.sample.utilization_percent or 0
-        return 0.6 * self.sample.memory_free_bytes / self.device.memory_bytes + 0.4 * (100 - busy) / 100
+        free_share, idle_share = self.sample.memory_free_bytes / self.device.memory_bytes, (100 - busy) / 100
+        return self.weights.free_memory * free_share + self.weights.idleness * idle_share
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +118,7 @@ def _node_view(state: State, node: Node, at: Instant) -> NodeView:
             sample=live.samples.get(device.uuid),
             held_by=hold.devices.get(device.uuid),
             miss=_device_miss(device, live, unhealthy, state.limits, at),
+            weights=state.limits.score_weights,
         )
         for device in node.info.devices
     ]

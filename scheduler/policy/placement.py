@@ -1,24 +1,34 @@
 """Which of the nodes and devices that fit a job gets.
 
-Between nodes the tightest fit wins, so that wide jobs keep finding whole nodes; among equal whole devices the higher
-score, so that the idlest is used. Without telemetry, or when the job asks for it, plain index order decides.
+Between nodes the tightest fit wins, so that wide jobs keep finding whole nodes, or, where the settings say so, the
+idlest node; among equal whole devices the higher score, so that the idlest is used. Without telemetry, or when the job
+asks for it, plain index order decides.
 """
 
 from ..state.ids import JobId, NodeName
 from ..state.jobs import AllocationMethod, PlacedDevice, Placement, Resources
+from ..state.limits import NodeOrder
 from .fit import FreeDevice, Miss, NodeView, devices_that_fit
+
+Rank = tuple[float, float, float, str]
+"""Sorts nodes: the least is taken."""
 
 
 def place(
-    views: dict[NodeName, NodeView], resources: Resources, min_memory_bytes: int, job: JobId | None
+    views: dict[NodeName, NodeView],
+    resources: Resources,
+    min_memory_bytes: int,
+    job: JobId | None,
+    order: NodeOrder,
 ) -> Placement | None:
     """Where a request goes now, or None when no node can take it now."""
-    best: tuple[tuple[int, int, int, str], NodeView, list[FreeDevice]] | None = None
+    rank_of = _tightness if order is NodeOrder.FRAGMENTATION else _busyness
+    best: tuple[Rank, NodeView, list[FreeDevice]] | None = None
     for view in views.values():
         fitting = devices_that_fit(view, resources, min_memory_bytes, job)
         if isinstance(fitting, Miss):
             continue
-        rank = _tightness(view, resources)
+        rank = rank_of(view, resources)
         if best is None or rank < best[0]:
             best = (rank, view, fitting)
     if best is None:
@@ -34,13 +44,26 @@ def take(view: NodeView, placement: Placement) -> None:
     view.given.update(device.uuid for device in placement.devices)
 
 
-def _tightness(view: NodeView, resources: Resources) -> tuple[int, int, int, str]:
+def _tightness(view: NodeView, resources: Resources) -> Rank:
     """Sorts the tightest fit first: fewest free devices left, then fewest CPUs left, then the name.
 
     A job without devices goes to nodes without devices first.
     """
     free = len(view.free_devices())
     return (free - resources.gpus, len(view.node.info.devices), view.cpus - resources.cpus, view.node.name)
+
+
+def _busyness(view: NodeView, resources: Resources) -> Rank:
+    """Sorts the idlest node first: the least part of its devices in use, then of its CPUs, then the name.
+
+    A job without devices goes to nodes without devices first, here too.
+    """
+    devices, cpus = len(view.node.info.devices), view.node.info.cpus
+    cpus_in_use = 1 - view.cpus / cpus if cpus else 1.0
+    if not resources.gpus:
+        return (min(devices, 1), cpus_in_use, 0, view.node.name)
+    idle = sum(1 for free in view.free_devices() if free.is_idle)
+    return (1 - idle / devices, cpus_in_use, 0, view.node.name)
 
 
 def _placement_on(view: NodeView, resources: Resources, fitting: list[FreeDevice]) -> Placement:

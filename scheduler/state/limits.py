@@ -1,8 +1,24 @@
 """The numbers of the rules."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from .units import MB, MINUTE, SECOND, Span
+
+
+class NodeOrder(StrEnum):
+    """Which of the nodes that fit is taken: the one that is filled most, or the one that is idle most."""
+
+    FRAGMENTATION = "fragmentation"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreWeights:
+    """What a device's free memory and its idleness, each 0 to 1, count for in its score; each weight is 0 to 1."""
+
+    free_memory: float = 0.6
+    idleness: float = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,4 +35,6 @@ class Limits:
     node_losses: int = 3
     left_out_span: Span = Span(30 * SECOND)
     queued_jobs: int = 1_000_000
+    node_order: NodeOrder = NodeOrder.FRAGMENTATION
+    score_weights: ScoreWeights = ScoreWeights()
     default_min_memory_bytes: int = 8_000 * MB

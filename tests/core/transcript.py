@@ -41,6 +41,7 @@ from scheduler.state.events import (
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
 from scheduler.state.jobs import Band
+from scheduler.state.limits import NodeOrder, ScoreWeights
 from scheduler.state.nodes import DeviceProcess
 from scheduler.state.records import job_of
 from scheduler.state.replies import Refused
@@ -297,9 +298,16 @@ class Transcript:
 
     def limit(self, words: Words) -> list[str]:
         """A number of the rules is set: `limit queued-jobs=2`."""
+        weights = self.fleet.limits.score_weights
         self.fleet.limits = replace(
             self.fleet.limits,
             request_retention=words.span("request-retention") or self.fleet.limits.request_retention,
+            left_out_span=words.span("device-pause") or self.fleet.limits.left_out_span,
+            node_order=NodeOrder(words.value("node-order", self.fleet.limits.node_order)),
+            score_weights=ScoreWeights(
+                free_memory=float(words.value("free-memory-weight", str(weights.free_memory))),
+                idleness=float(words.value("idleness-weight", str(weights.idleness))),
+            ),
             queued_jobs=words.integer("queued-jobs", self.fleet.limits.queued_jobs),
             node_losses=words.integer("node-losses", self.fleet.limits.node_losses),
             default_min_memory_bytes=words.memory("min-memory", self.fleet.limits.default_min_memory_bytes),

@@ -156,6 +156,42 @@ async def test_sighup_reloads_what_can_be_reloaded_and_names_what_waits(tmp_path
         assert "scheduler.toml" in shown["limits.queue_jobs_max"].origin
 
 
+async def test_how_devices_are_chosen_and_how_much_output_is_kept_reload(tmp_path: Path) -> None:
+    settings = tmp_path / "scheduler.toml"
+    settings.write_text("[output]\nattempt_bytes_max = '3MB'\nhead_bytes_max = '1MB'\n")
+    write = ("head", "-c", "2500000", "/dev/zero")
+    async with Fleet(tmp_path / "fleet", "--config", str(settings)) as fleet, fleet.client() as admin:
+        await fleet.add_node("n1", "--virtual-gpus", "2")
+        await fleet.add_node("n2", "--virtual-gpus", "4")
+        whole = await admin.run(*write)
+        assert await admin.stdout(whole.id) == bytes(2_500_000)
+        settings.write_text(
+            "[output]\nattempt_bytes_max = '1MB'\nhead_bytes_max = '500kB'\n[placement]\nnode_order = 'idle'\n"
+        )
+        fleet.scheduler.signal(signal.SIGHUP)
+        await until("it was reloaded", lambda: "node_order" in fleet.scheduler.log_text())
+        cut = await admin.run(*write)
+        gaps = [each.gap for each in await admin.messages(cut.id) if each.HasField("gap")]
+        assert [gap.from_offset for gap in gaps] == [500_000]
+        sleepers = [await admin.submit("sleep", "600", gpus=1) for _ in range(3)]
+        jobs = [await admin.wait(each, job_pb2.JOB_STATE_RUNNING) for each in sleepers]
+        assert [job.attempts[-1].ranks[0].node for job in jobs] == ["n1", "n2", "n2"], "tightly, n1 would be filled"
+        await admin.cancel(*sleepers)
+        for each in sleepers:
+            await admin.wait(each)
+
+
+async def test_a_message_beyond_the_limit_that_is_set_is_refused(tmp_path: Path) -> None:
+    environment = {"GPUCTL_SCHEDULER_LIMITS_MESSAGE_BYTES_MAX": "4MB"}
+    async with Fleet(tmp_path / "fleet", environment=environment) as fleet, fleet.client() as admin:
+        longer = [admin.spec("true", env={f"V{number}": "x" * 100_000}) for number in range(41)]
+        error = await refusal(admin.stub.Submit(scheduler_pb2.SubmitRequest(specs=longer)))
+        assert error.reason is Reason.MESSAGE_TOO_LARGE
+        assert (await admin.submit_specs(longer[:30])).count == 30
+        # What is sent has a bound of its own, which every client takes: the answer may be longer than a request.
+        assert len((await admin.queue(page_size=30)).jobs) == 30
+
+
 async def test_the_logs_of_scheduler_and_agent_can_be_read_and_followed(person: Client) -> None:
     assert "serving" in await program_log(person, "scheduler")
     assert "registered with the scheduler" in await program_log(person, "agent", "n1")

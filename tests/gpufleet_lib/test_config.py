@@ -53,25 +53,25 @@ def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
 
 
 def test_a_flag_goes_before_a_variable_and_that_before_the_file(tmp_path: Path) -> None:
-    toml = 'port = 1\nmetrics_port = 1\nretention = "2d"\n[log]\nlevel = "debug"\n'
+    toml = 'port = 1\ninsecure = false\nretention = "2d"\n[log]\nlevel = "debug"\n'
     resolved = load(
         tmp_path,
         toml,
         {"port": 3, "host": None, "log.level": "error"},
         GPUCTL_SCHEDULER_PORT="2",
-        GPUCTL_SCHEDULER_METRICS_PORT="2",
+        GPUCTL_SCHEDULER_INSECURE="true",
         GPUCTL_SCHEDULER_LOG_FORMAT="",
     )
     settings = resolved.settings
-    assert (settings.port, settings.metrics_port, settings.retention.days) == (3, 2, 2)
+    assert (settings.port, settings.insecure, settings.retention.days) == (3, True, 2)
     assert (settings.log.level, settings.log.format) == ("error", "text")
     origins = resolved.origins
     assert origins["port"] == "--port"
-    assert origins["metrics_port"] == "GPUCTL_SCHEDULER_METRICS_PORT"
+    assert origins["insecure"] == "GPUCTL_SCHEDULER_INSECURE"
     assert origins["retention"] == f"{tmp_path}/scheduler.toml:3"
     assert origins["log.level"] == "--log-level"
     assert origins["host"] == "default"
-    assert ("metrics_port", "2", "GPUCTL_SCHEDULER_METRICS_PORT") in resolved.rows()
+    assert ("insecure", "true", "GPUCTL_SCHEDULER_INSECURE") in resolved.rows()
     assert ("store", "(SQLite in the data folder)", "default") in resolved.rows()
 
 
@@ -234,13 +234,13 @@ def test_the_line_of_a_key_is_found_in_all_of_tomls_ways_to_write_it() -> None:
 
 def test_a_reload_applies_what_it_can_and_names_what_waits_for_a_restart(tmp_path: Path) -> None:
     toml = "port = 1"
-    live = Live(lambda: load(tmp_path, toml, {"metrics_port": 9}))
+    live = Live(lambda: load(tmp_path, toml, {"insecure": True}))
     before = live.now
-    toml = 'port = 2\nmetrics_port = 8\n[log]\nlevel = "debug"\n'
+    toml = 'port = 2\ninsecure = false\n[log]\nlevel = "debug"\n'
     reloaded = live.reload()
     assert [str(each) for each in reloaded.applied] == ['log.level: "info" -> "debug"']
     assert [str(each) for each in reloaded.waiting] == ["port: 1 -> 2"]
-    assert (live.now.port, live.now.log.level, live.now.metrics_port) == (1, "debug", 9)
+    assert (live.now.port, live.now.log.level, live.now.insecure) == (1, "debug", True)
     assert live.resolved.origins["log.level"].endswith(":4")
     assert live.resolved.origins["port"].endswith(":1")
     assert before.log.level == "info", "settings that someone holds do not change under them"

@@ -801,7 +801,7 @@ class PlacedDevice(_message.Message):
     utilization_percent: _builtins.int
     """Utilisation in percent; absent without telemetry."""
     availability_score: _builtins.float
-    """0.6 × free memory share + 0.4 × idle share, 0 to 1; absent without telemetry."""
+    """0.6 × free memory share + 0.4 × idle share (the weights are settings); absent without telemetry."""
     def __init__(
         self,
         *,

@@ -392,7 +392,7 @@ class NodeDevice(_message.Message):
     job_id: _builtins.int
     """The job that holds it; 0 when it is free."""
     availability_score: _builtins.float
-    """0.6 × free memory share + 0.4 × idle share, 0 to 1; absent without telemetry."""
+    """0.6 × free memory share + 0.4 × idle share (the weights are settings); absent without telemetry."""
     is_free: _builtins.bool
     """Whether it would be given to a job now."""
     @_builtins.property

@@ -1,0 +1,52 @@
+"""From the settings to the numbers of the rules: each setting that is such a number arrives there."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+
+from gpufleet.scheduler_settings import LimitSettings, NodeSettings, PlacementSettings, SchedulerSettings
+from scheduler.program import limits_of
+from scheduler.state.limits import Limits, NodeOrder, ScoreWeights
+from scheduler.state.units import MINUTE, SECOND, Span
+
+NO_SETTINGS = {"unreachable_span", "sample_age", "node_losses", "default_min_memory_bytes"}
+"""Numbers of the rules that stay what they are."""
+
+OTHERS = SchedulerSettings(
+    nodes=NodeSettings(
+        heartbeat=timedelta(seconds=3),
+        missed_heartbeats_max=4,
+        lease=timedelta(minutes=2),
+        requeue_fence=timedelta(minutes=11),
+    ),
+    limits=LimitSettings(queue_jobs_max=7, request_id_retention=timedelta(hours=2)),
+    placement=PlacementSettings(
+        node_order="idle", free_memory_weight=0.1, idleness_weight=0.9, device_pause=timedelta(seconds=5)
+    ),
+)
+
+
+def test_the_defaults_of_the_settings_are_those_of_the_rules() -> None:
+    assert limits_of(SchedulerSettings()) == Limits()
+
+
+def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
+    assert limits_of(OTHERS) == Limits(
+        heartbeat_interval=Span(3 * SECOND),
+        missed_heartbeats=4,
+        node_lease=Span(2 * MINUTE),
+        requeue_fence=Span(11 * MINUTE),
+        request_retention=Span(120 * MINUTE),
+        queued_jobs=7,
+        left_out_span=Span(5 * SECOND),
+        node_order=NodeOrder.IDLE,
+        score_weights=ScoreWeights(free_memory=0.1, idleness=0.9),
+    )
+
+
+def test_every_number_of_the_rules_is_a_setting_or_named_as_none() -> None:
+    differing = {
+        each.name for each in fields(Limits) if getattr(limits_of(OTHERS), each.name) != getattr(Limits(), each.name)
+    }
+    assert differing | NO_SETTINGS == {each.name for each in fields(Limits)}
