@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -55,15 +55,22 @@ class Fleet:
         *flags: str,
         environment: Mapping[str, str] | None = None,
         data: Path | None = None,
+        inside: Sequence[str] = (),
     ) -> AgentProcess:
         """Start an agent, by default with two virtual GPUs, and return once its node can be given work."""
         chosen = flags or ("--virtual-gpus", "2")
         folder = data or self.folder / f"agent-{name}"
         agent = AgentProcess(self.scheduler, folder, name, [*chosen, "--log-level", "debug"], environment)
+        agent.inside = inside
         self.agents[name] = agent
         agent.spawn()
         await self.node_is_ready(name)
         return agent
+
+    @property
+    def dialled(self) -> str:
+        """Where the people of `client` find the scheduler."""
+        return self.scheduler.address
 
     async def node_is_ready(self, name: str) -> None:
         """Return once the scheduler hears the node."""
@@ -79,7 +86,7 @@ class Fleet:
     @asynccontextmanager
     async def client(self, token: str | None = None) -> AsyncIterator[Client]:
         """A person; the admin of the first start unless a token is given."""
-        async with dial(self.scheduler.address, token or self.scheduler.token("admin")) as channel:
+        async with dial(self.dialled, token or self.scheduler.token("admin")) as channel:
             person = Client(channel, self.work, self.seen)
             try:
                 yield person

@@ -42,6 +42,8 @@ class Program:
         self.flags = [*flags, "--data", str(data)]
         self.log = data.with_name(f"{data.name}.log")
         self.environment = dict(environment)
+        self.inside: Sequence[str] = ()
+        """What its command line begins with: how to get into the place that it runs in, another network for one."""
         self._module = module
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -58,7 +60,7 @@ class Program:
     def _popen(self, *flags: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", self._module, *flags],
+                [*self.inside, sys.executable, "-P", "-m", self._module, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
