@@ -16,7 +16,7 @@ from gpufleet.paths import log_file, program_config_file
 from gpufleet.scheduler_settings import SchedulerSettings
 from gpufleet.telemetry import start
 
-from .store.errors import StoreError
+from .store.errors import StoreError, StoreLocked
 
 FAILED, USAGE = 1, 2
 
@@ -34,6 +34,9 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     flags.add_argument("--log-format", choices=("text", "json"))
     flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
+    flags.add_argument(
+        "--verify", action="store_true", help="check all that is stored, change nothing, and leave: 0 is well, 1 is not"
+    )
     flags.add_argument("--config", metavar="FILE", type=Path, help="scheduler.toml (see: gpuctl config init scheduler)")
     return flags
 
@@ -63,12 +66,13 @@ def main() -> int:
         )
 
     try:
-        return _run(Live(read))
+        return _verify(read().settings) if given.verify else _run(Live(read))
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
         return FAILED
     except StoreError as error:
-        print(f"the store cannot be used: {error}", file=sys.stderr)
+        another = ", or give this one a store of its own" if isinstance(error, StoreLocked) and not given.verify else ""
+        print(f"the store cannot be used: {error}{another}", file=sys.stderr)
         return FAILED
 
 
@@ -83,6 +87,19 @@ def _run(settings: Live[SchedulerSettings]) -> int:
             await Program(settings, program_log, file, telemetry).run()
 
         asyncio.run(serve())
+    return 0
+
+
+def _verify(settings: SchedulerSettings) -> int:
+    from .verifying import verify
+
+    problems, looked_at = verify(settings)
+    for problem in problems:
+        print(problem)
+    if problems:
+        print("Keep a copy of the data folder; docs/troubleshooting.md says what helps.", file=sys.stderr)
+        return FAILED
+    print(f"all is well: {looked_at}")
     return 0
 
 

@@ -36,6 +36,7 @@ from .state.jobs import OutputEnd
 from .state.limits import Limits, NodeOrder, ScoreWeights
 from .state.units import Span, after
 from .store.opening import open_store
+from .verifying import store_url
 from .watching import ChangeHub
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class Program:
         self._log_level = settings.now.log.level
         data = settings.now.data
         self._data = data
-        self._store: Store = open_store(settings.now.store or f"sqlite:///{data / 'scheduler.db'}")
+        self._store: Store = open_store(store_url(settings.now))
         self._clock = SlewedClock(self._store.newest_instant())
         self._changes = ChangeHub(self._store.term)
         self._output_store = open_outputs(settings.now, data, self._store.term)

@@ -17,7 +17,7 @@ FOLDER = "output"
 
 def open_outputs(settings: SchedulerSettings, data: Path, term: int) -> SegmentedOutputStore:
     """The output store that belongs to the opened store that has this term. Errors: OutputStoreUnavailable."""
-    return SegmentedOutputStore(_shelf(settings.store, term, data / FOLDER), limits_of(settings.output))
+    return SegmentedOutputStore(open_shelf(settings.store, term, data / FOLDER), limits_of(settings.output))
 
 
 def limits_of(output: OutputSettings) -> OutputLimits:
@@ -26,7 +26,8 @@ def limits_of(output: OutputSettings) -> OutputLimits:
     return OutputLimits(head_bytes=output.head_bytes_max, tail_bytes=tail_bytes)
 
 
-def _shelf(store_url: str, term: int, folder: Path) -> Shelf:
+def open_shelf(store_url: str, term: int, folder: Path) -> Shelf:
+    """Where the segments are. Errors: OutputStoreUnavailable."""
     url = parse_url(store_url) if store_url else None
     if url is None or url.get_backend_name() == "sqlite":
         return FileShelf(folder)

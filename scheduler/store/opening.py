@@ -1,4 +1,4 @@
-"""Opens the store that a URL names: lock, migrations, and a new term."""
+"""Opens the store that a URL names: to be the scheduler (lock, migrations, a new term), or to examine it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from sqlalchemy.exc import ArgumentError
 from . import reading
 from .codec import FORMAT, Codec
 from .database import Database, explained
-from .errors import StoreTooNew, StoreUrlInvalid
-from .migrations import UnknownRevision, upgrade
+from .errors import StoreTooNew, StoreUnavailable, StoreUrlInvalid
+from .migrations import NEWEST_REVISION, UnknownRevision, revision_of, upgrade
 from .schema import meta
 from .sqlite import SqliteDatabase
 from .store import SqlStore
+from .verify import Examined
 
 EXAMPLES = "write sqlite:////path/to/scheduler.db or postgresql://user@host/database"
 
@@ -38,17 +39,42 @@ def open_store(url: str) -> SqlStore:
         raise
 
 
-def _database(url: str) -> Database:
+def open_to_examine(url: str) -> Examined:
+    """The store at a URL as it is: nothing of it is changed, and no scheduler can open it meanwhile.
+
+    Errors: StoreUrlInvalid, StoreLocked, StoreTooNew, StoreCorrupt, StoreUnavailable (there is none, too).
+    """
+    database = _database(url, is_read_only=True)
+    name = parse_url(url).render_as_string(hide_password=True)
+    try:
+        with explained(database), database.engine.connect() as connection:
+            revision = revision_of(connection)
+        if revision is None:
+            raise StoreUnavailable(f"{name}: this database holds no store")
+        if revision < NEWEST_REVISION:
+            raise StoreUnavailable(
+                f"{name}: an older version made its tables (revision {revision}, now {NEWEST_REVISION});"
+                " a start of the scheduler brings them up to date"
+            )
+        if revision > NEWEST_REVISION:
+            raise StoreTooNew(f"a newer version of this program made the store's tables: revision {revision}")
+    except BaseException:
+        database.close()
+        raise
+    return Examined(database, Codec())
+
+
+def _database(url: str, *, is_read_only: bool = False) -> Database:
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise StoreUrlInvalid(f"{url!r} names no file, and what is not in a file is lost: {EXAMPLES}")
-        return SqliteDatabase(Path(parsed.database))
+        return SqliteDatabase(Path(parsed.database), is_read_only=is_read_only)
     try:
         from .postgres import PostgresDatabase
     except ImportError as error:
         raise StoreUrlInvalid(f"PostgreSQL needs psycopg ({error}): pip install 'gpufleet[postgres]'") from error
-    return PostgresDatabase(parsed)
+    return PostgresDatabase(parsed, is_read_only=is_read_only)
 
 
 def parse_url(url: str) -> URL:

@@ -37,7 +37,7 @@ AND held.classid = %s AND held.objid::bigint = hashtext(current_schema())::bigin
 """
 
 
-def connect_arguments(url: URL, name: str) -> dict[str, Any]:
+def connect_arguments(url: URL, name: str, *, is_read_only: bool = False) -> dict[str, Any]:
     """What every connection to the server asks for: `name` to be seen by, and a bound on every wait."""
     dialect: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
     arguments: dict[str, Any] = dialect.create_connect_args(url)[1]
@@ -50,13 +50,14 @@ def connect_arguments(url: URL, name: str) -> dict[str, Any]:
         f" -c lock_timeout={LOCK_WAIT_SECONDS_MAX}s"
         # The server, too, lets go of a scheduler whose machine is gone, and of its lock.
         f" -c tcp_keepalives_idle={PEER_SILENCE_SECONDS_MAX}"
-        " -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
+        " -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+        + (" -c default_transaction_read_only=on" if is_read_only else ""),
     }
 
 
-def connected_engine(url: URL, name: str) -> Engine:
+def connected_engine(url: URL, name: str, *, is_read_only: bool = False) -> Engine:
     """A bounded pool of such connections; one that died while idle is replaced when it is next asked for."""
-    arguments = connect_arguments(url, name)
+    arguments = connect_arguments(url, name, is_read_only=is_read_only)
     return create_engine(
         url.set(drivername="postgresql+psycopg"),
         creator=lambda: psycopg.connect(**arguments),
@@ -70,12 +71,12 @@ def connected_engine(url: URL, name: str) -> Engine:
 class PostgresDatabase:
     """A database on a server. Errors of opening: StoreLocked, StoreUnavailable."""
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, *, is_read_only: bool = False) -> None:
         self._name = url.render_as_string(hide_password=True)
         # Nobody else has this name: by it a lost connection of our own is told from another scheduler's.
         self._identity = f"gpufleet pid {os.getpid()} on {socket.gethostname()[:24]} {os.urandom(4).hex()}"
-        self._arguments = connect_arguments(url, self._identity)
-        self.engine = connected_engine(url, self._identity)
+        self._arguments = connect_arguments(url, self._identity, is_read_only=is_read_only)
+        self.engine = connected_engine(url, self._identity, is_read_only=is_read_only)
         dialect: Any = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
         self.statements = Statements(dialect)
         self._writer: psycopg.Connection | None = self._connect()
@@ -147,7 +148,7 @@ class PostgresDatabase:
             if holder != self._identity:
                 raise StoreLocked(
                     f"{self._name} is in use by {holder or 'an unnamed client'} (server process {pid}):"
-                    " stop that scheduler, or give this one a database of its own"
+                    " stop that scheduler"
                 )
             # The server has not noticed yet that our last connection is dead.
             connection.execute(b"SELECT pg_terminate_backend(%s)", (pid,))

@@ -10,7 +10,7 @@ import fcntl
 import os
 import socket
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,19 +42,24 @@ _PASSING = {
 
 
 class SqliteDatabase:
-    """A database file. Errors of opening: StoreLocked, StoreUnavailable."""
+    """A database file. One that is only read must be there, and stays as it is, byte for byte.
 
-    def __init__(self, path: Path) -> None:
+    Errors of opening: StoreLocked, StoreUnavailable.
+    """
+
+    def __init__(self, path: Path, *, is_read_only: bool = False) -> None:
         self._path = path
+        if is_read_only and not path.exists():
+            raise StoreUnavailable(f"{path}: there is no such file")
         self._lock = _lock(path)
         try:
             # What jobs run is nobody else's business; the log and the index take over the file's mode.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            os.close(os.open(path, os.O_RDONLY if is_read_only else os.O_RDWR | os.O_CREAT, 0o600))
             self._file = _file_at(path)
         except OSError as error:
             os.close(self._lock)
             raise StoreUnavailable(f"{path}: {error.strerror}") from error
-        self.engine = _engine(path)
+        self.engine = _engine(path, _connect_to_read if is_read_only else _connect)
         self.statements = Statements(SQLiteDialect_pysqlite(paramstyle="qmark"))
         self._writer: sqlite3.Connection | None = None
 
@@ -91,7 +96,7 @@ class SqliteDatabase:
 
     def damage(self) -> list[str]:
         with self.engine.connect() as connection:
-            answers = connection.exec_driver_sql("PRAGMA quick_check").scalars().all()
+            answers = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
         return [f"{self._path}: {answer}" for answer in answers if answer != "ok"]
 
     def close(self) -> None:
@@ -115,10 +120,10 @@ def _file_at(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _engine(path: Path) -> Engine:
+def _engine(path: Path, connect: Callable[[Path], sqlite3.Connection]) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
-        creator=lambda: _connect(path),
+        creator=lambda: connect(path),
         pool_size=READ_CONNECTIONS_MAX,
         max_overflow=0,
         pool_timeout=READ_WAIT_SECONDS_MAX,
@@ -145,6 +150,17 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that reads the log, too, and moves nothing from it into the file."""
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        timeout=LOCK_WAIT_SECONDS_MAX,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
 def _lock(path: Path) -> int:
     """The open lock file; it is left behind on purpose, since removing a lock file lets two holders in."""
     lock_path = path.with_name(path.name + ".lock")
@@ -157,9 +173,7 @@ def _lock(path: Path) -> int:
     except OSError:
         holder = os.read(lock, 200).decode(errors="replace").strip() or "a scheduler that is just starting"
         os.close(lock)
-        raise StoreLocked(
-            f"{path} is in use by {holder}: stop that scheduler, or give this one a store of its own"
-        ) from None
+        raise StoreLocked(f"{path} is in use by {holder}: stop that scheduler") from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     return lock

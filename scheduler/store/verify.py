@@ -12,10 +12,12 @@ from . import reading, schema
 from .codec import Codec
 from .database import Database, explained
 from .errors import StoreError
-from .kinds import entity_row, finished_row, record_row
+from .kinds import ENTITY_CLASSES, entity_row, finished_row, record_row
 
 PROBLEMS_MAX = 100
 """After so many the rest is not looked for: the store is beyond mending row by row."""
+
+JOB_KIND = next(kind for kind, cls in ENTITY_CLASSES.items() if cls is Job)
 
 T = TypeVar("T")
 
@@ -33,6 +35,32 @@ def problems(database: Database, codec: Codec) -> list[str]:
     except StoreError as error:
         found.append(str(error))
     return found
+
+
+class Examined:
+    """A store that was opened to be looked at, and is not changed."""
+
+    def __init__(self, database: Database, codec: Codec) -> None:
+        self._database = database
+        self._codec = codec
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with what is stored, a sentence each; empty is well."""
+        return problems(self._database, self._codec)
+
+    def jobs(self) -> Iterator[Job]:
+        """Every job, living and ended. Errors: StoreCorrupt, StoreTooNew, StoreUnavailable."""
+        living = select(schema.entity).where(schema.entity.c.kind == JOB_KIND).order_by(schema.entity.c.id)
+        for row in reading.all_rows(self._database, living):
+            job = reading.entity(self._codec, row)
+            assert isinstance(job, Job)
+            yield job
+        for row in _whole(self._database, schema.finished_job):
+            yield reading.finished_job(self._codec, row)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self._database.close()
 
 
 def _contradictions(database: Database, codec: Codec) -> Iterator[str]:

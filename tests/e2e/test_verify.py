@@ -1,0 +1,113 @@
+"""`gpuctl scheduler --verify` over what a scheduler stored: well, in use, damaged, with output that is not whole."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.e2e.fleet import Fleet
+from tests.e2e.processes import DEADLINE_SECONDS, SchedulerProcess, clean_environment
+from tests.store.postgres_server import PostgresServer
+from tests.store.samples import behind_its_back
+
+SCRIPT = "head -c 100000 /dev/zero; echo wrong >&2"
+
+
+async def verify(scheduler: SchedulerProcess) -> tuple[int, str, str]:
+    """The exit code, what was printed, and what was complained about."""
+    process = await asyncio.create_subprocess_exec(
+        *(str(Path(sys.executable).with_name("gpuctl")), "scheduler", "--verify", *scheduler.flags),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=clean_environment(scheduler.log.parent, {}),
+        cwd=scheduler.log.parent,
+    )
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        printed, complained = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, printed.decode(), complained.decode()
+
+
+async def run_jobs(fleet: Fleet) -> None:
+    """A job that wrote to both streams and ended, one that wrote nothing, one that waits; then the scheduler leaves."""
+    await fleet.add_node("n1")
+    async with fleet.client() as client:
+        for script in (SCRIPT, "true"):
+            assert (await client.run("sh", "-c", script)).exit.code == 0
+        await client.submit_specs([client.spec("true", is_held=True)])
+    await fleet.agents["n1"].stop()
+    await fleet.scheduler.stop()
+
+
+WELL = "all is well: 1 living and 2 ended jobs; the output of 1 is whole, that of 0 was dropped by age or size"
+
+
+async def test_a_store_in_files_and_its_output(fleet: Fleet) -> None:
+    code, printed, complained = await verify(fleet.scheduler)
+    assert (code, printed) == (1, "")
+    assert f"is in use by pid {fleet.scheduler.pid}" in complained and "stop that scheduler" in complained
+    assert "of its own" not in complained
+    fleet.scheduler.must_run()
+    await run_jobs(fleet)
+    code, printed, complained = await verify(fleet.scheduler)
+    assert (code, complained) == (0, "") and printed.startswith(WELL), printed
+    (output,) = fleet.scheduler.data.glob("output/*/*/1.0.stdout")
+    whole = output.read_bytes()
+    output.write_bytes(whole[:-1])
+    code, printed, complained = await verify(fleet.scheduler)
+    assert code == 1 and "troubleshooting" in complained
+    assert printed == "output of 1/1: 99,999 bytes of stdout are stored, and the job ended with 100,000\n"
+    output.unlink()
+    code, printed, _ = await verify(fleet.scheduler)
+    assert (code, printed.count("\n")) == (1, 1) and "0 bytes of stdout" in printed
+    output.write_bytes(whole)
+    behind_its_back(f"sqlite:///{fleet.scheduler.data / 'scheduler.db'}", "UPDATE finished_job SET outcome = 'FAILED'")
+    code, printed, _ = await verify(fleet.scheduler)
+    assert (code, printed.count("its columns differ from its payload\n")) == (1, 2)
+    await fleet.scheduler.start()
+
+
+async def test_a_folder_without_a_store_is_refused_and_left_as_it_is(fleet: Fleet, tmp_path: Path) -> None:
+    await fleet.scheduler.stop()
+    other = SchedulerProcess(tmp_path / "nowhere")
+    code, printed, complained = await verify(other)
+    assert (code, printed) == (1, "")
+    assert "nowhere/scheduler.db: there is no such file" in complained
+    assert not other.data.exists()
+    await fleet.scheduler.start()
+
+
+@pytest.mark.postgres
+async def test_a_store_in_postgresql_and_its_output(
+    tmp_path: Path, postgres: PostgresServer, long_lived: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    url = postgres.url(postgres.new_database())
+    async with Fleet(tmp_path / "fleet", "--store", url) as fleet:
+        code, _, complained = await verify(fleet.scheduler)
+        assert code == 1 and f"is in use by gpufleet pid {fleet.scheduler.pid}" in complained
+        await run_jobs(fleet)
+        code, printed, complained = await verify(fleet.scheduler)
+        assert (code, complained) == (0, "") and printed.startswith(WELL), printed
+        with psycopg.connect(url) as connection:
+            connection.execute("DELETE FROM output_chunk WHERE start > 0")
+        code, printed, _ = await verify(fleet.scheduler)
+        assert code == 1
+        assert printed == "output of 1/1: 16,384 bytes of stdout are stored, and the job ended with 100,000\n"
+        with psycopg.connect(url) as connection:
+            connection.execute("DELETE FROM meta")
+        code, printed, _ = await verify(fleet.scheduler)
+        assert (code, printed) == (1, "meta: 0 rows instead of one\n")
+        with long_lived("PostgreSQL"):
+            postgres.stop()
+            try:
+                code, printed, complained = await verify(fleet.scheduler)
+            finally:
+                postgres.start()
+        assert (code, printed) == (1, "") and "the store cannot be used" in complained
