@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,9 @@ import grpc.aio
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
 from gpufleet.addresses import Address
+from gpufleet.agent_state import AgentState, now_in_words, write_agent_state
 from gpufleet.channel import Target
+from gpufleet.errors import GpufleetError
 from gpufleet.status import from_rpc_error
 from gpufleet.telemetry import Telemetry
 
@@ -121,6 +124,7 @@ class NodeAgent:
             registration=self._registration,
             accept=self._accept,
             hold=self._hold,
+            tell=self._note_state,
         )
         self._sampling_seconds = node.tuning().sampling_seconds
         self._refreshing: asyncio.Task[None] | None = None
@@ -214,6 +218,23 @@ class NodeAgent:
             info=self._node.info(),
             protocol_version=PROTOCOL_VERSION,
         )
+
+    def _note_state(self, address: Address, state: str, error: GpufleetError | None) -> None:
+        """Leave word for the doctor of this machine; that it cannot be written harms nothing else."""
+        told = AgentState(
+            node=self._node.name,
+            scheduler=str(address),
+            state=state,
+            reason=error.reason.name if error else "",
+            message=error.message if error else "",
+            next_step=error.next_step if error else "",
+            pid=os.getpid(),
+            at=now_in_words(),
+        )
+        try:
+            write_agent_state(self._folder.path, told)
+        except OSError as problem:
+            _log.warning("how the agent stands with its scheduler cannot be written down: %s", problem.strerror)
 
     def _accept(self, answer: node_agent_pb2.RegisterResponse) -> None:
         if answer.term < self._heartbeats.highest_term:

@@ -18,6 +18,7 @@ import grpc.aio
 from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc
 
 from gpufleet.addresses import Address
+from gpufleet.agent_state import LOST, REFUSED, REGISTERED, UNREACHABLE
 from gpufleet.channel import Target, connect_async
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.status import from_rpc_error
@@ -46,6 +47,7 @@ class Link:
 
     `target_of` is asked before each dial, so that a token file that was replaced is read again. `hold` keeps one
     connection until it ends and raises what ended it; `accept` raises StaleTerm for a scheduler of an older term.
+    `tell` hears whenever this stands otherwise than before: (address, state, error), states as in gpufleet/agent_state.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Link:
         registration: Callable[[], node_agent_pb2.RegisterRequest],
         accept: Callable[[node_agent_pb2.RegisterResponse], None],
         hold: Callable[[NodeAgentAsyncStub, node_agent_pb2.RegisterResponse], Coroutine[Any, Any, None]],
+        tell: Callable[[Address, str, GpufleetError | None], None] = lambda *_: None,
     ) -> None:
         assert addresses
         self._addresses = tuple(addresses)
@@ -63,6 +66,7 @@ class Link:
         self._registration = registration
         self._accept = accept
         self._hold = hold
+        self._tell = tell
         self._renewal = asyncio.Event()
         self._problems: dict[Address, str] = {}
         self._held_s = 0.0
@@ -88,16 +92,19 @@ class Link:
         try:
             channel = connect_async(self._target_of(address))
         except GpufleetError as error:
-            self._say(address, logging.ERROR, f"cannot connect to {address}: {error.message} {error.next_step}")
+            text = f"cannot connect to {address}: {error.message} {error.next_step}"
+            self._say(address, logging.ERROR, text, REFUSED, error)
             return
         try:
             await self._register_and_hold(address, node_agent_pb2_grpc.NodeAgentStub(channel))
         except GpufleetError as error:
             self._say_refused(address, error)
         except StaleTerm as problem:
-            self._say(address, logging.ERROR, f"not obeying {address}: {problem}")
+            stale = GpufleetError(Reason.CONFLICT, f"not obeying {address}: {problem}")
+            self._say(address, logging.ERROR, stale.message, REFUSED, stale)
         except ConnectionError as problem:
-            self._say(address, logging.WARNING, f"disconnected from {address}: {problem}")
+            ended = GpufleetError(Reason.SCHEDULER_UNREACHABLE, str(problem))
+            self._say(address, logging.WARNING, f"disconnected from {address}: {problem}", LOST, ended)
         except Exception:
             # Whatever one connection meets, jobs run here: the agent stays and tries the next one.
             _log.exception("the connection to %s ended by an error", address)
@@ -119,6 +126,7 @@ class Link:
     ) -> None:
         self._problems.clear()
         _log.info("connected to %s, seen as %s", address, answer.seen_address or "unknown")
+        self._tell(address, REGISTERED, None)
         _log.info("registered with the scheduler, version %s, term %d", answer.scheduler_version, answer.term)
         since = time.monotonic()
         try:
@@ -133,16 +141,15 @@ class Link:
 
     def _say_refused(self, address: Address, error: GpufleetError) -> None:
         if error.reason in (Reason.SCHEDULER_UNREACHABLE, Reason.DEADLINE):
-            self._say(address, logging.WARNING, f"not connected to {address}: {error.message}")
+            text = f"not connected to {address}: {error.message}"
+            self._say(address, logging.WARNING, text, UNREACHABLE, error)
         else:
-            self._say(
-                address,
-                logging.ERROR,
-                f"connected to {address} and not registered: {error.reason.name}: {error.message} {error.next_step}",
-            )
+            text = f"connected to {address} and not registered: {error.reason.name}: {error.message} {error.next_step}"
+            self._say(address, logging.ERROR, text, REFUSED, error)
 
-    def _say(self, address: Address, level: int, text: str) -> None:
-        """Log what is new about an address; a try that fails like the one before it is no news."""
+    def _say(self, address: Address, level: int, text: str, state: str, error: GpufleetError) -> None:
+        """Log and tell what is new about an address; a try that fails like the one before it is no news."""
         if self._problems.get(address) != text:
             self._problems[address] = text
             _log.log(level, text)
+            self._tell(address, state, error)

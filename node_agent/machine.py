@@ -7,10 +7,11 @@ import shutil
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpufleet.v1 import node_agent_pb2, node_pb2
+
+from gpufleet.machine_facts import first_installed, open_files_max
 
 from . import wire
 from .core.expectations import Reading
@@ -28,6 +29,15 @@ from .devices import (
 )
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+TORCH = ("torch",)
+CUDA_RUNTIMES = (
+    "nvidia-cuda-runtime",
+    "nvidia-cuda-runtime-cu13",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cuda-runtime-cu11",
+)
+"""The distributions that torch brings its CUDA with, newest first."""
+
 PROCESSES_PER_SAMPLE_MAX = 64
 """Processes of a device that a sample names; more tell nobody anything."""
 
@@ -48,10 +58,7 @@ def boot_id() -> str:
 
 def installed_version() -> str:
     """The version of gpufleet that this agent runs; "0" from a bare checkout."""
-    try:
-        return version("gpufleet")
-    except PackageNotFoundError:
-        return "0"
+    return first_installed(("gpufleet",)) or "0"
 
 
 def node_info(naming: NodeNaming, facts: HostFacts, source: DeviceSource) -> node_pb2.NodeInfo:
@@ -66,6 +73,9 @@ def node_info(naming: NodeNaming, facts: HostFacts, source: DeviceSource) -> nod
         driver_version=status.driver_version,
         cuda_version=status.cuda_version,
         devices_note=status.note,
+        torch_version=first_installed(TORCH),
+        cuda_runtime_version=first_installed(CUDA_RUNTIMES),
+        open_files_max=open_files_max(),
         agent_version=installed_version(),
         python_version=platform.python_version(),
         platform=platform.platform(),

@@ -171,7 +171,11 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
         match request.WhichOneof("body"):
             case "beat":
                 samples = tuple(device_sample(sample, now) for sample in request.beat.samples)
-                beat = NodeBeat(at=now, node=node, stream=connection.stream, samples=samples)
+                host = request.beat.host
+                free_bytes = host.spool_free_bytes if host.HasField("spool_free_bytes") else None
+                beat = NodeBeat(
+                    at=now, node=node, stream=connection.stream, samples=samples, spool_free_bytes=free_bytes
+                )
                 self._report(connection, request.sequence, beat)
             case "attempt_started":
                 started = request.attempt_started

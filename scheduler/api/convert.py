@@ -324,6 +324,9 @@ def info_proto(info: NodeInfo) -> node_pb2.NodeInfo:
         provider=info.provider,
         advertise_address=info.advertise_address,
         devices_note=info.devices_note,
+        torch_version=info.torch_version,
+        cuda_runtime_version=info.cuda_runtime_version,
+        open_files_max=info.open_files_max,
     )
 
 
@@ -355,6 +358,7 @@ def node_proto(view: NodeView, live: NodeLive | None, jobs: list[JobId], now: In
         job_ids=jobs,
         version=node.version,
         is_connected=live is not None and live.is_connected,
+        spool_free_bytes=live.spool_free_bytes if live is not None else None,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.machine_facts import open_files_max
 from gpufleet.tokens import hash_token, make_token
 
 from ..core.story import sentence
@@ -156,6 +157,7 @@ class NodeCalls:
             ],
             node_count=len(durable.nodes),
             ready_node_count=len(ready),
+            open_files_max=open_files_max(),
         )
 
     @answers

@@ -305,6 +305,8 @@ def node_info(info: node_pb2.NodeInfo) -> NodeInfo:
         raise invalid("info.cpus", f"is {info.cpus}; a node has at least 1 CPU")
     if info.memory_bytes < 0:
         raise invalid("info.memory_bytes", f"is {info.memory_bytes:,}")
+    if info.open_files_max < 0:
+        raise invalid("info.open_files_max", f"is {info.open_files_max:,}")
     for number, device in enumerate(info.devices):
         if not device.uuid:
             raise invalid(f"info.devices[{number}].uuid", "is not set")
@@ -337,6 +339,9 @@ def node_info(info: node_pb2.NodeInfo) -> NodeInfo:
         provider=info.provider or "static",
         advertise_address=info.advertise_address,
         devices_note=info.devices_note,
+        torch_version=info.torch_version,
+        cuda_runtime_version=info.cuda_runtime_version,
+        open_files_max=info.open_files_max,
     )
 
 

@@ -148,6 +148,7 @@ class NodeBeat:
     node: NodeName
     stream: int
     samples: tuple[DeviceSample, ...] = ()
+    spool_free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,7 @@ class NodeLive:
     left_out_until: Instant = Instant(0)
     trusts_devices_until: Instant = Instant(0)
     devices_left_out: dict[DeviceUuid, Instant] = field(default_factory=dict)
+    spool_free_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -97,11 +98,12 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
             _age(live, limits, at)
         case InventoryReported() if inventory_is_welcome(durable, event):
             _observe_inventory(live, durable, limits, event)
-        case NodeBeat(node=name, at=at, stream=stream, samples=samples):
+        case NodeBeat(node=name, at=at, stream=stream, samples=samples, spool_free_bytes=spool_free_bytes):
             beaten = live.nodes.get(name)
             if beaten is not None and beaten.is_connected and beaten.stream == stream:
                 _hear(live, name, at)
                 beaten.samples.update({sample.uuid: sample for sample in samples})
+                beaten.spool_free_bytes = spool_free_bytes
         case NodeDisconnected(node=name, stream=stream):
             gone = live.nodes.get(name)
             if gone is not None and gone.stream == stream:

@@ -36,6 +36,9 @@ class NodeInfo:
     provider: str = "static"
     advertise_address: str = ""
     devices_note: str = ""
+    torch_version: str = ""
+    cuda_runtime_version: str = ""
+    open_files_max: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

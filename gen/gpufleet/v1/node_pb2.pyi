@@ -318,6 +318,9 @@ class NodeInfo(_message.Message):
     ADVERTISE_ADDRESS_FIELD_NUMBER: _builtins.int
     DEVICES_NOTE_FIELD_NUMBER: _builtins.int
     CUDA_VERSION_FIELD_NUMBER: _builtins.int
+    TORCH_VERSION_FIELD_NUMBER: _builtins.int
+    CUDA_RUNTIME_VERSION_FIELD_NUMBER: _builtins.int
+    OPEN_FILES_MAX_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     """Host name of the machine."""
     cpus: _builtins.int
@@ -340,6 +343,12 @@ class NodeInfo(_message.Message):
     """Why there are no GPUs; empty when there are."""
     cuda_version: _builtins.str
     """Version of CUDA that the driver supports; empty without one."""
+    torch_version: _builtins.str
+    """Version of torch beside the agent; empty without one. A job's own environment may hold another."""
+    cuda_runtime_version: _builtins.str
+    """Version of the CUDA runtime beside the agent, as torch brings it; empty without one."""
+    open_files_max: _builtins.int
+    """Files that the agent and its jobs may each hold open; 0 when it does not tell."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]:
         """Devices in index order."""
@@ -369,10 +378,13 @@ class NodeInfo(_message.Message):
         advertise_address: _builtins.str = ...,
         devices_note: _builtins.str = ...,
         cuda_version: _builtins.str = ...,
+        torch_version: _builtins.str = ...,
+        cuda_runtime_version: _builtins.str = ...,
+        open_files_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expires_time", b"expires_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "cpus", b"cpus", "cuda_version", b"cuda_version", "devices", b"devices", "devices_note", b"devices_note", "driver_version", b"driver_version", "expires_time", b"expires_time", "hostname", b"hostname", "labels", b"labels", "memory_bytes", b"memory_bytes", "platform", b"platform", "provider", b"provider", "python_version", b"python_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "cpus", b"cpus", "cuda_runtime_version", b"cuda_runtime_version", "cuda_version", b"cuda_version", "devices", b"devices", "devices_note", b"devices_note", "driver_version", b"driver_version", "expires_time", b"expires_time", "hostname", b"hostname", "labels", b"labels", "memory_bytes", b"memory_bytes", "open_files_max", b"open_files_max", "platform", b"platform", "provider", b"provider", "python_version", b"python_version", "torch_version", b"torch_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -442,6 +454,7 @@ class Node(_message.Message):
     JOB_IDS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     IS_CONNECTED_FIELD_NUMBER: _builtins.int
+    SPOOL_FREE_BYTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The node's name, unique in the cluster."""
     state: Global___NodeState.ValueType
@@ -460,6 +473,8 @@ class Node(_message.Message):
     """Version of this record, rising with every change."""
     is_connected: _builtins.bool
     """Whether its agent has a heartbeat stream open now."""
+    spool_free_bytes: _builtins.int
+    """Free bytes where its agent spools output, at the last beat; absent until one told it."""
     @_builtins.property
     def info(self) -> Global___NodeInfo:
         """What its agent said of it."""
@@ -497,11 +512,14 @@ class Node(_message.Message):
         job_ids: _abc.Iterable[_builtins.int] | None = ...,
         version: _builtins.int = ...,
         is_connected: _builtins.bool = ...,
+        spool_free_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_heard_time", b"last_heard_time", "register_time", b"register_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_spool_free_bytes", b"_spool_free_bytes", "info", b"info", "last_heard_time", b"last_heard_time", "register_time", b"register_time", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cpus_used", b"cpus_used", "devices", b"devices", "drain_reason", b"drain_reason", "info", b"info", "is_connected", b"is_connected", "is_draining", b"is_draining", "job_ids", b"job_ids", "last_heard_time", b"last_heard_time", "memory_used_bytes", b"memory_used_bytes", "name", b"name", "register_time", b"register_time", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_spool_free_bytes", b"_spool_free_bytes", "address", b"address", "cpus_used", b"cpus_used", "devices", b"devices", "drain_reason", b"drain_reason", "info", b"info", "is_connected", b"is_connected", "is_draining", b"is_draining", "job_ids", b"job_ids", "last_heard_time", b"last_heard_time", "memory_used_bytes", b"memory_used_bytes", "name", b"name", "register_time", b"register_time", "spool_free_bytes", b"spool_free_bytes", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__spool_free_bytes: _TypeAlias = _typing.Literal["spool_free_bytes"]  # noqa: Y015
+    _WhichOneofArgType__spool_free_bytes: _TypeAlias = _typing.Literal["_spool_free_bytes", b"_spool_free_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__spool_free_bytes) -> _WhichOneofReturnType__spool_free_bytes | None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
