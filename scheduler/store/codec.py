@@ -10,7 +10,8 @@ says under "v" in which format it was written.
 Changing a stored class: a new field with a default needs nothing. Anything else (another name, another
 meaning, a field less) raises FORMAT by one and adds to UPGRADES what an object of that class, written in the
 old format, looks like in the new one; it is applied wherever the class occurs. Where the name of a class in a
-union changes, the old name's upgrade puts the new name under "$".
+union changes, the old name's upgrade puts the new name under "$". tests/store/golden pins every format and says
+what to do when one has changed.
 """
 
 from __future__ import annotations
