@@ -128,7 +128,8 @@ class Gap:
 class OutputStore(Protocol):
     """The stored output. Methods block; they are called on the output thread.
 
-    Errors: `OutputStoreUnavailable` of append, sync and read; `OutputHole` of append (both in outputs/errors.py).
+    Errors: `OutputStoreUnavailable` of all; `OutputHole` of append (both in outputs/errors.py); `TermSuperseded` where
+    another scheduler has taken over the database that holds the output (leave).
     """
 
     def append(self, key: RankKey, stream: OutputStream, offset: int, data: bytes) -> int:
@@ -149,6 +150,13 @@ class OutputStore(Protocol):
 
     def read(self, key: RankKey, stream: OutputStream, offset: int, limit: int) -> Piece | Gap | None:
         """At most `limit` bytes from an offset, or the gap that begins there, or None at the end."""
+        ...
+
+    def arrived_before(self, key: RankKey, stream: OutputStream, at: Instant) -> int:
+        """An offset below which every byte arrived before an instant of the wall clock; 0 when none is known to.
+
+        It may be lower than it could be, never higher: the marks of time are bounded, see outputs/times.py.
+        """
         ...
 
     def streams(self, job: JobId) -> list[tuple[RankKey, OutputStream]]:

@@ -1,6 +1,8 @@
 """Segments as files in the data folder: FOLDER/THOUSANDS/JOB/ATTEMPT.RANK.STREAM, a name one can guess and `cat`.
 
 That file is the head. Segments of the tail have the offset of their first byte behind an @, as in 1.0.stdout@268435456.
+Beside it, 1.0.stdout.times holds the stream's marks of time. They are written after the bytes and are not synced: a
+crash may lose the newest ones.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import os
 import re
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from .errors import OutputStoreUnavailable, UnsyncedBytesLost
 from .layout import Segment
 from .retention import StoredJob
 from .segmented import SegmentKey, StreamKey
+from .times import ENTRY_BYTES, Mark, packed, unpacked
 
 JOBS_PER_FOLDER = 1000
 OPEN_FILES_MAX = 256
@@ -83,7 +86,7 @@ class FileShelf:
         except OSError as error:
             raise _unavailable(path, error) from error
 
-    def sync(self, segments: Sequence[SegmentKey]) -> None:
+    def sync(self, segments: Sequence[SegmentKey], marks: Mapping[StreamKey, Mark]) -> None:
         path = self._folder
         try:
             for segment in segments:
@@ -95,8 +98,29 @@ class FileShelf:
             # The kernel reports a failed write-back once and then believes the pages to be clean.
             raise UnsyncedBytesLost(f"{path}: {error.strerror}") from error
         self._unsynced_folders.clear()
+        for stream, mark in marks.items():
+            _add_mark(self._marks_path(stream), mark)
         while len(self._open) > OPEN_FILES_MAX:
             os.close(self._open.popitem(last=False)[1])
+
+    def marks(self, stream: StreamKey) -> list[Mark]:
+        path = self._marks_path(stream)
+        try:
+            return unpacked(path.read_bytes())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _unavailable(path, error) from error
+
+    def replace_marks(self, stream: StreamKey, marks: Sequence[Mark]) -> None:
+        path = self._marks_path(stream)
+        unfinished = path.with_name(f"{path.name}.new")
+        try:
+            with open(unfinished, "wb", opener=_private) as file:
+                file.write(packed(marks))
+            unfinished.replace(path)
+        except OSError as error:
+            raise _unavailable(path, error) from error
 
     def cut(self, segment: SegmentKey, size: int) -> None:
         with suppress(OSError):
@@ -139,9 +163,15 @@ class FileShelf:
             os.close(self._open.popitem()[1])
 
     def _path(self, segment: SegmentKey) -> Path:
-        key = segment.key
-        name = f"{key.attempt}.{key.rank}.{segment.stream.name.lower()}"
-        return self._job_folder(key.job) / (name if segment.is_head else f"{name}@{segment.start}")
+        path = self._stream_path(segment.key, segment.stream)
+        return path if segment.is_head else path.with_name(f"{path.name}@{segment.start}")
+
+    def _marks_path(self, stream: StreamKey) -> Path:
+        path = self._stream_path(*stream)
+        return path.with_name(f"{path.name}.times")
+
+    def _stream_path(self, key: RankKey, stream: OutputStream) -> Path:
+        return self._job_folder(key.job) / f"{key.attempt}.{key.rank}.{stream.name.lower()}"
 
     def _job_folder(self, job: JobId) -> Path:
         return self._folder / f"{job // JOBS_PER_FOLDER:06d}" / str(job)
@@ -157,12 +187,28 @@ class FileShelf:
         return descriptor
 
 
+def _add_mark(path: Path, mark: Mark) -> None:
+    """At the end, over half an entry that a crash or a full disk left there."""
+    with suppress(OSError):  # nothing but exactness is lost
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            os.pwrite(descriptor, packed([mark]), size - size % ENTRY_BYTES)
+        finally:
+            os.close(descriptor)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _stored_job(folder: Path) -> StoredJob:
     newest, size = 0, 0
     with os.scandir(folder) as entries:
         for entry in entries:
             status = entry.stat()
-            newest, size = max(newest, status.st_mtime_ns // 1000), size + status.st_size
+            newest = max(newest, status.st_mtime_ns // 1000)
+            size += status.st_size if _NAME.fullmatch(entry.name) else 0
     return StoredJob(JobId(int(folder.name)), size, Instant(newest))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ..ports import Gap
 from ..state.jobs import OutputStream
+from .times import Marked
 
 MIB = 1024 * 1024
 
@@ -47,10 +48,14 @@ class Segment:
 
 @dataclass(slots=True)
 class StreamLayout:
-    """The segments of one stream in order, and how far they are durable (None: nobody has made sure yet)."""
+    """The segments of one stream in order, and how far they are durable (None: nobody has made sure yet).
+
+    `marked` is what is known of its marks of time; None: nobody has looked yet.
+    """
 
     segments: list[Segment] = field(default_factory=list)
     synced: int | None = 0
+    marked: Marked | None = Marked()
 
     @property
     def end(self) -> int:
@@ -115,7 +120,7 @@ class AttemptLayout:
                 kept.append(segment)
             else:
                 strays.append(segment)
-        self.streams[rank_stream] = restored = StreamLayout(kept[::-1], synced=None)
+        self.streams[rank_stream] = restored = StreamLayout(kept[::-1], synced=None, marked=None)
         self.head_bytes += sum(segment.size for segment in kept if segment.is_head)
         self.tail_bytes += restored.tail_bytes
         return strays

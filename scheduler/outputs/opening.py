@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from gpufleet.scheduler_settings import OutputSettings, SchedulerSettings
 
+from ..state.units import Instant
 from ..store.opening import parse_url
 from .files import FileShelf
 from .layout import OutputLimits
-from .segmented import SegmentedOutputStore, Shelf
+from .segmented import SegmentedOutputStore, Shelf, wall_time
 
 FOLDER = "output"
 """Where in the data folder the files are."""
 
 
-def open_outputs(settings: SchedulerSettings, data: Path, term: int) -> SegmentedOutputStore:
+def open_outputs(
+    settings: SchedulerSettings, data: Path, term: int, wall_clock: Callable[[], Instant] = wall_time
+) -> SegmentedOutputStore:
     """The output store that belongs to the opened store that has this term. Errors: OutputStoreUnavailable."""
-    return SegmentedOutputStore(open_shelf(settings.store, term, data / FOLDER), limits_of(settings.output))
+    return SegmentedOutputStore(open_shelf(settings.store, term, data / FOLDER), limits_of(settings.output), wall_clock)
 
 
 def limits_of(output: OutputSettings) -> OutputLimits:

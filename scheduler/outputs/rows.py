@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -19,17 +19,19 @@ from ..state.ids import JobId, RankKey
 from ..state.jobs import OutputStream
 from ..state.units import Instant
 from ..store.errors import TermSuperseded
-from ..store.schema import meta, output_chunk
+from ..store.schema import meta, output_chunk, output_time
 from .errors import OutputStoreUnavailable
 from .layout import Segment
 from .retention import StoredJob
 from .segmented import SegmentKey, StreamKey
+from .times import Mark
 
 ROW_BYTES = 16 * 1024
 OPEN_ENDS_MAX = 1024
 """Last rows that stay in memory between syncs, so that they need not be read to be continued."""
 
 column = output_chunk.c
+mark_column = output_time.c
 
 
 class OpenEnd:
@@ -99,7 +101,7 @@ class RowShelf:
         )
         return b"".join(row.data[max(offset - row.start, 0) : until - row.start] for row in rows)
 
-    def sync(self, segments: Sequence[SegmentKey]) -> None:
+    def sync(self, segments: Sequence[SegmentKey], marks: Mapping[StreamKey, Mark]) -> None:
         with self._memory:
             written = {each: end.rows() for each in segments if (end := self._ends.get(each)) is not None}
             dropped = list(self._dropped)
@@ -111,13 +113,13 @@ class RowShelf:
         )
         try:
             with self._engine.begin() as connection:
-                term = connection.execute(select(meta.c.term)).scalar()
-                if term != self._term:
-                    raise TermSuperseded(f"another scheduler has opened the store in term {term}")
+                self._assert_term(connection)
                 for each in dropped:
                     connection.execute(delete(output_chunk).where(_of(each)))
                 if values:
                     connection.execute(grown, values)
+                if marks:
+                    connection.execute(insert(output_time), [_mark_row(*each) for each in marks.items()])
         except SQLAlchemyError as error:
             raise _unavailable(error) from error
         with self._memory:
@@ -126,6 +128,24 @@ class RowShelf:
                 if (end := self._ends.get(each)) is not None and rows:
                     end.settle(rows[-1][0] + len(rows[-1][1]))
             self._forget_ends()
+
+    def _assert_term(self, connection: Connection) -> None:
+        term = connection.execute(select(meta.c.term)).scalar()
+        if term != self._term:
+            raise TermSuperseded(f"another scheduler has opened the store in term {term}")
+
+    def marks(self, stream: StreamKey) -> list[Mark]:
+        found = self._rows(select(mark_column.at_us, mark_column.end).where(_marks_of(stream)).order_by("at_us"))
+        return [Mark(Instant(row.at_us), row.end) for row in found]
+
+    def replace_marks(self, stream: StreamKey, marks: Sequence[Mark]) -> None:
+        try:
+            with self._engine.begin() as connection:
+                self._assert_term(connection)
+                connection.execute(delete(output_time).where(_marks_of(stream)))
+                connection.execute(insert(output_time), [_mark_row(stream, mark) for mark in marks])
+        except SQLAlchemyError as error:
+            raise _unavailable(error) from error
 
     def _forget_ends(self) -> None:
         for each in list(self._ends)[: max(len(self._ends) - OPEN_ENDS_MAX, 0)]:
@@ -147,7 +167,10 @@ class RowShelf:
             self._dropped = [each for each in self._dropped if each.key.job != job]
         try:
             with self._engine.begin() as connection:
+                # A superseded scheduler does not know which jobs live.
+                self._assert_term(connection)
                 connection.execute(delete(output_chunk).where(column.job_id == job))
+                connection.execute(delete(output_time).where(mark_column.job_id == job))
         except SQLAlchemyError as error:
             raise _unavailable(error) from error
 
@@ -179,6 +202,24 @@ def _of(segment: SegmentKey) -> ColumnElement[bool]:
     of_rank = (column.job_id == key.job) & (column.attempt == key.attempt) & (column.rank == key.rank)
     of_stream = (column.stream == int(segment.stream)) & (column.segment == segment.start)
     return of_rank & of_stream & (column.is_head == segment.is_head)
+
+
+def _marks_of(stream: StreamKey) -> ColumnElement[bool]:
+    key, of = stream
+    of_rank = (mark_column.job_id == key.job) & (mark_column.attempt == key.attempt) & (mark_column.rank == key.rank)
+    return of_rank & (mark_column.stream == int(of))
+
+
+def _mark_row(stream: StreamKey, mark: Mark) -> dict[str, object]:
+    key, of = stream
+    return {
+        "job_id": key.job,
+        "attempt": key.attempt,
+        "rank": key.rank,
+        "stream": int(of),
+        "at_us": mark.at,
+        "end": mark.end,
+    }
 
 
 def _row(segment: SegmentKey, start: int, data: bytes) -> dict[str, object]:

@@ -6,8 +6,10 @@ It is the same for files and for rows; what holds the bytes of a segment is a Sh
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -18,6 +20,7 @@ from ..state.units import Instant
 from .errors import OutputHole, OutputStoreUnavailable, UnsyncedBytesLost
 from .layout import MIB, AttemptLayout, OutputLimits, Segment, StreamLayout
 from .retention import StoredJob, jobs_to_drop
+from .times import MARKS_MAX, Mark, Marked, arrived_before, thinned
 
 JOBS_REMEMBERED_MAX = 4096
 """Jobs whose layouts stay in memory; others are looked up again when they are asked for."""
@@ -54,8 +57,19 @@ class Shelf(Protocol):
         """At most `limit` bytes from a position on; none only where the segment is gone or ends."""
         ...
 
-    def sync(self, segments: Sequence[SegmentKey]) -> None:
-        """Make all bytes of these segments durable. Errors: also UnsyncedBytesLost."""
+    def sync(self, segments: Sequence[SegmentKey], marks: Mapping[StreamKey, Mark]) -> None:
+        """Make all bytes of these segments durable, then add a mark to each of these streams.
+
+        A mark that cannot be added is left out without a word. Errors: also UnsyncedBytesLost.
+        """
+        ...
+
+    def marks(self, stream: StreamKey) -> list[Mark]:
+        """The marks of a stream, oldest first."""
+        ...
+
+    def replace_marks(self, stream: StreamKey, marks: Sequence[Mark]) -> None:
+        """Keep these in place of all marks of a stream."""
         ...
 
     def cut(self, segment: SegmentKey, size: int) -> None:
@@ -79,12 +93,18 @@ class Shelf(Protocol):
         ...
 
 
+def wall_time() -> Instant:
+    """The wall clock, which people's own clocks agree with; the scheduler's instants follow no step of it."""
+    return Instant(time.time_ns() // 1000)
+
+
 class SegmentedOutputStore:
     """The port OutputStore. Several threads may call it; appends and syncs wait for each other, reads for neither."""
 
-    def __init__(self, shelf: Shelf, limits: OutputLimits) -> None:
+    def __init__(self, shelf: Shelf, limits: OutputLimits, wall_clock: Callable[[], Instant] = wall_time) -> None:
         self._shelf = shelf
         self._limits = limits
+        self._wall_clock = wall_clock
         self._jobs: OrderedDict[JobId, dict[int, AttemptLayout]] = OrderedDict()
         self._unsynced: dict[StreamKey, None] = {}
         self._unsynced_bytes = 0
@@ -166,9 +186,10 @@ class SegmentedOutputStore:
         with self._layouts:
             layouts = {each: layout for each in streams if (layout := self._known(*each)) is not None}
         segments = [_named(*each, segment) for each, layout in layouts.items() for segment in layout.unsynced()]
+        marks = self._next_marks(layouts)
         try:
             if segments:
-                self._shelf.sync(segments)
+                self._shelf.sync(segments, marks)
         except UnsyncedBytesLost:
             self._forget_unsynced(layouts)
             raise
@@ -176,7 +197,25 @@ class SegmentedOutputStore:
             for each, layout in layouts.items():
                 if layout.synced != layout.end:
                     layout.synced = self._risen[each] = layout.end
+                if each in marks and layout.marked is not None:
+                    layout.marked = layout.marked.grown(marks[each])
         self._settle(streams)
+
+    def _next_marks(self, layouts: Mapping[StreamKey, StreamLayout]) -> dict[StreamKey, Mark]:
+        """A mark for each stream that has grown since its newest one. Bytes never wait for a mark that fails."""
+        now = self._wall_clock()
+        marks = {}
+        with suppress(OutputStoreUnavailable):
+            for each, layout in layouts.items():
+                if layout.marked is None:
+                    layout.marked = Marked.of(self._shelf.marks(each))
+                if layout.marked.count >= MARKS_MAX:
+                    kept = thinned(self._shelf.marks(each))
+                    self._shelf.replace_marks(each, kept)
+                    layout.marked = Marked.of(kept)
+                if (mark := layout.marked.next(now, layout.end)) is not None:
+                    marks[each] = mark
+        return marks
 
     def _forget_unsynced(self, layouts: dict[StreamKey, StreamLayout]) -> None:
         """They are offered again, since nobody was told that they are durable."""
@@ -213,6 +252,17 @@ class SegmentedOutputStore:
             with self._layouts:
                 if layout is not None and layout is self._known(key, stream) and layout.at(offset) is found:
                     raise OutputStoreUnavailable(f"{stream.name.lower()} of {key}: stored bytes from {offset} are gone")
+
+    def arrived_before(self, key: RankKey, stream: OutputStream, at: Instant) -> int:
+        """An offset below which every byte arrived before an instant of the wall clock; 0 when none is known to.
+
+        It may be lower than it could be: by what came within a sync, and for old output within two hundredths of its
+        age. What arrived at the instant or later is never below it. Errors: OutputStoreUnavailable.
+        """
+        with self._layouts:
+            if (layout := self._known(key, stream)) is None:
+                return 0
+        return min(arrived_before(self._shelf.marks((key, stream)), at), layout.end)
 
     def streams(self, job: JobId) -> list[tuple[RankKey, OutputStream]]:
         """Every stream that is stored of a job, in order."""

@@ -1,8 +1,8 @@
 """The tables, as the newest migration leaves them (a test compares the two).
 
 `record` is the story, `entity` what lives now, `finished_job` what ended, `meta` the one row that every
-commit asserts. `output_chunk` exists on PostgreSQL only: the output store of a scheduler without a data
-folder.
+commit asserts. `output_chunk` and `output_time` exist on PostgreSQL only: the output store of a scheduler without a
+data folder.
 """
 
 from __future__ import annotations
@@ -95,6 +95,19 @@ output_chunk = Table(
     Column("is_head", Boolean, nullable=False),
     Column("data", LargeBinary, nullable=False),
     Column("written_time", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    info={"dialects": ("postgresql",)},
+)
+
+output_time = Table(
+    "output_time",
+    metadata,
+    Column("job_id", _long, primary_key=True, autoincrement=False),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("stream", Integer, primary_key=True, autoincrement=False),
+    # At this instant of the wall clock every byte below `end` had arrived.
+    Column("at_us", BigInteger, primary_key=True, autoincrement=False),
+    Column("end", BigInteger, nullable=False),
     info={"dialects": ("postgresql",)},
 )
 

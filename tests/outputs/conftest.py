@@ -11,7 +11,8 @@ import pytest
 from gpufleet.scheduler_settings import SchedulerSettings
 from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.opening import open_outputs
-from scheduler.outputs.segmented import SegmentedOutputStore
+from scheduler.outputs.segmented import SegmentedOutputStore, wall_time
+from scheduler.state.units import Instant
 from scheduler.store.opening import open_store
 from tests.store.postgres_server import PostgresServer, shared_server
 
@@ -48,10 +49,12 @@ def reopen(store_url: str, tmp_path: Path) -> Iterator[Reopen]:
     """Opens the output store, as a new process would; what an earlier opening had not synced may be lost."""
     opened: list[SegmentedOutputStore] = []
 
-    def reopen(limits: OutputLimits | None = None) -> SegmentedOutputStore:
+    def reopen(
+        limits: OutputLimits | None = None, wall_clock: Callable[[], Instant] = wall_time
+    ) -> SegmentedOutputStore:
         if opened:
             opened[-1].close()
-        opened.append(open_outputs(SchedulerSettings(store=store_url), tmp_path, term=1))
+        opened.append(open_outputs(SchedulerSettings(store=store_url), tmp_path, 1, wall_clock))
         if limits is not None:
             opened[-1].change_limits(limits)
         return opened[-1]

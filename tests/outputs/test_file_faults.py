@@ -137,7 +137,8 @@ def test_the_first_bytes_are_in_a_file_that_one_can_find_and_read(folder: Path) 
         outputs.append(KEY, OUT, 0, numbered(0, 12_000))
         outputs.append(KEY, ERR, 0, b"oops\n")
         found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-        assert sorted(found) == ["000001/1234/1.0.stderr@0", "000001/1234/1.0.stdout", "000001/1234/1.0.stdout@10000"]
+        names = ["1.0.stderr@0", "1.0.stdout", "1.0.stdout.times", "1.0.stdout@10000"]
+        assert sorted(found) == [f"000001/1234/{name}" for name in names]
         assert found["000001/1234/1.0.stdout"].read_bytes() == numbered(0, 10_000)
         assert {path.stat().st_mode & 0o777 for path in found.values()} == {0o600}
 
