@@ -62,17 +62,23 @@ def wanted_of(
 
 
 def since_time(text: str, now: datetime) -> Timestamp:
-    """The moment that `10m` or an RFC 3339 time means."""
-    stamp = Timestamp()
+    """The moment that `10m` or an RFC 3339 time means; one without a zone is of this machine's. `now` is aware.
+
+    Raises INVALID_ARGUMENT, also for a time in the future.
+    """
+    how = "Write a span such as 10m, or a time such as 2026-01-31T12:00:00+01:00."
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text.strip()).astimezone(UTC)
+    except OverflowError:
+        raise invalid("--since", f'"{text}" is beyond the years 1 to 9999', next_step=how) from None
     except ValueError:
         try:
             moment = now - parse_duration(text)
         except GpufleetError as problem:
-            raise invalid(
-                "--since", problem.message, next_step="Write a span such as 10m, or 2026-01-31T12:00:00+01:00."
-            ) from None
+            raise invalid("--since", problem.message, next_step=how) from None
+    if moment > now:
+        raise invalid("--since", f'"{text}" is in the future', next_step=how)
+    stamp = Timestamp()
     stamp.FromDatetime(moment.astimezone(UTC))
     return stamp
 

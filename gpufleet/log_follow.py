@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+import re
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
+
+from gpufleet.logs import as_logged
 
 READ_BYTES_MAX = 65_536
 TAIL_LINES_MAX = 100_000
@@ -18,17 +22,23 @@ OLD_FILES_MAX = 100
 FOLLOW_POLL_S = 0.2
 """How often a follower looks for new lines. Nothing in the standard library tells of them."""
 
+_TIME = re.compile(rb'(?:\{"time": ")?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)')
+"""How a line begins, as text and as JSON; such times sort as they are."""
+
 MISSED_LINES = b"... older lines were rotated away before they were read\n"
 
 
 class LogReader:
     """Reads a log and its older files in order, from some place on. Close it at the end."""
 
-    def __init__(self, file: Path, *, tail_lines: int = TAIL_LINES_MAX) -> None:
-        """Begin so many lines before the end; 0 begins at the end. The file need not exist yet."""
+    def __init__(self, file: Path, *, tail_lines: int = TAIL_LINES_MAX, since: datetime | None = None) -> None:
+        """Begin so many lines before the end; 0 begins at the end. The file need not exist yet.
+
+        With `since` (aware), begin at the first of those lines that has this time, to the millisecond, or a later one.
+        """
         self._file = file
         self._open: BinaryIO | None = None
-        self._begin(min(tail_lines, TAIL_LINES_MAX))
+        self._begin(min(tail_lines, TAIL_LINES_MAX), None if since is None else as_logged(since).encode())
 
     def read(self) -> bytes:
         """Up to READ_BYTES_MAX more bytes; empty when there are none at the moment."""
@@ -64,13 +74,15 @@ class LogReader:
     def __exit__(self, *problem: object) -> None:
         self.close()
 
-    def _begin(self, tail_lines: int) -> None:
+    def _begin(self, tail_lines: int, since: bytes | None) -> None:
         files = self._all_open()  # newest first
         missing = tail_lines
         for index, file in enumerate(files):
             place, found = _place_of_tail(file, missing)
             missing -= found
             if missing <= 0 or index == len(files) - 1:
+                if since is not None:
+                    file, place = _first_since(files[index::-1], place, since)
                 file.seek(place)
                 self._open = file
                 break
@@ -108,9 +120,11 @@ class LogReader:
                 file.close()
 
 
-async def follow(file: Path, *, tail_lines: int, poll_s: float = FOLLOW_POLL_S) -> AsyncGenerator[bytes, None]:
+async def follow(
+    file: Path, *, tail_lines: int, since: datetime | None = None, poll_s: float = FOLLOW_POLL_S
+) -> AsyncGenerator[bytes, None]:
     """The last lines, then everything that is written, without end; close the iterator to stop."""
-    with LogReader(file, tail_lines=tail_lines) as reader:
+    with LogReader(file, tail_lines=tail_lines, since=since) as reader:
         while True:
             if data := reader.read():
                 yield data
@@ -152,3 +166,43 @@ def _place_of_tail(file: BinaryIO, lines: int) -> tuple[int, int]:
                 return begin + at + 1, found
         place = begin
     return 0, found + 1
+
+
+def _first_since(files: Sequence[BinaryIO], place: int, since: bytes) -> tuple[BinaryIO, int]:
+    """The first line with that time or a later one, from a place in the oldest of these files on; else the end."""
+    for file in files:
+        if (found := _place_since(file, place, since)) is not None:
+            return file, found
+        place = 0
+    return files[-1], files[-1].seek(0, os.SEEK_END)
+
+
+def _place_since(file: BinaryIO, low: int, since: bytes) -> int | None:
+    """Where the first such line of a file begins, at `low` or behind it; None when there is none.
+
+    Lines are taken to be in the order of their times. Those without one, as in a traceback, belong to the line before.
+    """
+    high = file.seek(0, os.SEEK_END)
+    while high - low > READ_BYTES_MAX:
+        middle = (low + high) // 2
+        place, time = next(_timed_lines(file, middle, is_cut=True), (high, since))
+        if time >= since:
+            high = middle
+        else:
+            low = place
+    return next((place for place, time in _timed_lines(file, low, is_cut=False) if time >= since), None)
+
+
+def _timed_lines(file: BinaryIO, place: int, *, is_cut: bool) -> Iterator[tuple[int, bytes]]:
+    """Place and time of each line that has a time, from a place on. `is_cut`: the first line may be a part of one."""
+    file.seek(place)
+    unfinished = b""
+    while block := file.read(READ_BYTES_MAX):
+        *lines, unfinished = (unfinished + block).split(b"\n")
+        for line in lines:
+            if not is_cut and (found := _TIME.match(line)):
+                yield place, found[1]
+            is_cut = False
+            place += len(line) + 1
+    if not is_cut and (found := _TIME.match(unfinished)):
+        yield place, found[1]

@@ -46,6 +46,11 @@ def fields(**values: object) -> dict[str, object]:
     return {"fields": values}
 
 
+def as_logged(time: datetime) -> str:
+    """An aware time as each line has it: RFC 3339, UTC, the milliseconds rounded down."""
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 class TextFormat(logging.Formatter):
     """`TIME LEVEL program message key=value`, then a traceback's lines, indented."""
 
@@ -213,7 +218,7 @@ def _fields(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return as_logged(datetime.fromtimestamp(record.created, UTC))
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:

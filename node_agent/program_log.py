@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gpufleet.v1 import node_agent_pb2
@@ -20,6 +21,8 @@ LINE_BYTES_MAX = 256 * 1024
 
 FOLLOWERS_MAX = 16
 """Requests at a time; the oldest ends when there is one more."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Send = Callable[[node_agent_pb2.ProgramLogChunk], bool]
 
@@ -52,7 +55,8 @@ class ProgramLog:
 
     async def _answer(self, command: ReadProgramLog) -> None:
         unfinished = b""
-        with LogReader(self._file, tail_lines=command.tail_lines) as reader:
+        since = None if command.since_us is None else EPOCH + timedelta(microseconds=command.since_us)
+        with LogReader(self._file, tail_lines=command.tail_lines, since=since) as reader:
             while True:
                 data = reader.read()
                 if not data and not command.follow:

@@ -216,8 +216,13 @@ def _stop(stop: node_agent_pb2.Stop) -> commands.StopAttempt:
 
 
 def _read_log(read: node_agent_pb2.ReadProgramLog) -> commands.ReadProgramLog:
+    since_us = read.since_time.ToMicroseconds() if read.HasField("since_time") else None
     return commands.ReadProgramLog(
-        request=read.request, tail_lines=read.tail_lines, follow=read.follow, cancel=read.cancel
+        request=read.request,
+        tail_lines=read.tail_lines,
+        follow=read.follow,
+        cancel=read.cancel,
+        since_us=since_us,
     )
 
 

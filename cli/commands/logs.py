@@ -36,7 +36,7 @@ def logs(
     """Show what jobs wrote, or a program's own log.
 
     A job's stdout comes on stdout and its stderr on stderr. The output of several jobs has the job's id before
-    each line. Without a job, the newest one is meant.
+    each line. Without a job, the newest one is meant. With --tail and --since both hold.
     """
     import asyncio
 

@@ -90,9 +90,9 @@ class OutputFeed:
         """A stream that begins at the first byte that was not written yet."""
         request = self._wanted.request()
         if self._positions:
-            # What is to be left out was left out by the first stream; now the offsets say where to begin.
+            # What is to be left out was left out by the first stream; now the offsets say where to begin. A stream
+            # that has none yet still begins at the time.
             request.ClearField("tail_lines")
-            request.ClearField("since_time")
         for (attempt, rank, stream), offset in self._positions.items():
             request.positions.add(attempt=attempt, rank=rank, stream=stream, offset=offset)
         return self._client.scheduler.StreamOutput(request).__aiter__()

@@ -70,6 +70,8 @@ class ProgramLogFeed:
             request.tail_lines = CATCH_UP_LINES
         elif self._wanted.tail_lines is not None:
             request.tail_lines = self._wanted.tail_lines
+        if self._wanted.since_time is not None:
+            request.since_time.CopyFrom(self._wanted.since_time)
         self._is_first = False
         self._unfinished = b""
         return self._client.scheduler.StreamOutput(request).__aiter__()

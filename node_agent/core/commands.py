@@ -102,12 +102,16 @@ class ClearTroubles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadProgramLog:
-    """Send lines of the agent's own log under the id `request`."""
+    """Send lines of the agent's own log under the id `request`: the newest ones, of these what is at `since` or later.
+
+    `since_us` is in microseconds since 1970 by this machine's wall clock; None for no time.
+    """
 
     request: int
     tail_lines: int
     follow: bool
     cancel: bool
+    since_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

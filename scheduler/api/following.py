@@ -9,16 +9,13 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.errors import Reason, invalid
 
 from ..output_hub import OutputHub, StreamKey
-from ..ports import Gap, OutputStore, Piece
+from ..outputs.segmented import wall_time
+from ..ports import Gap, Piece
 from ..state.ids import JobId
-from ..state.jobs import OutputStream
 from ..watching import ChangeHub
+from .beginnings import READ_BYTES, TAIL_LINES_MAX, beginning, since_of
 from .validate import span_of
 
-READ_BYTES = 256 * 1024
-TAIL_BYTES_MAX = 4 * 1024 * 1024
-"""How far back newest lines are looked for."""
-TAIL_LINES_MAX = 1_000_000
 KEEPALIVE_SECONDS = 10.0
 
 Response = scheduler_pb2.StreamOutputResponse
@@ -42,8 +39,7 @@ class JobFollower:
         for number, position in enumerate(request.positions):
             if position.offset < 0:
                 raise invalid(f"positions[{number}].offset", f"is {position.offset}; offsets count from 0")
-        if request.HasField("since_time"):
-            raise invalid("since_time", "is not built yet", reason=Reason.NOT_BUILT, next_step="use tail_lines")
+        self._since = since_of(request, wall_time())
         self._request = request
         self._job = JobId(request.job_id)
         self._hub = hub
@@ -67,7 +63,7 @@ class JobFollower:
                 raise invalid("attempt", why, reason=Reason.ATTEMPT_NOT_FOUND)
             yield Response(job=shown)
             self._newest = shown.attempt_count
-            async for response in self._skip_to_tail():
+            async for response in self._skip_to_beginning():
                 yield response
             async for response in self._stored():
                 yield response
@@ -111,13 +107,15 @@ class JobFollower:
             return rank_key.attempt == request.attempt
         return request.follow or rank_key.attempt == self._newest
 
-    def _position(self, key: StreamKey) -> int:
+    def _place(self, key: StreamKey) -> tuple[int, int, int]:
         rank_key, stream = key
-        return self._positions.get((rank_key.attempt, rank_key.rank, stream), 0)
+        return rank_key.attempt, rank_key.rank, stream
+
+    def _position(self, key: StreamKey) -> int:
+        return self._positions.get(self._place(key), 0)
 
     def _advance(self, key: StreamKey, offset: int) -> None:
-        rank_key, stream = key
-        self._positions[rank_key.attempt, rank_key.rank, stream] = offset
+        self._positions[self._place(key)] = offset
 
     async def _streams(self) -> list[StreamKey]:
         keys = await self._hub.on_thread(lambda: self._hub.store.streams(self._job))
@@ -161,38 +159,18 @@ class JobFollower:
             self._advance(key, found.end)
         return response
 
-    async def _skip_to_tail(self) -> AsyncIterator[Response]:
-        """Go to the newest lines, and tell where they begin: a reader that is cut off now goes on from there."""
-        if not self._request.HasField("tail_lines") or self._request.positions:
+    async def _skip_to_beginning(self) -> AsyncIterator[Response]:
+        """Go to what was asked for, and tell where it begins: a reader that is cut off now goes on from there.
+
+        The newest lines are looked for only by a reader who has none yet; a time holds for every stream without a
+        position, so that a reader who comes back may ask for it again.
+        """
+        request = self._request
+        lines = request.tail_lines if request.HasField("tail_lines") and not request.positions else None
+        if lines is None and self._since is None:
             return
-        lines = self._request.tail_lines
         for key in await self._streams():
-            start = await self._hub.on_thread(partial(tail_start, self._hub.store, key, lines))
-            yield self._response(key, Piece(offset=start, data=b""))
-
-
-def tail_start(store: OutputStore, key: StreamKey, lines: int) -> int:
-    """The offset at which the newest `lines` lines of a stream begin."""
-    rank_key, stream = key
-    end = store.end(rank_key, OutputStream(stream))
-    start = max(0, end - TAIL_BYTES_MAX)
-    data = bytearray()
-    offset = start
-    while offset < end:
-        found = store.read(rank_key, OutputStream(stream), offset, READ_BYTES)
-        if found is None:
-            break
-        if isinstance(found, Gap):
-            data.clear()
-            offset = start = found.end
-        else:
-            data += found.data
-            offset += len(found.data)
-    if lines == 0:
-        return end
-    position = len(data) - 1 if data.endswith(b"\n") else len(data)
-    for _ in range(lines):
-        position = data.rfind(b"\n", 0, position)
-        if position < 0:
-            return start
-    return start + position + 1
+            if self._place(key) not in self._positions:
+                begin = partial(beginning, self._hub.store, key, since=self._since, lines=lines)
+                start = await self._hub.on_thread(begin)
+                yield self._response(key, Piece(offset=start, data=b""))

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Container
+from datetime import UTC
 from pathlib import Path
 
 from gpufleet.v1 import node_agent_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.log_follow import LogReader, follow
+from gpufleet.log_follow import TAIL_LINES_MAX, LogReader, follow
 
 from ..links import Links
+from ..outputs.segmented import wall_time
 from ..state.ids import NodeName
+from .beginnings import since_of
 from .roles import caller
 from .validate import no_such_node, node_name
 
@@ -34,12 +37,14 @@ class ProgramLogs:
         """The newest lines, and, when following, every further one."""
         if not caller().is_admin:
             raise GpufleetError(Reason.PERMISSION_DENIED, "the logs of programs are for admins")
-        lines = request.tail_lines if request.HasField("tail_lines") else TAIL_LINES_DEFAULT
+        since = since_of(request, wall_time())
+        default = TAIL_LINES_DEFAULT if since is None else TAIL_LINES_MAX
+        lines = request.tail_lines if request.HasField("tail_lines") else default
         if lines < 0:
             raise invalid("tail_lines", f"is {lines}; it must be 0 or more")
         match request.program.program:
             case "scheduler":
-                source = self._own(lines, request.follow)
+                source = self._own(request, lines)
             case "agent":
                 source = self._agent(request, lines)
             case other:
@@ -50,12 +55,13 @@ class ProgramLogs:
             offset += len(data)
         yield Response(offset=offset, is_end=True)
 
-    async def _own(self, lines: int, is_followed: bool) -> AsyncIterator[bytes]:
-        if is_followed:
-            async for data in follow(self._log_file, tail_lines=lines):
+    async def _own(self, request: scheduler_pb2.StreamOutputRequest, lines: int) -> AsyncIterator[bytes]:
+        since = request.since_time.ToDatetime(UTC) if request.HasField("since_time") else None
+        if request.follow:
+            async for data in follow(self._log_file, tail_lines=lines, since=since):
                 yield data
             return
-        with LogReader(self._log_file, tail_lines=lines) as reader:
+        with LogReader(self._log_file, tail_lines=lines, since=since) as reader:
             while data := reader.read():
                 yield data
 
@@ -70,6 +76,8 @@ class ProgramLogs:
         chunks: asyncio.Queue[node_agent_pb2.ProgramLogChunk] = asyncio.Queue(CHUNKS_WAITING)
         connection.logs[number] = chunks
         ask = node_agent_pb2.ReadProgramLog(request=number, tail_lines=lines, follow=request.follow)
+        if request.HasField("since_time"):
+            ask.since_time.CopyFrom(request.since_time)
         connection.put(node_agent_pb2.HeartbeatResponse(read_program_log=ask))
         try:
             while True:

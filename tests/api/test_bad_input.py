@@ -233,7 +233,16 @@ def _calls() -> list[tuple[str, str, Any, Reason, str]]:
         ("a negative rank", "StreamOutput", output(rank=-1), bad, "rank"),
         ("negative lines", "StreamOutput", output(tail_lines=-1), bad, "tail_lines"),
         ("a stream that does not exist", "StreamOutput", output(stream=9), bad, "stream"),
-        ("a time", "StreamOutput", output(since_time=Timestamp(seconds=1)), Reason.NOT_BUILT, "since_time"),
+        ("a time to come", "StreamOutput", output(since_time=Timestamp(seconds=2**33)), bad, "since_time"),
+        ("a time beyond all", "StreamOutput", output(since_time=Timestamp(seconds=LARGEST)), bad, "since_time"),
+        ("a broken time", "StreamOutput", output(since_time=Timestamp(seconds=1, nanos=-1)), bad, "since_time"),
+        (
+            "a time to come of a log",
+            "StreamOutput",
+            s.StreamOutputRequest(program=s.ProgramSelector(program="scheduler"), since_time=Timestamp(seconds=2**33)),
+            bad,
+            "since_time",
+        ),
         (
             "a negative offset",
             "StreamOutput",

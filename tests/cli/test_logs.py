@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 
+import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from tests.cli.conftest import Gpuctl
@@ -52,13 +54,48 @@ def test_raw_has_no_prefix_and_no_remark(fake: FakeScheduler, gpuctl: Gpuctl) ->
     assert (done.out, done.err) == (b"1\n2\n", "")
 
 
-def test_tail_and_since_are_asked_once_and_offsets_after_a_lost_connection(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+def test_tail_is_asked_once_and_offsets_and_since_again_after_a_lost_connection(
+    fake: FakeScheduler, gpuctl: Gpuctl
+) -> None:
     fake.jobs[1], fake.output[1] = ended(1), [Piece(b"x\n"), Break(), Piece(b"y\n")]
     assert gpuctl("logs", "-f", "--tail", "3", "--since", "10m", "--rank", "0", "1").out == b"x\ny\n"
     first, second = fake.asked("StreamOutput")
     assert (first.tail_lines, first.rank, first.HasField("since_time")) == (3, 0, True)
     assert second.positions[0].offset == 2
-    assert not second.HasField("tail_lines") and not second.HasField("since_time") and second.HasField("rank")
+    assert not second.HasField("tail_lines") and second.HasField("rank")
+    assert second.since_time == first.since_time, "for streams that were not heard of yet"
+
+
+def test_since_is_a_span_back_from_now_or_a_time(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    fake.jobs[1], fake.output[1] = job(1), list(OUT)
+    before = datetime.now(UTC)
+    for text in ("10m", "2026-01-31T12:00:00+01:00", "2026-01-31T11:00:00Z", "2026-01-31T11:00:00"):
+        assert gpuctl("logs", "1", "--since", text).code == 0
+    span, *times, local = (each.since_time.ToDatetime(UTC) for each in fake.asked("StreamOutput"))
+    assert timedelta(0) <= span - (before - timedelta(minutes=10)) <= datetime.now(UTC) - before
+    assert times == [datetime(2026, 1, 31, 11, tzinfo=UTC)] * 2
+    assert local == datetime(2026, 1, 31, 11).astimezone(UTC), "a time without a zone is of this machine's"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not a duration"),
+        ("yesterday", "is not a duration"),
+        ("10", "10 has no unit"),
+        ("-5m", "is not a duration"),
+        ("2026-02-31", "is not a duration"),
+        ("9000-01-01", '"9000-01-01" is in the future'),
+        ("0001-01-01T00:00:00+14:00", "is beyond the years 1 to 9999"),
+    ],
+)
+def test_a_wrong_since_is_refused_before_anything_is_asked(
+    fake: FakeScheduler, gpuctl: Gpuctl, text: str, why: str
+) -> None:
+    refused = gpuctl("logs", "1", f"--since={text}")
+    assert refused.code == 2 and not fake.asked("StreamOutput")
+    assert refused.err.startswith("gpuctl: --since: ") and why in refused.err
+    assert "Write a span such as 10m, or a time such as 2026-01-31T12:00:00+01:00." in refused.err
 
 
 def test_an_unknown_job_is_not_found(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
@@ -71,6 +108,9 @@ def test_a_programs_log(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
     fake.logs.append(b"10:00 INFO node n1 joined\nand a line without an end")
     assert gpuctl("logs", "--program", "agent:n1").out == b"10:00 INFO node n1 joined\nand a line without an end"
     assert fake.asked("StreamOutput")[0].program == scheduler_pb2.ProgramSelector(program="agent", node="n1")
+    fake.logs.append(b"more\n")
+    assert gpuctl("logs", "--program", "scheduler", "--since", "1h").code == 0
+    assert fake.asked("StreamOutput")[1].HasField("since_time")
     refused = gpuctl("logs", "--program", "agent")
     assert refused.code == 2 and "agent:NODE" in refused.err
 

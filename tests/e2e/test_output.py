@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sys
+from collections.abc import Sequence
 
+from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from tests.e2e.client import Client, joined, select, span
 from tests.e2e.fleet import Fleet
+from tests.e2e.processes import until
 
 STDOUT, STDERR = job_pb2.STREAM_STDOUT, job_pb2.STREAM_STDERR
 
@@ -120,6 +123,85 @@ async def test_the_newest_lines_come_first_when_they_are_asked_for(person: Clien
     unfinished = await person.run("printf", "one\\ntwo\\nthree")
     answered = await person.messages(unfinished.id, tail_lines=2)
     assert b"".join(message.data for message in answered) == b"two\nthree"
+
+
+WRITE_IN_PARTS = """
+import os, pathlib, sys, time
+for number in (1, 2, 3):
+    os.write(1, b"part %d\\nand its end, out of " % number)
+    os.write(2, b"error %d\\n" % number)
+    while number < 3 and not pathlib.Path(f"after {number}").exists():
+        time.sleep(0.005)
+print("three")
+"""
+
+
+async def test_what_is_newer_than_a_time_is_shown_by_stream_with_follow_and_after_a_restart(
+    fleet: Fleet, admin: Client
+) -> None:
+    await fleet.add_node()
+    began = Timestamp()
+    began.GetCurrentTime()
+    job_id = await admin.submit(sys.executable, "-c", WRITE_IN_PARTS)
+    times = []
+    for number in (1, 2):
+
+        async def has_come(text: bytes = b"error %d" % number) -> bool:
+            streams = await admin.output(job_id, follow=False)
+            return text in streams.get((1, 0, STDERR), b"") and b"part" + text[5:] in streams.get((1, 0, STDOUT), b"")
+
+        await until(f"part {number} has come", has_come)
+        times.append(await time_after_sync(admin, job_id))
+        if number == 1:
+            (fleet.work / "after 1").touch()
+    request = scheduler_pb2.StreamOutputRequest(job_id=job_id, since_time=times[0], follow=True)
+    messages = []
+    async for message in admin.stub.StreamOutput(request):
+        messages.append(message)
+        (fleet.work / "after 2").touch()
+    followed = newer(messages)
+    await admin.wait(job_id)
+    part_2 = b"and its end, out of part 2\n"
+    part_3 = b"and its end, out of part 3\nand its end, out of three\n"
+    assert followed == {STDOUT: part_2 + part_3, STDERR: b"error 2\nerror 3\n"}
+    assert newer(await admin.messages(job_id, since_time=times[1])) == {STDOUT: part_3, STDERR: b"error 3\n"}
+    assert newer(await admin.messages(job_id, since_time=times[0], tail_lines=2)) == {
+        STDOUT: part_3,
+        STDERR: b"error 2\nerror 3\n",
+    }
+    assert len(newer(await admin.messages(job_id, since_time=began))[STDOUT]) > len(part_2 + part_3)
+    later = await time_after_sync(admin, job_id)
+    assert newer(await admin.messages(job_id, since_time=later)) == {}
+    fleet.scheduler.kill()
+    await fleet.scheduler.start()
+    async with fleet.client() as again:
+        assert newer(await again.messages(job_id, since_time=times[0])) == followed
+        assert newer(await again.messages(job_id, since_time=later)) == {}
+
+
+def newer(messages: Sequence[scheduler_pb2.StreamOutputResponse]) -> dict[int, bytes]:
+    """The bytes of each stream, from wherever they begin, without holes."""
+    streams: dict[int, bytes] = {}
+    ends: dict[int, int] = {}
+    for message in messages:
+        if message.stream:
+            assert message.offset == ends.get(message.stream, message.offset)
+            ends[message.stream] = message.offset + len(message.data)
+        if message.data:
+            streams[message.stream] = streams.get(message.stream, b"") + message.data
+    return streams
+
+
+async def time_after_sync(client: Client, job_id: int) -> Timestamp:
+    """A time at which all output that a reader gets now has been synced: then a reader from that time gets nothing."""
+    stamp = Timestamp()
+
+    async def is_synced() -> bool:
+        stamp.GetCurrentTime()
+        return not newer(await client.messages(job_id, since_time=stamp))
+
+    await until("all output has its time", is_synced)
+    return stamp
 
 
 async def test_one_stream_alone_can_be_read(person: Client) -> None:

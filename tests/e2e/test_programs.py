@@ -200,6 +200,25 @@ async def test_the_logs_of_scheduler_and_agent_can_be_read_and_followed(person: 
         await follow_log(person, scheduler_pb2.ProgramSelector(program=program, node=node))
 
 
+async def test_the_logs_of_scheduler_and_agent_can_be_read_from_a_time_on(fleet: Fleet, admin: Client) -> None:
+    await fleet.add_node("n1")
+    for program, node in (("scheduler", ""), ("agent", "n1")):
+        selector = scheduler_pb2.ProgramSelector(program=program, node=node)
+        request = scheduler_pb2.StreamOutputRequest(program=selector, tail_lines=1)
+        (newest,) = [message.data async for message in admin.stub.StreamOutput(request) if message.data]
+        time = newest.split(b" ")[0].decode()
+        request = scheduler_pb2.StreamOutputRequest(program=selector)
+        request.since_time.FromJsonString(time)
+        found = b"".join([message.data async for message in admin.stub.StreamOutput(request)]).splitlines(keepends=True)
+        assert newest in found and all(line >= time.encode() for line in found)
+        request.since_time.FromMilliseconds(request.since_time.ToMilliseconds() - 600_000)
+        everything = b"".join([message.data async for message in admin.stub.StreamOutput(request)])
+        assert everything.count(b"\n") > len(found)
+        request.since_time.GetCurrentTime()
+        request.since_time.FromMilliseconds(request.since_time.ToMilliseconds() + 30_000)
+        assert [message.data async for message in admin.stub.StreamOutput(request) if message.data] == []
+
+
 async def follow_log(client: Client, selector: scheduler_pb2.ProgramSelector) -> None:
     """Follow the log from its end while its level is changed, until a new line comes."""
     request = scheduler_pb2.StreamOutputRequest(program=selector, tail_lines=0, follow=True)

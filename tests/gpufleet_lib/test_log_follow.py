@@ -7,13 +7,15 @@ import logging
 import logging.handlers
 from collections.abc import Iterator
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpufleet.log_follow import MISSED_LINES, LogReader, follow
+from gpufleet.log_follow import MISSED_LINES, READ_BYTES_MAX, LogReader, follow
+from gpufleet.logs import as_logged
 
 
 class Writer:
@@ -142,3 +144,64 @@ async def test_a_follower_gets_lines_as_they_come(file: Path, writer: Writer) ->
             writer.write()
     assert got == numbered(1, 30)[: len(got)]
     assert writer.count >= 25
+
+
+BEGIN = datetime(2026, 3, 4, 15, tzinfo=UTC)
+
+
+def timed(numbers: range) -> list[bytes]:
+    """A line each second, every third as JSON, every fourth with a traceback behind it."""
+    lines = []
+    for number in numbers:
+        time = as_logged(BEGIN + timedelta(seconds=number))
+        text = f"{time} INFO    scheduler line {number}\n"
+        if number % 3 == 0:
+            text = f'{{"time": "{time}", "message": "line {number}"}}\n'
+        if number % 4 == 0:
+            text += "    Traceback\n" + f"    of {as_logged(BEGIN + timedelta(days=9))}, {'x' * (number % 97)}\n"
+        lines.append(text.encode())
+    return lines
+
+
+def test_a_reader_begins_at_a_time_in_whatever_file_it_is(file: Path) -> None:
+    oldest, older, newest = timed(range(900)), timed(range(900, 2400)), timed(range(2400, 5000))
+    file.with_name(f"{file.name}.2").write_bytes(b"".join(oldest))
+    file.with_name(f"{file.name}.1").write_bytes(b"".join(older))
+    file.write_bytes(b"".join(newest) + b"2026-03-04T16:23:20.000Z unfinished")
+    assert file.stat().st_size > 2 * READ_BYTES_MAX, "long enough to be searched by halves"
+    everything = [*oldest, *older, *newest, b"2026-03-04T16:23:20.000Z unfinished"]
+    for second in (0, 1, 4, 5, 450, 899, 900, 2399, 2400, 2401, 3333, 4999, 5000):
+        with LogReader(file, since=BEGIN + timedelta(seconds=second)) as reader:
+            assert rest(reader) == b"".join(everything[second:]), second
+    with LogReader(file, since=BEGIN - timedelta(days=1)) as reader:
+        assert rest(reader) == b"".join(everything)
+    with LogReader(file, since=BEGIN + timedelta(milliseconds=7_000.9)) as reader:
+        assert rest(reader) == b"".join(everything[7:]), "a line's own time was rounded down"
+    with LogReader(file, since=BEGIN + timedelta(milliseconds=7_001)) as reader:
+        assert rest(reader) == b"".join(everything[8:])
+
+
+def test_a_reader_from_a_time_to_come_gets_what_is_written_then(file: Path) -> None:
+    file.write_bytes(b"".join(timed(range(10))))
+    with LogReader(file, since=BEGIN + timedelta(days=1)) as reader:
+        assert reader.read() == b""
+        with file.open("ab") as log:
+            log.write(b"new\n")
+        assert reader.read() == b"new\n"
+
+
+def test_with_a_time_and_a_number_of_lines_both_hold(file: Path) -> None:
+    lines = timed(range(1, 3))
+    file.write_bytes(b"".join(lines))
+    for tail, second, expected in ((1, 0, lines[1:]), (9, 2, lines[1:]), (0, 0, []), (9, 3, []), (9, 0, lines)):
+        with LogReader(file, tail_lines=tail, since=BEGIN + timedelta(seconds=second)) as reader:
+            assert rest(reader) == b"".join(expected), (tail, second)
+
+
+def test_one_endless_traceback_is_no_place_to_begin_at(file: Path) -> None:
+    first, last = timed(range(1, 3))
+    file.write_bytes(first + b"    of a traceback\n" * 20_000 + last)
+    with LogReader(file, since=BEGIN + timedelta(seconds=2)) as reader:
+        assert rest(reader) == last
+    with LogReader(file, since=BEGIN + timedelta(seconds=1)) as reader:
+        assert rest(reader).startswith(first)

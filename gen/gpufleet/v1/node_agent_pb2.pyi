@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from gpufleet.v1 import job_pb2 as _job_pb2
@@ -1074,6 +1075,7 @@ class ReadProgramLog(_message.Message):
     TAIL_LINES_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
+    SINCE_TIME_FIELD_NUMBER: _builtins.int
     request: _builtins.int
     """Id of the request, repeated in the answer."""
     tail_lines: _builtins.int
@@ -1082,6 +1084,10 @@ class ReadProgramLog(_message.Message):
     """Whether to go on with new lines."""
     cancel: _builtins.bool
     """Whether to end an earlier request of this id."""
+    @_builtins.property
+    def since_time(self) -> _timestamp_pb2.Timestamp:
+        """Of those, only lines with this time or a later one, by the clock of the agent's machine; absent means all."""
+
     def __init__(
         self,
         *,
@@ -1089,10 +1095,11 @@ class ReadProgramLog(_message.Message):
         tail_lines: _builtins.int = ...,
         follow: _builtins.bool = ...,
         cancel: _builtins.bool = ...,
+        since_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since_time", b"since_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "follow", b"follow", "request", b"request", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "follow", b"follow", "request", b"request", "since_time", b"since_time", "tail_lines", b"tail_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

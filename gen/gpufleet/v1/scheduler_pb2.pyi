@@ -263,7 +263,7 @@ class StreamOutputRequest(_message.Message):
     stream: _job_pb2.Stream.ValueType
     """Only this stream; unspecified means both."""
     tail_lines: _builtins.int
-    """Newest lines to begin with; absent means everything."""
+    """Newest lines to begin with; absent means everything. With since_time both hold: the newest lines of what is new enough."""
     follow: _builtins.bool
     """Whether to go on until the job has ended and all its output was sent."""
     @_builtins.property
@@ -280,7 +280,13 @@ class StreamOutputRequest(_message.Message):
 
     @_builtins.property
     def since_time(self) -> _timestamp_pb2.Timestamp:
-        """Only output that arrived after this time, to within a sync (100 ms); absent means everything."""
+        """Only what reached the scheduler at this time or later, by its wall clock; absent means everything. Nothing that is new
+        enough is left out. A little that is older may come before it: what arrived within a sync (100 ms), for old output
+        within two hundredths of its age, and the beginning of a line that was unfinished then (64 KiB at most). It holds for
+        every stream without a position. Of a program's log: the lines with this time or a later one, to the millisecond,
+        by the clock of that program's machine.
+        Refused when it is more than 60 s in the future.
+        """
 
     def __init__(
         self,
