@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from .ports import Commit
 from .state.durable import Durable
+from .state.equal_jobs import EqualJobs
 from .state.events import ClockAdvanced, Event, InventoryReported, NodeBeat, NodeDisconnected, SchedulerStarted
 from .state.ids import NodeName, RankKey
 from .state.jobs import Job, rank_keys
@@ -15,6 +16,19 @@ def changed_nodes(commit: Commit) -> set[NodeName]:
     """The nodes whose own record a commit changes or drops. (What jobs hold on them: `holds`.)"""
     nodes = {entity.name for entity in commit.upserts if isinstance(entity, Node)}
     return nodes | {NodeName(name) for kind, name in commit.deletes if kind == "node"}
+
+
+def changed_jobs(commit: Commit, view: Durable) -> tuple[Job | EqualJobs, ...]:
+    """The jobs that a commit made or changed. Equal ones are told once, when they come; what is left of them is known.
+
+    Ask before the commit is shown in the view.
+    """
+    changed = (
+        entity
+        for entity in commit.upserts
+        if isinstance(entity, Job) or (isinstance(entity, EqualJobs) and view.jobs.equals_from(entity.first.id) is None)
+    )
+    return (*changed, *commit.finished)
 
 
 def holds(view: Durable, commit: Commit) -> set[tuple[RankKey, NodeName]]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from gpufleet.logs import fields
 from gpufleet.telemetry import OFF, Telemetry
 
-from .changes import Reaches, changed_nodes, holds
+from .changes import Reaches, changed_jobs, changed_nodes, holds
 from .core.deadlines import wake_at
 from .core.decide import make_true, step
 from .core.decision import NOTHING, Decision
@@ -28,6 +28,7 @@ from .ports import AgentLink, Clock, Commit, Store
 from .state import live
 from .state.commands import Command
 from .state.durable import load, turn_over
+from .state.equal_jobs import EqualJobs
 from .state.events import (
     ClockAdvanced,
     Event,
@@ -87,7 +88,7 @@ class _Waiting:
 class Changes:
     """What a commit changed, for those who watch."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[Job | EqualJobs, ...]
     nodes: tuple[NodeName, ...]
 
 
@@ -283,7 +284,7 @@ class Engine:
 
     def _pass(self, now: Instant) -> Decision:
         self._pass_is_due = False
-        if not any(self._state.durable.queue.values()):
+        if not self._state.durable.lines.count:
             return NOTHING
         self._last_pass = now
         decision = schedule(self._state, now)
@@ -356,16 +357,16 @@ class Engine:
 
     def _show(self, commit: Commit) -> None:
         held = holds(self.view.durable, commit)
+        jobs = changed_jobs(commit, self.view.durable)
         turn_over(self.view.durable, commit.upserts, commit.deletes)
         self._shown_commit = commit.number
         for job in commit.finished:
             self.recently_finished[job.id] = job
         while len(self.recently_finished) > FINISHED_JOBS_KEPT:
             self.recently_finished.popitem(last=False)
-        jobs = tuple(entity for entity in commit.upserts if isinstance(entity, Job))
         nodes = changed_nodes(commit)
         nodes.update(node for _, node in held ^ holds(self.view.durable, commit))
-        self._publish(Changes(jobs=jobs + commit.finished, nodes=tuple(sorted(nodes))))
+        self._publish(Changes(jobs=jobs, nodes=tuple(sorted(nodes))))
 
     def _release(self, batch: list[_Waiting], decisions: list[Decision], outgoing: list[tuple[Command, int]]) -> None:
         for waiting, decision in zip(batch, decisions, strict=False):

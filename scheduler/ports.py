@@ -92,8 +92,8 @@ class Store(Protocol):
         """A page of jobs that have ended."""
         ...
 
-    def story(self, job: JobId, after: int, limit: int) -> list[StoredRecord]:
-        """A job's records with a sequence above `after`, oldest first."""
+    def story(self, job: JobId, after: int, limit: int, told_with: JobId | None = None) -> list[StoredRecord]:
+        """A job's records with a sequence above `after`, oldest first; `told_with` is that of the job."""
         ...
 
     def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:

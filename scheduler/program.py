@@ -32,7 +32,7 @@ from .outputs.opening import open_outputs
 from .ports import Store
 from .state.events import OutputSynced
 from .state.ids import RankKey
-from .state.jobs import OutputEnd
+from .state.jobs import Job, OutputEnd
 from .state.limits import Limits, NodeOrder, ScoreWeights
 from .state.units import Span, after
 from .store.opening import open_store
@@ -115,7 +115,7 @@ class Program:
     def _publish(self, changes: Changes) -> None:
         self._changes.publish(changes)
         for job in changes.jobs:
-            if job.attempt is None:
+            if isinstance(job, Job) and job.attempt is None:
                 self._outputs.stop_awaiting(job.id)
 
     def _set_log_level(self, level: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from .engine import Changes
+from .state.equal_jobs import EqualJobs
 from .state.ids import JobId, NodeName
 from .state.jobs import Job
 
@@ -15,17 +16,19 @@ PENDING_PER_WATCHER = 2_000
 """Keys that may wait for a slow watcher; beyond them it gets RESYNC and a full picture."""
 
 Key = tuple[str, int | str]
+Change = Job | EqualJobs | NodeName
+"""What changed: a job, equal ones that came, or the node of that name."""
 
 
 @dataclass(slots=True, eq=False)
 class Watcher:
     """One reader: the newest value of each key that it has not taken yet."""
 
-    pending: OrderedDict[Key, tuple[int, Job | NodeName]] = field(default_factory=OrderedDict)
+    pending: OrderedDict[Key, tuple[int, Change]] = field(default_factory=OrderedDict)
     wakeup: asyncio.Event = field(default_factory=asyncio.Event)
     must_resync: bool = False
 
-    def put(self, number: int, key: Key, value: Job | NodeName) -> None:
+    def put(self, number: int, key: Key, value: Change) -> None:
         """Note a change; an older one of the same key is replaced."""
         if len(self.pending) >= PENDING_PER_WATCHER and key not in self.pending:
             self.pending.clear()
@@ -47,20 +50,23 @@ class ChangeHub:
     def __init__(self, term: int) -> None:
         self.term = term
         self.number = 0
-        self._kept: deque[tuple[int, Key, Job | NodeName]] = deque(maxlen=CHANGES_KEPT)
+        self._kept: deque[tuple[int, Key, Change]] = deque(maxlen=CHANGES_KEPT)
         self._watchers: set[Watcher] = set()
         self._waiting: dict[JobId, set[asyncio.Event]] = {}
 
     def publish(self, changes: Changes) -> None:
         """Hand out what a commit changed."""
         for job in changes.jobs:
+            if isinstance(job, EqualJobs):
+                self._publish_one(("equal_jobs", job.first.id), job)
+                continue
             self._publish_one(("job", job.id), job)
             for event in self._waiting.get(job.id, ()):
                 event.set()
         for node in changes.nodes:
             self._publish_one(("node", node), node)
 
-    def _publish_one(self, key: Key, value: Job | NodeName) -> None:
+    def _publish_one(self, key: Key, value: Change) -> None:
         self.number += 1
         self._kept.append((self.number, key, value))
         for watcher in self._watchers:
@@ -76,12 +82,12 @@ class ChangeHub:
         """The watcher is gone."""
         self._watchers.discard(watcher)
 
-    def since(self, term: int, number: int) -> list[tuple[int, Job | NodeName]] | None:
+    def since(self, term: int, number: int) -> list[tuple[int, Change]] | None:
         """What changed after a number, the newest value of each key, or None when that is no longer known."""
         oldest = self.number + 1 - len(self._kept)
         if term != self.term or not oldest - 1 <= number <= self.number:
             return None
-        newest: dict[Key, tuple[int, Job | NodeName]] = {}
+        newest: dict[Key, tuple[int, Change]] = {}
         for changed_at, key, value in islice(self._kept, number + 1 - oldest, None):
             newest.pop(key, None)
             newest[key] = (changed_at, value)

@@ -292,7 +292,9 @@ class JobCalls:
         query = f"story {job.id}"
         cursor = self.pages.read(query, request.page_token)
         after = cursor[0] if cursor else 0
-        stored = await self.engine.on_store_thread(lambda: self.engine.store.story(job.id, after, size + 1))
+        stored = await self.engine.on_store_thread(
+            lambda: self.engine.store.story(job.id, after, size + 1, job.told_with)
+        )
         more = self.pages.sign(query, [stored[size - 1].sequence]) if len(stored) > size else ""
         return scheduler_pb2.GetStoryResponse(lines=[story_line(each) for each in stored[:size]], next_page_token=more)
 

@@ -3,7 +3,6 @@
 The cursor is (section, the last job's key in it), so that a page costs what it shows and not what the queue holds.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +11,10 @@ from typing import Any
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from ..engine import Engine
+from ..policy.order import order_from
 from ..ports import FinishedQuery
 from ..state.ids import JobId, UserName
-from ..state.jobs import Job
+from ..state.jobs import Band, Job
 from ..state.units import Instant
 from .convert import OUTCOMES, state_of
 
@@ -59,17 +59,9 @@ def _all_live_rows(engine: Engine, section: int, key: list[Any]) -> Iterator[Row
 
 
 def _waiting_rows(engine: Engine, key: list[Any]) -> Iterator[Row]:
-    durable = engine.view.durable
-    position = 0
-    for band, line in durable.queue.items():
-        if key and band > key[0]:
-            position += len(line)
-            continue
-        start = bisect_right(line, (Instant(key[1]), JobId(key[2]))) if key and band == key[0] else 0
-        for number in range(start, len(line)):
-            submitted_at, job_id = line[number]
-            yield Row(durable.jobs[job_id], position + number + 1, [WAITING, int(band), submitted_at, job_id])
-        position += len(line)
+    after = (Band(key[0]), (Instant(key[1]), JobId(key[2]))) if key else None
+    for position, job in order_from(engine.view.durable, after):
+        yield Row(job, position, [WAITING, int(job.band), job.submitted_at, job.id])
 
 
 def matches(job: Job, request: scheduler_pb2.QueueRequest) -> bool:
@@ -116,7 +108,7 @@ def counts(engine: Engine) -> scheduler_pb2.QueueCounts:
     durable = engine.view.durable
     states = [state_of(durable.jobs[job_id]) for job_id in durable.active]
     return scheduler_pb2.QueueCounts(
-        queued=sum(len(line) for line in durable.queue.values()),
+        queued=durable.lines.count,
         held=len(durable.held),
         starting=states.count(job_pb2.JOB_STATE_STARTING),
         running=states.count(job_pb2.JOB_STATE_RUNNING),

@@ -40,7 +40,7 @@ class WaitReasons:
                 else:
                     found[job.id] = known
         if unknown:
-            fresh = wait_reasons(self._engine.view, [job.id for job in unknown], self._at)
+            fresh = wait_reasons(self._engine.view, unknown, self._at)
             found |= fresh
             for job in unknown:
                 reason = fresh.get(job.id)

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
@@ -10,9 +10,10 @@ from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 from gpufleet.errors import Reason, invalid
 
 from ..engine import Engine
+from ..state.equal_jobs import EqualJobs
 from ..state.ids import JobId, NodeName
 from ..state.jobs import Job
-from ..watching import ChangeHub, Watcher
+from ..watching import Change, ChangeHub, Watcher
 from .convert import job_proto, timestamp
 from .reasons import WaitReasons
 
@@ -53,9 +54,8 @@ async def watch_changes(source: Watchable, request: scheduler_pb2.WatchRequest) 
                 yield response
         else:
             for number, value in resumed:
-                watched = _changed(source, request, value)
-                if watched is not None:
-                    yield _at(source, watched, number)
+                for response in _told(source, request, number, value):
+                    yield response
         async for response in _follow(source, request, watcher):
             yield response
     finally:
@@ -78,9 +78,8 @@ async def _follow(source: Watchable, request: scheduler_pb2.WatchRequest, watche
                 yield response
         while watcher.pending:
             _, (number, value) = watcher.pending.popitem(last=False)
-            watched = _changed(source, request, value)
-            if watched is not None:
-                yield _at(source, watched, number)
+            for response in _told(source, request, number, value):
+                yield response
 
 
 async def _picture(
@@ -112,6 +111,22 @@ async def _snapshot(source: Watchable, request: scheduler_pb2.WatchRequest) -> A
             node = source.node_as_shown(name)
             if node is not None:
                 yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, node=node)
+
+
+def _told(source: Watchable, request: scheduler_pb2.WatchRequest, number: int, change: Change) -> Iterator[Response]:
+    """A change as it is told; equal jobs one by one, and only with the last of them is all of it told."""
+    if not isinstance(change, EqualJobs):
+        response = _changed(source, request, change)
+        if response is not None:
+            yield _at(source, response, number)
+        return
+    wanted = (job for job in change.jobs() if _is_wanted(job, request))
+    job = next(wanted, None)
+    while job is not None:
+        following = next(wanted, None)
+        response = Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(source, job))
+        yield _at(source, response, number if following is None else number - 1)
+        job = following
 
 
 def _changed(source: Watchable, request: scheduler_pb2.WatchRequest, value: Job | NodeName) -> Response | None:
@@ -148,7 +163,7 @@ def _at(source: Watchable, response: Response, number: int) -> Response:
     return response
 
 
-def _resumed(hub: ChangeHub, token: str) -> list[tuple[int, Job | NodeName]] | None:
+def _resumed(hub: ChangeHub, token: str) -> list[tuple[int, Change]] | None:
     """What a watcher missed; None for one that begins, or that was away for too long."""
     if not token:
         return None

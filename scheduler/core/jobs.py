@@ -1,6 +1,7 @@
 """What people ask of jobs: submit, cancel, hold, move, signal, requeue."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from ..policy.admission import notes_for, refusal
 from ..state.access import RememberedRequest
@@ -64,11 +65,13 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
         if why is not None:
             return Decision(reply=why)
     first = state.durable.counters.next_job
-    jobs = [_new_job(event, JobId(first + index), 0 if many else index) for index in range(total)]
+    jobs = [_new_job(event, JobId(first + index), index) for index in range(len(event.specs))]
+    if many:
+        jobs[0] = replace(jobs[0], told_with=JobId(first + total - 1))
     notes = notes_for(state, event.specs[0])
     if event.is_dry_run:
         return Decision(reply=Submitted(first=JobId(0), count=total, job=jobs[0], notes=notes))
-    records: list[Record] = [JobQueued(at=event.at, job=job) for job in jobs]
+    records: list[Record] = [JobQueued(at=event.at, job=job, count=event.count) for job in jobs]
     if event.request_id:
         records.append(
             RequestRemembered(

@@ -25,10 +25,8 @@ def schedule(state: State, at: Instant) -> Decision:
     commands: list[Command] = []
     hopeless: set[Resources] = set()
     reservation: Reservation | None = None
-    for job in queue_order(state.durable):
+    for job in queue_order(state.durable, hopeless):
         resources = job.spec.resources
-        if resources in hopeless:
-            continue
         minimum = minimum_memory(state, resources)
         placement = place(views, resources, minimum, job.id, state.limits.node_order)
         if placement is None:

@@ -51,9 +51,12 @@ from ..state.units import HOUR, MILLISECOND, MINUTE, SECOND
 def sentence(record: Record) -> str:
     """One sentence for people that says what happened; without its time, which stands beside it."""
     match record:
-        case JobQueued(job=job):
-            what = "was submitted and is held" if isinstance(job.state, Held) else "was submitted"
-            return f"Job {job.id} {what} by {job.user} in band {job.band.name.lower()}."
+        case JobQueued(job=job, count=count):
+            who = f"by {job.user} in band {job.band.name.lower()}"
+            if count > 1:
+                held = " and are held" if isinstance(job.state, Held) else ""
+                return f"Jobs {job.id} to {job.id + count - 1}, all alike, were submitted{held} {who}."
+            return f"Job {job.id} was submitted{' and is held' if isinstance(job.state, Held) else ''} {who}."
         case RequestRemembered(request=request):
             return f"Request {request.request_id} of {request.user} was carried out."
         case RequestForgotten(user=user, request_id=request_id):
@@ -116,8 +119,9 @@ def sentence(record: Record) -> str:
 def tell(record: Record) -> str:
     """The short form of a record: its kind, its ids and what tells it from others of its kind."""
     match record:
-        case JobQueued(job=job):
-            return f"JobQueued {job.id}{' held' if isinstance(job.state, Held) else ''}"
+        case JobQueued(job=job, count=count):
+            ids = f"{job.id}" if count == 1 else f"{job.id}-{job.id + count - 1}"
+            return f"JobQueued {ids}{' held' if isinstance(job.state, Held) else ''}"
         case RequestRemembered(request=request):
             return f"RequestRemembered {request.user} {request.request_id}"
         case RequestForgotten(user=user, request_id=request_id):

@@ -1,6 +1,6 @@
 """Why a job waits: one sentence, then node by node, by the functions that place."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..state.ids import JobId, NodeName
@@ -9,7 +9,7 @@ from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory
 from .fit import Miss, NodeView, devices_that_fit, node_views
-from .order import jobs_ahead, order_up_to, queue_order
+from .order import jobs_ahead, queue_order
 from .placement import place, take
 from .reservation import keep, reserve
 
@@ -96,27 +96,29 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
     )
 
 
-def wait_reasons(state: State, jobs: Collection[JobId], at: Instant) -> dict[JobId, tuple[str, str]]:
+def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, tuple[str, str]]:
     """The reason and one clause for each of several waiting jobs, in one walk down the order: for a page of the queue.
 
     Jobs that ask for the same as one before them share its answer: what a walk gives away never comes back.
     """
+    wanted: dict[Resources, dict[JobId, None]] = {}
+    for job in jobs:
+        if isinstance(job.state, Queued):
+            wanted.setdefault(job.spec.resources, {})[job.id] = None
     found: dict[JobId, tuple[str, str]] = {}
-    of_request: dict[Resources, tuple[str, str]] = {}
-    wanted = set(jobs)
-    for job, views in _walk(state, queue_order(state.durable), at):
-        if job is None or not wanted:
+    for tried, views in _walk(state, at, None):
+        if tried is None or not wanted:
             break
-        if job.id not in wanted:
+        alike = wanted.get(tried.spec.resources)
+        if alike is None:
             continue
-        wanted.discard(job.id)
-        known = of_request.get(job.spec.resources)
-        if known is None:
-            verdicts = tuple(_verdict(state, view, job) for view in views.values())
-            known = (_main_reason(verdicts), _main_clause(verdicts)) if verdicts else NO_NODES
-            if known[0] != NEXT_PASS:
-                of_request[job.spec.resources] = known
-        found[job.id] = known
+        verdicts = tuple(_verdict(state, view, tried) for view in views.values())
+        reason = (_main_reason(verdicts), _main_clause(verdicts)) if verdicts else NO_NODES
+        if reason[0] != NEXT_PASS:
+            found.update(dict.fromkeys(wanted.pop(tried.spec.resources), reason))
+        elif tried.id in alike:
+            found[tried.id] = reason
+            del alike[tried.id]
     return found
 
 
@@ -127,18 +129,19 @@ Views = dict[NodeName, NodeView]
 
 def _views_as_seen_by(state: State, job: Job, at: Instant) -> Views:
     """The nodes after every job ahead was tried, as the pass sees them when it comes to this job."""
-    return next(views for each, views in _walk(state, order_up_to(state.durable, job), at) if each is None)
+    return next(views for each, views in _walk(state, at, job) if each is None)
 
 
-def _walk(state: State, order: Iterable[Job], at: Instant) -> Iterator[tuple[Job | None, Views]]:
-    """A pass without consequences: each job with the nodes as they are at its turn; at the end None with them."""
+def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | None, Views]]:
+    """A pass without consequences: each job that it tries, with the nodes as they are at its turn; at the end None.
+
+    As in a pass, what fits nowhere is not tried again. It ends before the job `until`.
+    """
     views = node_views(state, at)
     kept = False
     hopeless: set[Resources] = set()
-    for each in order:
+    for each in queue_order(state.durable, hopeless, until):
         yield each, views
-        if each.spec.resources in hopeless:
-            continue
         minimum = minimum_memory(state, each.spec.resources)
         placement = place(views, each.spec.resources, minimum, each.id, state.limits.node_order)
         if placement is not None:

@@ -1,19 +1,64 @@
 """Which job is next: bands from urgent to low, then age."""
 
-from bisect import bisect_left
-from collections.abc import Iterator
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator
+from itertools import islice
 
 from ..state.durable import Durable
 from ..state.ids import JobId
-from ..state.jobs import Job, Queued
-from ..state.units import Instant
+from ..state.jobs import Band, Job, Queued, Resources
+from ..state.lines import Entry
 
 
-def queue_order(durable: Durable) -> Iterator[Job]:
-    """Eligible jobs in the order in which they are tried. A requeued job keeps its submit time and so its place."""
-    for line in durable.queue.values():
-        for _, job_id in line:
+def queue_order(durable: Durable, given_up: Collection[Resources] = (), until: Job | None = None) -> Iterator[Job]:
+    """Eligible jobs in the order in which they are tried. A requeued job keeps its submit time and so its place.
+
+    What is asked for in `given_up` is left out from the moment it stands there, at no cost for the jobs that wait with
+    it. `until` is the job before which it ends.
+    """
+    for band, lines in durable.lines.of_band.items():
+        if until is not None and band < until.band:
+            return
+        is_last = until is not None and band == until.band
+        end = (until.submitted_at, until.id) if until is not None and is_last else None
+        for _, job_id in _merged(lines, given_up, end):
             yield durable.jobs[job_id]
+
+
+def _merged(lines: dict[Resources, list[Entry]], given_up: Collection[Resources], end: Entry | None) -> Iterator[Entry]:
+    """The entries of several lines in order; a heap of the first of each that was not given yet."""
+    heads = [(line[0], 0, number) for number, line in enumerate(lines.values())]
+    heapq.heapify(heads)
+    of_number = list(lines.items())
+    while heads:
+        entry, at, number = heads[0]
+        resources, line = of_number[number]
+        if end is not None and entry >= end:
+            return
+        if resources in given_up:
+            heapq.heappop(heads)
+            continue
+        yield entry
+        if at + 1 < len(line):
+            heapq.heapreplace(heads, (line[at + 1], at + 1, number))
+        else:
+            heapq.heappop(heads)
+
+
+def order_from(durable: Durable, after: tuple[Band, Entry] | None) -> Iterator[tuple[int, Job]]:
+    """Waiting jobs behind a place in the order, or all, each with its own place, from 1."""
+    place = 0
+    for band, lines in durable.lines.of_band.items():
+        if after is not None and band > after[0]:
+            place += sum(map(len, lines.values()))
+            continue
+        begins = [bisect_right(line, after[1]) if after and band == after[0] else 0 for line in lines.values()]
+        place += sum(begins)
+        rests = [islice(line, begin, None) for line, begin in zip(lines.values(), begins, strict=True)]
+        for _, job_id in heapq.merge(*rests):
+            place += 1
+            yield place, durable.jobs[job_id]
 
 
 def position(durable: Durable, job: Job) -> int:
@@ -21,14 +66,7 @@ def position(durable: Durable, job: Job) -> int:
 
     A job that is not submitted yet is told the place that it would get.
     """
-    return sum(length for _, length in _lines_ahead(durable, job)) + 1 if isinstance(job.state, Queued) else 0
-
-
-def order_up_to(durable: Durable, job: Job) -> Iterator[Job]:
-    """Eligible jobs that are tried before this one, in their order."""
-    for line, length in _lines_ahead(durable, job):
-        for _, job_id in line[:length]:
-            yield durable.jobs[job_id]
+    return _count_ahead(durable, job) + 1 if isinstance(job.state, Queued) else 0
 
 
 def jobs_ahead(durable: Durable, job: Job, limit: int) -> tuple[list[JobId], int]:
@@ -36,18 +74,21 @@ def jobs_ahead(durable: Durable, job: Job, limit: int) -> tuple[list[JobId], int
     if not isinstance(job.state, Queued):
         return [], 0
     nearest: list[JobId] = []
-    count = 0
-    for line, length in reversed(list(_lines_ahead(durable, job))):
-        start = max(0, length - (limit - len(nearest)))
-        nearest.extend(job_id for _, job_id in reversed(line[start:length]))
-        count += length
-    return nearest, count
+    for lines in reversed([lines for _, lines in _lines_ahead(durable, job)]):
+        backwards = [map(line.__getitem__, range(length - 1, -1, -1)) for line, length in lines]
+        merged = heapq.merge(*backwards, reverse=True)
+        nearest.extend(job_id for _, job_id in islice(merged, limit - len(nearest)))
+    return nearest, _count_ahead(durable, job)
 
 
-def _lines_ahead(durable: Durable, job: Job) -> Iterator[tuple[list[tuple[Instant, JobId]], int]]:
-    """Each line that holds jobs ahead of this one, highest band first, and how many of its jobs those are."""
-    for band, line in durable.queue.items():
+def _count_ahead(durable: Durable, job: Job) -> int:
+    return sum(length for _, lines in _lines_ahead(durable, job) for _, length in lines)
+
+
+def _lines_ahead(durable: Durable, job: Job) -> Iterator[tuple[Band, list[tuple[list[Entry], int]]]]:
+    """Band by band, highest first, each line that holds jobs ahead of this one, and how many of its jobs those are."""
+    for band, lines in durable.lines.of_band.items():
         if band > job.band:
-            yield line, len(line)
+            yield band, [(line, len(line)) for line in lines.values()]
         elif band == job.band:
-            yield line, bisect_left(line, (job.submitted_at, job.id))
+            yield band, [(line, bisect_left(line, (job.submitted_at, job.id))) for line in lines.values()]

@@ -5,18 +5,17 @@ queue, what holds which device); they are never stored: `load` builds them again
 `touched` and `finished`, so that the engine writes exactly that and nothing is compared.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from .access import Counters, RememberedRequest, Token
+from .equal_jobs import EqualJobs, Jobs
 from .ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
 from .jobs import (
     ATTEMPTS_KEPT,
     ActiveState,
     Attempt,
-    Band,
     EndedAttempt,
     Finished,
     Held,
@@ -27,6 +26,7 @@ from .jobs import (
     Starting,
     Stopping,
 )
+from .lines import Lines
 from .nodes import Node
 from .records import (
     AttemptEnded,
@@ -58,7 +58,7 @@ from .records import (
 )
 from .units import Instant
 
-Entity = Job | Node | Token | RememberedRequest | Counters
+Entity = Job | EqualJobs | Node | Token | RememberedRequest | Counters
 EntityKey = tuple[str, str]
 
 
@@ -67,6 +67,8 @@ def key_of(entity: Entity) -> EntityKey:
     match entity:
         case Job():
             return ("job", str(entity.id))
+        case EqualJobs():
+            return ("equal_jobs", str(entity.first.id))
         case Node():
             return ("node", entity.name)
         case Token():
@@ -98,14 +100,12 @@ class NodeHold:
 class Durable:
     """The durable state with its indexes. Change it by `apply` only."""
 
-    jobs: dict[JobId, Job] = field(default_factory=dict)
+    jobs: Jobs = field(default_factory=Jobs)
     nodes: dict[NodeName, Node] = field(default_factory=dict)
     tokens: dict[TokenId, Token] = field(default_factory=dict)
     requests: dict[tuple[UserName, str], RememberedRequest] = field(default_factory=dict)
     counters: Counters = Counters()
-    queue: dict[Band, list[tuple[Instant, JobId]]] = field(
-        default_factory=lambda: {band: [] for band in reversed(Band)}
-    )
+    lines: Lines = field(default_factory=Lines)
     held: dict[JobId, None] = field(default_factory=dict)
     active: dict[JobId, None] = field(default_factory=dict)
     holds: dict[NodeName, NodeHold] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Durable:
 
     def entities(self) -> Iterator[Entity]:
         """Every entity, for checks and for comparing with a store."""
-        yield from self.jobs.values()
+        yield from self.jobs.entities()
         yield from self.nodes.values()
         yield from self.tokens.values()
         yield from self.requests.values()
@@ -136,7 +136,10 @@ def load(entities: Iterator[Entity]) -> Durable:
 
 
 def turn_over(durable: Durable, upserts: Iterable[Entity], deletes: Iterable[EntityKey]) -> None:
-    """Bring a view up to a commit. First all that changed lets go, for a device may pass from one job to another."""
+    """Bring a view up to a commit. First all that changed lets go, for a device may pass from one job to another.
+
+    Jobs that came to differ from their equals leave them here as they did in the state: what is left is what is stored.
+    """
     kept = tuple(upserts)
     for key in (*deletes, *(key_of(entity) for entity in kept if isinstance(entity, Job))):
         discard(durable, key)
@@ -149,7 +152,11 @@ def adopt(durable: Durable, entity: Entity) -> None:
     match entity:
         case Job():
             _index(durable, entity)
-            durable.jobs[entity.id] = entity
+            durable.jobs.put(entity)
+        case EqualJobs():
+            if durable.jobs.equals_from(entity.first.id) is None:
+                _index_equals(durable, entity)
+                durable.jobs.put_equals(entity)
         case Node():
             durable.nodes[entity.name] = entity
         case Token():
@@ -167,9 +174,18 @@ def discard(durable: Durable, key: EntityKey) -> None:
     kind, name = key
     match kind:
         case "job":
-            old = durable.jobs.pop(JobId(int(name)), None)
+            job_id = JobId(int(name))
+            old = durable.jobs.get(job_id)
             if old is not None:
                 _unindex(durable, old)
+                durable.jobs.part(job_id)
+                durable.jobs.pop(job_id)
+        case "equal_jobs":
+            equal = durable.jobs.equals_from(JobId(int(name)))
+            if equal is not None:
+                for each in equal.jobs():
+                    _unindex(durable, each)
+                durable.jobs.put_equals(replace(equal, spans=()))
         case "node":
             durable.nodes.pop(NodeName(name), None)
         case "token":
@@ -184,10 +200,16 @@ def discard(durable: Durable, key: EntityKey) -> None:
 def apply(durable: Durable, record: Record) -> None:
     """Make a decided fact true. A record that cannot be applied is a programming error and raises."""
     match record:
-        case JobQueued(job=job):
-            _put_job(durable, None, job)
-            if job.id >= durable.counters.next_job:
-                durable.counters = Counters(next_job=job.id + 1)
+        case JobQueued(job=job, count=count):
+            if count == 1:
+                _put_job(durable, None, job)
+            else:
+                equal = EqualJobs(first=job, spans=((job.id, JobId(job.id + count)),))
+                _index_equals(durable, equal)
+                durable.jobs.put_equals(equal)
+                durable.touched[key_of(equal)] = equal
+            if job.id + count > durable.counters.next_job:
+                durable.counters = Counters(next_job=job.id + count)
                 durable.touched[key_of(durable.counters)] = durable.counters
         case RequestRemembered(request=request):
             durable.requests[request.user, request.request_id] = request
@@ -278,13 +300,16 @@ AttemptChange = Callable[[Attempt], Attempt]
 def _put_job(durable: Durable, old: Job | None, new: Job) -> None:
     if old is not None:
         _unindex(durable, old)
+        left = durable.jobs.part(old.id)
+        if left is not None:
+            durable.touched[key_of(left)] = left if left.spans else None
     durable.touched[key_of(new)] = None if new.is_finished else new
     if new.is_finished:
-        durable.jobs.pop(new.id, None)
+        durable.jobs.pop(new.id)
         durable.finished[new.id] = new
     else:
         _index(durable, new)
-        durable.jobs[new.id] = new
+        durable.jobs.put(new)
 
 
 def _set_state(durable: Durable, job_id: JobId, state: JobState) -> None:
@@ -349,7 +374,7 @@ def _with(past: tuple[EndedAttempt, ...], ended: EndedAttempt) -> tuple[EndedAtt
 def _index(durable: Durable, job: Job) -> None:
     match job.state:
         case Queued():
-            insort(durable.queue[job.band], (job.submitted_at, job.id))
+            durable.lines.add(job)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
             durable.active[job.id] = None
             for number, rank in enumerate(attempt.ranks):
@@ -361,11 +386,18 @@ def _index(durable: Durable, job: Job) -> None:
             pass
 
 
+def _index_equals(durable: Durable, equal: EqualJobs) -> None:
+    """Equal jobs wait, or are held; what differs by an attempt is not equal."""
+    if isinstance(equal.first.state, Queued):
+        durable.lines.add_equals(equal)
+    else:
+        durable.held.update(dict.fromkeys(equal.ids()))
+
+
 def _unindex(durable: Durable, job: Job) -> None:
     match job.state:
         case Queued():
-            line = durable.queue[job.band]
-            del line[bisect_left(line, (job.submitted_at, job.id))]
+            durable.lines.remove(job)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
             del durable.active[job.id]
             for number, rank in enumerate(attempt.ranks):

@@ -4,13 +4,13 @@
 what one decision touched, so that a simulation can ask after every step. Neither changes anything.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from .durable import Durable, Entity, EntityKey, NodeHold, load
+from .equal_jobs import EqualJobs
 from .ids import DeviceUuid, JobId, NodeName, RankKey
-from .jobs import ATTEMPTS_KEPT, Attempt, Finished, Job, Queued, Running, Starting, rank_keys
+from .jobs import ATTEMPTS_KEPT, Attempt, Finished, Held, Job, Queued, Running, Starting, rank_keys
 from .live import Live
 from .nodes import Node
 from .state import State
@@ -21,6 +21,7 @@ def check_all(state: State) -> list[str]:
     durable = state.durable
     return [
         *(wrong for job in durable.jobs.values() for wrong in _of_job(durable, job)),
+        *(wrong for each in durable.jobs.entities() if isinstance(each, EqualJobs) for wrong in _of_equals(each)),
         *(wrong for node in durable.nodes.values() for wrong in _of_node(durable, node)),
         *_of_indexes(durable),
         *_of_live(durable, state.live),
@@ -40,6 +41,10 @@ def check_touched(state: State, touched: Mapping[EntityKey, Entity | None], fini
                 nodes.update(dict.fromkeys(_nodes_of(entity)))
             case Node():
                 nodes[entity.name] = None
+            case EqualJobs():
+                wrong.extend(_of_equals(entity))
+                if durable.jobs.equals_from(entity.first.id) != entity:
+                    wrong.append(f"equal jobs {name}: what was touched is not what is kept")
             case None if kind == "job":
                 wrong.extend(_of_gone_job(durable, JobId(int(name)), finished))
             case _:
@@ -61,7 +66,7 @@ def versions_that_do_not_rise(
 
 def _of_job(durable: Durable, job: Job) -> Iterator[str]:
     name = f"job {job.id}"
-    if durable.jobs.get(job.id) is not job:
+    if durable.jobs.get(job.id) != job:
         yield f"{name}: what was touched is not what is kept"
     if job.id >= durable.counters.next_job:
         yield f"{name}: its id is to be given again (next is {durable.counters.next_job})"
@@ -74,6 +79,16 @@ def _of_job(durable: Durable, job: Job) -> Iterator[str]:
         yield f"{name}: attempt {numbers[-1]} has ended and {job.attempt_count} were made"
     if job.attempt is not None:
         yield from _of_attempt(durable, job, job.attempt)
+
+
+def _of_equals(equal: EqualJobs) -> Iterator[str]:
+    name = f"equal jobs {equal.first.id}"
+    if not isinstance(equal.first.state, Queued | Held) or equal.first.past:
+        yield f"{name}: they are {equal.first.state}"
+    if not equal.spans or any(end <= begin for begin, end in equal.spans):
+        yield f"{name}: their spans are {equal.spans}"
+    if any(later[0] <= earlier[1] for earlier, later in pairwise(equal.spans)):
+        yield f"{name}: their spans touch or are not in order: {equal.spans}"
 
 
 def _of_attempt(durable: Durable, job: Job, attempt: Attempt) -> Iterator[str]:
@@ -102,15 +117,10 @@ def _of_attempt(durable: Durable, job: Job, attempt: Attempt) -> Iterator[str]:
 
 
 def _of_place_in_queue(durable: Durable, job: Job) -> Iterator[str]:
-    for band, line in durable.queue.items():
-        entry = (job.submitted_at, job.id)
-        at = bisect_left(line, entry)
-        is_there = at < len(line) and line[at] == entry
+    for band in durable.lines.of_band:
+        is_there = durable.lines.holds(job, band)
         if is_there != (isinstance(job.state, Queued) and band == job.band):
             yield f"job {job.id}: is {'' if is_there else 'not '}in the line of band {band.name.lower()}"
-        around = line[max(at - 1, 0) : at + 2]
-        if any(later <= earlier for earlier, later in pairwise(around)):
-            yield f"band {band.name.lower()}: its line is not sorted around job {job.id}"
 
 
 def _of_gone_job(durable: Durable, job_id: JobId, finished: Mapping[JobId, Job]) -> Iterator[str]:
@@ -179,8 +189,8 @@ def _of_indexes(durable: Durable) -> Iterator[str]:
     except AssertionError as problem:
         yield f"the entities do not load: {problem}"
         return
-    if again.queue != durable.queue:
-        yield f"the lines are {durable.queue}, the jobs make {again.queue}"
+    if again.lines != durable.lines:
+        yield f"the lines are {durable.lines}, the jobs make {again.lines}"
     if again.holds != durable.holds:
         yield f"the holds are {durable.holds}, the jobs make {again.holds}"
     owners: dict[DeviceUuid, NodeName] = {}

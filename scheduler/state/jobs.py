@@ -259,7 +259,10 @@ ActiveState = Starting | Running | Stopping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A submitted job. `version` rises with every change."""
+    """A submitted job. `version` rises with every change.
+
+    `told_with` is set for equal jobs of one submit: the last of them, in whose story stands that all were queued.
+    """
 
     id: JobId
     user: UserName
@@ -272,6 +275,7 @@ class Job:
     past: tuple[EndedAttempt, ...] = ()
     requeue_count: int = 0
     node_loss_count: int = 0
+    told_with: JobId | None = None
 
     @property
     def attempt(self) -> Attempt | None:

@@ -14,10 +14,11 @@ from .units import Instant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQueued:
-    """A job was accepted; `job.state` is Queued or Held."""
+    """A job was accepted, or `count` equal ones with the ids from `job.id` on; `job.state` is Queued or Held."""
 
     at: Instant
     job: Job
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +278,7 @@ def job_of(record: Record) -> JobId | None:
     """The job whose story a record belongs to, if any."""
     match record:
         case JobQueued(job=job):
-            return job.id
+            return job.told_with or job.id
         case AttemptStarted(key=key) | RankEnded(key=key) | SpoolStateChanged(key=key):
             return key.job
         case (

@@ -6,6 +6,7 @@ from typing import get_args
 
 from ..state.access import Counters, RememberedRequest, Token
 from ..state.durable import Entity, EntityKey, key_of
+from ..state.equal_jobs import EqualJobs
 from ..state.jobs import Finished, Job
 from ..state.nodes import Node
 from ..state.records import Record, job_of
@@ -14,6 +15,7 @@ from .statements import Row
 
 ENTITY_CLASSES: dict[str, type[Entity]] = {
     "job": Job,
+    "equal_jobs": EqualJobs,
     "node": Node,
     "token": Token,
     "request": RememberedRequest,

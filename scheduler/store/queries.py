@@ -8,6 +8,7 @@ from sqlalchemy import Select, literal, select, tuple_
 
 from ..ports import FinishedQuery
 from ..state.ids import JobId
+from ..state.records import JobQueued
 from ..state.units import Instant
 from . import schema
 from .kinds import searchable
@@ -35,10 +36,12 @@ def finished_jobs(query: FinishedQuery) -> Select[Any]:
     return statement
 
 
-def story(job: JobId, after: int, limit: int) -> Select[Any]:
-    """A job's records with a sequence above `after`, oldest first."""
-    mine = (record.c.job_id == job) & (record.c.seq > after)
-    return select(record).where(mine).order_by(record.c.seq).limit(limit)
+def story(job: JobId, after: int, limit: int, told_with: JobId | None) -> Select[Any]:
+    """A job's records with a sequence above `after`, oldest first; it shares its first with its equals."""
+    mine = record.c.job_id == job
+    if told_with is not None:
+        mine |= (record.c.job_id == told_with) & (record.c.kind == JobQueued.__name__)
+    return select(record).where(mine & (record.c.seq > after)).order_by(record.c.seq).limit(limit)
 
 
 def newest_records(kind: str, before: int | None, limit: int) -> Select[Any]:

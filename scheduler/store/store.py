@@ -83,9 +83,9 @@ class SqlStore:
         rows = reading.rows(self._database, queries.finished_jobs(query))
         return [reading.finished_job(self._codec, row) for row in rows]
 
-    def story(self, job: JobId, after: int, limit: int) -> list[StoredRecord]:
-        """A job's records with a sequence above `after`, oldest first."""
-        rows = reading.rows(self._database, queries.story(job, after, limit))
+    def story(self, job: JobId, after: int, limit: int, told_with: JobId | None = None) -> list[StoredRecord]:
+        """A job's records with a sequence above `after`, oldest first; `told_with` is that of the job."""
+        rows = reading.rows(self._database, queries.story(job, after, limit, told_with))
         return [reading.record(self._codec, row) for row in rows]
 
     def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:

@@ -28,7 +28,7 @@ def test_each_waiting_job_of_a_page_has_the_reason_that_explain_gives_it() -> No
     state, at = transcript.fleet.state, transcript.fleet.now
     waiting = list(queue_order(state.durable))
     assert len(waiting) >= 5
-    reasons = wait_reasons(state, [job.id for job in waiting], at)
+    reasons = wait_reasons(state, waiting, at)
     for job in waiting:
         alone = explain(state, job, at)
         assert reasons[job.id][0] == alone.reason
@@ -39,6 +39,7 @@ def test_a_job_that_does_not_wait_has_no_reason() -> None:
     transcript = Transcript()
     transcript.answer("node n1 gpus=1")
     transcript.answer("submit alice gpus=1")
-    running = list(transcript.fleet.state.durable.active)
+    durable = transcript.fleet.state.durable
+    running = [durable.jobs[job] for job in durable.active]
     assert len(running) == 1
     assert wait_reasons(transcript.fleet.state, running, transcript.fleet.now) == {}

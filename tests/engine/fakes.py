@@ -12,7 +12,7 @@ from scheduler.state.commands import Command
 from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
 from scheduler.state.ids import JobId
 from scheduler.state.jobs import Finished, Job
-from scheduler.state.records import job_of
+from scheduler.state.records import JobQueued, job_of
 from scheduler.state.units import SECOND, Instant
 from scheduler.store.errors import StoreUnavailable
 
@@ -147,8 +147,10 @@ class FakeStore:
 
         return sorted(filter(is_wanted, self.finished.values()), key=end, reverse=True)[: query.limit]
 
-    def story(self, job: JobId, after: int, limit: int) -> list[StoredRecord]:
-        return [each for each in self.records if job_of(each.record) == job and each.sequence > after][:limit]
+    def story(self, job: JobId, after: int, limit: int, told_with: JobId | None = None) -> list[StoredRecord]:
+        of_all = [each for each in self.records if job_of(each.record) == told_with and type(each.record) is JobQueued]
+        own = [each for each in self.records if job_of(each.record) == job]
+        return [each for each in (*of_all, *own) if each.sequence > after][:limit]
 
     def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:
         found = [

@@ -26,7 +26,7 @@ from scheduler.state.events import (
 )
 from scheduler.state.ids import JobId, NodeName, RankKey, TokenId
 from scheduler.state.invariants import check_all
-from scheduler.state.jobs import Band, ExitCode, RankExit
+from scheduler.state.jobs import Band, ExitCode, Job, RankExit
 from scheduler.state.units import MINUTE, SECOND, Span
 from scheduler.store.errors import StoreUnavailable
 from tests.core.fleet import assert_same, spec
@@ -223,7 +223,12 @@ async def play(steps: list[Step]) -> None:
         await scenario.mend()
         shown = scenario.harness.view
         assert_same(scenario.harness.restarted().decided, shown)
-        ended = {job.id for change in scenario.harness.changes for job in change.jobs if job.is_finished}
+        ended = {
+            job.id
+            for change in scenario.harness.changes
+            for job in change.jobs
+            if isinstance(job, Job) and job.is_finished
+        }
         assert ended <= scenario.harness.store.finished.keys()
     finally:
         await scenario.end()

@@ -19,7 +19,7 @@ from scheduler.outputs.errors import OutputHole
 from scheduler.state.commands import Command
 from scheduler.state.events import Event, OutputSynced
 from scheduler.state.ids import RankKey
-from scheduler.state.jobs import OutputEnd
+from scheduler.state.jobs import Job, OutputEnd
 from scheduler.state.limits import Limits
 from scheduler.state.replies import Reply
 from scheduler.state.state import State
@@ -232,7 +232,7 @@ class SchedulerProcess:
 
     def _publish(self, changes: Changes) -> None:
         for job in changes.jobs:
-            if job.attempt is None:
+            if isinstance(job, Job) and job.attempt is None:
                 self.hub.stop_awaiting(job.id)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
