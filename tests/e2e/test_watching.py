@@ -7,6 +7,7 @@ import base64
 from typing import Any
 
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import Reason
@@ -113,8 +114,12 @@ async def test_a_reader_that_is_too_slow_is_told_to_begin_anew(fleet: Fleet, adm
         await watching.up_to(SYNCED)
         # More changes than wait for a watcher, and more bytes than the connection buffers, while nobody reads.
         spec = admin.spec("true", "x" * 4_000, is_held=True)
-        for _ in range(2):
-            await admin.submit_specs([spec], count=2_500)
+        await admin.submit_specs([spec], count=5_000)
+        selector = scheduler_pb2.JobSelector(all_mine=True)
+        mask = FieldMask(paths=["band"])
+        await admin.stub.UpdateJob(
+            scheduler_pb2.UpdateJobRequest(jobs=selector, update_mask=mask, band=job_pb2.BAND_HIGH)
+        )
         await watching.up_to(RESYNC)
         picture: dict[int, job_pb2.Job] = {}
         while len(picture) < 5_000:
@@ -124,6 +129,23 @@ async def test_a_reader_that_is_too_slow_is_told_to_begin_anew(fleet: Fleet, adm
             elif message.HasField("job"):
                 picture[message.job.id] = message.job
     assert sorted(picture) == list(range(1, 5_001))
+
+
+async def test_equal_jobs_are_told_one_by_one_and_a_lost_watcher_misses_none(fleet: Fleet, admin: Client) -> None:
+    with Watching(admin, skip_snapshot=True) as watching:
+        token = (await watching.up_to(SYNCED))[-1].resume_token
+        await admin.submit_specs([admin.spec("true", is_held=True)], count=30)
+        told = [await watching.next() for _ in range(30)]
+    assert [message.job.id for message in told] == list(range(1, 31))
+    assert {message.resume_token for message in told[:-1]} == {token}, "cut off in the middle, all are told again"
+    with Watching(admin, resume_token=told[10].resume_token) as again:
+        assert [(await again.next()).job.id for _ in range(30)] == list(range(1, 31))
+    with Watching(admin, resume_token=told[-1].resume_token) as after:
+        cancelled = await admin.stub.Cancel(
+            scheduler_pb2.CancelRequest(jobs=scheduler_pb2.JobSelector(job_ids=[7]), reason="test")
+        )
+        assert cancelled.changes[0].changed
+        assert (await after.next()).job.id == 7
 
 
 async def test_pages_of_the_queue_join_without_gap_or_repetition(fleet: Fleet, admin: Client) -> None:

@@ -190,7 +190,7 @@ class Checks:
 
 
 def _differences(one: Durable, other: Durable) -> list[str]:
-    names = ("jobs", "nodes", "tokens", "requests", "counters", "queue", "holds")
+    names = ("jobs", "nodes", "tokens", "requests", "counters", "lines", "holds")
     return [
         f"{name}: what is stored makes another state" for name in names if getattr(one, name) != getattr(other, name)
     ]

@@ -10,6 +10,7 @@ from node_agent.core.outcome import AttemptEnd, AttemptKey, Offsets, Stream
 from scheduler.outputs.errors import OutputHole
 from scheduler.ports import Commit
 from scheduler.state.durable import Entity, EntityKey, key_of
+from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, RankKey
 from scheduler.state.jobs import Job, OutputStream
 from scheduler.state.records import Record
@@ -58,7 +59,11 @@ class SimulatedStore:
     def job(self, job_id: int) -> Job | None:
         """A job as it is stored, live or ended."""
         entity = self.entities.get(("job", str(job_id)))
-        return entity if isinstance(entity, Job) else self.finished.get(JobId(job_id))
+        if isinstance(entity, Job):
+            return entity
+        alike = (each for each in self.entities.values() if isinstance(each, EqualJobs) and job_id in each)
+        equal = next(alike, None)
+        return self.finished.get(JobId(job_id)) if equal is None else equal.job(JobId(job_id))
 
 
 class OpenStore:
