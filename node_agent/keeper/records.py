@@ -6,7 +6,8 @@
 
 The directory appears with line 1 already in it, and a second one of that name cannot: this is what makes a
 launch happen once, whichever keeper is asked. A record must survive the keeper, not the machine, so nothing
-waits for the disk: after a reboot no attempt runs, and the new boot id alone ends them all.
+waits for the disk: after a reboot no attempt runs, and the new boot id alone ends them all. What a crash of the
+machine leaves of a record (all of it, nothing, an empty file) is therefore never wrong; it only must be readable.
 """
 
 import errno
@@ -23,6 +24,7 @@ from .state_dir import StateDir
 from .values import Json, end_from, to_json
 
 _RECORD = "record"
+_UNREADABLE = (KeyError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +90,15 @@ def append(directory: Path, line: Json) -> None:
 
 def read(directory: Path) -> Record | None:
     """Read an attempt's record; None when its directory holds none (it is being forgotten)."""
-    return _read_file(directory / _RECORD)
+    return _read_file(directory / _RECORD, directory.name)
 
 
 def bury(state: StateDir, key: AttemptKey) -> None:
-    """Forget an attempt: its spool is deleted, its record becomes its tombstone."""
+    """Forget an attempt: its spool is deleted, its record becomes its tombstone. Again: finishes what was begun."""
     directory = state.attempt(key)
+    if state.tombstone(key).exists():
+        shutil.rmtree(directory, ignore_errors=True)
+        return
     for path in directory.iterdir():
         if path.name != _RECORD:
             path.unlink()
@@ -115,7 +120,7 @@ def all_records(state: StateDir) -> list[Record]:
 
 def view_on_disk(state: StateDir, key: AttemptKey) -> AttemptView | None:
     """Answer what is written down about an attempt, by whichever keeper; None: it was never here."""
-    buried = _read_file(state.tombstone(key))
+    buried = _read_file(state.tombstone(key), str(key))
     if buried is not None:
         return view_of(buried, AttemptPhase.FORGOTTEN, state)
     record = read(state.attempt(key))
@@ -151,23 +156,41 @@ def view_of(record: Record, phase: AttemptPhase, state: StateDir) -> AttemptView
     )
 
 
-def _read_file(path: Path) -> Record | None:
+def _read_file(path: Path, name: str) -> Record | None:
+    """Read the record of the attempt of this name, as far as it can be read; None when there is none."""
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    lines = data[: data.rfind(b"\n")].splitlines()  # the last line may be just being written
-    first = json.loads(lines[0])
-    record = Record(
-        key=AttemptKey.parse(first["key"]),
-        keeper_id=first["keeper_id"],
-        boot_id=first["boot_id"],
-        note=first["note"],
-    )
+    lines = data[: data.rfind(b"\n") + 1].splitlines()  # the last line may be just being written
+    try:
+        first = json.loads(lines[0])
+        record = Record(
+            key=AttemptKey.parse(first["key"]),
+            keeper_id=first["keeper_id"],
+            boot_id=first["boot_id"],
+            note=first["note"],
+        )
+    except (IndexError, *_UNREADABLE):
+        return _record_of_a_lost_boot(name)
     for line in lines[1:]:
-        data = json.loads(line)
-        if "end" in data:
-            record = replace(record, end=end_from(data["end"]))
-        else:
-            record = replace(record, **{**data, "pipe_ids": tuple(data["pipe_ids"])})
+        try:
+            record = _with_line(record, json.loads(line))
+        except _UNREADABLE:
+            break
     return record
+
+
+def _with_line(record: Record, line: Json) -> Record:
+    if "end" in line:
+        return replace(record, end=end_from(line["end"]))
+    return replace(record, **{**line, "pipe_ids": tuple(line["pipe_ids"])})
+
+
+def _record_of_a_lost_boot(name: str) -> Record | None:
+    """Answer what a record says that a crash of the machine left empty or in shreds: it belongs to no boot of now."""
+    try:
+        key = AttemptKey.parse(name)
+    except ValueError:
+        return None
+    return Record(key=key, keeper_id="", boot_id="", note="")

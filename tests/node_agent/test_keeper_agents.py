@@ -447,3 +447,34 @@ async def test_a_retired_keeper_refuses_new_launches_and_an_unknown_key_is_refus
         return await agent.keepers.forget(view.key) is None
 
     assert await until_async(gone)
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 200, b'{"key": "1.1.0", "keeper', b'{"pid": 5}\n', b'["a list"]\n'])
+async def test_a_record_that_a_crash_of_the_machine_left_in_shreds_is_one_of_another_boot(
+    node: Node, left: bytes
+) -> None:
+    """Nothing is synced when it is written down: a power cut may leave an empty file, or one full of zeros."""
+    state = write_record(node, 1, "another boot", None, 0)
+    key = node.launch(1, "x").key
+    (state.attempt(key) / "record").write_bytes(left)
+    agent = await node.open()
+    (view,) = await agent.keepers.inventory()
+    assert view.end is not None
+    assert (view.key, view.phase, view.end.loss) == (key, AttemptPhase.LOST, LossReason.NODE_REBOOTED)
+    await agent.keepers.close()
+    again = await node.open()
+    assert (await again.view(key)).phase is AttemptPhase.LOST, "it is found out again, and the same"
+    assert await again.keepers.forget(key) is None
+    assert await again.keepers.inventory() == ()
+    assert (await again.start(node.launch(1, "/bin/true"))).phase is AttemptPhase.FORGOTTEN
+
+
+async def test_lines_that_cannot_be_read_take_nothing_from_those_before_them(node: Node) -> None:
+    state = write_record(node, 1, boot_id(), None, 0)
+    record = state.attempt(node.launch(1, "x").key) / "record"
+    record.write_bytes(record.read_bytes() + b"\0\0\0\n")
+    with run_apart("/bin/sleep", "1000", env={KEY_VARIABLE: "gone:1.1.0"}) as unrecorded:
+        (view,) = await (await node.open()).keepers.inventory()
+        assert view.end is not None
+        assert (view.note, view.end.loss) == ("n", LossReason.KEEPER_DIED)
+        assert unrecorded.wait(10) == -signal.SIGKILL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING
 
 from node_agent.core.outcome import AttemptEnd, AttemptKey, Offsets, Stream
@@ -20,6 +21,9 @@ from tests.simulation.world import Broken, World
 
 if TYPE_CHECKING:
     from tests.simulation.scheduler import SchedulerProcess
+
+POWER_CUT_SHARE = 0.3
+"""What a power cut takes of a node's attempts, each by itself."""
 
 
 class SimulatedStore:
@@ -213,6 +217,14 @@ class NodeDisk:
         """The scheduler has everything below the offset on its own disk."""
         spooled = self.of(key, stream)
         spooled.start = max(spooled.start, min(offset, len(spooled.data)))
+
+    def power_cut(self, rng: Random) -> None:
+        """Nothing of this is made sure of when it is written: of each attempt, all may be there afterwards, or nothing."""
+        for kept in (self.records, self.tombstones):
+            for key in [key for key in kept if rng.random() < POWER_CUT_SHARE]:
+                del kept[key]
+                for stream in Stream:
+                    self.spool.pop((key, stream), None)
 
     def bury(self, key: AttemptKey) -> None:
         """Its record becomes its tombstone, its spool is deleted."""

@@ -447,6 +447,7 @@ class Machine:
             self.keeper = None
         for process in self.processes.values():
             process.is_alive = False
+        self.disk.power_cut(self.world.rng(f"power cut {self.name} {self.boot}"))
 
     def power_on(self) -> None:
         if self.is_up or self.is_gone:
