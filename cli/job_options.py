@@ -57,12 +57,18 @@ class JobOptions:
             "--no-gpu-selection", rich_help_panel=DEVICES, help="Take GPUs in plain order, whatever their telemetry."
         ),
     ] = False
-    cpus: Annotated[int | None, Option("--cpus", metavar="N", rich_help_panel=DEVICES, help="CPUs, 1 by default.")] = (
-        None
-    )
+    cpus: Annotated[
+        int | None,
+        Option("--cpus", metavar="N", rich_help_panel=DEVICES, help="CPUs to reserve, 1 by default; not a limit."),
+    ] = None
     memory: Annotated[
         str | None,
-        Option("--memory", metavar="SIZE", rich_help_panel=DEVICES, help="Memory of the machine: 32GB."),
+        Option(
+            "--memory",
+            metavar="SIZE",
+            rich_help_panel=DEVICES,
+            help="Memory of the machine to reserve: 32GB; not a limit.",
+        ),
     ] = None
     nodelist: Annotated[
         list[str] | None,

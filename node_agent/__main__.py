@@ -31,6 +31,7 @@ from .agent import Node, NodeAgent, Tuning
 from .devices import DeviceSource, host_facts, open_devices
 from .identity import DataFolder
 from .keeper.client import KeeperNotStarted, Keepers
+from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
 from .machine import Machine, NodeNaming, installed_version, node_info
 from .options import STOP_KEEPER, node_name, parse, settings_reader, token_of, wants_automatic_gpu
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return asyncio.run(_Program(live, folder, log, wants_automatic_gpu(given)).run())
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
-    except (KeeperNotStarted, SupersededError) as problem:
+    except (KeeperNotStarted, KeeperSilent, OtherProtocol, SupersededError) as problem:
         print(f"the agent cannot go on: {problem}", file=sys.stderr)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -29,11 +29,12 @@ from .core.delivery import Receipt
 from .core.duties import Duties
 from .core.expectations import Misfit, Unfit
 from .core.inventory import EndSeen, Prepared, Refused, Seen, SpoolSeen, StartSeen
-from .core.launch import Refusal
+from .core.launch import Refusal, RefusalReason
 from .core.outcome import AttemptKey, AttemptView
 from .devices import DeviceSample
 from .environment import free_port
 from .heartbeat import Report
+from .keeper.client import Launched
 from .keeping import Keeping
 from .launch import Launcher
 from .machine import sample_to_proto
@@ -128,15 +129,17 @@ class Attempts:
 
     async def _check(self, action: CheckNode) -> None:
         key, command = action.command.key, action.command
-        misfit: Misfit | None = None
+        misfit: Misfit | Refusal | None = None
         port = 0
-        if action.is_prepare:
-            port = free_port(ANY_HOST) if key.rank == 0 else 0
-            if not await asyncio.to_thread(os.path.isdir, command.cwd):
-                misfit = Misfit(Unfit.CWD_MISSING, f"there is no directory {command.cwd} on this node", ())
-        if misfit is None:
-            misfit, samples = await self._launcher.misfit(command.expectations)
-            self._samples[key] = samples
+        try:
+            if action.is_prepare:
+                port = free_port(ANY_HOST) if key.rank == 0 else 0
+                if not await asyncio.to_thread(os.path.isdir, command.cwd):
+                    misfit = Misfit(Unfit.CWD_MISSING, f"there is no directory {command.cwd} on this node", ())
+            if misfit is None:
+                misfit, self._samples[key] = await self._launcher.misfit(command.expectations)
+        except Exception as problem:
+            misfit = _not_begun(key, problem)
         self._perform(self._duties.checked(key, misfit, port))
         self._samples.pop(key, None)
 
@@ -145,24 +148,36 @@ class Attempts:
         with self._traces.span(
             "launch", parent=action.command.trace_context, job_id=key.job_id, attempt=key.attempt, rank=key.rank
         ) as span:
-            launch = self._launcher.complete(
-                action.command, action.master, heartbeat_sent_us=action.heartbeat_sent_us, traceparent=span.traceparent
-            )
-            answer = await self._keeping.launch(launch)
+            answer: Launched | Refusal
+            try:
+                launch = self._launcher.complete(
+                    action.command,
+                    action.master,
+                    heartbeat_sent_us=action.heartbeat_sent_us,
+                    traceparent=span.traceparent,
+                )
+            except Exception as problem:
+                answer = _not_begun(key, problem)
+            else:
+                answer = await self._keeping.launch(launch)
         if isinstance(answer, Refusal):
-            self._perform(self._duties.spawned(launch.key, answer, was_known=False))
+            self._perform(self._duties.spawned(key, answer, was_known=False))
         else:
-            self._perform(self._duties.spawned(launch.key, answer.attempt, was_known=answer.was_known))
+            self._perform(self._duties.spawned(key, answer.attempt, was_known=answer.was_known))
 
     async def _ask(self, action: StopProcess | SignalProcess | ForgetAttempt) -> None:
-        match action:
-            case StopProcess():
-                await self._keeping.stop(action.key, action.cause, action.grace_us)
-            case SignalProcess():
-                await self._keeping.signal(action.key, action.signal)
-            case ForgetAttempt():
-                self._output.forget(action.key)
-                await self._keeping.forget(action.key)
+        try:
+            match action:
+                case StopProcess():
+                    await self._keeping.stop(action.key, action.cause, action.grace_us)
+                case SignalProcess():
+                    await self._keeping.signal(action.key, action.signal)
+                case ForgetAttempt():
+                    self._output.forget(action.key)
+                    await self._keeping.forget(action.key)
+        except Exception:
+            # The orders behind it wait for this one; what it should have done, the next inventory brings up again.
+            _log.exception("an order for attempt %s was not carried out", action.key)
         self._perform(self._duties.done(action.key))
 
     def _tell(self, report: Seen | Refused | Prepared) -> None:
@@ -173,6 +188,12 @@ class Attempts:
         else:
             _log.info("%s", sentence_of(report))
             self._report(report_of(report))
+
+
+def _not_begun(key: AttemptKey, problem: Exception) -> Refusal:
+    """A launch that failed before a keeper was asked: an order without an answer would hold its devices for ever."""
+    _log.error("attempt %s could not be begun", key, exc_info=problem)
+    return Refusal(RefusalReason.SPAWN_FAILED, f"the node's agent could not begin it: {problem}")
 
 
 def sentence_of(report: Seen | Prepared) -> str:

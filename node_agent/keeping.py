@@ -65,13 +65,21 @@ class Keeping:
         """Start it, or answer what became of it when it was launched before."""
         while True:
             try:
-                return await self._keepers.launch(launch)
+                answer = await self._keepers.launch(launch)
+                if isinstance(answer, Refusal) and answer.reason is RefusalReason.INTERNAL:
+                    # Nobody knows whether it runs, and to call it refused would have it run elsewhere, too.
+                    return await self._found(launch.key) or answer
+                return answer
             except (KeeperNotStarted, OSError) as problem:
                 return Refusal(RefusalReason.SPAWN_FAILED, f"no keeper can be started on this node: {problem}")
             except (KeeperGone, KeeperSilent) as problem:
                 # Whether it was started is not known now; asking again either starts it or tells.
                 _log.warning("launching %s is tried again: %s", launch.key, problem)
                 await asyncio.sleep(RETRY_SECONDS)
+
+    async def _found(self, key: AttemptKey) -> Launched | None:
+        views = await self._keepers.inventory()
+        return next((Launched(view, was_known=True) for view in views if view.key == key), None)
 
     async def stop(self, key: AttemptKey, cause: StopCause, grace_us: int | None) -> None:
         """End it by the grace rule; 0 kills at once."""
@@ -91,9 +99,12 @@ class Keeping:
                 _log.warning("forgetting %s is tried again: %s", key, problem)
                 await asyncio.sleep(FORGET_RETRY_SECONDS)
                 continue
-            if refusal is not None:
-                _log.warning("%s is not forgotten: %s", key, refusal.detail)
-            return
+            if refusal is None:
+                return
+            _log.warning("%s is not forgotten: %s", key, refusal.detail)
+            if refusal.reason is not RefusalReason.SPOOL_UNAVAILABLE:
+                return
+            await asyncio.sleep(FORGET_RETRY_SECONDS)
 
     def set_fence(self, sent_us: int) -> None:
         """Every fence counts from here: when the newest message that the scheduler stored was sent."""

@@ -15,12 +15,17 @@ from .adoption import Verdict
 from .attempt import Limits
 from .expectations import Expectations
 from .fence import CommandRefusal, refusal_of_command
+from .launch import Refusal, RefusalReason
 from .outcome import AttemptKey, StopCause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchAttempt:
-    """Run one rank. `env` is the submitter's; `memory_bytes` 0: no limit; `trace_context` may be empty."""
+    """Run one rank. `env` is the submitter's; `trace_context` may be empty.
+
+    `cpus` and `memory_bytes` are what the scheduler holds for it on this node (0 bytes: none). They are no limits: a
+    process is kept from using more only by who may make control groups, and an agent needs no such right.
+    """
 
     key: AttemptKey
     argv: tuple[str, ...]
@@ -160,3 +165,15 @@ class NotLaunched(StrEnum):
     STOPPED_BEFORE_START = "STOPPED_BEFORE_START"
     KEEPER_UNAVAILABLE = "KEEPER_UNAVAILABLE"
     INVALID_LAUNCH = "INVALID_LAUNCH"
+
+
+_TOLD_AS = {
+    RefusalReason.BAD_REQUEST: NotLaunched.INVALID_LAUNCH,
+    RefusalReason.RETIRED: NotLaunched.KEEPER_UNAVAILABLE,
+    RefusalReason.SHUTTING_DOWN: NotLaunched.KEEPER_UNAVAILABLE,
+}
+
+
+def reason_of(refusal: Refusal) -> str:
+    """The stable name by which the scheduler hears why a launch was not begun."""
+    return _TOLD_AS.get(refusal.reason, refusal.reason)

@@ -39,6 +39,7 @@ from .commands import (
     SignalAttempt,
     StartAttempt,
     StopAttempt,
+    reason_of,
 )
 from .expectations import Misfit
 from .fence import CommandRefusal
@@ -86,9 +87,11 @@ class Duties:
         waiting.append(order)
         return ()
 
-    def checked(self, key: AttemptKey, misfit: Misfit | None, port: int = 0) -> tuple[Action, ...]:
-        """The node was checked; `port` is a free one for rank 0 of a gang."""
+    def checked(self, key: AttemptKey, misfit: Misfit | Refusal | None, port: int = 0) -> tuple[Action, ...]:
+        """The node was checked, or could not be; `port` is a free one for rank 0 of a gang."""
         order, _ = self._under_way[key]
+        if isinstance(misfit, Refusal):
+            return (*self._refuse(key, reason_of(misfit), misfit.detail), *self._finish(key))
         if misfit is not None:
             return (*self._refuse(key, misfit.reason, misfit.sentence), *self._finish(key))
         match order.command:
@@ -110,7 +113,7 @@ class Duties:
             return tuple(self._finish(key))  # its keeper has died meanwhile, and its end is known
         self.inventory.drop(key)
         if isinstance(answer, Refusal):
-            return (*self._refuse(key, answer.reason, answer.detail), *self._finish(key))
+            return (*self._refuse(key, reason_of(answer), answer.detail), *self._finish(key))
         if answer.phase is AttemptPhase.FORGOTTEN:
             # The scheduler had stored its end and forgot that: it is told once more, and there is nothing to keep.
             return (*_told_again(answer), *self._finish(key))

@@ -10,6 +10,12 @@ PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 LANG_DEFAULT = "C.UTF-8"
 
+CHOOSES_DEVICES = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"}
+)
+"""Never taken from the submitter: with --env-all they would choose, by the numbers of another machine, among the
+devices that the job was given, and leave it none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
@@ -44,10 +50,11 @@ def environment_of(submitted: Mapping[str, str], account: Account, place: RankPl
     """The whole environment of a rank's process; nothing of the agent's own environment is in it.
 
     Defaults give way to what was submitted with --env. What the placement fixes does not: a job that
-    overwrote its devices would work on those of others. Environment rule: PATH, LANG, TERM from the
+    overwrote its devices would work on those of others. Environment rule (JOBS.md 3.5): PATH, LANG, TERM from the
     submitter, HOME and USER of the account.
     """
-    return {**_defaults(account), **submitted, **_fixed(place)}
+    wanted = {name: value for name, value in submitted.items() if name not in CHOOSES_DEVICES}
+    return {**_defaults(account), **wanted, **_fixed(place)}
 
 
 def _defaults(account: Account) -> dict[str, str]:

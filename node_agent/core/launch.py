@@ -39,6 +39,24 @@ class RefusalReason(StrEnum):
     INTERNAL = "INTERNAL"
 
 
+REFUSES_LAUNCHES = frozenset(
+    {
+        RefusalReason.BAD_REQUEST,
+        RefusalReason.CWD_MISSING,
+        RefusalReason.ARGV_TOO_LONG,
+        RefusalReason.FENCED,
+        RefusalReason.CLAIMED_ELSEWHERE,
+        RefusalReason.TOO_MANY_ATTEMPTS,
+        RefusalReason.SPOOL_UNAVAILABLE,
+        RefusalReason.SPAWN_FAILED,
+        RefusalReason.RETIRED,
+        RefusalReason.SHUTTING_DOWN,
+        RefusalReason.INTERNAL,
+    }
+)
+"""What a launch may be refused with; each has its row in docs/troubleshooting.md, by the name of `reason_of`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A keeper's no: a stable reason, and a sentence that names the field and the cause."""

@@ -128,9 +128,10 @@ class Keepers:
 
     async def forget(self, key: AttemptKey) -> Refusal | None:
         """Drop an ended attempt: its spool goes, a tombstone stays. An unknown one is forgotten already."""
-        if self._roster.settled.pop(key, None) is not None:
+        if key in self._roster.settled:
             await asyncio.to_thread(records.bury, self._state, key)
             Tombstones(self._state).add(str(key))
+            self._roster.settled.pop(key, None)
             return None
         refusal = await self._ask_owner(key, "forget")
         if refusal is None or refusal.reason is RefusalReason.UNKNOWN_ATTEMPT:

@@ -85,6 +85,14 @@ def pipe_id(fd: int) -> str:
     return f"pipe:[{os.fstat(fd).st_ino}]"
 
 
+def has_exited(pid: int) -> bool:
+    """Say whether a child of this process has ended, reaped or not."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
 def group_exists(group_id: int) -> bool:
     """Say whether any process, a zombie included, is still in this group."""
     try:

@@ -39,7 +39,7 @@ from ..spool import SpoolWriter
 from . import records
 from .linux import boottime_us
 from .output import Output
-from .processes import group_exists, look_at
+from .processes import group_exists, has_exited, look_at
 from .reactor import Reactor
 from .spawn import NotRun, Spawned
 from .values import Json
@@ -151,8 +151,12 @@ class Supervised:
 
     @property
     def is_leader_alive(self) -> bool:
-        """Say whether its leader was not seen to exit."""
-        return self._exit is None and self.end is None
+        """Say whether its leader runs. One that ended a moment ago and is not reaped yet does not.
+
+        So whatever is due at the same time (a stop, the time limit, the fence) finds it ended by itself, also by a
+        keeper that was suspended meanwhile.
+        """
+        return self._exit is None and self.end is None and not has_exited(self.pid)
 
     def stop(self, cause: StopCause, grace_us: int | None) -> None:
         """Stop it by the grace rule; None takes its own grace, 0 kills at once."""
@@ -164,9 +168,12 @@ class Supervised:
         """Send a signal to the whole group; False when the leader has exited."""
         if not self.is_leader_alive:
             return False
+        self._signal_group(number)
+        return True
+
+    def _signal_group(self, number: int) -> None:
         with contextlib.suppress(PermissionError):  # a setuid program: nothing this account may do
             os.killpg(self.pid, number)
-        return True
 
     def heartbeat_acknowledged(self, sent_us: int) -> None:
         """Move its fence. The timer is left as it is: when it fires, it finds that there is more time."""
@@ -227,16 +234,18 @@ class Supervised:
         if self._exit is not None:
             self.reconsider()
             return
+        if not self.is_leader_alive:
+            return  # it is about to be reaped, and then its ending begins
         action = next_action(self._phase, boottime_us())
         self._phase = phase_after(self._phase, action)
         self._carry_out(action)
 
     def _carry_out(self, action: Wait | SendTerm | SendKill) -> None:
         if isinstance(action, SendTerm):
-            self.signal(signal.SIGTERM)
-            self.signal(signal.SIGCONT)
+            self._signal_group(signal.SIGTERM)
+            self._signal_group(signal.SIGCONT)
         elif isinstance(action, SendKill):
-            self.signal(signal.SIGKILL)
+            self._signal_group(signal.SIGKILL)
             self._kill_strays()
         following = next_action(self._phase, boottime_us())
         self._house.reactor.call_at(self._act, following.until_us if isinstance(following, Wait) else boottime_us())

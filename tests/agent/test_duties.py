@@ -124,6 +124,31 @@ def test_what_the_keeper_refuses_is_refused() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (RefusalReason.BAD_REQUEST, "INVALID_LAUNCH"),
+        (RefusalReason.RETIRED, "KEEPER_UNAVAILABLE"),
+        (RefusalReason.SHUTTING_DOWN, "KEEPER_UNAVAILABLE"),
+        (RefusalReason.SPOOL_UNAVAILABLE, "SPOOL_UNAVAILABLE"),
+    ],
+)
+def test_the_scheduler_hears_the_keepers_reasons_by_the_names_of_the_contract(reason: RefusalReason, told: str) -> None:
+    duties = Duties()
+    duties.order(order(LAUNCH))
+    duties.checked(KEY, None)
+    refused, _ = duties.spawned(KEY, Refusal(reason, "why"), was_known=False)
+    assert refused == Tell(Refused(KEY, told, "why"))
+
+
+def test_a_check_that_could_not_be_made_refuses_the_launch() -> None:
+    duties = Duties()
+    duties.order(order(LAUNCH))
+    refused = Refused(KEY, "SPAWN_FAILED", "too many open files")
+    answer = Refusal(RefusalReason.SPAWN_FAILED, "too many open files")
+    assert duties.checked(KEY, answer) == (Tell(refused), CarriedOut(RECEIPT))
+
+
 @pytest.mark.parametrize("refusal", [CommandRefusal.TOO_OLD, CommandRefusal.UNKNOWN_HEARTBEAT])
 def test_a_launch_on_old_knowledge_is_refused(refusal: CommandRefusal) -> None:
     duties = Duties()

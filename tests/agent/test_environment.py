@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from node_agent.core.environment import Account, RankPlace, environment_of
+from dataclasses import replace
+
+from node_agent.core.environment import CHOOSES_DEVICES, Account, RankPlace, environment_of
 
 ACCOUNT = Account(name="gpu", home="/home/gpu")
 PLACE = RankPlace(
@@ -51,6 +53,17 @@ def test_what_the_submitter_set_wins_over_defaults_but_not_over_the_placement() 
     assert environment["PYTHONUNBUFFERED"] == ""
     assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     assert environment["NODE_RANK"] == "1"
+
+
+def test_what_chooses_devices_on_the_submitters_machine_chooses_none_here() -> None:
+    """A shell with HIP_VISIBLE_DEVICES=2 and --env-all must not hide the only device that its job was given."""
+    place = replace(PLACE, visibility={"ROCR_VISIBLE_DEVICES": "GPU-amd"})
+    submitted = dict.fromkeys(CHOOSES_DEVICES, "2") | {"MINE": "2"}
+    environment = environment_of(submitted, ACCOUNT, place)
+    assert {name: environment[name] for name in environment if name in CHOOSES_DEVICES} == {
+        "ROCR_VISIBLE_DEVICES": "GPU-amd"
+    }
+    assert environment["MINE"] == "2"
 
 
 def test_without_a_path_commands_are_still_found() -> None:

@@ -12,8 +12,9 @@ from gpufleet.config_template import template
 from gpufleet.errors import Reason
 from gpufleet.program_settings import PROGRAMS
 from gpufleet.settings import settings_of
-from node_agent.core.commands import NotLaunched
+from node_agent.core.commands import NotLaunched, reason_of
 from node_agent.core.expectations import Unfit
+from node_agent.core.launch import REFUSES_LAUNCHES, Refusal
 from node_agent.core.outcome import LaunchFailure, LossReason, StopCause
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,7 +33,8 @@ def test_every_reason_has_one_row_in_the_troubleshooting_page_and_no_row_is_stal
 def test_every_way_that_a_job_ends_or_is_placed_again_has_a_row() -> None:
     _, _, ends = (DOCS / "troubleshooting.md").read_text().partition("## Why a job ended")
     known = {*StopCause, *LaunchFailure, *LossReason, *Unfit, *NotLaunched}
-    assert {str(each) for each in known} <= set(rows(ends))
+    refused = {reason_of(Refusal(reason, "")) for reason in REFUSES_LAUNCHES} - set(Reason.__members__)
+    assert {str(each) for each in known} | refused <= set(rows(ends))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

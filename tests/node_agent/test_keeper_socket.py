@@ -216,3 +216,36 @@ def test_tombstones_are_bounded_by_number_and_age(node: Node, monkeypatch: pytes
     (state.ended / "9.1.0").write_text("{}")
     tombstones.add("9.1.0")
     assert len(list(state.ended.iterdir())) <= 1
+
+
+def test_a_clock_that_is_set_makes_no_tombstone_old(node: Node) -> None:
+    """A machine that booted in 1970 has its clock set while jobs end; a keeper may also start after that."""
+    state = StateDir(node.state_dir)
+    state.prepare()
+    before = Tombstones(state)
+    for number in (1, 2):
+        path = state.ended / f"{number}.1.0"
+        path.write_text("{}")
+        before.add(path.name)
+        os.utime(path, (0, 0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.time_ns", lambda: 2**62)
+        patch.setattr("time.time", lambda: 2.0**32)
+        for number, tombstones in ((3, before), (4, Tombstones(state))):
+            (state.ended / f"{number}.1.0").write_text("{}")
+            tombstones.add(f"{number}.1.0")
+    assert len(list(state.ended.iterdir())) == 4
+
+
+def test_a_tombstone_is_kept_for_a_day(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = StateDir(node.state_dir)
+    state.prepare()
+    tombstones = Tombstones(state)
+    day_us = 24 * 3600 * 1_000_000
+    found = []
+    for number, now_us in enumerate((1_000, day_us, day_us + 1_001)):
+        monkeypatch.setattr("node_agent.keeper.tombstones.boottime_us", lambda now_us=now_us: now_us)
+        (state.ended / f"{number}.1.0").write_text("{}")
+        tombstones.add(f"{number}.1.0")
+        found.append(sorted(path.name for path in state.ended.iterdir()))
+    assert found == [["0.1.0"], ["0.1.0", "1.1.0"], ["1.1.0", "2.1.0"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -198,6 +199,30 @@ async def test_the_time_limit_is_kept_without_an_agent_first_with_sigterm_then_w
     assert end.ended_us is not None
     assert end.started_us is not None
     assert end.ended_us - end.started_us >= SECOND_US
+
+
+async def test_what_ended_while_the_keeper_was_suspended_was_stopped_by_nobody(node: Node) -> None:
+    """Limit, stop and exit are all there when it wakes up: the process was first."""
+    agent = await node.open()
+    for name in ("one", "two"):
+        os.mkfifo(node.cwd / name)
+    limited = await agent.start(node.shell(1, "read -r line < one; exit 0", limits=Limits(time_limit_us=3 * SECOND_US)))
+    stopped = await agent.start(node.shell(2, "read -r line < two; exit 0"))
+    os.kill(agent.keeper_pid, signal.SIGSTOP)
+    try:
+        asking = asyncio.create_task(agent.keepers.stop(stopped.key, StopCause.CANCELLED))
+        for name in ("one", "two"):
+            (node.cwd / name).write_text("go\n")
+        await until(lambda: not is_alive(limited.pid or 0) and not is_alive(stopped.pid or 0), "both ends")
+        assert limited.started_us is not None
+        past_us = limited.started_us + 3 * SECOND_US
+        await until(lambda: boottime_us() > past_us, "the time limit")
+    finally:
+        os.kill(agent.keeper_pid, signal.SIGCONT)
+    await asking
+    for view in (limited, stopped):
+        end = await agent.end(view)
+        assert (end.status, end.stop_cause) == (ExitedWith(0), None)
 
 
 def fenced(grace_us: int, ends_in_us: int) -> dict[str, object]:

@@ -219,7 +219,7 @@ class NodeDisk:
         spooled.start = max(spooled.start, min(offset, len(spooled.data)))
 
     def power_cut(self, rng: Random) -> None:
-        """Nothing of this is made sure of when it is written: of each attempt, all may be there afterwards, or nothing."""
+        """Nothing of this is made sure of when it is written: afterwards all of an attempt may be there, or nothing."""
         for kept in (self.records, self.tombstones):
             for key in [key for key in kept if rng.random() < POWER_CUT_SHARE]:
                 del kept[key]

@@ -531,9 +531,11 @@ class JobSpec(_message.Message):
     node_count: _builtins.int
     """Nodes to use; 0 means as few as hold the request."""
     cpus: _builtins.int
-    """CPUs per node, 0 means 1."""
+    """CPUs per node to reserve, 0 means 1. Other jobs get none of them; nothing keeps this one from using more."""
     memory_bytes: _builtins.int
-    """Host memory per node in bytes; 0 means no request."""
+    """Host memory per node to reserve, in bytes; 0 means no request. Other jobs get none of it; nothing keeps this one
+    from using more.
+    """
     no_span: _builtins.bool
     """Whether a request that no single node holds is refused instead of spread over several."""
     band: Global___Band.ValueType

@@ -76,13 +76,13 @@ class _AttemptPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttemptP
     ATTEMPT_PHASE_UNSPECIFIED: _AttemptPhase.ValueType  # 0
     """Never sent."""
     ATTEMPT_PHASE_STARTING: _AttemptPhase.ValueType  # 1
-    """The keeper was asked to start it and nobody knows yet whether it did."""
+    """Its launch is being checked, its keeper was asked and has not answered yet, or it is prepared and waits for Start."""
     ATTEMPT_PHASE_RUNNING: _AttemptPhase.ValueType  # 2
     """Its process runs."""
     ATTEMPT_PHASE_EXITED: _AttemptPhase.ValueType  # 3
     """It has ended and its end is known."""
     ATTEMPT_PHASE_REFUSED: _AttemptPhase.ValueType  # 4
-    """It was refused and never started."""
+    """It was refused and never started; `exited` holds the reason and the message, and nothing else."""
 
 class AttemptPhase(_AttemptPhase, metaclass=_AttemptPhaseEnumTypeWrapper):
     """AttemptPhase is where a rank of an attempt is on its node."""
@@ -90,13 +90,13 @@ class AttemptPhase(_AttemptPhase, metaclass=_AttemptPhaseEnumTypeWrapper):
 ATTEMPT_PHASE_UNSPECIFIED: AttemptPhase.ValueType  # 0
 """Never sent."""
 ATTEMPT_PHASE_STARTING: AttemptPhase.ValueType  # 1
-"""The keeper was asked to start it and nobody knows yet whether it did."""
+"""Its launch is being checked, its keeper was asked and has not answered yet, or it is prepared and waits for Start."""
 ATTEMPT_PHASE_RUNNING: AttemptPhase.ValueType  # 2
 """Its process runs."""
 ATTEMPT_PHASE_EXITED: AttemptPhase.ValueType  # 3
 """It has ended and its end is known."""
 ATTEMPT_PHASE_REFUSED: AttemptPhase.ValueType  # 4
-"""It was refused and never started."""
+"""It was refused and never started; `exited` holds the reason and the message, and nothing else."""
 Global___AttemptPhase: _TypeAlias = AttemptPhase  # noqa: Y015
 
 @_typing.final
@@ -239,7 +239,7 @@ class InventoryEntry(_message.Message):
 
     @_builtins.property
     def exited(self) -> Global___AttemptExited:
-        """How it ended; set when EXITED."""
+        """How it ended, set when EXITED; why it was not started, set when REFUSED."""
 
     @_builtins.property
     def run_duration(self) -> _duration_pb2.Duration:
@@ -274,7 +274,10 @@ class Inventory(_message.Message):
     """Boot id of the machine."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___InventoryEntry]:
-        """Every rank that runs, or whose tombstone is kept."""
+        """Every rank that is being started, is prepared, runs, has ended, or was refused, and that no Forget was carried out
+        for. Of a forgotten one the node keeps a tombstone for a day (10,000 at most), which is not listed: it only makes a
+        late Launch of that rank start nothing.
+        """
 
     @_builtins.property
     def info(self) -> _node_pb2.NodeInfo:
@@ -631,7 +634,7 @@ class HeartbeatRequest(_message.Message):
     sequence: _builtins.int
     """Number of this message within the incarnation, from 1; a repeated report keeps its number."""
     acked_sequence: _builtins.int
-    """Newest message down that was carried out, by its sequence."""
+    """Every message down to this number, of this stream, was carried out or found to need nothing."""
     @_builtins.property
     def inventory(self) -> Global___Inventory:
         """Everything that the node knows; first on each stream."""
@@ -692,7 +695,11 @@ Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
 
 @_typing.final
 class Launch(_message.Message):
-    """Launch starts a rank. It is idempotent by its key: a second one for the same key starts nothing."""
+    """Launch starts a rank. It is idempotent by its key: a second one for the same key starts nothing, and is answered with
+    what became of the first. It is refused (COMMAND_TOO_OLD) when its newest_heartbeat was sent longer ago than
+    command_valid_for, or is not known to this start of the agent; so are Prepare and Start, and a SendSignal is left out.
+    Stop, Abort, Keep, Kill and Forget are carried out at any age: what they end never comes back.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -736,9 +743,11 @@ class Launch(_message.Message):
     cwd: _builtins.str
     """Absolute working directory."""
     cpus: _builtins.int
-    """CPUs that it may use."""
+    """CPUs that the scheduler holds for it on the node. Nothing keeps the process from using more."""
     memory_bytes: _builtins.int
-    """Host memory that it may use, in bytes; 0 means no limit."""
+    """Host memory that the scheduler holds for it on the node, in bytes; 0 means none. Nothing keeps the process from
+    using more.
+    """
     expected_free_memory_bytes: _builtins.int
     """Memory that must be free on each device, in bytes; 0 means no check."""
     allow_busy: _builtins.bool
@@ -763,7 +772,7 @@ class Launch(_message.Message):
 
     @_builtins.property
     def env(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Environment from the job and the scheduler; the agent adds its own."""
+        """Environment from the job; what says which devices are visible is left out, and the agent adds its own."""
 
     @_builtins.property
     def device_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -978,7 +987,9 @@ Global___Keep: _TypeAlias = Keep  # noqa: Y015
 
 @_typing.final
 class Kill(_message.Message):
-    """Kill answers an inventory entry: end it at once, nobody waits for it."""
+    """Kill answers an inventory entry, or a report of what must not run: end it at once, nobody waits for it. Its end is
+    reported and kept until a Forget; for what has ended already it is a Forget.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1002,7 +1013,9 @@ Global___Kill: _TypeAlias = Kill  # noqa: Y015
 
 @_typing.final
 class Forget(_message.Message):
-    """Forget answers an inventory entry or a report: it is stored, drop what is kept of it."""
+    """Forget answers an inventory entry or a report: it is stored, drop what is kept of it but for its tombstone. What lives
+    is killed first.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
