@@ -7,6 +7,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Row, Table, func, select
 
+from ..state.durable import Entity
+from ..state.equal_jobs import EqualJobs
+from ..state.ids import JobId
 from ..state.jobs import Job
 from . import reading, schema
 from .codec import Codec
@@ -49,7 +52,7 @@ class Examined:
         return problems(self._database, self._codec)
 
     def jobs(self) -> Iterator[Job]:
-        """Every job, living and ended. Errors: StoreCorrupt, StoreTooNew, StoreUnavailable."""
+        """Every job that may have output, living and ended: equal ones have not begun. Errors: StoreCorrupt, StoreTooNew, StoreUnavailable."""
         living = select(schema.entity).where(schema.entity.c.kind == JOB_KIND).order_by(schema.entity.c.id)
         for row in reading.all_rows(self._database, living):
             job = reading.entity(self._codec, row)
@@ -72,8 +75,10 @@ def _contradictions(database: Database, codec: Codec) -> Iterator[str]:
             continue
         if entity_row(codec, entity)[:3] != tuple(row)[:3]:
             yield f"entity {row.kind} {row.id}: its payload belongs to {entity_row(codec, entity)[:2]}"
-        if isinstance(entity, Job):
-            live_jobs.add(entity.id)
+        for job_id in _ids(entity):
+            if job_id in live_jobs:
+                yield f"job {job_id} is stored by itself and among its equals"
+            live_jobs.add(job_id)
     for row in _whole(database, schema.finished_job):
         job = yield from _readable(reading.finished_job, codec, row)
         if job is None:
@@ -89,6 +94,17 @@ def _contradictions(database: Database, codec: Codec) -> Iterator[str]:
         if stored is not None and record_row(codec, row.seq, row.term, stored.record)[:-1] != tuple(row)[:-1]:
             yield f"record {row.seq}: its columns differ from its payload"
     yield from _beyond(database, meta)
+
+
+def _ids(entity: Entity) -> Iterator[JobId]:
+    """The jobs that an entity stands for."""
+    match entity:
+        case Job():
+            yield entity.id
+        case EqualJobs():
+            yield from entity.ids()
+        case _:
+            pass
 
 
 def _beyond(database: Database, meta: reading.Meta) -> Iterator[str]:

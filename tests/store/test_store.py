@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from scheduler.ports import Commit, FinishedQuery, Store
 from scheduler.state.durable import Entity, key_of
+from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.jobs import Outcome
 from scheduler.state.records import NodeForgotten, NodeRegistered, TokenCreated
@@ -306,6 +307,15 @@ def test_verify_names_what_is_wrong(store: SqlStore, url: str, tampering: str, c
     problems = store.verify()
     assert len(problems) == 1, problems
     assert complaint in problems[0]
+
+
+def test_verify_finds_a_job_among_its_equals_that_has_come_to_differ(store: SqlStore) -> None:
+    equal = EqualJobs(first=job(5), spans=((JobId(5), JobId(8)),))
+    store.commit(Commit(number=1, at=at(1), upserts=(equal, job(9))))
+    assert store.verify() == []
+    assert set(store.load()) == {equal, job(9)}
+    store.commit(submit(2, job(6), second=2))
+    assert store.verify() == ["job 6 is stored by itself and among its equals"]
 
 
 def test_verify_finds_a_job_that_lives_and_has_ended(store: SqlStore) -> None:
