@@ -52,7 +52,10 @@ class Examined:
         return problems(self._database, self._codec)
 
     def jobs(self) -> Iterator[Job]:
-        """Every job that may have output, living and ended: equal ones have not begun. Errors: StoreCorrupt, StoreTooNew, StoreUnavailable."""
+        """Every job that may have output, living and ended: equal ones have not begun.
+
+        Errors: StoreCorrupt, StoreTooNew, StoreUnavailable.
+        """
         living = select(schema.entity).where(schema.entity.c.kind == JOB_KIND).order_by(schema.entity.c.id)
         for row in reading.all_rows(self._database, living):
             job = reading.entity(self._codec, row)
