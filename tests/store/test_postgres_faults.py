@@ -40,6 +40,15 @@ def open_when_released(url: str) -> SqlStore:
                 raise
 
 
+def wait_until_released(url: str) -> None:
+    """Until the server has noticed that the holder's connection is closed: no scheduler has the store open then."""
+    locks = "SELECT 1 FROM pg_locks JOIN pg_database ON oid = database WHERE locktype = 'advisory' AND datname = %s"
+    deadline = time.monotonic() + 10
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute(locks, (connection.info.dbname,)).fetchall():
+            assert time.monotonic() < deadline, "the lock is held"
+
+
 def commit_when_answered(store: SqlStore, commit: Commit) -> None:
     """Commit as the engine does: again, while the server has not settled who holds the lock."""
     deadline = time.monotonic() + 10
@@ -120,6 +129,7 @@ def test_a_scheduler_that_was_cut_off_while_another_took_over_is_superseded(
             with pytest.raises(TermSuperseded, match="in use by gpufleet pid"):
                 commit_when_answered(old, submit(2, job(2)))
             new.commit(submit(1, job(4)))
+        wait_until_released(postgres.url(name))
         with pytest.raises(TermSuperseded, match="in term 2; the term of this one is 1"):
             commit_when_answered(old, submit(2, job(2)))
 
