@@ -19,6 +19,7 @@ from .outputs.errors import OutputStoreUnavailable
 from .ports import OutputStore
 from .state.ids import JobId, RankKey
 from .state.jobs import OutputEnd, OutputStream
+from .store.errors import TermSuperseded
 
 SYNC_SECONDS = 0.1
 SYNC_BYTES = 4 * 1024 * 1024
@@ -74,12 +75,19 @@ class OutputHub:
         self._unsynced_bytes = 0
         self._sync_is_due = asyncio.Event()
         self._sync_at_once = asyncio.Event()
+        self._superseded: TermSuperseded | None = None
         self.synced_listeners: set[Callable[[list[tuple[RankKey, OutputStream, int]]], None]] = set()
         self.error = ""
 
     async def on_thread(self, call: Callable[[], T]) -> T:
-        """Run a call of the store on its thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        """Run a call of the store on its thread. A store that is no longer ours ends run(), whoever found it out."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except TermSuperseded as error:
+            self._superseded = error
+            self._sync_is_due.set()
+            self._sync_at_once.set()
+            raise
 
     def on_thread_soon(self, call: Callable[[], None]) -> None:
         """Let the store's thread make a call, which never fails, after those that wait."""
@@ -109,9 +117,11 @@ class OutputHub:
         self._sync_is_due.set()
 
     async def run(self) -> None:
-        """Sync until cancelled."""
+        """Sync until cancelled. Errors: TermSuperseded; the program must end."""
         while True:
             await self._sync_is_due.wait()
+            if self._superseded is not None:
+                raise self._superseded
             if not self._sync_at_once.is_set():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(SYNC_SECONDS):
@@ -167,7 +177,8 @@ class OutputHub:
         def is_stored() -> bool:
             return all(self._store.synced(key, end.stream) >= end.end_offset for end in ends)
 
-        with suppress(OutputStoreUnavailable):  # the next sync asks again
+        # The next sync asks again, or run() ends.
+        with suppress(OutputStoreUnavailable, TermSuperseded):
             if await self.on_thread(is_stored) and self._awaited.get(key) is ends:
                 del self._awaited[key]
                 self._on_synced(key, ends)

@@ -30,11 +30,13 @@ from .output_hub import OutputHub
 from .outputs.opening import limits_of as output_limits_of
 from .outputs.opening import open_outputs
 from .ports import Store
+from .pruning import Pruner
 from .state.events import OutputSynced
 from .state.ids import RankKey
 from .state.jobs import Job, OutputEnd
 from .state.limits import Limits, NodeOrder, ScoreWeights
-from .state.units import Span, after
+from .state.units import Span
+from .store.errors import StoreError
 from .store.opening import open_store
 from .verifying import store_url
 from .watching import ChangeHub
@@ -42,7 +44,6 @@ from .watching import ChangeHub
 log = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 2.0
-PRUNE_SECONDS = 3600.0
 LISTENING_FILE = "listening"
 """Holds HOST:PORT while the scheduler serves, for tools on the same machine and for tests with port 0."""
 
@@ -89,6 +90,7 @@ class Program:
         self._outputs = OutputHub(self._output_store, self._on_synced)
         self._links = Links(telemetry)
         self._engine = Engine(self._store, self._links, self._clock, limits_of(settings.now), self._publish, telemetry)
+        self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now)
         facts = ServerFacts(
             version=importlib.metadata.version("gpufleet"),
             started_at=self._clock.now(),
@@ -134,7 +136,7 @@ class Program:
         tasks = [
             engine,
             asyncio.create_task(self._outputs.run(), name="output-sync"),
-            asyncio.create_task(self._prune_for_ever(), name="prune"),
+            asyncio.create_task(self._pruner.run(), name="prune"),
         ]
         stop = asyncio.create_task(stopping.wait(), name="stop")
         try:
@@ -143,6 +145,9 @@ class Program:
             for task in tasks:
                 if task.done():
                     task.result()
+        except StoreError as error:
+            log.critical("the store can no longer be used", extra=fields(why=str(error)))
+            raise
         finally:
             log.info("stopping")
             await self._stop([*tasks, stop])
@@ -197,29 +202,11 @@ class Program:
         self._engine.set_limits(limits_of(self._settings.now))
         kept = output_limits_of(self._settings.now.output)
         self._outputs.on_thread_soon(lambda: self._output_store.change_limits(kept))
+        self._pruner.settings_changed(reloaded.applied)
         for change in reloaded.applied:
             log.info("setting changed", extra=fields(change=str(change)))
         for change in reloaded.waiting:
             log.warning("setting waits for a restart", extra=fields(change=str(change)))
-
-    async def _prune_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(PRUNE_SECONDS)
-            await self._prune()
-
-    async def _prune(self) -> None:
-        settings = self._settings.now
-        now = self._engine.now()
-        before = after(now, -_span(settings.retention))
-        records = 0
-        while dropped := await self._engine.on_store_thread(lambda: self._store.prune(before)):
-            records += dropped
-        live = frozenset(self._engine.view.durable.jobs)
-        old = after(now, -_span(settings.output.retention))
-        kept = settings.output.total_bytes_max
-        outputs = await self._outputs.on_thread(lambda: self._outputs.store.retain(old, kept, live))
-        if records or outputs:
-            log.info("old jobs were dropped", extra=fields(records=records, outputs=len(outputs)))
 
     async def _stop(self, tasks: list[asyncio.Task[object]]) -> None:
         (self._data / LISTENING_FILE).unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from gpufleet.status import to_status
 from ..engine import StoreAway, TooManyEvents
 from ..outputs.errors import OutputStoreUnavailable
 from ..state.replies import Refused, Reply
-from ..store.errors import StoreUnavailable
+from ..store.errors import StoreUnavailable, TermSuperseded
 
 log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -76,7 +76,7 @@ def as_gpufleet_error(name: str, error: Exception) -> GpufleetError:
             )
         case TooManyEvents():
             return GpufleetError(Reason.QUEUE_FULL, "the scheduler has too many requests waiting", retry_after_s=1.0)
-        case StoreUnavailable() | OutputStoreUnavailable():
+        case StoreUnavailable() | OutputStoreUnavailable() | TermSuperseded():
             return GpufleetError(Reason.STORE_UNAVAILABLE, str(error), retry_after_s=1.0)
         case _:
             log.exception("a call failed", extra=fields(method=name))

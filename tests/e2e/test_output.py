@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -250,3 +252,16 @@ async def test_the_end_of_output_does_not_wait_for_a_stray_child_that_holds_the_
     job = await person.run(sys.executable, "-c", script)
     assert job.state == job_pb2.JOB_STATE_SUCCEEDED
     assert await person.stdout(job.id) == b"done\n"
+
+
+async def test_lower_limits_of_kept_output_are_followed_when_they_are_reloaded(tmp_path: Path) -> None:
+    settings = tmp_path / "scheduler.toml"
+    settings.write_text("")
+    async with Fleet(tmp_path / "fleet", "--config", str(settings)) as fleet, fleet.client() as admin:
+        await fleet.add_node()
+        jobs = [await admin.run("head", "-c", "900000", "/dev/zero") for _ in range(2)]
+        assert [len(await admin.stdout(job.id)) for job in jobs] == [900_000] * 2
+        settings.write_text("[output]\ntotal_bytes_max = '1MB'\n")
+        fleet.scheduler.signal(signal.SIGHUP)
+        await until("the older one is dropped", lambda: "old jobs were dropped" in fleet.scheduler.log_text())
+        assert [len(await admin.stdout(job.id)) for job in jobs] == [0, 900_000]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import psycopg
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
@@ -106,3 +107,36 @@ async def test_a_second_scheduler_on_the_same_database_is_refused(fleet: Fleet) 
     assert await other.scheduler.ended() == 1
     assert "in use" in other.scheduler.log_text() or "another scheduler" in other.scheduler.log_text()
     assert "Traceback" not in other.scheduler.log_text()
+
+
+async def test_a_scheduler_whose_database_another_has_taken_over_ends_naming_it(fleet: Fleet, admin: Client) -> None:
+    """It is its output store that finds out: the job writes, and nothing else is to be stored."""
+    await fleet.add_node("n1", "--cpus", "4")
+    script = "echo begun; until test -e 'go on'; do sleep 0.01; done; echo more; exec sleep 600"
+    job_id = await admin.submit("sh", "-c", script, grace=0.1)
+
+    async def has_begun() -> bool:
+        return bool(await admin.output(job_id, follow=False))
+
+    await until("the job has begun to write", has_begun)
+    url = fleet.scheduler.flags[fleet.scheduler.flags.index("--store") + 1]
+    with psycopg.connect(url) as connection:
+        connection.execute("UPDATE meta SET term = term + 1")  # as the start of another scheduler does
+    (fleet.work / "go on").touch()
+    assert await fleet.scheduler.ended() == 1
+    said = fleet.scheduler.log_text()
+    assert "the store can no longer be used" in said
+    assert "another scheduler has opened the store in term 2" in said
+    assert "Traceback" not in said
+    with psycopg.connect(url) as connection:
+        stored = connection.execute("SELECT data FROM output_chunk WHERE job_id = %s", (job_id,)).fetchall()
+    assert b"".join(data for (data,) in stored) in (b"", b"begun\n"), "nothing was stored in the other's database"
+    await fleet.scheduler.start()
+    async with fleet.client() as again:
+
+        async def is_whole() -> bool:
+            return await again.output(job_id, follow=False) == {(1, 0, job_pb2.STREAM_STDOUT): b"begun\nmore\n"}
+
+        await until("the node has brought all of it to who took over", is_whole)
+        await again.cancel(job_id)
+        await again.wait(job_id)

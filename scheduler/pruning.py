@@ -1,0 +1,67 @@
+"""Drops what is older, or more, than the settings keep: records of ended jobs, and their output."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+
+from gpufleet.config_reload import Change
+from gpufleet.logs import fields
+from gpufleet.scheduler_settings import SchedulerSettings
+
+from .engine import Engine
+from .output_hub import OutputHub
+from .outputs.errors import OutputStoreUnavailable
+from .state.units import Instant, Span, after
+from .store.errors import StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+PRUNE_SECONDS = 3600.0
+"""How often, besides after each reload that changes what is kept."""
+_KEPT = frozenset({"retention", "output.retention", "output.total_bytes_max"})
+
+
+class Pruner:
+    """Looks every hour, and when it is told to."""
+
+    def __init__(self, engine: Engine, outputs: OutputHub, settings: Callable[[], SchedulerSettings]) -> None:
+        self._engine = engine
+        self._outputs = outputs
+        self._settings = settings
+        self._is_due = asyncio.Event()
+
+    def settings_changed(self, changes: tuple[Change, ...]) -> None:
+        """Look at once where less may be kept from now on."""
+        if any(change.key in _KEPT for change in changes):
+            self._is_due.set()
+
+    async def run(self) -> None:
+        """Prune until cancelled. A store that is away is asked again in an hour; its other errors end the program."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PRUNE_SECONDS):
+                    await self._is_due.wait()
+            self._is_due.clear()
+            try:
+                await self.prune()
+            except (StoreUnavailable, OutputStoreUnavailable) as error:
+                log.warning("old jobs could not be dropped; it is tried again in an hour", extra=fields(why=str(error)))
+
+    async def prune(self) -> None:
+        """Drop what is too old now, and the oldest output beyond the total size. Errors: those of both stores."""
+        settings = self._settings()
+        store, outputs = self._engine.store, self._outputs
+        before = self._ago(settings.retention)
+        records = 0
+        while dropped := await self._engine.on_store_thread(lambda: store.prune(before)):
+            records += dropped
+        live = frozenset(self._engine.view.durable.jobs)
+        old, kept = self._ago(settings.output.retention), settings.output.total_bytes_max
+        jobs = await outputs.on_thread(lambda: outputs.store.retain(old, kept, live))
+        if records or jobs:
+            log.info("old jobs were dropped", extra=fields(records=records, outputs=len(jobs)))
+
+    def _ago(self, length: timedelta) -> Instant:
+        return after(self._engine.now(), Span(-round(length.total_seconds() * 1_000_000)))
