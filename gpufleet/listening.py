@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import pwd
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,8 +110,28 @@ def holder_of(port: int) -> Holder | None:
     return Holder(account)
 
 
+def listening_hosts(port: int) -> Iterator[str]:
+    """The addresses of this machine at which somebody listens on the TCP port, `0.0.0.0` and `::` for every one."""
+    for columns in _rows(port):
+        yield _host(columns[1].rpartition(":")[0])
+
+
+def _host(digits: str) -> str:
+    """An address as the kernel's tables have it: words of 32 bits, each in the machine's own order of bytes."""
+    words = [int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8)]
+    address = ipaddress.ip_address(b"".join(words))
+    # gRPC listens on IPv4 by way of IPv6; people know the address as ::ffff:127.0.0.1 by its other half.
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
 def _listeners(port: int) -> Iterator[tuple[str, int]]:
-    """The inode and the account of each socket that listens on the port, from the kernel's tables."""
+    """The inode and the account of each socket that listens on the port."""
+    for columns in _rows(port):
+        yield columns[9], int(columns[7])
+
+
+def _rows(port: int) -> Iterator[list[str]]:
+    """The rows of the kernel's tables with a socket that listens on the port."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             lines = Path(table).read_text().splitlines()[1:]
@@ -118,7 +140,7 @@ def _listeners(port: int) -> Iterator[tuple[str, int]]:
         for line in lines:
             columns = line.split()
             if columns[3] == _LISTENS and int(columns[1].rpartition(":")[2], 16) == port:
-                yield columns[9], int(columns[7])
+                yield columns
 
 
 def _holds(process: Path, inode: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,18 +22,31 @@ from ..node_calls import all_nodes
 from ..render.table import Column, Look, draw
 from ..settings import Settings
 from ..versions import own_version
+from .agent import agent_folder, check_agent
 from .cluster import FREE_BYTES_FAILED, judge_nodes, judge_refusal, judge_server
 from .finding import Finding, Verdict, ok, warning
 from .network import check_name, check_port, check_tls
+from .nodes import compare_nodes
 
 COLUMNS = (Column("CHECK"), Column(""), Column("FINDING"))
 
 
-def run_doctor(settings: Settings, *, with_selftest: bool, python: str) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What one call of the doctor is to look at beyond the way to the GPUs."""
+
+    compares_nodes: bool = False
+    with_selftest: bool = False
+    python: str = ""
+    agent_data: Path | None = None
+    bundle: Path | None = None
+
+
+def run_doctor(settings: Settings, wishes: Wishes) -> int:
     """Print every finding as it is made; answers the exit code."""
     form = settings.format
     found: list[Finding] = []
-    for finding in examine(settings, with_selftest=with_selftest, python=python):
+    for finding in examine(settings, wishes):
         found.append(finding)
         if form == "jsonl":
             screen.print_lines([json.dumps(finding.as_object(), ensure_ascii=False)])
@@ -42,6 +56,10 @@ def run_doctor(settings: Settings, *, with_selftest: bool, python: str) -> int:
             screen.print_lines(lines_of(finding, screen.look(form)))
     if form == "json":
         screen.print_lines([json.dumps([each.as_object() for each in found], indent=2, ensure_ascii=False)])
+    if wishes.bundle is not None:
+        from .bundle import write_bundle
+
+        write_bundle(wishes.bundle, settings, found, agent_folder(wishes.agent_data))
     return FAILED if any(each.verdict is Verdict.FAILED for each in found) else 0
 
 
@@ -51,10 +69,13 @@ def lines_of(finding: Finding, look: Look) -> list[str]:
     return [line, *([f"{'':<12}→ {finding.fix}"] if finding.fix else [])]
 
 
-def examine(settings: Settings, *, with_selftest: bool, python: str) -> Iterator[Finding]:
+def examine(settings: Settings, wishes: Wishes) -> Iterator[Finding]:
     """The checks in their order; one that fails ends them where nothing behind it can be seen."""
     yield ok("settings", f"{settings.address}, from {settings.address_origin}")
     yield own_disk()
+    agent = check_agent(agent_folder(wishes.agent_data), is_named=wishes.agent_data is not None)
+    if agent is not None:
+        yield agent
     checks: tuple[Callable[[], Finding], ...] = (
         lambda: check_name(settings.address.host),
         lambda: check_port(settings.address),
@@ -70,22 +91,25 @@ def examine(settings: Settings, *, with_selftest: bool, python: str) -> Iterator
             return
     try:
         with connected(settings) as client:
-            yield from _examine_cluster(settings, client)
-            if with_selftest:
+            yield from _examine_cluster(settings, client, wishes)
+            if wishes.with_selftest:
                 from .selftest import test_nodes
 
-                yield from test_nodes(settings, client, python)
+                yield from test_nodes(settings, client, wishes.python)
     except GpufleetError as problem:
         yield judge_refusal(problem)
 
 
-def _examine_cluster(settings: Settings, client: Client) -> Iterator[Finding]:
+def _examine_cluster(settings: Settings, client: Client, wishes: Wishes) -> Iterator[Finding]:
     token = settings.token()
     asked_at = datetime.now(UTC)
     server = client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
     answered_at = datetime.now(UTC)
     yield from judge_server(server, own_version(), asked_at, answered_at, token.origin if token else "nowhere")
-    yield from judge_nodes(all_nodes(client), server.version, answered_at)
+    nodes = all_nodes(client)
+    yield from judge_nodes(nodes, server.version, answered_at)
+    if wishes.compares_nodes:
+        yield from compare_nodes(nodes)
 
 
 def own_disk() -> Finding:

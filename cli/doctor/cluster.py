@@ -18,6 +18,12 @@ from .finding import Finding, failed, ok, warning
 CLOCK_SKEW_MAX = timedelta(seconds=5)
 FREE_BYTES_MIN = 5 * 10**9
 FREE_BYTES_FAILED = 10**9
+OPEN_FILES_MIN = 1024
+"""What a program needs at least; many systems give it no more."""
+
+OPEN_FILES_PER_NODE = 4
+OPEN_FILES_SPARE = 512
+"""What the scheduler needs: for each node its streams and the output that comes over them, and the rest for people."""
 
 
 def judge_refusal(problem: GpufleetError) -> Finding:
@@ -56,6 +62,8 @@ def judge_server(
             "store", f"{server.store_kind} takes no writes: {server.store_error}", "Free its disk, or start it."
         )
     yield judge_disk(server.output_free_bytes)
+    if server.open_files_max:
+        yield judge_open_files(server)
 
 
 def judge_clock(server: scheduler_pb2.GetServerInfoResponse, asked_at: datetime, answered_at: datetime) -> Finding:
@@ -78,6 +86,20 @@ def judge_disk(free_bytes: int) -> Finding:
     if free_bytes < FREE_BYTES_FAILED:
         return failed("disk", sentence, fix)
     return warning("disk", sentence, fix) if free_bytes < FREE_BYTES_MIN else ok("disk", sentence)
+
+
+def judge_open_files(server: scheduler_pb2.GetServerInfoResponse) -> Finding:
+    """Whether the scheduler may open as many files as its nodes take."""
+    needed = max(OPEN_FILES_MIN, OPEN_FILES_SPARE + OPEN_FILES_PER_NODE * server.node_count)
+    if server.open_files_max < needed:
+        sentence = f"the scheduler may open {server.open_files_max:,} files, and should be able to open {needed:,}"
+        return warning("files", sentence, f"Where it is started: {open_files_fix(needed)}")
+    return ok("files", f"the scheduler may open {server.open_files_max:,}")
+
+
+def open_files_fix(needed: int) -> str:
+    """How to let a program open more files."""
+    return f"ulimit -n {needed} before it, or LimitNOFILE={needed} in its systemd unit"
 
 
 def judge_nodes(nodes: Sequence[node_pb2.Node], server_version: str, now: datetime) -> Iterator[Finding]:
@@ -114,4 +136,10 @@ def judge_node(node: node_pb2.Node, server_version: str, now: datetime) -> Findi
         return warning(what, f"draining: {node.drain_reason or 'no reason given'}", f"gpuctl resume {node.name}")
     if not node.devices and node.info.devices_note:
         return warning(what, node.info.devices_note, "Install the driver there; nvidia-smi must list the GPUs.")
+    if node.HasField("spool_free_bytes") and node.spool_free_bytes < FREE_BYTES_FAILED:
+        sentence = f"{format_size(node.spool_free_bytes)} are free where its jobs' output waits"
+        return warning(what, sentence, "Free that disk: a job whose output finds no room is held up")
+    if 0 < node.info.open_files_max < OPEN_FILES_MIN:
+        sentence = f"its agent and each job may open {node.info.open_files_max:,} files"
+        return warning(what, sentence, f"On it, where the agent is started: {open_files_fix(OPEN_FILES_MIN)}")
     return ok(what, f"{state}: {devices_in_words(node)}")

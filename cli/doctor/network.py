@@ -8,8 +8,10 @@ import ssl
 
 from gpufleet.addresses import Address, is_loopback
 from gpufleet.channel import Target
+from gpufleet.listening import listening_hosts
 
 from .finding import Finding, failed, ok
+from .probe import who_turns_away
 
 CONNECT_S_MAX = 5.0
 
@@ -19,6 +21,12 @@ def check_name(host: str) -> Finding:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except socket.gaierror as problem:
+        if problem.errno == socket.EAI_AGAIN:
+            return failed(
+                "name",
+                f'no name server says what "{host}" is: {problem.strerror}',
+                "Is this machine's network up? Its name servers are in /etc/resolv.conf. An IP address needs none.",
+            )
         return failed(
             "name",
             f'"{host}" is not known here: {problem.strerror}',
@@ -34,21 +42,77 @@ def check_port(address: Address) -> Finding:
         with socket.create_connection((address.host, address.port), CONNECT_S_MAX):
             return ok("port", f"{address} takes connections")
     except TimeoutError:
-        return failed("port", f"{address} does not answer within {CONNECT_S_MAX:g} s", firewall_fix(address.port))
+        return failed(
+            "port",
+            f"{address} does not answer within {CONNECT_S_MAX:g} s",
+            f"If {address.host} is up, a firewall drops it. {firewall_fix(address)}",
+        )
     except OSError as problem:
         return _refused(address, problem)
 
 
 def _refused(address: Address, problem: OSError) -> Finding:
-    if problem.errno == errno.ECONNREFUSED:
-        return failed("port", f"nothing listens at {address}", not_listening_fix(address))
-    if problem.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+    match problem.errno:
+        case errno.ECONNREFUSED:
+            return _not_listening(address)
+        case errno.ENETUNREACH | errno.EHOSTUNREACH | errno.EACCES:
+            return _unreachable(address, problem)
+        case _:
+            return failed("port", f"{address} cannot be reached: {problem.strerror or problem}", firewall_fix(address))
+
+
+def _unreachable(address: Address, problem: OSError) -> Finding:
+    """The same errno stands for a machine that is off and for one whose firewall rejects: ask who says so."""
+    turned_away = who_turns_away(address.host, address.port)
+    if turned_away is not None and turned_away.is_firewall:
+        return failed("port", f"a firewall rejects {address}: so says {turned_away.by}", firewall_fix(address))
+    if turned_away is not None:
         return failed(
             "route",
-            f"there is no route to {address.host}: {problem.strerror}",
-            f"See the way with: ip route get {address.host}. Is the network or VPN of that machine up?",
+            f"there is no route to {address.host}: so says the router {turned_away.by}",
+            f"Is {address.host} on, and its network or VPN up? On the router: ip route get {address.host}",
         )
-    return failed("port", f"{address} cannot be reached: {problem.strerror or problem}", firewall_fix(address.port))
+    if problem.errno == errno.ENETUNREACH:
+        return failed(
+            "route",
+            f"this machine has no route to {address.host}: {problem.strerror}",
+            f"See the way with: ip route get {address.host}. Is this machine's network or VPN up?",
+        )
+    return failed(
+        "route",
+        f"{address.host} does not answer: {problem.strerror}",
+        f"Is it on, and its network or VPN up? See the way with: ip route get {address.host}",
+    )
+
+
+def _not_listening(address: Address) -> Finding:
+    """Refused: nothing listens there. On this machine it can be seen what listens instead."""
+    sentence = f"nothing listens at {address}"
+    here = own_address(address.host)
+    others = sorted(set(listening_hosts(address.port))) if here else []
+    if not others:
+        return failed("port", sentence, not_listening_fix(address))
+    seen = ", ".join(str(Address(host, address.port)) for host in others)
+    if not is_loopback(address.host) and all(map(is_loopback, others)):
+        return failed(
+            "port",
+            f"{sentence}: the scheduler here listens on loopback only, at {seen}",
+            f"Start it with --host {here}, or --host 0.0.0.0 for every network, and TLS files or --insecure",
+        )
+    return failed(
+        "port", f"{sentence}, but at {seen}", f"Name that one: --scheduler {Address(others[0], address.port)}"
+    )
+
+
+def own_address(host: str) -> str:
+    """The address of this machine that the host stands for; empty when it is another machine."""
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as trial:
+            trial.bind(where)
+    except OSError:
+        return ""
+    return str(where[0])
 
 
 def not_listening_fix(address: Address) -> str:
@@ -61,11 +125,13 @@ def not_listening_fix(address: Address) -> str:
     )
 
 
-def firewall_fix(port: int) -> str:
-    """What to do where packets are dropped."""
+def firewall_fix(address: Address) -> str:
+    """What to do where packets are dropped or rejected: the line for each of the usual firewalls."""
+    port = address.port
     return (
-        f"A firewall drops it. On that machine: sudo ufw allow {port}/tcp, "
-        f"or: sudo firewall-cmd --permanent --add-port={port}/tcp && sudo firewall-cmd --reload"
+        f"On {address.host}: sudo ufw allow {port}/tcp, "
+        f"or: sudo firewall-cmd --permanent --add-port={port}/tcp && sudo firewall-cmd --reload, "
+        f"or: sudo iptables -I INPUT -p tcp --dport {port} -j ACCEPT"
     )
 
 
@@ -93,7 +159,7 @@ def check_tls(target: Target) -> Finding:
             "Give it tls.cert_file and tls.key_file (gpuctl config init scheduler), or trust the network: --insecure",
         )
     except OSError as problem:
-        return failed("TLS", f"no handshake: {problem}", firewall_fix(target.address.port))
+        return failed("TLS", f"no handshake: {problem}", firewall_fix(target.address))
     return ok("TLS", f"{version}, certificate is good")
 
 

@@ -101,6 +101,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     nodes: list[node_pb2.Node] = field(default_factory=list)
     output: dict[int, list[Step]] = field(default_factory=dict)
     logs: deque[bytes] = field(default_factory=deque)
+    program_logs: dict[str, bytes] = field(default_factory=dict)
     """What each stream of a program's log shows, one after the other; it breaks when another is left."""
     stories: dict[int, list[job_pb2.StoryLine]] = field(default_factory=dict)
     explanations: dict[int, job_pb2.Explanation] = field(default_factory=dict)
@@ -238,6 +239,13 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     def StreamOutput(self, request: Any, context: Any) -> Iterator[Any]:
         self._meet("StreamOutput", request, context)
         if request.HasField("program"):
+            if request.program.program in self.program_logs:
+                yield scheduler_pb2.StreamOutputResponse(data=self.program_logs[request.program.program])
+                yield scheduler_pb2.StreamOutputResponse(is_end=True)
+                return
+            if not self.logs:
+                problem = GpufleetError(Reason.PERMISSION_DENIED, "the logs of programs are for admins")
+                context.abort_with_status(to_status(problem))
             yield scheduler_pb2.StreamOutputResponse(data=self.logs.popleft())
             if self.logs:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")

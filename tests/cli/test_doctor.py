@@ -11,14 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from cli.doctor import cluster as judge
 from cli.doctor import network
+from cli.doctor.agent import check_agent, judge_agent
 from cli.doctor.finding import Finding, Verdict
+from cli.doctor.nodes import compare_nodes
+from cli.doctor.probe import ERROR, TurnedAway, read_error
 from gpufleet.addresses import Address
+from gpufleet.agent_state import LOST, REFUSED, REGISTERED, UNREACHABLE, AgentState
 from gpufleet.channel import Target
 from gpufleet.errors import GpufleetError, Reason
 from tests.cli import cluster
@@ -75,7 +80,7 @@ def test_an_unknown_name_a_refusal_a_silence_and_no_route_have_each_their_fix(mo
     unknown = network.check_name("no-such-host.invalid")
     assert unknown.verdict is Verdict.FAILED and "getent hosts no-such-host.invalid" in unknown.fix
     assert "--host 0.0.0.0" in network.not_listening_fix(Address("gpu1", 50051))
-    fix = network.firewall_fix(50051)
+    fix = network.firewall_fix(Address("gpu1", 50051))
     assert "ufw allow 50051/tcp" in fix and "firewall-cmd --permanent --add-port=50051/tcp" in fix
 
     def fails(problem: OSError) -> Finding:
@@ -86,8 +91,9 @@ def test_an_unknown_name_a_refusal_a_silence_and_no_route_have_each_their_fix(mo
         return network.check_port(Address("gpu1", 50051))
 
     assert "ufw" in fails(TimeoutError()).fix
-    route = fails(OSError(113, "No route to host"))
+    route = fails(OSError(101, "Network is unreachable"))
     assert (route.what, route.fix.split(":")[1].strip().split(".")[0]) == ("route", "ip route get gpu1")
+    assert fails(OSError(113, "No route to host")).what == "route"
     assert "nothing listens" in fails(ConnectionRefusedError(111, "refused")).sentence
 
 
@@ -180,6 +186,99 @@ def test_each_trouble_of_a_node_has_its_fix() -> None:
     bare.info.devices_note = "libnvidia-ml.so.1 is missing"
     assert "libnvidia-ml" in judge.judge_node(bare, "0.1.0", cluster.NOW).sentence
     assert [each.verdict for each in judge.judge_nodes([], "0.1.0", cluster.NOW)] == [Verdict.FAILED]
+    full = cluster.node("n4", node_pb2.NODE_STATE_READY, 1, {})
+    full.spool_free_bytes = GB // 2
+    assert judge.judge_node(full, "0.1.0", cluster.NOW).sentence == "500MB are free where its jobs' output waits"
+    narrow = cluster.node("n5", node_pb2.NODE_STATE_READY, 1, {})
+    narrow.info.open_files_max = 256
+    tight = judge.judge_node(narrow, "0.1.0", cluster.NOW)
+    assert tight.verdict is Verdict.WARNING and "ulimit -n 1024" in tight.fix
+
+
+def test_the_scheduler_must_be_able_to_open_files_for_all_its_nodes() -> None:
+    server = scheduler_pb2.GetServerInfoResponse(open_files_max=1024, node_count=100)
+    assert judge.judge_open_files(server).verdict is Verdict.OK
+    server.node_count = 1000
+    tight = judge.judge_open_files(server)
+    assert tight.verdict is Verdict.WARNING and "LimitNOFILE=4512" in tight.fix
+
+
+def test_nodes_are_compared_and_the_odd_one_is_named() -> None:
+    def node(name: str, **info: Any) -> node_pb2.Node:
+        made = cluster.node(name, node_pb2.NODE_STATE_READY, 1, {})
+        told: dict[str, Any] = {
+            "python_version": "3.12.4",
+            "torch_version": "2.10.0",
+            "cuda_runtime_version": "13.0.96",
+        } | info
+        made.info.MergeFrom(node_pb2.NodeInfo(**told))
+        return made
+
+    same = list(compare_nodes([node("n1"), node("n2")]))
+    assert [(each.what, each.verdict) for each in same] == [
+        (what, Verdict.OK) for what in ("gpufleet", "Python", "torch", "CUDA", "driver")
+    ]
+    assert same[2].sentence == "2.10.0 on all 2 nodes"
+    others = [node("n1"), node("n2"), node("n3", torch_version="2.9.1", driver_version="535.1", cuda_version="12.2")]
+    found = {each.what: each for each in compare_nodes(others)}
+    assert found["torch"].verdict is Verdict.WARNING
+    assert found["torch"].sentence == "n3 has 2.9.1; 2 nodes have 2.10.0"
+    assert found["torch"].fix == "On n3: pip install torch==2.10.0"
+    assert found["driver"].sentence == "n3 has 535.1/12.2; 2 nodes have 570.86"
+    assert found["Python"].verdict is Verdict.OK
+    # One against one: the newer is what the other should have; none at all is always odd.
+    two = {each.what: each for each in compare_nodes([node("n1", torch_version="2.9.1"), node("n2")])}
+    assert two["torch"].sentence == "n1 has 2.9.1; 1 node has 2.10.0"
+    bare = node("n2")
+    bare.info.torch_version = ""
+    none = {each.what: each for each in compare_nodes([node("n1"), bare])}
+    assert none["torch"].sentence == "n2 has none; 1 node has 2.10.0"
+    # A driver is of no concern to a node without a real GPU, and a lost node says nothing.
+    plain = cluster.node("n4", node_pb2.NODE_STATE_READY, 0, {})
+    plain.info.MergeFrom(node("n1").info)
+    plain.info.driver_version = ""
+    gone = node("n5", torch_version="1.0")
+    gone.state = node_pb2.NODE_STATE_LOST
+    assert all(each.verdict is Verdict.OK for each in compare_nodes([node("n1"), plain, gone]))
+    assert list(compare_nodes([])) == []
+
+
+def test_this_machines_agent_is_judged_by_its_own_words() -> None:
+    def state(name: str, **fields: Any) -> AgentState:
+        return AgentState(node="n1", scheduler="head:50051", state=name, **fields)
+
+    taken = state(REFUSED, reason="NODE_ID_TAKEN", message="node 'n1' is held", next_step="choose another --node-id")
+    refused = judge_agent(taken, runs=True)
+    assert (refused.verdict, refused.fix) == (Verdict.FAILED, "choose another --node-id")
+    assert refused.sentence == "head:50051 refuses this machine as node n1: node 'n1' is held (NODE_ID_TAKEN)"
+    assert "agent.token" in judge_agent(state(REFUSED, reason="TOKEN_INVALID", message="no"), runs=True).fix
+    assert judge_agent(state(REGISTERED), runs=True).verdict is Verdict.OK
+    away = judge_agent(state(UNREACHABLE, message="nothing"), runs=True)
+    assert (away.verdict, away.fix) == (Verdict.FAILED, "See why with: gpuctl doctor --scheduler head:50051")
+    assert judge_agent(state(LOST, message="broken"), runs=True).verdict is Verdict.WARNING
+    still = judge_agent(state(REGISTERED), runs=False)
+    assert (still.verdict, still.fix) == (Verdict.WARNING, "Start it with: gpuctl agent --scheduler head:50051")
+
+
+def test_an_agents_folder_that_is_named_must_be_one(tmp_path: Path) -> None:
+    assert check_agent(tmp_path, is_named=False) is None
+    named = check_agent(tmp_path, is_named=True)
+    assert named is not None and named.verdict is Verdict.FAILED
+
+
+def test_the_kernels_words_tell_a_firewall_from_a_gap() -> None:
+    def told(origin: int, kind: int, code: int, by: bytes) -> TurnedAway | None:
+        return read_error(ERROR.pack(113, origin, kind, code, 0, 0, 0) + by)
+
+    four = b"\2\0\0\0" + bytes([10, 77, 0, 1]) + bytes(8)
+    six = b"\x0a\0\0\0\0\0\0\0" + bytes(15) + b"\1" + bytes(4)
+    assert told(2, 3, 13, four) == TurnedAway("10.77.0.1", is_firewall=True)
+    assert told(2, 3, 10, four) == TurnedAway("10.77.0.1", is_firewall=True)
+    assert told(2, 3, 1, four) == TurnedAway("10.77.0.1", is_firewall=False)
+    assert told(3, 1, 1, six) == TurnedAway("::1", is_firewall=True)
+    assert told(3, 1, 0, six) == TurnedAway("::1", is_firewall=False)
+    assert told(1, 0, 0, four) is None, "this machine's own kernel"
+    assert read_error(b"short") is None
 
 
 def test_the_self_test_runs_on_every_ready_node_and_its_verdict_is_shown(fake: FakeScheduler, gpuctl: Gpuctl) -> None:

@@ -44,7 +44,8 @@ class Program:
         self.environment = dict(environment)
         self.inside: Sequence[str] = ()
         """What its command line begins with: how to get into the place that it runs in, another network for one."""
-        self._module = module
+        self.program: Sequence[str] = ("-P", "-m", module)
+        """What the interpreter is told to run."""
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -60,7 +61,7 @@ class Program:
     def _popen(self, *flags: str) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [*self.inside, sys.executable, "-P", "-m", self._module, *flags],
+                [*self.inside, sys.executable, *self.program, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

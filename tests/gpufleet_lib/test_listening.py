@@ -15,7 +15,7 @@ import pytest
 from gpufleet.addresses import Address
 from gpufleet.channel import server_options
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.listening import Holder, holder_of, listen
+from gpufleet.listening import Holder, holder_of, listen, listening_hosts
 from gpufleet.tokens import make_token
 
 TOKEN = make_token()
@@ -90,3 +90,14 @@ def test_a_free_port_has_no_holder() -> None:
 
 def test_a_holder_of_another_account_is_named_by_its_account() -> None:
     assert str(Holder("alice")) == "a process of alice"
+
+
+def test_the_addresses_at_which_a_port_is_listened_on_are_told_as_people_write_them() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as four:
+        port = four.getsockname()[1]
+        assert list(listening_hosts(port)) == ["127.0.0.1"]
+    with socket.create_server(("::", 0), family=socket.AF_INET6) as six:
+        assert list(listening_hosts(six.getsockname()[1])) == ["::"]
+    with socket.create_server(("::ffff:127.0.0.1", 0), family=socket.AF_INET6, dualstack_ipv6=True) as mapped:
+        assert list(listening_hosts(mapped.getsockname()[1])) == ["127.0.0.1"]
+    assert list(listening_hosts(port)) == []

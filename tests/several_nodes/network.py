@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ CONFIGURED = Path("/etc/netns")
 MADE = re.compile(r"gf(\d+)-\w+")
 LAN, HIDDEN_LAN = "10.77.0", "192.168.77"
 HOST_NAME_FILE = "/proc/sys/kernel/hostname"
+CONNECT_SECONDS_MAX = 5.0
 NEW_NETWORK = 0x40000000
 """CLONE_NEWNET of <sched.h>."""
 
@@ -116,6 +118,14 @@ class Machine:
             finally:
                 _enter(own.fileno())
 
+    def reaches(self, address: tuple[str, int]) -> bool:
+        """Whether a connection from this machine gets through."""
+        with self.sockets():
+            dialling = socket.socket()
+        with dialling:
+            dialling.settimeout(CONNECT_SECONDS_MAX)
+            return dialling.connect_ex(address) == 0
+
 
 class Network:
     """A switch and the machines on it. `with Network() as network:` removes all of it at the end."""
@@ -178,6 +188,12 @@ class Network:
         """Plug it in again."""
         system("ip", "-n", self._switch, "link", "set", f"p-{machine.name}", "up")
 
+    def configure(self, machine: Machine, file: str, text: str) -> None:
+        """What the machine's programs, from now on, find at /etc/FILE, where this machine has such a file."""
+        folder = CONFIGURED / machine.namespace
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(text)
+
     def remove(self) -> None:
         """End what still runs on the machines, and remove them; done twice, it does nothing more."""
         while self._made:
@@ -212,11 +228,9 @@ class Network:
     def _write_hosts(self) -> None:
         names = "".join(f"{each.address} {each.name}\n" for each in self.machines.values())
         for machine in self.machines.values():
-            folder = CONFIGURED / machine.namespace
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+            self.configure(machine, "hosts", f"127.0.0.1 localhost\n{names}")
             # Names are looked up in that file only: there is no name server, and none must be waited for.
-            (folder / "nsswitch.conf").write_text("hosts: files\n")
+            self.configure(machine, "nsswitch.conf", "hosts: files\n")
 
 
 def system(*words: str) -> None:

@@ -14,15 +14,13 @@ from gpufleet.v1 import job_pb2, node_pb2
 from tests.e2e.client import Client
 from tests.e2e.processes import until
 from tests.several_nodes.fleet import SpreadFleet
-from tests.several_nodes.network import Machine, Network
+from tests.several_nodes.network import Network
 
 RUNNING, SUCCEEDED = job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_SUCCEEDED
 SUSPECT, LOST, READY = node_pb2.NODE_STATE_SUSPECT, node_pb2.NODE_STATE_LOST, node_pb2.NODE_STATE_READY
 
 WHERE_AM_I = "ip -o -4 address show dev eth0 | awk '{ print $4 }'"
 """A script that prints the address of the machine that it runs on."""
-
-CONNECT_SECONDS_MAX = 5.0
 
 # Tells the file of its attempt who it is, then prints numbered lines until the file `stop` is there.
 COUNT_UNTIL_STOPPED = """
@@ -63,15 +61,6 @@ def whole(output: bytes) -> int:
     return len(lines)
 
 
-def reaches(machine: Machine, listener: socket.socket) -> bool:
-    """Whether a connection from this machine gets through."""
-    with machine.sockets():
-        dialling = socket.socket()
-    with dialling:
-        dialling.settimeout(CONNECT_SECONDS_MAX)
-        return dialling.connect_ex(listener.getsockname()) == 0
-
-
 async def test_jobs_run_on_machines_of_their_own_and_are_followed_from_a_fourth(
     network: Network, fleet: SpreadFleet, admin: Client
 ) -> None:
@@ -103,8 +92,8 @@ async def test_agents_behind_a_router_that_hides_them_need_to_dial_out_only(
     with hidden[0].sockets():
         listener = socket.create_server((hidden[0].address, 0))
     with listener:
-        assert reaches(hidden[1], listener), "the neighbour cannot reach it either"
-        assert not reaches(network.machines["head"], listener), "the test's router hides nothing"
+        assert hidden[1].reaches(listener.getsockname()), "the neighbour cannot reach it either"
+        assert not network.machines["head"].reaches(listener.getsockname()), "the test's router hides nothing"
     for machine in hidden:
         spec = ("run", "--gpus", "1", "--nodelist", machine.name, "--")
         done = await person.gpuctl(*spec, WHERE_AM_I, home=fleet.work)
