@@ -1,4 +1,4 @@
-"""Watch: the full picture first, then every change, coalesced for a slow reader."""
+"""Watch: the full picture first, then every change, coalesced for a slow reader, and why jobs wait as it changes."""
 
 import asyncio
 import re
@@ -16,6 +16,7 @@ from ..state.jobs import Job
 from ..watching import Change, ChangeHub, Watcher
 from .convert import job_proto, timestamp
 from .reasons import WaitReasons
+from .told_reasons import ToldReasons
 
 KEEPALIVE_SECONDS = 10.0
 SNAPSHOT_BATCH = 200
@@ -45,45 +46,68 @@ async def watch_changes(source: Watchable, request: scheduler_pb2.WatchRequest) 
         raise invalid("job_ids", f"holds {len(request.job_ids):,} ids; at most {JOBS_WATCHED_MAX:,}")
     hub = source.changes
     resumed = _resumed(hub, request.resume_token)
+    told = ToldReasons(source.engine, source.reasons, request)
     watcher = hub.join()
     try:
         if resumed is None:
             if request.resume_token:
                 yield Response(event=scheduler_pb2.WATCH_EVENT_RESYNC)
-            async for response in _picture(source, request, watcher, with_snapshot=not request.skip_snapshot):
+            async for response in _picture(source, request, watcher, told, with_snapshot=not request.skip_snapshot):
                 yield response
         else:
             for number, value in resumed:
-                for response in _told(source, request, number, value):
+                for response in _told(source, request, told, number, value):
                     yield response
-        async for response in _follow(source, request, watcher):
+        async for response in _follow(source, request, watcher, told):
             yield response
     finally:
         hub.leave(watcher)
 
 
-async def _follow(source: Watchable, request: scheduler_pb2.WatchRequest, watcher: Watcher) -> AsyncIterator[Response]:
+async def _follow(
+    source: Watchable, request: scheduler_pb2.WatchRequest, watcher: Watcher, told: ToldReasons
+) -> AsyncIterator[Response]:
+    loop = asyncio.get_running_loop()
+    quiet_since = loop.time()
     while True:
+        keepalive_in = quiet_since + KEEPALIVE_SECONDS - loop.time()
         try:
-            async with asyncio.timeout(KEEPALIVE_SECONDS):
+            async with asyncio.timeout(max(min(keepalive_in, told.seconds_to_look()), 0.0)):
                 await watcher.wakeup.wait()
         except TimeoutError:
-            if not watcher.wakeup.is_set():
-                yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_KEEPALIVE), source.changes.number)
-            continue
-        watcher.wakeup.clear()
-        if watcher.must_resync:
-            yield Response(event=scheduler_pb2.WATCH_EVENT_RESYNC)
-            async for response in _picture(source, request, watcher, with_snapshot=True):
-                yield response
-        while watcher.pending:
-            _, (number, value) = watcher.pending.popitem(last=False)
-            for response in _told(source, request, number, value):
-                yield response
+            pass
+        if watcher.wakeup.is_set():
+            watcher.wakeup.clear()
+            told.doubt()
+            if watcher.must_resync:
+                yield Response(event=scheduler_pb2.WATCH_EVENT_RESYNC)
+                async for response in _picture(source, request, watcher, told, with_snapshot=True):
+                    yield response
+            while watcher.pending:
+                _, (number, value) = watcher.pending.popitem(last=False)
+                for response in _told(source, request, told, number, value):
+                    yield response
+                    quiet_since = loop.time()
+        elif loop.time() >= quiet_since + KEEPALIVE_SECONDS:
+            yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_KEEPALIVE), source.changes.number)
+            quiet_since = loop.time()
+        if told.seconds_to_look() <= 0:
+            for job in told.changed():
+                if watcher.wakeup.is_set():
+                    told.doubt()  # what changed meanwhile comes first, and these are looked at again
+                    break
+                # Without a token: why a job waits has no place in the row of changes.
+                yield Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(told, job))
+                quiet_since = loop.time()
 
 
 async def _picture(
-    source: Watchable, request: scheduler_pb2.WatchRequest, watcher: Watcher, *, with_snapshot: bool
+    source: Watchable,
+    request: scheduler_pb2.WatchRequest,
+    watcher: Watcher,
+    told: ToldReasons,
+    *,
+    with_snapshot: bool,
 ) -> AsyncIterator[Response]:
     """The full picture and its end.
 
@@ -93,17 +117,21 @@ async def _picture(
     number = source.changes.number
     watcher.begin_anew()
     if with_snapshot:
-        async for response in _snapshot(source, request):
+        async for response in _snapshot(source, request, told):
             yield response
+    else:
+        told.take_as_told()
     yield _at(source, Response(event=scheduler_pb2.WATCH_EVENT_SYNCED), number)
 
 
-async def _snapshot(source: Watchable, request: scheduler_pb2.WatchRequest) -> AsyncIterator[Response]:
+async def _snapshot(
+    source: Watchable, request: scheduler_pb2.WatchRequest, told: ToldReasons
+) -> AsyncIterator[Response]:
     live = source.engine.view.durable.jobs
     jobs = [live[JobId(job)] for job in request.job_ids if job in live] if request.job_ids else list(live.values())
     for number, job in enumerate(jobs):
         if _is_wanted(job, request):
-            yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(source, job))
+            yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(told, job))
         if number % SNAPSHOT_BATCH == 0:
             await asyncio.sleep(0)
     if request.include_nodes:
@@ -113,10 +141,12 @@ async def _snapshot(source: Watchable, request: scheduler_pb2.WatchRequest) -> A
                 yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, node=node)
 
 
-def _told(source: Watchable, request: scheduler_pb2.WatchRequest, number: int, change: Change) -> Iterator[Response]:
+def _told(
+    source: Watchable, request: scheduler_pb2.WatchRequest, told: ToldReasons, number: int, change: Change
+) -> Iterator[Response]:
     """A change as it is told; equal jobs one by one, and only with the last of them is all of it told."""
     if not isinstance(change, EqualJobs):
-        response = _changed(source, request, change)
+        response = _changed(source, request, told, change)
         if response is not None:
             yield _at(source, response, number)
         return
@@ -124,16 +154,18 @@ def _told(source: Watchable, request: scheduler_pb2.WatchRequest, number: int, c
     job = next(wanted, None)
     while job is not None:
         following = next(wanted, None)
-        response = Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(source, job))
+        response = Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(told, job))
         yield _at(source, response, number if following is None else number - 1)
         job = following
 
 
-def _changed(source: Watchable, request: scheduler_pb2.WatchRequest, value: Job | NodeName) -> Response | None:
+def _changed(
+    source: Watchable, request: scheduler_pb2.WatchRequest, told: ToldReasons, value: Job | NodeName
+) -> Response | None:
     if isinstance(value, Job):
         if not _is_wanted(value, request):
             return None
-        return Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(source, value))
+        return Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(told, value))
     if not request.include_nodes:
         return None
     node = source.node_as_shown(value)
@@ -148,10 +180,10 @@ def _is_wanted(job: Job, request: scheduler_pb2.WatchRequest) -> bool:
     return not request.user or job.user == request.user
 
 
-def _job(source: Watchable, job: Job) -> job_pb2.Job:
+def _job(told: ToldReasons, job: Job) -> job_pb2.Job:
     message = job_proto(job, omit_env=True)
-    for reason, clause in source.reasons.of([job]).values():
-        message.wait_reason.reason, message.wait_reason.sentence = reason, clause
+    if (reason := told.tell(job)) is not None:
+        message.wait_reason.reason, message.wait_reason.sentence = reason
     return message
 
 

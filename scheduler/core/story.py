@@ -52,11 +52,11 @@ def sentence(record: Record) -> str:
     """One sentence for people that says what happened; without its time, which stands beside it."""
     match record:
         case JobQueued(job=job, count=count):
-            who = f"by {job.user} in band {job.band.name.lower()}"
+            held = ", held" if isinstance(job.state, Held) else ""
+            who = f"by {job.user} in band {job.band.name.lower()}{held}"
             if count > 1:
-                held = " and are held" if isinstance(job.state, Held) else ""
-                return f"Jobs {job.id} to {job.id + count - 1}, all alike, were submitted{held} {who}."
-            return f"Job {job.id} was submitted{' and is held' if isinstance(job.state, Held) else ''} {who}."
+                return f"Jobs {job.id} to {job.id + count - 1}, all alike, were submitted {who}."
+            return f"Job {job.id} was submitted {who}."
         case RequestRemembered(request=request):
             return f"Request {request.request_id} of {request.user} was carried out."
         case RequestForgotten(user=user, request_id=request_id):

@@ -13,12 +13,12 @@ from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
 from scheduler import watching as hub_module
-from scheduler.api import watch
+from scheduler.api import told_reasons, watch
 from scheduler.api.nodes import shown_node
 from scheduler.api.reasons import WaitReasons
 from scheduler.api.watch import watch_changes
 from scheduler.engine import PASS_INTERVAL, Changes
-from scheduler.state.events import ForgetRequested, HoldRequested
+from scheduler.state.events import DrainRequested, ForgetRequested, HoldRequested
 from scheduler.state.ids import JobId, NodeName
 from scheduler.state.units import SECOND
 from scheduler.watching import ChangeHub
@@ -332,3 +332,72 @@ async def test_those_who_wait_for_a_job_hear_of_it_and_of_no_other() -> None:
     hub.unfollow_job(JobId(2), wakeups[2])
     hub.unfollow_job(JobId(2), wakeups[2])
     assert not hub._waiting
+
+
+async def test_why_a_job_waits_is_told_again_when_only_that_changed() -> None:
+    watched = Watched()
+    async with watched.running():
+        node = await watched.join(gpus=1)
+        await watched.submit(spec(gpus=1))
+        await watched.started(node, 1)
+        await watched.submit(spec(gpus=1))
+        async with watched.watch(job_ids=[2]) as reader:
+            picture = await reader.until(SYNCED)
+            assert picture[0].job.wait_reason.sentence == "node n1 has no free GPU (1 in use)"
+            await watched.engine.request(
+                DrainRequested(at=watched.clock.now(), by=ALICE, node=node, is_draining=True, reason="fan")
+            )
+            again = await reader.next()
+            assert (again.event, again.job.id, again.job.version) == (CHANGED, 2, picture[0].job.version)
+            assert again.job.wait_reason.sentence == "node n1 drains (fan)"
+            assert again.resume_token == "", "it has no place in the row of changes"
+
+
+async def test_a_reason_that_changes_without_any_change_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told_reasons, "LOOK_SECONDS", 0.01)
+    watched = Watched()
+    clause = ["its samples are old"]
+    watched.source.reasons = SimpleNamespace(of=lambda jobs: {job.id: ("SAMPLE_TOO_OLD", clause[0]) for job in jobs})
+    async with watched.running():
+        await watched.submit()
+        async with watched.watch(skip_snapshot=True) as reader:
+            await reader.until(SYNCED)
+            clause[0] = "its samples are older"
+            again = await reader.next()
+            assert (again.event, again.job.wait_reason.sentence) == (CHANGED, "its samples are older")
+
+
+async def test_reasons_that_stay_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told_reasons, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(watch, "KEEPALIVE_SECONDS", 0.1)
+    watched = Watched()
+    async with watched.running():
+        await watched.submit(count=3)
+        async with watched.watch() as reader:
+            assert len(await reader.until(SYNCED)) == 4
+            assert told([await reader.next()]) == [(KEEPALIVE, "")]
+
+
+async def test_one_who_was_away_is_told_every_reason_of_now() -> None:
+    watched = Watched()
+    async with watched.running():
+        await watched.submit(count=2)
+        async with watched.watch(skip_snapshot=True) as reader:
+            token = (await reader.until(SYNCED))[-1].resume_token
+        async with watched.watch(resume_token=token) as reader:
+            assert told([await reader.next(), await reader.next()]) == [(CHANGED, "1"), (CHANGED, "2")]
+
+
+async def test_reasons_are_followed_for_the_first_jobs_of_the_order_that_are_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(told_reasons, "FOLLOWED_MAX", 2)
+    watched = Watched()
+    async with watched.running():
+        await watched.submit(count=4)
+        request = scheduler_pb2.WatchRequest
+        reasons = [
+            told_reasons.ToldReasons(watched.engine, watched.source.reasons, wanted)
+            for wanted in (request(), request(user="bob"), request(job_ids=[4, 9]))
+        ]
+        assert [[job.id for job in each.changed()] for each in reasons] == [[1, 2], [], [4]]

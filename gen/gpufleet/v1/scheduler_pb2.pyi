@@ -37,7 +37,7 @@ class _WatchEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WatchEvent
     WATCH_EVENT_SYNCED: _WatchEvent.ValueType  # 2
     """The full picture is complete."""
     WATCH_EVENT_CHANGED: _WatchEvent.ValueType  # 3
-    """Something changed."""
+    """Something changed; of a waiting job perhaps only why it waits."""
     WATCH_EVENT_REMOVED: _WatchEvent.ValueType  # 4
     """Something is gone."""
     WATCH_EVENT_RESYNC: _WatchEvent.ValueType  # 5
@@ -55,7 +55,7 @@ WATCH_EVENT_SNAPSHOT: WatchEvent.ValueType  # 1
 WATCH_EVENT_SYNCED: WatchEvent.ValueType  # 2
 """The full picture is complete."""
 WATCH_EVENT_CHANGED: WatchEvent.ValueType  # 3
-"""Something changed."""
+"""Something changed; of a waiting job perhaps only why it waits."""
 WATCH_EVENT_REMOVED: WatchEvent.ValueType  # 4
 """Something is gone."""
 WATCH_EVENT_RESYNC: WatchEvent.ValueType  # 5
@@ -983,7 +983,7 @@ class WatchResponse(_message.Message):
     event: Global___WatchEvent.ValueType
     """What it is."""
     resume_token: _builtins.str
-    """Where to go on from here after a lost connection."""
+    """Where to go on from here after a lost connection; empty where the one before still holds."""
     @_builtins.property
     def job(self) -> _job_pb2.Job:
         """The job as it is now."""
