@@ -27,7 +27,9 @@ $(READY): pyproject.toml constraints.txt
 	    echo "$(PYTHON) cannot make environments: its venv module is not installed."; \
 	    echo "Debian, Ubuntu: apt-get install $$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"; \
 	    exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { \
+	    echo "Setting up $(VENV): the first time this downloads PyTorch and takes some minutes."; \
+	    $(PYTHON) -m venv $(VENV); }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 

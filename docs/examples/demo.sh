@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What `make demo` shows: a scheduler and an agent on this machine, one real training job, and nothing left behind.
+# What `make demo` shows: a scheduler and an agent on this machine, one real training job, and nothing left behind
+# but, when something fails, the logs.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -12,9 +13,15 @@ unset GPUCTL_SCHEDULER GPUCTL_TOKEN GPUCTL_OUTPUT
 say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; }
 show() { say "gpuctl $*"; "$bin/gpuctl" "$@"; }
 finish() {
+    local status=$?
     say "gpuctl down"
-    "$bin/gpuctl" down --yes || true
-    rm -rf "$home"
+    "$bin/gpuctl" down --yes || status=1
+    if ((status == 0)); then
+        rm -rf "$home"
+    else
+        printf '\nThe demo failed. Its logs are kept: %s\n' "$(echo "$home"/state/gpufleet/*/logs)" >&2
+    fi
+    exit "$status"
 }
 trap finish EXIT
 
