@@ -26,7 +26,7 @@ from gpufleet.status import to_status
 from gpufleet.tokens import make_token
 
 WAIT_SECONDS_MAX = 30.0
-BROKEN = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.AbortError)
+BROKEN = (grpc.RpcError, grpc.aio.BaseError)
 Key = tuple[int, int, int]
 
 

@@ -147,7 +147,7 @@ async def test_a_full_output_disk_holds_the_output_on_the_nodes_until_there_is_r
     async with fleet, fleet.client() as admin:
         await fleet.add_node("n1", "--cpus", "4", environment=environment)
         large = await admin.submit(sys.executable, "-c", PRINT_WHEN_TOLD, "1", "150000")
-        small = await admin.submit(sys.executable, "-c", PRINT_WHEN_TOLD, "1", "10", cwd=str(second(fleet)))
+        small = await admin.submit(sys.executable, "-c", PRINT_WHEN_TOLD, "1", "5000", cwd=str(second(fleet)))
         await begun(admin, large)
         await begun(admin, small)
         disk.fill()
@@ -166,7 +166,7 @@ async def test_a_full_output_disk_holds_the_output_on_the_nodes_until_there_is_r
         assert held, "the store itself has room"
 
         disk.make_room()
-        for job_id, expected in ((large, printed(1, 150_000)), (small, printed(1, 10))):
+        for job_id, expected in ((large, printed(1, 150_000)), (small, printed(1, 5000))):
             job = await admin.wait(job_id)
             assert (job.state, job.attempt_count, job.output_is_complete) == (SUCCEEDED, 1, True)
             assert await admin.stdout(job_id) == expected
