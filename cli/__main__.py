@@ -8,10 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-import typer
-
-from gpufleet.errors import GpufleetError
-
 from . import errors
 from .app import command_line
 from .menu import MODULES
@@ -37,17 +33,23 @@ def run(arguments: Sequence[str]) -> int:
         code = command_line().main(args=list(arguments), prog_name="gpuctl", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except (BrokenPipeError, errors.ReaderLeft):
-        _let_go_of_stdout()
-        return errors.BROKEN_PIPE
     except KeyboardInterrupt:
         return errors.INTERRUPTED
-    except (GpufleetError, typer.TyperException) as problem:
-        errors.report(problem, command, as_json=_wants_json(arguments))
-        return errors.exit_code(problem, command)
     except Exception as problem:
-        errors.report(problem, command, as_json=_wants_json(arguments))
-        return errors.exit_code(problem, command)
+        return _failed(errors.first_of(problem), command, arguments)
+
+
+def _failed(problem: Exception, command: str, arguments: Sequence[str]) -> int:
+    match problem:
+        case BrokenPipeError() | errors.ReaderLeft():
+            _let_go_of_stdout()
+            return errors.BROKEN_PIPE
+        case errors.Declined():
+            print(f"gpuctl: {problem}", file=sys.stderr)
+            return errors.FAILED
+        case _:
+            errors.report(problem, command, as_json=_wants_json(arguments))
+            return errors.exit_code(problem, command)
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

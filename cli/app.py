@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -102,6 +102,14 @@ class Menu(Group):
             self._write_commands(panel, names, ctx, formatter, width=longest)
 
 
+def _tell_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from .versions import own_version
+
+        typer.echo(f"gpuctl {own_version()}")
+        raise typer.Exit
+
+
 def command_line() -> Any:
     """The whole command line, ready to be given its arguments."""
     app = typer.Typer(
@@ -136,7 +144,12 @@ class Family(typer.Typer):
         return add
 
 
-def _gpuctl() -> None:
+def _gpuctl(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show this program's version and exit.", is_eager=True, callback=_tell_version),
+    ] = False,
+) -> None:
     """Give a team's GPUs to people: run a command on N GPUs and watch it."""
 
 

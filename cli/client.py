@@ -121,7 +121,7 @@ def _broken_connection(details: str, settings: Settings) -> GpufleetError:
             next_step="Try again; see why with: gpuctl doctor",
             metadata=metadata,
         )
-    why = "nothing listens there" if "Connection refused" in details else _innermost(details)
+    why = _why_not_connected(details)
     start_one = "Start one here with: gpuctl up · or name" if settings.is_local else "Name"
     return GpufleetError(
         Reason.SCHEDULER_UNREACHABLE,
@@ -131,7 +131,16 @@ def _broken_connection(details: str, settings: Settings) -> GpufleetError:
     )
 
 
-NEVER_CONNECTED = ("failed to connect", "DNS resolution failed", "Name resolution")
+NAME_UNKNOWN = ("errors resolving", "DNS resolution failed", "Name resolution")
+NEVER_CONNECTED = ("failed to connect", *NAME_UNKNOWN)
+
+
+def _why_not_connected(details: str) -> str:
+    if "Connection refused" in details:
+        return "nothing listens there"
+    if any(sign in details for sign in NAME_UNKNOWN):
+        return "this machine does not know that name"
+    return _innermost(details)
 
 
 def _innermost(details: str) -> str:

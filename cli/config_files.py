@@ -69,7 +69,8 @@ def show_settings(settings: Settings, program: str, *, with_origin: bool) -> Non
         lines = [name for name, _, _ in rows]
     elif with_origin:
         columns = (Column("SETTING"), Column("VALUE", least=24), Column("FROM", least=16, wraps=True))
-        lines = draw(columns, rows, screen.look(settings.format))
+        look = screen.look(settings.format)
+        lines = draw(columns, [[screen.with_tilde(text) for text in row] for row in rows], look)
     else:
         lines = [f"{name} = {value}" for name, value, _ in rows]
     screen.print_lines(lines)

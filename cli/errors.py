@@ -32,6 +32,9 @@ INTERRUPTED = 130
 SIGNALLED = 128
 """A process that a signal ended gives this plus the signal's number."""
 
+WIDTH_MIN = 40
+"""A terminal that says it is narrower is not believed."""
+
 BROKEN_PIPE = 141
 """What a shell shows for a program that SIGPIPE ended, as it ends `cat` in `cat … | head`."""
 
@@ -47,6 +50,17 @@ _CODES: tuple[tuple[type[GpufleetError], int], ...] = (
 
 class ReaderLeft(Exception):
     """Nobody reads our stdout any more: the end of a pipe has what it wanted."""
+
+
+class Declined(Exception):
+    """A person was asked whether they are sure, and they are not."""
+
+
+def first_of(problem: Exception) -> Exception:
+    """The failure itself: what runs several things at once wraps it in a group."""
+    while isinstance(problem, ExceptionGroup):
+        problem = problem.exceptions[0]
+    return problem
 
 
 def exit_code(problem: BaseException, command: str) -> int:
@@ -71,16 +85,33 @@ def report(problem: Exception, command: str, *, as_json: bool) -> None:
 
         print(json.dumps(_as_object(problem, command), ensure_ascii=False), file=sys.stderr)
         return
-    print(f"gpuctl: {_as_text(problem, command)}", file=sys.stderr)
+    print(_wrapped(f"gpuctl: {_as_text(problem, command)}"), file=sys.stderr)
+
+
+def _wrapped(text: str) -> str:
+    """The lines broken between words where the terminal would break them inside; as they are without a terminal."""
+    if not sys.stderr.isatty():
+        return text
+    import textwrap
+
+    width = max(os.get_terminal_size(sys.stderr.fileno()).columns, WIDTH_MIN)
+    wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False, drop_whitespace=True)
+    return "\n".join(wrap.fill(line) for line in text.split("\n"))
 
 
 def _as_text(problem: Exception, command: str) -> str:
     if isinstance(problem, GpufleetError):
         trace = problem.metadata.get("trace_id", "")
-        return as_lines(problem) + (f"\nTrace id: {trace}" if trace else "")
+        return _without_argument(problem, as_lines(problem)) + (f"\nTrace id: {trace}" if trace else "")
     if isinstance(problem, typer.TyperException):
-        return f"{_usage_message(problem)}\n{_usage_next_step(command)}"
+        return f"{_usage_message(problem)}\n{_usage_next_step(problem, command)}"
     return f"{_internal_message(problem)}\n{_INTERNAL_NEXT_STEP}"
+
+
+def _without_argument(problem: GpufleetError, text: str) -> str:
+    """Without the field's name where it was an argument: `no node is called 'n9'` names it by its value."""
+    field = problem.violations[0].field if len(problem.violations) == 1 else ""
+    return text.removeprefix(f"{field}: ") if field in ("node", "id") else text
 
 
 def _as_object(problem: Exception, command: str) -> dict[str, Any]:
@@ -90,7 +121,7 @@ def _as_object(problem: Exception, command: str) -> dict[str, Any]:
         fields = [{"field": each.field, "why": each.why} for each in problem.violations]
         metadata = dict(problem.metadata)
     elif isinstance(problem, typer.TyperException):
-        reason, message, next_step = "USAGE", _usage_message(problem), _usage_next_step(command)
+        reason, message, next_step = "USAGE", _usage_message(problem), _usage_next_step(problem, command)
         fields, metadata = [], {}
     else:
         reason, message, next_step = "INTERNAL", _internal_message(problem), _INTERNAL_NEXT_STEP
@@ -112,8 +143,9 @@ def _usage_message(problem: typer.TyperException) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _usage_next_step(command: str) -> str:
-    return f"See: gpuctl {command} --help" if command else "See: gpuctl --help"
+def _usage_next_step(problem: typer.TyperException, command: str) -> str:
+    context = getattr(problem, "ctx", None)
+    return f"See: {context.command_path if context else f'gpuctl {command}'.rstrip()} --help"
 
 
 _INTERNAL_NEXT_STEP = "See where with GPUCTL_TRACEBACK=1, and report it with that and the output of: gpuctl version"

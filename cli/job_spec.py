@@ -152,11 +152,11 @@ def names(given: Sequence[str] | None) -> list[str]:
     return [name.strip() for text in given or () for name in text.split(",") if name.strip()]
 
 
-def band(word: str) -> pb.Band.ValueType:
+def band(word: str, given_as: str = "--band") -> pb.Band.ValueType:
     """The band by its word."""
     if word.lower() not in BANDS:
         raise invalid(
-            "--band",
+            given_as,
             f'"{word}" is not low, normal, high or urgent{did_you_mean(word, BANDS)}',
             next_step="Write one of the four.",
         )

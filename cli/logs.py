@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from .following.program_log import ProgramLogFeed
 from .following.shell import Ended, follow
 from .following.writers import Plain, Prefixed, Streams
 from .leaving import Left, until_told_to_leave
-from .outcome import end_in_words, exit_code_of
+from .outcome import end_in_words, exit_code_of, has_ended
 from .settings import Settings
 
 FOLLOWED_MAX = 100
@@ -66,8 +67,14 @@ async def _show(client: AsyncClient, wanted: Wanted, writer: Writer, limits: Tim
         ended = await follow(feed, limits, client.translated, on_cut_off=on_cut_off)
     finally:
         writer.finish()
-    if wanted.follow and feed.job is not None and ended is Ended.DONE:
-        _tell_end(feed.job, writer)
+    if feed.job is not None and ended is Ended.DONE:
+        if wanted.follow:
+            _tell_end(feed.job, writer)
+        elif not feed.has_output and sys.stderr.isatty():
+            so_far = "" if has_ended(feed.job) else " so far"
+            writer.note(
+                f"job {wanted.job_id} wrote nothing of what was asked for{so_far}; see: gpuctl job {wanted.job_id}"
+            )
     return ended
 
 

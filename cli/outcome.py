@@ -10,7 +10,7 @@ from .errors import OWN_FAILURE, SIGNALLED
 
 TIME_LIMIT = 124
 
-PLAIN_REASONS = frozenset({"EXITED", "SIGNALLED"})
+PLAIN_REASONS = frozenset({"EXITED", "SIGNALLED", "TIME_LIMIT"})
 """Reasons that say no more than the exit status itself."""
 
 FINAL_STATES = frozenset({pb.JOB_STATE_SUCCEEDED, pb.JOB_STATE_FAILED, pb.JOB_STATE_CANCELLED, pb.JOB_STATE_TIMED_OUT})
@@ -41,6 +41,12 @@ def end_in_words(job: pb.Job) -> str:
     words = f"job {job.id} {_verb(job)}"
     if job.state == pb.JOB_STATE_SUCCEEDED:
         return words
+    if job.exit_reason == "CANCELLED":
+        message = job.exit_message  # "cancelled by ada: wrong data", or one that begins otherwise
+        why = (
+            message.removeprefix("cancelled") if message.startswith("cancelled") else f": {message}" if message else ""
+        )
+        return f"{words}{why} ({job.exit_reason})"
     if job.exit_reason:
         words += f" ({job.exit_reason})"
     if job.exit_message and job.exit_reason not in PLAIN_REASONS:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable
 from datetime import datetime
+from pathlib import Path
 
 from .render.table import WIDTH, Look
 
@@ -22,6 +24,12 @@ def look(form: str) -> Look:
 def has_colour() -> bool:
     """Colour is for terminals; NO_COLOR and a dumb terminal turn it off."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
+
+
+def with_tilde(text: str) -> str:
+    """The text with this account's home folder as `~`, as people write paths."""
+    home = str(Path.home()).rstrip("/")
+    return re.sub(rf"(?<![\w.~/-]){re.escape(home)}/", "~/", text) if home else text
 
 
 def local_now() -> datetime:

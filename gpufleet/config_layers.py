@@ -12,6 +12,8 @@ from gpufleet.errors import FieldViolation, GpufleetError, Reason
 from gpufleet.settings import settings_of
 from gpufleet.spelling import did_you_mean
 
+_FLAG_OR_VARIABLE = re.compile(r"--[a-z-]+|[A-Z][A-Z0-9_]*")
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -21,8 +23,18 @@ class Problem:
     key: str
     why: str
 
+    @property
+    def field(self) -> str:
+        """What is wrong, with the key where the place does not name it, as a flag and a variable do."""
+        return f"{self.where}: {self.key}" if self.key and self.is_in_file else self.where
+
+    @property
+    def is_in_file(self) -> bool:
+        """Whether it stands in a file; else it was given with a flag or in a variable."""
+        return _FLAG_OR_VARIABLE.fullmatch(self.where) is None
+
     def __str__(self) -> str:
-        return f"{self.where}: {self.key}: {self.why}" if self.key else f"{self.where}: {self.why}"
+        return f"{self.field}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +53,8 @@ def config_error(problems: Sequence[Problem]) -> GpufleetError:
     return GpufleetError(
         Reason.CONFIG_INVALID,
         str(problems[0]),
-        violations=[FieldViolation(f"{p.where}: {p.key}" if p.key else p.where, p.why) for p in problems],
+        violations=[FieldViolation(p.field, p.why) for p in problems],
+        next_step="" if problems[0].is_in_file else "Give another value, or leave it out.",
     )
 
 

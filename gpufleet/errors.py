@@ -282,4 +282,10 @@ def as_lines(error: GpufleetError) -> str:
     """The error for people: what is wrong, each further wrong field, and what to do next, a line each."""
     named = [f"{violation.field}: {violation.why}" for violation in error.violations]
     further = [f"  {line}" for line in named if line != error.message]
-    return "\n".join([error.message, *further, error.next_step])
+    return "\n".join([error.message, *further, _as_sentence(error.next_step)])
+
+
+def _as_sentence(text: str) -> str:
+    """With a capital, unless it begins with what is to be typed."""
+    first = text.partition(" ")[0]
+    return text if first == "gpuctl" or not first.isalpha() else text[:1].upper() + text[1:]

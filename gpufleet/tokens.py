@@ -18,10 +18,13 @@ from gpufleet.errors import GpufleetError, Reason
 
 TOKEN_PREFIX = "gf_"
 TOKEN_RANDOM_BYTES = 32
+TOKEN_CHARACTERS = 43
+"""Behind the prefix."""
+
 TOKEN_VARIABLE = "GPUCTL_TOKEN"
 TOKEN_FILE_BYTES_MAX = 4096
 
-_TOKEN = re.compile(r"gf_[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
+_TOKEN = re.compile(rf"gf_[A-Za-z0-9_-]{{{TOKEN_CHARACTERS}}}(?![A-Za-z0-9_-])")
 
 
 def make_token() -> str:
@@ -97,8 +100,15 @@ def read_token_file(path: Path) -> str:
         )
     token = content.decode("ascii", "replace").strip()
     if not is_token(token):
-        raise GpufleetError(Reason.TOKEN_FILE_INVALID, f"the file {path} does not hold a gpufleet token")
+        raise GpufleetError(Reason.TOKEN_FILE_INVALID, f"the file {path} {_lacks(token)}")
     return token
+
+
+def _lacks(text: str) -> str:
+    whole = f"{TOKEN_PREFIX} and {TOKEN_CHARACTERS} characters"
+    if text.startswith(TOKEN_PREFIX):
+        return f"does not hold a whole token: it is {whole}"
+    return f"does not hold a gpufleet token, which is {whole}" if text else "is empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +134,8 @@ def find_token(flag_file: Path | None, environment: Mapping[str, str], context_f
         if not is_token(given):
             raise GpufleetError(
                 Reason.TOKEN_INVALID,
-                f"{TOKEN_VARIABLE} does not hold a gpufleet token",
-                next_step=f"A token begins with {TOKEN_PREFIX}; unset {TOKEN_VARIABLE} to use the context's.",
+                f"{TOKEN_VARIABLE} {_lacks(given)}",
+                next_step=f"Set it to a whole token, or unset {TOKEN_VARIABLE} to use the context's.",
             )
         return FoundToken(given, TOKEN_VARIABLE)
     if context_file is not None:

@@ -49,14 +49,15 @@ def signal(
 
     from gpufleet.v1 import scheduler_pb2
 
-    from ..changing import Change, change_jobs, signal_number
+    from ..changing import RUNS, Change, change_jobs, signal_number
 
-    sent = signal_number(number)
+    sent = signal_number(number, jobs)
 
     def request(selector: scheduler_pb2.JobSelector) -> scheduler_pb2.SignalJobRequest:
         return scheduler_pb2.SignalJobRequest(jobs=selector, signal=sent, request_id=uuid.uuid4().hex)
 
-    change_jobs(connection, output, jobs, Change("signal", lambda stub: stub.SignalJob, request), is_sure=yes)
+    change = Change("signal", lambda stub: stub.SignalJob, request, lambda state: state in RUNS)
+    change_jobs(connection, output, jobs, change, is_sure=yes)
 
 
 def hold(jobs: Which, output: Output, connection: Connection, yes: Yes = False) -> None:
@@ -83,17 +84,18 @@ def band(
     """Move jobs to another band: a higher one goes before a lower one."""
     from gpufleet.v1 import scheduler_pb2
 
-    from ..changing import Change, change_jobs
-    from ..job_spec import band as band_of
+    from ..changing import Change, band_number, change_jobs
+    from ..outcome import FINAL_STATES
 
-    wanted = band_of(word)
+    wanted = band_number(word, jobs)
 
     def request(selector: scheduler_pb2.JobSelector) -> scheduler_pb2.UpdateJobRequest:
         change = scheduler_pb2.UpdateJobRequest(jobs=selector, band=wanted)
         change.update_mask.paths.append("band")
         return change
 
-    change_jobs(connection, output, jobs, Change("move", lambda stub: stub.UpdateJob, request), is_sure=yes)
+    change = Change("move", lambda stub: stub.UpdateJob, request, lambda state: state not in FINAL_STATES)
+    change_jobs(connection, output, jobs, change, is_sure=yes)
 
 
 def requeue(jobs: Which, output: Output, connection: Connection, reason: Reason = "", yes: Yes = False) -> None:
@@ -104,8 +106,10 @@ def requeue(jobs: Which, output: Output, connection: Connection, reason: Reason 
     from gpufleet.v1 import scheduler_pb2
 
     from ..changing import Change, change_jobs
+    from ..outcome import FINAL_STATES
 
     def request(selector: scheduler_pb2.JobSelector) -> scheduler_pb2.RequeueJobRequest:
         return scheduler_pb2.RequeueJobRequest(jobs=selector, reason=reason)
 
-    change_jobs(connection, output, jobs, Change("requeue", lambda stub: stub.RequeueJob, request), is_sure=yes)
+    change = Change("requeue", lambda stub: stub.RequeueJob, request, lambda state: state not in FINAL_STATES)
+    change_jobs(connection, output, jobs, change, is_sure=yes)

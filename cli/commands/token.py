@@ -14,7 +14,7 @@ token = Family("token", "Make, list and revoke tokens.")
 
 @token.subcommand("create")
 def create(
-    user: Annotated[str, Argument(metavar="USER", help="Whom the token makes its bearer.")],
+    user: Annotated[str, Argument(metavar="USER", help="The user that whoever holds the token is.")],
     output: Output,
     connection: Connection,
     role: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from .. import screen
 from ..client import Client, connected
 from ..errors import FAILED
 from ..node_calls import all_nodes
-from ..render.table import Column, Look, draw
+from ..render.table import Column, Look, draw, wrapped
 from ..settings import Settings
 from ..versions import own_version
 from .agent import agent_folder, check_agent
@@ -28,7 +29,8 @@ from .finding import Finding, Verdict, ok, warning
 from .network import check_name, check_port, check_tls
 from .nodes import compare_nodes
 
-COLUMNS = (Column("CHECK"), Column(""), Column("FINDING"))
+COLUMNS = (Column("CHECK"), Column(""), Column("FINDING", least=20, wraps=True))
+FIX_INDENT = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,8 @@ def run_doctor(settings: Settings, wishes: Wishes) -> int:
         elif form == "name":
             screen.print_lines([finding.what] if finding.verdict is not Verdict.OK else [])
         elif form != "json":
-            screen.print_lines(lines_of(finding, screen.look(form)))
+            look = screen.look(form) if sys.stdout.isatty() else Look(width=None)  # a line each for grep
+            screen.print_lines(lines_of(finding, look))
     if form == "json":
         screen.print_lines([json.dumps([each.as_object() for each in found], indent=2, ensure_ascii=False)])
     if wishes.bundle is not None:
@@ -65,8 +68,12 @@ def run_doctor(settings: Settings, wishes: Wishes) -> int:
 
 def lines_of(finding: Finding, look: Look) -> list[str]:
     """The finding, and below it what to do."""
-    line = draw(COLUMNS, [[finding.what.ljust(10), finding.cell(), finding.sentence]], Look(None, look.has_colour))[1]
-    return [line, *([f"{'':<12}→ {finding.fix}"] if finding.fix else [])]
+    sentence, fix = screen.with_tilde(finding.sentence), screen.with_tilde(finding.fix)
+    lines = draw(COLUMNS, [[finding.what.ljust(10), finding.cell(), sentence]], look)[1:]
+    below = wrapped(fix, look.width - FIX_INDENT - 2) if look.width else [fix]
+    return lines + [
+        f"{'':<{FIX_INDENT}}{'→ ' if not number else '  '}{line}" for number, line in enumerate(below) if fix
+    ]
 
 
 def examine(settings: Settings, wishes: Wishes) -> Iterator[Finding]:

@@ -82,6 +82,11 @@ class OutputFeed:
         self.job: job_pb2.Job | None = None
 
     @property
+    def has_output(self) -> bool:
+        """Whether there was anything to write."""
+        return any(self._positions.values())
+
+    @property
     def ends_with_stream(self) -> bool:
         """Without --follow the scheduler sends what there is and closes the stream."""
         return not self._wanted.follow

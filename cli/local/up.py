@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
@@ -15,9 +14,10 @@ from gpufleet.errors import GpufleetError, Reason
 from gpufleet.paths import contexts_file
 
 from ..client import Client
-from ..errors import FAILED
+from ..errors import FAILED, Declined
 from ..render.nodes import devices_in_words
 from ..render.words import counted
+from ..screen import with_tilde
 from .folders import Folders
 from .record import read_record, write_record
 from .starting import Programs, UpOptions, start_programs
@@ -76,9 +76,7 @@ def _ask(jobs: list[int]) -> None:
         )
     print(f"{what}. Stop anyway? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise GpufleetError(
-            Reason.INVALID_ARGUMENT, "nothing was stopped", next_step="Let the jobs go on with: gpuctl down --keep-jobs"
-        )
+        raise Declined("nothing was stopped; to stop and let the jobs go on: gpuctl down --keep-jobs")
 
 
 class _Supervisor:
@@ -203,21 +201,21 @@ def _use_context(programs: Programs) -> str:
 
 
 def _tell_what_runs(programs: Programs, before: str, *, is_detached: bool) -> None:
-    lines = [f"scheduler  {programs.address}  log {_short(programs.folders.log('scheduler'))}"]
+    logs = {"scheduler": programs.folders.log("scheduler")}
+    lines = [f"scheduler  {programs.address}"]
     if programs.node is not None:
-        node = programs.node
-        lines.append(f"agent      {node.name}: {devices_in_words(node)}  log {_short(programs.folders.log('agent'))}")
+        logs["agent"] = programs.folders.log("agent")
+        lines.append(f"agent      {programs.node.name}: {devices_in_words(programs.node)}")
+    lines += [
+        f"{'logs' if not number else '':<9}  {with_tilde(str(file))}" for number, file in enumerate(logs.values())
+    ]
     back = f" (back with: gpuctl config context use {before})" if before not in ("", CONTEXT) else ""
     lines.append(f'context    "{CONTEXT}" is in use now{back}')
     lines.append("")
-    lines.append("Try: gpuctl run --gpus 1 -- python -m gpufleet.selftest · gpuctl queue · gpuctl doctor")
-    lines.append("Stop with: gpuctl down" if is_detached else "Stop with Ctrl-C, or from elsewhere: gpuctl down")
+    lines.append("Try:  gpuctl run --gpus 1 -- python -m gpufleet.selftest")
+    lines.append("Look: gpuctl queue · gpuctl doctor")
+    lines.append("Stop: gpuctl down" if is_detached else "Stop: Ctrl-C, or from elsewhere gpuctl down")
     print("\n".join(lines), flush=True)
-
-
-def _short(path: Path) -> str:
-    home = Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 def _progress(text: str) -> None:

@@ -41,7 +41,7 @@ class Cell:
 class Column:
     """A column. Without `least` it is never cut; with it, it may shrink to that many characters.
 
-    `most` bounds it where the width is bounded. A last column that `wraps` goes on below instead of being cut.
+    What is beyond `most` goes first where room is short. A last column that `wraps` goes on below instead of being cut.
     """
 
     title: str
@@ -62,11 +62,8 @@ def draw(columns: Sequence[Column], rows: Iterable[Row], look: Look) -> list[str
         for number, column in enumerate(columns)
     ]
     if look.width is not None:
-        widths = [
-            width if column.most is None else min(width, column.most)
-            for width, column in zip(widths, columns, strict=True)
-        ]
-        _shrink(widths, columns, look.width)
+        _shrink(widths, [column.most for column in columns], look.width)
+        _shrink(widths, [column.least for column in columns], look.width)
     lines = [_line([Cell(column.title) for column in columns], columns, widths, look)]
     for row in cells:
         pieces = wrapped(row[-1].text, widths[-1]) if columns[-1].wraps else [row[-1].text]
@@ -150,14 +147,14 @@ def _width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def _shrink(widths: list[int], columns: Sequence[Column], width: int) -> None:
-    """Take what is too much from the columns that may shrink, always from the one with most to give."""
+def _shrink(widths: list[int], floors: Sequence[int | None], width: int) -> None:
+    """Take what is too much from the columns that have a floor, always from the one with most above it."""
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
     while excess > 0:
         spare = [
-            (widths[number] - column.least, number)
-            for number, column in enumerate(columns)
-            if column.least is not None and widths[number] > column.least
+            (widths[number] - floor, number)
+            for number, floor in enumerate(floors)
+            if floor is not None and widths[number] > floor
         ]
         if not spare:
             return

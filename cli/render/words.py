@@ -63,8 +63,8 @@ def full_clock(when: Timestamp, now: datetime) -> str:
 
 
 def since(when: Timestamp, now: datetime) -> str:
-    """How long ago, `1h05m`; nothing below zero where clocks differ."""
-    return format_duration(max(span_between(when, now), timedelta(0)))
+    """How long ago in whole seconds, `1h05m`; nothing below zero where clocks differ."""
+    return format_duration(timedelta(seconds=max(span_between(when, now) // timedelta(seconds=1), 0)))
 
 
 def span_between(when: Timestamp, now: datetime) -> timedelta:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
-from gpufleet.errors import GpufleetError, Reason
+from gpufleet.errors import GpufleetError, Reason, invalid
 from tests.cli import cluster
 from tests.cli.conftest import Gpuctl, run_here
 from tests.cli.fake_scheduler import FakeScheduler, Fault, job
@@ -118,6 +118,73 @@ def test_a_change_is_sent_and_its_sentence_shown(
     assert (done.code, done.text) == (0, "job 12 is being stopped\n")
     if method == "UpdateJob":
         assert list(request.update_mask.paths) == ["band" if "band" in fields else "is_held"]
+
+
+CANNOT_BE_HELD = scheduler_pb2.JobChange(
+    job_id=12, state=job_pb2.JOB_STATE_RUNNING, message="job 12 does not wait any more"
+)
+HAS_ENDED = scheduler_pb2.JobChange(job_id=9, state=job_pb2.JOB_STATE_FAILED, message="job 9 has ended")
+IS_HELD = scheduler_pb2.JobChange(job_id=14, state=job_pb2.JOB_STATE_HELD, message="job 14 is held already")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change", "code"),
+    [
+        (["hold", "12"], CANNOT_BE_HELD, 4),
+        (["hold", "all", "--yes"], CANNOT_BE_HELD, 0),
+        (["hold", "14"], IS_HELD, 0),
+        (["release", "9"], HAS_ENDED, 0),
+        (["cancel", "9"], HAS_ENDED, 0),
+        (["signal", "USR1", "9"], HAS_ENDED, 4),
+        (["requeue", "9"], HAS_ENDED, 4),
+        (["band", "high", "9"], HAS_ENDED, 4),
+        (["band", "high", "14"], IS_HELD, 0),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused_and_one_that_was_made_before_is_not(
+    gpuctl: Gpuctl, fake: FakeScheduler, arguments: list[str], change: scheduler_pb2.JobChange, code: int
+) -> None:
+    fake.changes = [change]
+    done = gpuctl(*arguments)
+    assert (done.code, done.text) == (code, f"{change.message}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["signal", "12", "USR1"], "gpuctl signal USR1 12"),
+        (["band", "12", "13", "high"], "gpuctl band high 12 13"),
+    ],
+)
+def test_what_comes_before_the_jobs_is_not_taken_for_one(
+    gpuctl: Gpuctl, fake: FakeScheduler, arguments: list[str], meant: str
+) -> None:
+    refused = gpuctl(*arguments)
+    assert refused.code == 2 and refused.err.endswith(f"Write: {meant}\n") and not fake.calls
+
+
+def test_a_value_that_a_flag_cannot_have_is_named_once_with_the_values_that_it_can(gpuctl: Gpuctl) -> None:
+    refused = gpuctl("queue", "-o", "yaml")
+    assert refused.err.startswith('gpuctl: --output: "yaml" is not "table" or "wide" or ')
+    assert refused.err.endswith("\nGive another value, or leave it out.\n")
+
+
+def test_a_usage_error_names_the_help_of_the_very_command(gpuctl: Gpuctl) -> None:
+    assert gpuctl("token", "create", "--rol", "x").err.endswith("See: gpuctl token create --help\n")
+
+
+def test_what_a_scheduler_says_of_an_argument_does_not_name_a_field_that_nobody_typed(
+    gpuctl: Gpuctl, fake: FakeScheduler
+) -> None:
+    missing = invalid("node", "no node is called 'n9'", reason=Reason.NODE_NOT_FOUND, next_step="list them with: x")
+    fake.faults["UpdateNode"].append(missing)
+    assert gpuctl("drain", "n9").err == "gpuctl: no node is called 'n9'\nList them with: x\n"
+
+
+def test_a_name_that_no_machine_has_is_no_broken_connection(gpuctl: Gpuctl) -> None:
+    refused = gpuctl("queue", "--scheduler", "nowhere.invalid")
+    assert refused.code == 5
+    assert refused.err.startswith("gpuctl: no scheduler answers at nowhere.invalid:50051 (--scheduler): this machine")
 
 
 def test_a_change_names_jobs_in_every_way(gpuctl: Gpuctl, fake: FakeScheduler) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import job_pb2, scheduler_pb2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from cli.render import jobs as jobs_view
 from cli.render import nodes as nodes_view
 from cli.render.job import explain_screen, job_screen, story_screen
 from cli.render.table import Cell, Colour, Column, Look, clean, cut, draw, shown_width
+from cli.render.words import since
+from cli.screen import with_tilde
 from tests.cli.cluster import NOW, ago, failed, held, nodes, queue_answer, queued, running
 from tests.cli.golden import assert_golden
 
@@ -141,6 +144,25 @@ def test_ids_are_never_cut_however_narrow_it_is() -> None:
     job.id = 123456789012
     job.user = "a-user-with-a-very-long-name"
     assert "123456789012" in queue(job, look=Look(width=40))[1]
+
+
+def test_a_name_is_cut_only_where_room_is_short() -> None:
+    job = queued()
+    assert job.spec.name not in text(queue(job))
+    assert job.spec.name in text(queue(job, look=Look(width=160)))
+
+
+def test_what_still_goes_on_is_told_in_whole_seconds() -> None:
+    stamp = Timestamp()
+    stamp.FromNanoseconds(round((NOW.timestamp() - 0.892) * 1e9))
+    assert since(stamp, NOW) == "0s"
+    assert since(ago(61.9), NOW) == "1m01s"
+
+
+def test_a_home_folder_is_written_as_people_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert with_tilde("context (/home/ada/x.toml:4)") == "context (~/x.toml:4)"
+    assert with_tilde("/srv/home/ada/x and /home/adam/x") == "/srv/home/ada/x and /home/adam/x"
 
 
 def test_a_name_with_a_newline_or_an_escape_moves_no_cursor() -> None:

@@ -220,11 +220,32 @@ def test_cancel_all_asks_on_a_terminal(fake: FakeScheduler, terminals: Callable[
     terminal = terminals("cancel", "all")
     terminal.wait_for("Cancel all your jobs? [y/N]")
     terminal.type("n\n")
-    assert terminal.end() == 2 and not fake.asked("Cancel")
+    assert terminal.end() == 1 and not fake.asked("Cancel")
     terminal = terminals("cancel", "all")
     terminal.wait_for("[y/N]")
     terminal.type("y\n")
     assert terminal.end() == 0 and fake.asked("Cancel")[0].jobs.all_mine
+
+
+def test_on_a_terminal_an_error_is_broken_between_words(terminals: Callable[..., Terminal]) -> None:
+    terminal = terminals("queue", "--scheduler", "127.0.0.1:1")
+    terminal.wait_for("gpuctl doctor")
+    assert terminal.end() == 5
+    lines = terminal.shown.decode().split("\r\n")
+    assert lines[1].startswith("Start one here with: gpuctl up") and lines[2] and not lines[2].startswith(" ")
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_job_that_wrote_nothing_is_said_to_on_a_terminal(
+    fake: FakeScheduler, terminals: Callable[..., Terminal]
+) -> None:
+    fake.jobs = {1: ended(1), 2: job(2)}
+    terminal = terminals("logs", "1")
+    terminal.wait_for("gpuctl: job 1 wrote nothing of what was asked for; see: gpuctl job 1")
+    assert terminal.end() == 0
+    terminal = terminals("logs", "2")
+    terminal.wait_for("asked for so far;")
+    assert terminal.end() == 0
 
 
 def test_colour_is_on_the_terminal_unless_no_color_is_set(

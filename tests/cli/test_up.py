@@ -111,7 +111,7 @@ def test_ctrl_c_stops_everything_and_running_jobs_only_at_the_second(
 ) -> None:
     up = ("up", "--data", str(data), "--scheduler-port", "0", "--virtual-gpus", "1")
     terminal = terminals(*up)
-    terminal.wait_for("Stop with Ctrl-C")
+    terminal.wait_for("Stop: Ctrl-C")
     terminal.wait_for("0 running, 0 waiting · 1 node ready, 1 GPU free")
     job_id = start_job_that_waits_for(tmp_path / "never")
     terminal.wait_for("1 running, 0 waiting · 1 node ready, 0 GPUs free")

@@ -96,7 +96,7 @@ def test_a_context_is_chosen_by_flag_variable_address_project_or_the_current_one
 
 
 def test_an_unknown_context_is_named_with_its_nearest(account: Account) -> None:
-    assert account.refusal(context="lba") == '--context: context: there is no context "lba"; did you mean "lab"?'
+    assert account.refusal(context="lba") == '--context: there is no context "lba"; did you mean "lab"?'
     assert 'there is no context "x"' in account.refusal('context = "x"')
 
 

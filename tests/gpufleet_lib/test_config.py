@@ -125,9 +125,9 @@ def test_every_mistake_of_a_file_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_wrong_flag_and_a_wrong_variable_are_called_by_their_names(tmp_path: Path) -> None:
-    with pytest.raises(GpufleetError, match=r'^--port: port: "x" is not a whole number$'):
+    with pytest.raises(GpufleetError, match=r'^--port: "x" is not a whole number$'):
         load(tmp_path, flags={"port": "x"})
-    with pytest.raises(GpufleetError, match=r"^GPUCTL_SCHEDULER_INSECURE: insecure: "):
+    with pytest.raises(GpufleetError, match=r"^GPUCTL_SCHEDULER_INSECURE: "):
         load(tmp_path, GPUCTL_SCHEDULER_INSECURE="maybe")
 
 
