@@ -1,7 +1,7 @@
 """The Scheduler service, first half: jobs."""
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -52,6 +52,7 @@ class JobCalls:
     telemetry: Telemetry
     reasons: WaitReasons
     follower: Callable[[scheduler_pb2.StreamOutputRequest], JobFollower]
+    last_offsets: Callable[[job_pb2.Job], Awaitable[None]]
     program_log: Callable[[scheduler_pb2.StreamOutputRequest], AsyncIterator[scheduler_pb2.StreamOutputResponse]]
     one_stream: Callable[[], AbstractContextManager[None]]
 
@@ -266,7 +267,9 @@ class JobCalls:
             job = await self._newest(caller().user, request.name or None)
         else:
             raise invalid("job_id", "is not set", next_step="give a job's id, such as 41")
-        return scheduler_pb2.GetJobResponse(job=self._job_now(job))
+        message = self._job_now(job)
+        await self.last_offsets(message)
+        return scheduler_pb2.GetJobResponse(job=message)
 
     async def _newest(self, user: UserName, name: str | None) -> Job:
         def is_meant(job: Job) -> bool:

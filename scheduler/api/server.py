@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc.aio
-from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
+from gpufleet.v1 import job_pb2, node_agent_pb2, node_agent_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -24,6 +24,7 @@ from .agents import AgentService
 from .decoding import DecodingInterceptor
 from .following import JobFollower
 from .jobs import JobCalls
+from .last_offsets import tell_last_offsets
 from .nodes import NodeCalls
 from .paging import PageTokens
 from .program_logs import ProgramLogs
@@ -91,6 +92,10 @@ class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer
             yield
         finally:
             self._streams -= 1
+
+    async def last_offsets(self, job: job_pb2.Job) -> None:
+        """Fill in how far the output of attempts is stored whose end nobody told."""
+        await tell_last_offsets(job, self._outputs)
 
     def follower(self, request: scheduler_pb2.StreamOutputRequest) -> JobFollower:
         """A reader of a job's output."""

@@ -64,6 +64,41 @@ async def test_when_the_keeper_dies_its_jobs_are_killed_and_what_was_spooled_is_
     assert scheduler.stdout(following) == b"again\n"
 
 
+def installed_as(version: str, folder: Path) -> str:
+    """A folder to be found before all others, in which gpufleet is said to be installed in this version."""
+    facts = folder / f"gpufleet-{version}.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: gpufleet\nVersion: {version}\n")
+    return str(folder)
+
+
+async def test_an_upgraded_agent_leaves_a_job_to_its_old_keeper_which_leaves_with_it(
+    scheduler: FakeScheduler, agent: AgentProcess, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "gate")
+    script = "echo $PPID; read -r line < gate; echo after; exit 6"
+    key = scheduler.launch(1, ["/bin/sh", "-c", script], cwd=tmp_path)
+    await scheduler.wait_for_output(key, 2)
+    (old,) = agent.keeper_pids()
+    await agent.terminate()
+    agent.environment["PYTHONPATH"] = installed_as("99.0", tmp_path)
+    await agent.start()
+    other = scheduler.launch(2, ["/bin/sh", "-c", "echo $PPID"])
+    await scheduler.wait_for(lambda: scheduler.is_finished(other), "a job of the new keeper")
+    assert scheduler.registrations[-1].info.agent_version == "99.0"
+    new = int(scheduler.stdout(other))
+    assert sorted(agent.keeper_pids()) == sorted([old, new])
+    assert key not in scheduler.exited
+    # Another restart of the new version starts no third one.
+    await agent.kill()
+    await agent.start()
+    (tmp_path / "gate").write_text("go\n")
+    await scheduler.wait_for(lambda: scheduler.is_finished(key), "the end of the first job")
+    assert scheduler.stdout(key) == b"%d\nafter\n" % old
+    assert scheduler.exited[key].exit.code == 6
+    await scheduler.wait_for(lambda: agent.keeper_pids() == [new], "the leaving of the old keeper")
+
+
 async def test_a_node_that_lost_its_scheduler_ends_what_may_be_replaced_and_nothing_else(
     scheduler: FakeScheduler, agent: AgentProcess
 ) -> None:

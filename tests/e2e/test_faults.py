@@ -223,8 +223,13 @@ async def test_an_abandoned_job_ends_at_once_and_its_devices_wait_for_the_node(f
 
 async def test_a_forgotten_node_gives_its_job_to_another(fleet: Fleet, admin: Client) -> None:
     agent = await fleet.add_node("n1", "--cpus", "4")
-    job_id = await admin.submit("sh", "-c", "test $GPUFLEET_ATTEMPT = 2 || exec sleep 600")
+    job_id = await admin.submit("sh", "-c", "echo began; test $GPUFLEET_ATTEMPT = 2 || exec sleep 600")
     await admin.wait(job_id, RUNNING)
+
+    async def is_stored() -> bool:
+        return await admin.stdout(job_id, follow=False) == b"began\n"
+
+    await until("its output is stored", is_stored)
     connected: Any = scheduler_pb2.ForgetNodeRequest(node="n1")
     with pytest.raises(grpc.aio.AioRpcError, match="connected"):
         await admin.stub.ForgetNode(connected)
@@ -239,6 +244,9 @@ async def test_a_forgotten_node_gives_its_job_to_another(fleet: Fleet, admin: Cl
     await fleet.add_node("n2", "--cpus", "4")
     job = await admin.wait(job_id)
     assert [attempt.exit_reason for attempt in job.attempts] == ["NODE_LOST", "EXITED"]
+    lost = job.attempts[0]
+    assert not lost.output_is_complete
+    assert [(end.stream, end.end_offset) for end in lost.output_ends] == [(job_pb2.STREAM_STDOUT, len("began\n"))]
 
 
 async def test_followers_and_waiters_survive_a_killed_scheduler_at_their_offsets(fleet: Fleet, admin: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -265,3 +266,23 @@ async def test_lower_limits_of_kept_output_are_followed_when_they_are_reloaded(t
         fleet.scheduler.signal(signal.SIGHUP)
         await until("the older one is dropped", lambda: "old jobs were dropped" in fleet.scheduler.log_text())
         assert [len(await admin.stdout(job.id)) for job in jobs] == [0, 900_000]
+
+
+async def test_output_that_a_process_from_outside_held_open_is_said_to_be_cut(person: Client, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    job_id = await person.submit(
+        "sh", "-c", "echo $$ > pid.new; mv pid.new pid; read -r line < gate; echo done", cwd=str(tmp_path)
+    )
+    pid = tmp_path / "pid"
+    await until("the job runs", pid.exists)
+    foreign = os.open(f"/proc/{pid.read_text().strip()}/fd/1", os.O_WRONLY)
+    try:
+        (tmp_path / "gate").write_text("go\n")
+        job = await person.wait(job_id)
+    finally:
+        os.close(foreign)
+    assert {end.stream: (end.end_offset, end.was_cut) for end in job.attempts[0].output_ends} == {
+        STDOUT: (len("done\n"), True),
+        STDERR: (0, False),
+    }
+    assert await person.stdout(job_id) == b"done\n"
