@@ -39,6 +39,11 @@ class SlewedClock:
         return Instant(self._now)
 
 
+def wall_time() -> Instant:
+    """The wall clock as it stands, steps and all: for times that people's own clocks are to agree with."""
+    return Instant(_wall_time_us())
+
+
 def _boot_time_us() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 

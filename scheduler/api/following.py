@@ -8,8 +8,8 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import Reason, invalid
 
+from ..clock import wall_time
 from ..output_hub import OutputHub, StreamKey
-from ..outputs.segmented import wall_time
 from ..ports import Gap, Piece
 from ..state.ids import JobId
 from ..watching import ChangeHub

@@ -10,8 +10,8 @@ from gpufleet.v1 import node_agent_pb2, scheduler_pb2
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.log_follow import TAIL_LINES_MAX, LogReader, follow
 
+from ..clock import wall_time
 from ..links import Links
-from ..outputs.segmented import wall_time
 from ..state.ids import NodeName
 from .beginnings import since_of
 from .roles import caller

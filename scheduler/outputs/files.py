@@ -21,7 +21,7 @@ from ..state.units import Instant
 from .errors import OutputStoreUnavailable, UnsyncedBytesLost
 from .layout import Segment
 from .retention import StoredJob
-from .segmented import SegmentKey, StreamKey
+from .shelf import SegmentKey, StreamKey
 from .times import ENTRY_BYTES, Mark, packed, unpacked
 
 JOBS_PER_FOLDER = 1000

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from gpufleet.scheduler_settings import OutputSettings, SchedulerSettings
 
+from ..clock import wall_time
 from ..state.units import Instant
 from ..store.opening import parse_url
 from .files import FileShelf
 from .layout import OutputLimits
-from .segmented import SegmentedOutputStore, Shelf, wall_time
+from .segmented import SegmentedOutputStore
+from .shelf import Shelf
 
 FOLDER = "output"
 """Where in the data folder the files are."""

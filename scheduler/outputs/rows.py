@@ -23,7 +23,7 @@ from ..store.schema import meta, output_chunk, output_time
 from .errors import OutputStoreUnavailable
 from .layout import Segment
 from .retention import StoredJob
-from .segmented import SegmentKey, StreamKey
+from .shelf import SegmentKey, StreamKey
 from .times import Mark
 
 ROW_BYTES = 16 * 1024

@@ -6,20 +6,19 @@ It is the same for files and for rows; what holds the bytes of a segment is a Sh
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
 
+from ..clock import wall_time
 from ..ports import Gap, Piece
 from ..state.ids import JobId, RankKey
 from ..state.jobs import OutputStream
 from ..state.units import Instant
 from .errors import OutputHole, OutputStoreUnavailable, UnsyncedBytesLost
 from .layout import MIB, AttemptLayout, OutputLimits, Segment, StreamLayout
-from .retention import StoredJob, jobs_to_drop
+from .retention import jobs_to_drop
+from .shelf import SegmentKey, Shelf, StreamKey
 from .times import MARKS_MAX, Mark, Marked, arrived_before, thinned
 
 JOBS_REMEMBERED_MAX = 4096
@@ -28,74 +27,6 @@ JOBS_REMEMBERED_MAX = 4096
 UNSYNCED_BYTES_MAX = 64 * MIB
 UNSYNCED_STREAMS_MAX = 256
 """With more than this waiting to be synced, an append syncs first."""
-
-StreamKey: TypeAlias = tuple[RankKey, OutputStream]
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentKey:
-    """The name of a segment on a shelf."""
-
-    key: RankKey
-    stream: OutputStream
-    start: int
-    is_head: bool
-
-
-class Shelf(Protocol):
-    """Holds segments of bytes. Errors of all methods: OutputStoreUnavailable."""
-
-    def find(self, job: JobId) -> Iterable[tuple[StreamKey, Segment]]:
-        """Every segment that is there of a job, in any order."""
-        ...
-
-    def write(self, segment: SegmentKey, position: int, data: memoryview) -> None:
-        """Put bytes at a position that is the segment's size; all of them or, after an error, none."""
-        ...
-
-    def read(self, segment: SegmentKey, position: int, limit: int) -> bytes:
-        """At most `limit` bytes from a position on; none only where the segment is gone or ends."""
-        ...
-
-    def sync(self, segments: Sequence[SegmentKey], marks: Mapping[StreamKey, Mark]) -> None:
-        """Make all bytes of these segments durable, then add a mark to each of these streams.
-
-        A mark that cannot be added is left out without a word. Errors: also UnsyncedBytesLost.
-        """
-        ...
-
-    def marks(self, stream: StreamKey) -> list[Mark]:
-        """The marks of a stream, oldest first."""
-        ...
-
-    def replace_marks(self, stream: StreamKey, marks: Sequence[Mark]) -> None:
-        """Keep these in place of all marks of a stream."""
-        ...
-
-    def cut(self, segment: SegmentKey, size: int) -> None:
-        """Shorten a segment whose later bytes are to be written again; it may be left longer."""
-        ...
-
-    def drop(self, segment: SegmentKey) -> None:
-        """Remove a segment; after a crash it may be back."""
-        ...
-
-    def delete(self, job: JobId) -> None:
-        """Remove everything of a job."""
-        ...
-
-    def inventory(self) -> list[StoredJob]:
-        """Every job with stored output."""
-        ...
-
-    def close(self) -> None:
-        """Release what is held open."""
-        ...
-
-
-def wall_time() -> Instant:
-    """The wall clock, which people's own clocks agree with; the scheduler's instants follow no step of it."""
-    return Instant(time.time_ns() // 1000)
 
 
 class SegmentedOutputStore:

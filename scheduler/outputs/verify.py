@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..state.ids import RankKey
 from ..state.jobs import EndedAttempt, Job
-from .segmented import Shelf, StreamKey
+from .shelf import Shelf, StreamKey
 
 PROBLEMS_MAX = 100
 """After so many the rest is not looked for."""

@@ -15,7 +15,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from tests.e2e.client import Client, joined, select, span
 from tests.e2e.fleet import Fleet
-from tests.e2e.processes import until
+from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
 
 STDOUT, STDERR = job_pb2.STREAM_STDOUT, job_pb2.STREAM_STDERR
 
@@ -180,6 +180,27 @@ async def test_what_is_newer_than_a_time_is_shown_by_stream_with_follow_and_afte
     async with fleet.client() as again:
         assert newer(await again.messages(job_id, since_time=times[0])) == followed
         assert newer(await again.messages(job_id, since_time=later)) == {}
+    shown = await gpuctl(fleet, "logs", str(job_id), "--since", times[0].ToJsonString())
+    assert shown == (0, part_2 + part_3, b"error 2\nerror 3\n")
+    shown = await gpuctl(fleet, "logs", str(job_id), "--since", "10m", "--tail", "1", "--stdout", "-f")
+    assert shown == (0, b"and its end, out of three\n", b"")
+    code, _, said = await gpuctl(fleet, "logs", str(job_id), "--since", "9000-01-01")
+    assert code == 2 and b"is in the future" in said
+
+
+async def gpuctl(fleet: Fleet, *arguments: str) -> tuple[int, bytes, bytes]:
+    """Run gpuctl as a process of its own; its exit code, what it wrote and what it said."""
+    environment = {"GPUCTL_TOKEN": fleet.scheduler.token("admin"), "GPUCTL_SCHEDULER": fleet.scheduler.address}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "gpufleet.cli", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=clean_environment(fleet.folder, environment),
+    )
+    out, said = await asyncio.wait_for(process.communicate(), DEADLINE_SECONDS)
+    assert process.returncode is not None
+    return process.returncode, out, said
 
 
 def newer(messages: Sequence[scheduler_pb2.StreamOutputResponse]) -> dict[int, bytes]:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpufleet.scheduler_settings import SchedulerSettings
+from scheduler.clock import wall_time
 from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.opening import open_outputs
-from scheduler.outputs.segmented import SegmentedOutputStore, wall_time
+from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.state.units import Instant
 from scheduler.store.opening import open_store
 from tests.store.postgres_server import PostgresServer, shared_server

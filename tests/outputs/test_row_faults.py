@@ -17,6 +17,7 @@ from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.ports import Piece
 from scheduler.state.ids import JobId, RankKey
 from scheduler.state.jobs import OutputStream
+from scheduler.state.units import Instant
 from scheduler.store.errors import TermSuperseded
 from scheduler.store.opening import open_store
 from tests.store.postgres_server import PostgresServer
@@ -108,6 +109,35 @@ def test_a_trickle_fills_rows_in_place_of_making_one_for_each_sync(postgres: Pos
         outputs.sync()
         assert text(outputs) == b"0123456789" * 50 + b"and on"
     assert rows_of(postgres, database) == [(0, 506)]
+
+
+def test_output_that_was_stored_without_times_counts_as_new_and_what_comes_has_its_time(
+    postgres: PostgresServer, database: str
+) -> None:
+    with closing(opened(postgres.url(database))) as outputs:
+        outputs.append(KEY, OUT, 0, b"before")
+        outputs.sync()
+    with psycopg.connect(postgres.url(database)) as connection:  # the database as revision 0001 left it
+        connection.execute("DROP TABLE output_time")
+        connection.execute("UPDATE schema_revision SET version_num = '0001'")
+    open_store(postgres.url(database)).close()
+    with closing(open_outputs(SchedulerSettings(store=postgres.url(database)), Path("/nowhere"), term=2)) as outputs:
+        far_ahead = Instant(2**60)
+        assert outputs.arrived_before(KEY, OUT, far_ahead) == 0
+        assert text(outputs) == b"before"
+        outputs.append(KEY, OUT, 6, b" and after")
+        outputs.sync()
+        assert outputs.arrived_before(KEY, OUT, far_ahead) == 16
+
+
+def test_a_superseded_scheduler_deletes_no_output(postgres: PostgresServer, database: str) -> None:
+    with closing(opened(postgres.url(database))) as outputs:
+        outputs.append(KEY, OUT, 0, b"of a job that lives on")
+        outputs.sync()
+        open_store(postgres.url(database)).close()
+        with pytest.raises(TermSuperseded, match="in term 2"):
+            outputs.retain(Instant(2**60), 0, frozenset())
+    assert rows_of(postgres, database) == [(0, 22)]
 
 
 def test_a_superseded_scheduler_stores_no_output(postgres: PostgresServer, database: str) -> None:
