@@ -75,6 +75,10 @@ class Reason(Enum):
         "See how it ended with: gpuctl job ID")
     JOB_NOT_RUNNING = (Code.FAILED_PRECONDITION, "The job has no running process yet.",
         "See what it waits for with: gpuctl explain ID")
+    JOB_HAS_NO_INPUT = (Code.FAILED_PRECONDITION, "The job was submitted without a standard input.",
+        "See its output with: gpuctl logs -f ID · a job to type to is made by: gpuctl run -i, gpuctl shell")
+    INPUT_TAKEN = (Code.FAILED_PRECONDITION, "Another session types to the job.",
+        "Look on with: gpuctl logs -f ID · or take the keyboard with: gpuctl attach --take-over ID")
     NODE_NOT_LOST = (Code.FAILED_PRECONDITION, "The node still answers and cannot be forgotten.",
         "Stop its agent first, or keep work away from it with: gpuctl drain NODE")
     AGENT_VERSION_UNSUPPORTED = (Code.FAILED_PRECONDITION, "The versions of agent and scheduler do not mix.",

@@ -30,10 +30,12 @@ from gpufleet.telemetry import Telemetry
 
 from . import wire
 from .attempts import Attempts
+from .channels import Channels
 from .clocks import boottime_us
 from .core.actions import Order
 from .core.commands import (
     ClearTroubles,
+    OpenChannel,
     ReadProgramLog,
     RefreshSamples,
     SetLogLevel,
@@ -117,6 +119,7 @@ class NodeAgent:
             carried_out=self._heartbeats.carried_out,
             traces=node.traces,
         )
+        self._channels = Channels(keepers)
         self._keepers = keepers
         self._link = Link(
             node.addresses,
@@ -185,6 +188,8 @@ class NodeAgent:
                 self._program_log.carry_out(command)
             case SetLogLevel():
                 self._set_log_level(command.level)
+            case OpenChannel():
+                self._channels.open(command)
             case Unknown():
                 _log.warning("the scheduler asks for %s, which this version does not do", command.name)
             case _:
@@ -245,7 +250,9 @@ class NodeAgent:
             self._command_valid_for_us = answer.command_valid_for.ToMicroseconds()
         interval_s = answer.heartbeat_interval.ToMicroseconds() / 1e6 or BEAT_SECONDS
         try:
-            await until_first(self._heartbeats.hold(stub, interval_s), self._hold_output(stub))
+            await until_first(
+                self._heartbeats.hold(stub, interval_s), self._hold_output(stub), self._channels.hold(stub)
+            )
         finally:
             await self._program_log.close()
 

@@ -96,6 +96,7 @@ class Launcher:
             heartbeat_sent_us=heartbeat_sent_us,
             limits=command.limits,
             spool_bytes=self._spool_bytes(),
+            input=command.input,
         )
 
     def _is_virtual(self, uuid: str) -> bool:

@@ -25,6 +25,7 @@ from .core.outcome import (
     StopCause,
     Stream,
 )
+from .core.typed import InputMode
 
 STREAMS = {Stream.STDOUT: job_pb2.STREAM_STDOUT, Stream.STDERR: job_pb2.STREAM_STDERR}
 STREAMS_BY_NUMBER = {number: stream for stream, number in STREAMS.items()}
@@ -39,6 +40,11 @@ _CAUSES = {
     StopCause.REQUEUED: node_agent_pb2.STOP_CAUSE_REQUEUED,
 }
 _CAUSES_BY_NUMBER = {number: cause for cause, number in _CAUSES.items()}
+
+_INPUT_MODES = {
+    job_pb2.INPUT_MODE_PIPE: InputMode.PIPE,
+    job_pb2.INPUT_MODE_TERMINAL: InputMode.TERMINAL,
+}
 
 _FULL = {
     FullReason.BOUND: "as much output as a node keeps of one attempt waits to be stored",
@@ -96,6 +102,9 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return _read_log(message.read_program_log)
         case "set_log_level":
             return commands.SetLogLevel(message.set_log_level.level)
+        case "open_channel":
+            wanted = message.open_channel
+            return commands.OpenChannel(wanted.channel_id, key_from_proto(wanted.key), wanted.writer)
         case _:
             return commands.Unknown(name)
 
@@ -206,6 +215,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         trace_context=launch.trace_context,
         node_count=max(1, launch.node_count),
         is_gang=launch.is_gang,
+        input=_INPUT_MODES.get(launch.input, InputMode.NONE),
     )
 
 

@@ -18,6 +18,7 @@ from gpufleet.telemetry import Telemetry
 from gpufleet.tls import check_protection, server_credentials
 
 from .api.agents import AgentService
+from .api.channels import Channels
 from .api.program_logs import ProgramLogs
 from .api.roles import Authenticator
 from .api.server import SchedulerService, Server
@@ -103,10 +104,13 @@ class Program:
             streams_max=lambda: settings.now.limits.streams_max,
         )
         logs = ProgramLogs(log_file, self._links, self._engine.view.durable.nodes)
+        channels = Channels(self._links)
         self._server = Server(
             # The calls that are not built are filled in, and checked to be complete, when server.py is imported.
-            SchedulerService(self._engine, self._changes, self._outputs, self._links, logs, facts, telemetry),  # type: ignore[abstract]
-            AgentService(self._engine, self._links, self._outputs, facts.version),  # type: ignore[abstract]
+            SchedulerService(  # type: ignore[abstract]
+                self._engine, self._changes, self._outputs, self._links, logs, facts, telemetry, channels
+            ),
+            AgentService(self._engine, self._links, self._outputs, facts.version, channels),  # type: ignore[abstract]
             Authenticator(self._engine.view, self._clock.now),
             settings.now.limits.message_bytes_max,
         )

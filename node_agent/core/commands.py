@@ -17,6 +17,7 @@ from .expectations import Expectations
 from .fence import CommandRefusal, refusal_of_command
 from .launch import Refusal, RefusalReason
 from .outcome import AttemptKey, StopCause
+from .typed import InputMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class LaunchAttempt:
     trace_context: str = ""
     node_count: int = 1
     is_gang: bool = False
+    input: InputMode = InputMode.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,15 @@ class SetLogLevel:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenChannel:
+    """Dial OpenChannel under this id, for what the session `writer` types to a rank."""
+
+    channel_id: str
+    key: AttemptKey
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """A command that this version does not know, or that is not built yet."""
 
@@ -136,7 +147,7 @@ class Unknown:
 AttemptCommand = (
     LaunchAttempt | PrepareAttempt | StartAttempt | AbortAttempt | StopAttempt | SignalAttempt | JudgeAttempt
 )
-Command = AttemptCommand | RefreshSamples | ClearTroubles | ReadProgramLog | SetLogLevel | Unknown
+Command = AttemptCommand | RefreshSamples | ClearTroubles | ReadProgramLog | SetLogLevel | OpenChannel | Unknown
 
 _NEEDS_RECENT_KNOWLEDGE = (LaunchAttempt, PrepareAttempt, StartAttempt, SignalAttempt)
 

@@ -8,6 +8,7 @@ from .attempt import Limits, fence_deadline_of
 from .fence import FENCE_US_MIN
 from .offsets import SPOOL_BYTES, SPOOL_BYTES_MIN
 from .outcome import AttemptKey, AttemptView
+from .typed import InputMode
 
 NOTE_CHARS_MAX = 8192
 """The agent's own words about an attempt are kept with it, up to this length."""
@@ -34,6 +35,8 @@ class RefusalReason(StrEnum):
     SHUTTING_DOWN = "SHUTTING_DOWN"
     UNKNOWN_ATTEMPT = "UNKNOWN_ATTEMPT"
     NOT_RUNNING = "NOT_RUNNING"
+    NO_INPUT = "NO_INPUT"
+    NOT_THE_WRITER = "NOT_THE_WRITER"
     STILL_RUNNING = "STILL_RUNNING"
     ATTEMPTS_RUNNING = "ATTEMPTS_RUNNING"
     INTERNAL = "INTERNAL"
@@ -82,6 +85,7 @@ class Launch:
     spool_bytes: int = SPOOL_BYTES
     rlimits: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
+    input: InputMode = InputMode.NONE
 
 
 @dataclass(frozen=True, slots=True)

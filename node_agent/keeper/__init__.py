@@ -5,7 +5,8 @@ spool, enforces time limit, grace and fence, and records ends; it knows neither 
 Nothing here may import what is not in the standard library, and only `client.py`, `roster.py` and `connection.py`,
 which are the agent's, may use asyncio.
 
-Read `keeper.py` first: what it holds and does. Then `supervised.py` (one attempt from process to end) and `output.py`,
+Read `keeper.py` first: what it holds and does. Then `supervised.py` (one attempt from process to end), `output.py` and
+`input.py`, `descriptors.py` (pipes, or a terminal that outlives the agent),
 `spawn.py` and `strays.py` (how processes begin and how none is left), `records.py` (what is written down,
 and why that makes a launch happen once), `reactor.py` (the loop: no ticks), `door.py`, `frames.py`,
 `requests.py`, `reports.py`, `values.py` (the socket, from bytes to meaning), `life.py` (detaching, locks,
@@ -20,6 +21,7 @@ leaving). For the agent: `client.py`, on `roster.py` (which keepers there are), 
         await keepers.acknowledge(event)          # or it comes again after a reconnect
         await keepers.wait_for_output(key, have)  # then SpoolReader(view.directory).read(...)
         await keepers.output_synced(key, offsets) # the spool below is deleted
+        await keepers.begin_input(key, writer)    # then type(...), resize(...): a launch with input=PIPE or TERMINAL
         await keepers.stop(key, cause)            # signal, kill
         await keepers.forget(key)                 # after its end and output are stored; a tombstone stays
 

@@ -1,6 +1,7 @@
 """The agent's side: all keepers of a node as one. Read the package's docstring for how it is used."""
 
 import asyncio
+import binascii
 import contextlib
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Self
 from ..core.launch import Launch, Refusal, RefusalReason
 from ..core.launch import Launched as Launched  # part of this interface
 from ..core.outcome import AttemptKey, AttemptView, Offsets, StopCause
+from ..core.typed import Piece, Typed
 from . import records
 from .connection import KeeperConnection, KeeperGone
 from .events import Event, Receipt, Report
@@ -20,7 +22,7 @@ from .roster import KeeperNotStarted as KeeperNotStarted  # part of this interfa
 from .roster import Roster
 from .state_dir import StateDir
 from .tombstones import Tombstones
-from .values import offsets_from, refusal_from, to_json, view_from
+from .values import offsets_from, refusal_from, to_json, typed_from, view_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,30 @@ class Keepers:
         if key in self._roster.settled:
             return None  # deleted as a whole when it is forgotten
         return await self._ask_owner(key, "output_synced", synced=to_json(synced))
+
+    async def begin_input(self, key: AttemptKey, writer: str) -> tuple[Typed, bool] | Refusal:
+        """Let a session type; answers where the input stands, and whether it was the last session that typed."""
+        connection = self._owner(key)
+        if connection is None:
+            return _unknown(key)
+        answer = await connection.request("begin_input", {"key": str(key), "writer": writer})
+        if "refused" in answer:
+            return refusal_from(answer["refused"])
+        return typed_from(answer["typed"]), bool(answer["is_continued"])
+
+    async def type(self, key: AttemptKey, writer: str, piece: Piece) -> Typed | Refusal:
+        """Pass on what was typed; waits until all of it has found room. One piece at a time per attempt."""
+        connection = self._owner(key)
+        if connection is None:
+            return _unknown(key)
+        fields = {"key": str(key), "writer": writer, "offset": piece.offset, "is_end": piece.is_end}
+        data = binascii.b2a_base64(piece.data, newline=False).decode("ascii")
+        answer = await connection.request("input", {**fields, "data": data}, timeout_s=None)
+        return refusal_from(answer["refused"]) if "refused" in answer else typed_from(answer["typed"])
+
+    async def resize(self, key: AttemptKey, columns: int, rows: int) -> Refusal | None:
+        """Give an attempt's terminal another size."""
+        return await self._ask_owner(key, "resize", columns=columns, rows=rows)
 
     async def next_event(self) -> Event:
         """Wait for what the keepers have to say. Reports come again after a reconnect until acknowledged.

@@ -1,6 +1,7 @@
 """What /proc says about processes. A process that is gone, or not ours to see, is simply not answered."""
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,11 @@ def has_exited(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
+
+
+def is_pipe(fd: int) -> bool:
+    """Say whether this is a pipe. A terminal's name in /proc is given to another one once it is closed."""
+    return stat.S_ISFIFO(os.fstat(fd).st_mode)
 
 
 def group_exists(group_id: int) -> bool:

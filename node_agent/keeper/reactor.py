@@ -36,6 +36,10 @@ class Reactor:
         """Call back whenever the descriptor is readable or closed at its other end."""
         self._selector.register(fd, selectors.EVENT_READ, callback)
 
+    def call_when_writable(self, fd: int, callback: Callback) -> None:
+        """Call back whenever the descriptor takes bytes, or will never take any."""
+        self._selector.register(fd, selectors.EVENT_WRITE, callback)
+
     def watch_writable(self, fd: int, is_wanted: bool) -> None:
         """Call the same callback also (or no longer) when a watched descriptor takes bytes."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_wanted else 0)

@@ -5,6 +5,7 @@ changed nothing. Without being asked the keeper sends reports (`reports.py`) and
 `{"bye": why}`.
 """
 
+import binascii
 import os
 import traceback
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from typing import Any
 
 from ..core.launch import Refusal, RefusalReason
 from ..core.outcome import AttemptKey, Offsets, StopCause
+from ..core.typed import CHUNK_BYTES_MAX, COLUMNS_MAX, ROWS_MAX, Piece
+from .input import Input
 from .keeper import Keeper
 from .linux import boottime_us
 from .supervised import Supervised
@@ -19,6 +22,9 @@ from .values import Json, launch_from, offsets_from, to_json
 
 INVENTORY_PAGE = 100
 """Even with the longest notes so many fit in one message."""
+
+WRITER_CHARS_MAX = 128
+"""Names of sessions are made by gpuctl; what is longer is a mistake."""
 
 _DONE: Json = {}
 
@@ -30,6 +36,7 @@ class Requests:
         self._keeper = keeper
         self._build = build
         self._send = send
+        self._agents = 0
         self._handlers: dict[str, Callable[[Json], Json | None]] = {
             "launch": self._launch,
             "signal": self._signal,
@@ -39,13 +46,17 @@ class Requests:
             "set_fence": self._set_fence,
             "wait_for_output": self._wait_for_output,
             "output_synced": self._output_synced,
+            "begin_input": self._begin_input,
+            "input": self._input,
+            "resize": self._resize,
             "acknowledge": self._acknowledge,
             "retire": self._retire,
             "shutdown": self._shutdown,
         }
 
     def hello(self) -> Json:
-        """Say who this keeper is."""
+        """Say who this keeper is, to an agent that has just come."""
+        self._agents += 1
         return {
             "keeper_id": self._keeper.keeper_id,
             "build": self._build,
@@ -113,12 +124,12 @@ class Requests:
         attempt = self._find(request)
         if isinstance(attempt, Refusal):
             return _refused(attempt)
-        number = int(request["id"])
+        answer = self._later(request)
 
-        def answer(ends: Offsets, is_final: bool) -> None:
-            self._send({"re": number, "ends": to_json(ends), "is_final": is_final})
+        def tell(ends: Offsets, is_final: bool) -> None:
+            answer({"ends": to_json(ends), "is_final": is_final})
 
-        attempt.output.wait(offsets_from(request["have"]), answer)
+        attempt.output.wait(offsets_from(request["have"]), tell)
         return None
 
     def _output_synced(self, request: Json) -> Json:
@@ -128,6 +139,55 @@ class Requests:
             return _refused(attempt)
         self._keeper.output_synced(attempt, synced)
         return _DONE
+
+    def _begin_input(self, request: Json) -> Json:
+        """Another session types; what an earlier one still has under way is refused from now on."""
+        found = self._find_input(request)
+        if isinstance(found, Refusal):
+            return _refused(found)
+        is_continued = found.begin(_writer(request))
+        return {"typed": to_json(found.typed), "is_continued": is_continued}
+
+    def _input(self, request: Json) -> Json | None:
+        """Answered when all of the piece has found room, or when another one comes."""
+        found = self._find_input(request)
+        if isinstance(found, Refusal):
+            return _refused(found)
+        if not found.is_writer(_writer(request)):
+            return _refused(Refusal(RefusalReason.NOT_THE_WRITER, "another session types now"))
+        answer = self._later(request)
+        data = binascii.a2b_base64(request["data"], strict_mode=True)
+        if len(data) > CHUNK_BYTES_MAX:
+            return _bad(f"data has {len(data)} bytes, at most {CHUNK_BYTES_MAX} are taken")
+        piece = Piece(_number(request["offset"], "offset", 0), data, bool(request.get("is_end")))
+        found.take(piece, lambda typed: answer({"typed": to_json(typed)}))
+        return None
+
+    def _resize(self, request: Json) -> Json:
+        found = self._find_input(request)
+        if isinstance(found, Refusal):
+            return _refused(found)
+        columns = _number(request["columns"], "columns", 1, COLUMNS_MAX)
+        found.resize(columns, _number(request["rows"], "rows", 1, ROWS_MAX))
+        return _DONE
+
+    def _later(self, request: Json) -> Callable[[Json], None]:
+        """Answer a request when it is time; an agent that has come since numbers its own requests."""
+        number, agent = int(request["id"]), self._agents
+
+        def answer(body: Json) -> None:
+            if agent == self._agents:
+                self._send({"re": number, **body})
+
+        return answer
+
+    def _find_input(self, request: Json) -> Input | Refusal:
+        attempt = self._find(request)
+        if isinstance(attempt, Refusal):
+            return attempt
+        if attempt.end is not None:
+            return Refusal(RefusalReason.NOT_RUNNING, f"{attempt.key} does not run any more")
+        return attempt.input or Refusal(RefusalReason.NO_INPUT, f"{attempt.key} was launched without an input")
 
     def _acknowledge(self, request: Json) -> Json:
         self._keeper.reports.acknowledge(AttemptKey.parse(request["key"]), int(request["report"]))
@@ -150,6 +210,13 @@ class Requests:
         key = AttemptKey.parse(request["key"])
         attempt = self._keeper.attempt(key)
         return attempt or Refusal(RefusalReason.UNKNOWN_ATTEMPT, f"{key} is not known to this keeper")
+
+
+def _writer(request: Json) -> str:
+    writer = request["writer"]
+    if not isinstance(writer, str) or not 1 <= len(writer) <= WRITER_CHARS_MAX:
+        raise ValueError(f"writer must be 1 to {WRITER_CHARS_MAX} characters")
+    return writer
 
 
 def _number(value: Any, name: str, least: int, most: int = 2**63 - 1) -> int:

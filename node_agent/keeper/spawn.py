@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import resource
 import signal
@@ -12,26 +11,26 @@ from dataclasses import dataclass
 
 from ..core.launch import Launch, Refusal, RefusalReason
 from ..core.outcome import LaunchFailure, Stream
+from ..core.typed import InputMode
+from .descriptors import Ends, pipes_of, terminal_of
 
 KEY_VARIABLE = "GPUFLEET_ATTEMPT_KEY"
 """In every environment a keeper gives; a process that left group and session is recognised by it."""
-
-PIPE_BYTES = 256 * 1024
 
 _NOT_FOUND = frozenset({errno.ENOENT, errno.ENOTDIR})
 _NOT_EXECUTABLE = frozenset(
     {errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ETXTBSY, errno.ELOOP, errno.ENAMETOOLONG}
 )
 _SIGNALS_RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-_F_SETPIPE_SZ = 1031
 
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A command runs. The pipes' reading ends do not block."""
+    """A command runs. The ends here do not block: those of its output are read, that of its input is written."""
 
     pid: int
     pipes: dict[Stream, int]
+    input_fd: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,35 +75,32 @@ class Spawner:
         found = find_command(launch.argv[0], env.get("PATH", os.defpath))
         if isinstance(found, NotRun):
             return found
-        pipes: dict[Stream, int] = {}
-        ends: list[int] = []
+        ours = Ends()
         try:
-            for stream in Stream:
-                pipes[stream], end = _pipe()
-                ends.append(end)
+            descriptors = terminal_of(ours) if launch.input is InputMode.TERMINAL else pipes_of(ours, launch.input)
+        except OSError as error:
+            ours.close()
+            ours.close_theirs()
+            what = "terminal" if launch.input is InputMode.TERMINAL else "pipe"
+            return Refusal(RefusalReason.SPAWN_FAILED, f"no {what} can be opened: {error.strerror}")
+        try:
             with self._rlimits(launch):
                 pid = os.posix_spawn(
                     found,
                     launch.argv,
                     env,
-                    file_actions=(
-                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                        (os.POSIX_SPAWN_DUP2, ends[0], 1),
-                        (os.POSIX_SPAWN_DUP2, ends[1], 2),
-                    ),
+                    file_actions=descriptors,
                     setsid=True,
                     setsigmask=(),
                     setsigdef=_SIGNALS_RESET,
                 )
             _set_hard_limits(pid, launch)
         except OSError as error:
-            for fd in pipes.values():
-                os.close(fd)
+            ours.close()
             return _failure_of(error, found, launch)
         finally:
-            for end in ends:
-                os.close(end)
-        return Spawned(pid, pipes)
+            ours.close_theirs()
+        return Spawned(pid, ours.outputs, ours.input_fd)
 
     @contextlib.contextmanager
     def _rlimits(self, launch: Launch) -> Iterator[None]:
@@ -156,14 +152,6 @@ def missing_cwd(launch: Launch) -> Refusal | None:
 def key_value(keeper_id: str, key: object) -> str:
     """Answer the value of KEY_VARIABLE: no other keeper ever gives the same."""
     return f"{keeper_id}:{key}"
-
-
-def _pipe() -> tuple[int, int]:
-    read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(read_fd, False)
-    with contextlib.suppress(OSError):  # the user's share of pipe memory may be used up; a small pipe works too
-        fcntl.fcntl(read_fd, _F_SETPIPE_SZ, PIPE_BYTES)
-    return read_fd, write_fd
 
 
 def _rlimit(name: str) -> int:

@@ -37,6 +37,7 @@ from ..core.outcome import (
 )
 from ..spool import SpoolWriter
 from . import records
+from .input import Input
 from .linux import boottime_us
 from .output import Output
 from .processes import group_exists, has_exited, look_at
@@ -83,8 +84,10 @@ class Supervised:
         self.pid = 0
         self.end: AttemptEnd | None = None
         self.output = Output(house.reactor, writer, self._output_changed)
+        self.input: Input | None = None
         self._house = house
         self._note = launch.note
+        self._input_mode = launch.input
         self._keeper_id = keeper_id
         self._started_us = boottime_us()
         self._phase: Phase = Running(
@@ -102,6 +105,8 @@ class Supervised:
         """Take over a process that was just started."""
         self.pid = spawned.pid
         self.output.open(spawned.pipes)
+        if spawned.input_fd is not None:
+            self.input = Input(self._house.reactor, spawned.input_fd, self._input_mode)
         process = look_at(self.pid)
         assert process is not None, "a child stays visible until it is reaped"
         self._record(
@@ -165,15 +170,20 @@ class Supervised:
             self._carry_out(action)
 
     def signal(self, number: int) -> bool:
-        """Send a signal to the whole group; False when the leader has exited."""
+        """Send a signal to the whole group, and to what runs in the foreground of its terminal.
+
+        A shell gives each command a group of its own. False when the leader has exited.
+        """
         if not self.is_leader_alive:
             return False
         self._signal_group(number)
         return True
 
     def _signal_group(self, number: int) -> None:
-        with contextlib.suppress(PermissionError):  # a setuid program: nothing this account may do
-            os.killpg(self.pid, number)
+        foreground = self.input.foreground_group(self.pid) if self.input is not None else None
+        for group in {self.pid, foreground or self.pid}:
+            with contextlib.suppress(PermissionError, ProcessLookupError):  # a setuid program; one that just ended
+                os.killpg(group, number)
 
     def heartbeat_acknowledged(self, sent_us: int) -> None:
         """Move its fence. The timer is left as it is: when it fires, it finds that there is more time."""
@@ -282,6 +292,8 @@ class Supervised:
 
     def _finish(self, end: AttemptEnd) -> None:
         self._house.reactor.call_at(self._act, None)
+        if self.input is not None:
+            self.input.close()
         self.end = end
         self._record(records.ended_line(end))
         self.output.tell_final()

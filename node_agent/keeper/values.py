@@ -21,6 +21,7 @@ from ..core.outcome import (
     StopCause,
     Stream,
 )
+from ..core.typed import InputMode, Typed
 
 Json = dict[str, Any]
 
@@ -46,6 +47,7 @@ def launch_from(data: Json) -> Launch:
     known["key"] = AttemptKey.parse(data["key"])
     known["argv"] = tuple(data["argv"])
     known["limits"] = Limits(**_known(Limits, data.get("limits", {})))
+    known["input"] = InputMode(data.get("input", InputMode.NONE))
     return Launch(**known)
 
 
@@ -82,6 +84,11 @@ def view_from(data: Json) -> AttemptView:
     known["full"] = _optional(FullReason, data.get("full"))
     known["end"] = _optional(end_from, data.get("end"))
     return AttemptView(**known)
+
+
+def typed_from(data: Json) -> Typed:
+    """Read where an input stands."""
+    return Typed(int(data["offset"]), bool(data["has_ended"]))
 
 
 def _status_from(data: Json | None) -> ExitStatus | None:

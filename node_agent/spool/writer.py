@@ -1,5 +1,6 @@
 """The keeper's side: takes bytes from pipes into segment files and deletes what is synced."""
 
+import errno
 import os
 import select
 from enum import Enum, auto
@@ -60,6 +61,10 @@ class SpoolWriter:
             count = os.readv(pipe_fd, [self._buffer[:room]])
         except BlockingIOError:
             return Taken.NOTHING
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            count = 0  # a terminal's word for its end: no process has it open any more
         if count == 0:
             return Taken.END
         return Taken.SOME if files.write(self._buffer[:count]) else self._found_full(FullReason.DISK_FULL)

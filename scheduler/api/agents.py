@@ -32,6 +32,8 @@ from ..state.jobs import OutputStream
 from ..state.replies import NodeChanged, Reply
 from ..state.units import MB, Span
 from .answers import answers, reply_of
+from .attaching import serve_channel
+from .channels import Channels
 from .convert import duration, key_proto
 from .validate import device_sample, node_info, node_name, rank_exit, rank_key, seen, span_of, stream_of
 
@@ -49,11 +51,12 @@ LAST_WRITE_SECONDS = 5.0
 class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
     """Implemented by the scheduler, called by the agents of the nodes."""
 
-    def __init__(self, engine: Engine, links: Links, outputs: OutputHub, version: str) -> None:
+    def __init__(self, engine: Engine, links: Links, outputs: OutputHub, version: str, channels: Channels) -> None:
         self._engine = engine
         self._links = links
         self._outputs = outputs
         self._version = version
+        self._channels = channels
         self._reports: set[asyncio.Future[Reply]] = set()
 
     @answers
@@ -244,6 +247,13 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
             self._outputs.synced_listeners.discard(stream.on_synced)
             stream.close()
             await _let_end(writer)
+
+    @answers
+    async def OpenChannel(  # type: ignore[override]  # as above
+        self, request_iterator: AsyncIterator[node_agent_pb2.OpenChannelRequest], context: Any
+    ) -> None:
+        """What people type down; how far it has come up."""
+        await serve_channel(self._channels, request_iterator, context)
 
 
 class _OutputStream:

@@ -30,6 +30,7 @@ from ..state.jobs import (
     ExitStatus,
     Finished,
     Held,
+    InputMode,
     Job,
     JobSpec,
     Outcome,
@@ -61,6 +62,12 @@ STOP_CAUSES = {
     StopCause.GANG: node_agent_pb2.STOP_CAUSE_GANG,
     StopCause.STALE: node_agent_pb2.STOP_CAUSE_STALE,
     StopCause.REQUEUED: node_agent_pb2.STOP_CAUSE_REQUEUED,
+}
+
+INPUT_MODES = {
+    None: job_pb2.INPUT_MODE_UNSPECIFIED,
+    InputMode.PIPE: job_pb2.INPUT_MODE_PIPE,
+    InputMode.TERMINAL: job_pb2.INPUT_MODE_TERMINAL,
 }
 
 ROLES = {
@@ -127,6 +134,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         no_gpu_selection=resources.ignores_telemetry,
         gpu_mode=job_pb2.GPU_MODE_REQUIRED,
         kind=job_pb2.JOB_KIND_BATCH,
+        input=INPUT_MODES[spec.input],
     )
     if resources.gpus:
         message.devices.add(
@@ -430,4 +438,5 @@ def _launch_proto(command: LaunchAttempt, key: node_agent_pb2.AttemptKey) -> nod
         user=command.user,
         trace_context=spec.trace_context,
         node_count=1,
+        input=INPUT_MODES[spec.input if command.key.rank == 0 else None],
     )

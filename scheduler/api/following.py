@@ -1,7 +1,7 @@
 """StreamOutput of a job: what is stored, then what arrives, until the job has ended and everything was sent."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -52,7 +52,7 @@ class JobFollower:
         self._keepalive = max(0.1, keepalive)
         self._newest = 0
 
-    async def stream(self) -> AsyncIterator[Response]:
+    async def stream(self) -> AsyncGenerator[Response, None]:
         """Every message to the reader."""
         follower = self._hub.follow(self._job)
         self._changes.follow_job(self._job, follower.wakeup)

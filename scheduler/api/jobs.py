@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing
 from typing import Any
 
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
@@ -30,6 +30,8 @@ from ..state.replies import JobsChanged, Submitted
 from ..watching import ChangeHub
 from . import queue_page
 from .answers import answers, reply_of, streams
+from .attaching import Attachment, check_input, first_request, person_of
+from .channels import Channels, Keyboards
 from .convert import explanation_proto, job_proto, state_of, story_line, timestamp
 from .following import JobFollower
 from .nodes import shown_node
@@ -55,6 +57,8 @@ class JobCalls:
     last_offsets: Callable[[job_pb2.Job], Awaitable[None]]
     program_log: Callable[[scheduler_pb2.StreamOutputRequest], AsyncIterator[scheduler_pb2.StreamOutputResponse]]
     one_stream: Callable[[], AbstractContextManager[None]]
+    channels: Channels
+    keyboards: Keyboards
 
     @answers
     async def Submit(self, request: scheduler_pb2.SubmitRequest, context: Any) -> scheduler_pb2.SubmitResponse:
@@ -152,18 +156,28 @@ class JobCalls:
         if not 1 <= request.signal <= SIGNAL_MAX:
             raise invalid("signal", f"is {request.signal}; it must be 1 to {SIGNAL_MAX}")
         check_request_id(request.request_id)
-        changes = await self._change(
-            request.jobs,
-            lambda jobs: SignalRequested(
+        changes = await self._signal(request.jobs, request.signal, request)
+        return scheduler_pb2.SignalJobResponse(changes=changes)
+
+    async def _signal(
+        self,
+        jobs: scheduler_pb2.JobSelector,
+        number: int,
+        request: scheduler_pb2.SignalJobRequest | None = None,
+    ) -> list[scheduler_pb2.JobChange]:
+        """Send a signal; a request with an id does so once however often it comes."""
+        request_id = request.request_id if request is not None else ""
+        return await self._change(
+            jobs,
+            lambda chosen: SignalRequested(
                 at=self.engine.now(),
                 by=caller().user,
-                jobs=jobs,
-                signal=request.signal,
-                request_id=request.request_id,
-                request_digest=_digest(request) if request.request_id else "",
+                jobs=chosen,
+                signal=number,
+                request_id=request_id,
+                request_digest=_digest(request) if request_id else "",
             ),
         )
-        return scheduler_pb2.SignalJobResponse(changes=changes)
 
     @answers
     async def RequeueJob(
@@ -208,10 +222,13 @@ class JobCalls:
         if selector.name:
             chosen.append(self._named(selector.name, user))
         for job_id in chosen:
-            owner = (await self._find(job_id)).user
-            if owner != user and not caller().is_admin:
-                raise GpufleetError(Reason.NOT_YOUR_JOB, f"job {job_id} belongs to {owner}")
+            self._check_owner(await self._find(job_id))
         return tuple(dict.fromkeys(chosen))
+
+    def _check_owner(self, job: Job) -> None:
+        """Only its owner and admins change a job, or type to it. Errors: NOT_YOUR_JOB."""
+        if job.user != caller().user and not caller().is_admin:
+            raise GpufleetError(Reason.NOT_YOUR_JOB, f"job {job.id} belongs to {job.user}")
 
     def _named(self, name: str, user: UserName) -> JobId:
         named = [job.id for job in self.engine.view.durable.jobs.values() if job.user == user and job.spec.name == name]
@@ -325,7 +342,7 @@ class JobCalls:
         match request.WhichOneof("source"):
             case "job_id":
                 await self._find(request.job_id)
-                responses = self.follower(request).stream()
+                responses: AsyncIterator[scheduler_pb2.StreamOutputResponse] = self.follower(request).stream()
             case "program":
                 responses = self.program_log(request)
             case _:
@@ -333,6 +350,34 @@ class JobCalls:
         with self.one_stream():
             async for response in responses:
                 yield response
+
+    @streams
+    async def AttachJob(
+        self, request_iterator: AsyncIterator[scheduler_pb2.AttachJobRequest], context: Any
+    ) -> AsyncIterator[scheduler_pb2.AttachJobResponse]:
+        """A job's standard input, and its output."""
+        first = await first_request(request_iterator)
+        job = await self._find(first.job_id)
+        self._check_owner(job)
+        check_input(job)
+        person = person_of(first)
+
+        async def send_signal(number: int) -> None:
+            await self._signal(scheduler_pb2.JobSelector(job_ids=[job.id]), number)
+
+        attachment = Attachment(
+            person,
+            engine=self.engine,
+            changes=self.changes,
+            channels=self.channels,
+            keyboards=self.keyboards,
+            follower=self.follower(person.output),
+            send_signal=send_signal,
+        )
+        with self.one_stream():
+            async with aclosing(attachment.stream(first, request_iterator)) as responses:
+                async for response in responses:
+                    yield response
 
     def node_as_shown(self, name: NodeName) -> node_pb2.Node | None:
         """A node as people see it now; None when it is gone."""

@@ -21,6 +21,7 @@ from ..links import Links
 from ..output_hub import OutputHub
 from ..watching import ChangeHub
 from .agents import AgentService
+from .channels import Channels, Keyboards
 from .decoding import DecodingInterceptor
 from .following import JobFollower
 from .jobs import JobCalls
@@ -33,7 +34,6 @@ from .roles import ROLES_OF, Authenticator, RoleInterceptor
 from .server_facts import ServerFacts
 
 NOT_BUILT = (
-    "AttachJob",
     "CheckCapacity",
     "CloseSession",
     "ConnectWorker",
@@ -53,7 +53,7 @@ NOT_BUILT = (
     "WatchWorkers",
 )
 """Calls of the contract that answer UNIMPLEMENTED with a next step."""
-NOT_BUILT_FOR_AGENTS = ("OpenChannel", "FetchBlob")
+NOT_BUILT_FOR_AGENTS = ("FetchBlob",)
 
 
 class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer):
@@ -68,6 +68,7 @@ class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer
         logs: ProgramLogs,
         facts: ServerFacts,
         telemetry: Telemetry,
+        channels: Channels,
     ) -> None:
         self.engine = engine
         self.pages = PageTokens()
@@ -77,6 +78,8 @@ class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer
         self.telemetry = telemetry
         self.set_agent_log_level = links.set_log_level
         self.program_log = logs.stream
+        self.channels = channels
+        self.keyboards = Keyboards()
         self._outputs = outputs
         self._streams = 0
 

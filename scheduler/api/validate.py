@@ -26,7 +26,7 @@ from ..state.jobs import (
 )
 from ..state.nodes import Device, DeviceProcess, DeviceSample, NodeInfo
 from ..state.units import DAY, SECOND, Instant, Span
-from .convert import STOP_CAUSES
+from .convert import INPUT_MODES, STOP_CAUSES
 
 SPECS_MAX = 10_000
 ARGV_BYTES_MAX = 2_000_000
@@ -51,6 +51,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 
 STOP_CAUSE_OF = {number: cause for cause, number in STOP_CAUSES.items()}
+INPUT_MODE_OF = {number: mode for mode, number in INPUT_MODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
             requeue_fence=fence,
             labels=_labels(spec.labels, f"{path}.labels"),
             trace_context=spec.trace_context[:256],
+            input=INPUT_MODE_OF[spec.input],
         ),
         band=band,
         is_held=spec.is_held,
@@ -145,6 +147,8 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
         raise invalid(f"{path}.node_count", f"is {spec.node_count}; it must be 1 or more")
     if spec.kind not in job_pb2.JobKind.values():
         raise invalid(f"{path}.kind", f"is {spec.kind}; only BATCH is built")
+    if spec.input not in INPUT_MODE_OF:
+        raise invalid(f"{path}.input", f"is {spec.input}; it must be PIPE or TERMINAL, or not set")
     later = {
         "node_count": spec.node_count > 1,
         "queue_timeout": spec.HasField("queue_timeout"),
@@ -157,7 +161,6 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
         "kind": spec.kind == job_pb2.JOB_KIND_SERVICE,
         "notify": bool(spec.notify),
         "blame_limit": spec.blame_limit != 0,
-        "input": spec.input != job_pb2.INPUT_MODE_UNSPECIFIED,
         "devices[1]": len(spec.devices) > 1,
         "devices[0].share": bool(spec.devices) and spec.devices[0].HasField("share"),
         "devices[0].per_node_count": bool(spec.devices) and spec.devices[0].per_node_count != 0,

@@ -46,6 +46,13 @@ class Outcome(Enum):
     TIMED_OUT = "TIMED_OUT"
 
 
+class InputMode(Enum):
+    """What a job can be typed to through: a pipe, or a terminal that is its output, too."""
+
+    PIPE = "pipe"
+    TERMINAL = "terminal"
+
+
 class OutputStream(IntEnum):
     """One of the two outputs of a process."""
 
@@ -97,6 +104,7 @@ class JobSpec:
     requeue_fence: Span | None = None
     labels: tuple[tuple[str, str], ...] = ()
     trace_context: str = ""
+    input: InputMode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

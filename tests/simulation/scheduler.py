@@ -12,6 +12,7 @@ from gpufleet.v1 import node_agent_pb2
 
 from gpufleet.telemetry import OFF
 from scheduler.api.agents import AgentService
+from scheduler.api.channels import Channels
 from scheduler.engine import Changes, Engine, StoreAway, TooManyEvents
 from scheduler.links import Links
 from scheduler.output_hub import OutputHub
@@ -103,7 +104,7 @@ class SchedulerProcess:
         self.links = Links(OFF)
         self.hub = OutputHub(outputs, self._on_synced)  # type: ignore[arg-type]
         self.engine = Engine(self.store, self, SimulatedClock(world), LIMITS, self._publish)  # type: ignore[arg-type]
-        self.service = AgentService(self.engine, self.links, self.hub, "1")  # type: ignore[abstract]
+        self.service = AgentService(self.engine, self.links, self.hub, "1", Channels(self.links))  # type: ignore[abstract]
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls: dict[Call, None] = {}
         self.waiting: dict[int, tuple[Callable[[], Any], asyncio.Future[Any]]] = {}

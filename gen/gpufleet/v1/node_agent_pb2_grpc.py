@@ -95,7 +95,7 @@ class NodeAgentServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OpenChannel(self, request_iterator, context):
-        """OpenChannel is dialled by the agent after a command: standard input, a terminal, a file copy. Not built yet.
+        """OpenChannel is dialled by the agent after a command. It carries what is typed to a job; file copies are not built yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

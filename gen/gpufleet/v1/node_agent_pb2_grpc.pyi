@@ -46,7 +46,7 @@ class NodeAgentStub:
     ReportOutput: _grpc.StreamStreamMultiCallable[_node_agent_pb2.ReportOutputRequest, _node_agent_pb2.ReportOutputResponse]
     """ReportOutput carries output up in order and answers with the offsets that are synced to the store."""
     OpenChannel: _grpc.StreamStreamMultiCallable[_node_agent_pb2.OpenChannelRequest, _node_agent_pb2.OpenChannelResponse]
-    """OpenChannel is dialled by the agent after a command: standard input, a terminal, a file copy. Not built yet."""
+    """OpenChannel is dialled by the agent after a command. It carries what is typed to a job; file copies are not built yet."""
     FetchBlob: _grpc.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]
     """FetchBlob streams a file that a submit uploaded. Not built yet."""
 
@@ -68,7 +68,7 @@ class NodeAgentAsyncStub(NodeAgentStub):
     ReportOutput: _aio.StreamStreamMultiCallable[_node_agent_pb2.ReportOutputRequest, _node_agent_pb2.ReportOutputResponse]  # type: ignore[assignment]
     """ReportOutput carries output up in order and answers with the offsets that are synced to the store."""
     OpenChannel: _aio.StreamStreamMultiCallable[_node_agent_pb2.OpenChannelRequest, _node_agent_pb2.OpenChannelResponse]  # type: ignore[assignment]
-    """OpenChannel is dialled by the agent after a command: standard input, a terminal, a file copy. Not built yet."""
+    """OpenChannel is dialled by the agent after a command. It carries what is typed to a job; file copies are not built yet."""
     FetchBlob: _aio.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]  # type: ignore[assignment]
     """FetchBlob streams a file that a submit uploaded. Not built yet."""
 
@@ -111,7 +111,7 @@ class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_node_agent_pb2.OpenChannelRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.OpenChannelResponse], _abc.AsyncIterator[_node_agent_pb2.OpenChannelResponse]]:
-        """OpenChannel is dialled by the agent after a command: standard input, a terminal, a file copy. Not built yet."""
+        """OpenChannel is dialled by the agent after a command. It carries what is typed to a job; file copies are not built yet."""
 
     @_abc_1.abstractmethod
     def FetchBlob(

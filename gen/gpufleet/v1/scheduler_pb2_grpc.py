@@ -319,7 +319,8 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AttachJob(self, request_iterator, context):
-        """AttachJob joins a job's terminal: standard input, size and signals up, output and exit down. Not built yet.
+        """AttachJob joins a job that has a standard input: bytes, size and signals up, output and exit down. One session types at
+        a time. When the caller sends no more, the job keeps its input and the output goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

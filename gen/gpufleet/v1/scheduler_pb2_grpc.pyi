@@ -61,7 +61,9 @@ class SchedulerStub:
     RequeueJob: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RequeueJobRequest, _scheduler_pb2.RequeueJobResponse]
     """RequeueJob takes a job off its node and puts it back in the queue with its submit time."""
     AttachJob: _grpc.StreamStreamMultiCallable[_scheduler_pb2.AttachJobRequest, _scheduler_pb2.AttachJobResponse]
-    """AttachJob joins a job's terminal: standard input, size and signals up, output and exit down. Not built yet."""
+    """AttachJob joins a job that has a standard input: bytes, size and signals up, output and exit down. One session types at
+    a time. When the caller sends no more, the job keeps its input and the output goes on.
+    """
     ListNodes: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]
     """ListNodes lists the nodes with their devices."""
     UpdateNode: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateNodeRequest, _scheduler_pb2.UpdateNodeResponse]
@@ -143,7 +145,9 @@ class SchedulerAsyncStub(SchedulerStub):
     RequeueJob: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RequeueJobRequest, _scheduler_pb2.RequeueJobResponse]  # type: ignore[assignment]
     """RequeueJob takes a job off its node and puts it back in the queue with its submit time."""
     AttachJob: _aio.StreamStreamMultiCallable[_scheduler_pb2.AttachJobRequest, _scheduler_pb2.AttachJobResponse]  # type: ignore[assignment]
-    """AttachJob joins a job's terminal: standard input, size and signals up, output and exit down. Not built yet."""
+    """AttachJob joins a job that has a standard input: bytes, size and signals up, output and exit down. One session types at
+    a time. When the caller sends no more, the job keeps its input and the output goes on.
+    """
     ListNodes: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]  # type: ignore[assignment]
     """ListNodes lists the nodes with their devices."""
     UpdateNode: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateNodeRequest, _scheduler_pb2.UpdateNodeResponse]  # type: ignore[assignment]
@@ -300,7 +304,9 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_scheduler_pb2.AttachJobRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_scheduler_pb2.AttachJobResponse], _abc.AsyncIterator[_scheduler_pb2.AttachJobResponse]]:
-        """AttachJob joins a job's terminal: standard input, size and signals up, output and exit down. Not built yet."""
+        """AttachJob joins a job that has a standard input: bytes, size and signals up, output and exit down. One session types at
+        a time. When the caller sends no more, the job keeps its input and the output goes on.
+        """
 
     @_abc_1.abstractmethod
     def ListNodes(

@@ -1,0 +1,78 @@
+"""The three descriptors of a command, and the keeper's ends of them: pipes, or one terminal for all three."""
+
+import contextlib
+import fcntl
+import os
+import struct
+import termios
+from dataclasses import dataclass, field
+
+from ..core.outcome import Stream
+from ..core.typed import COLUMNS, ROWS, InputMode
+
+PIPE_BYTES = 256 * 1024
+
+FileActions = tuple[tuple[object, ...], ...]
+"""What posix_spawn does in the child before the command begins."""
+
+_F_SETPIPE_SZ = 1031
+_IUTF8 = 0o40000
+"""Erasing a character takes all bytes of it; the module termios lacks the name."""
+
+
+@dataclass(slots=True)
+class Ends:
+    """The ends that the keeper holds, and those that are the command's and closed here once it runs."""
+
+    outputs: dict[Stream, int] = field(default_factory=dict)
+    input_fd: int | None = None
+    theirs: list[int] = field(default_factory=list)
+
+    def close_theirs(self) -> None:
+        """Let go of what the command has."""
+        for fd in self.theirs:
+            os.close(fd)
+        self.theirs.clear()
+
+    def close(self) -> None:
+        """There is no command: let go of the keeper's own."""
+        for fd in (*self.outputs.values(), *(() if self.input_fd is None else (self.input_fd,))):
+            os.close(fd)
+
+
+def pipes_of(ends: Ends, mode: InputMode) -> FileActions:
+    """Open a pipe for each output, and one for the input where it is asked for. OSError when there are none left."""
+    for stream in Stream:
+        ends.outputs[stream], write_fd = os.pipe2(os.O_CLOEXEC)
+        ends.theirs.append(write_fd)
+        os.set_blocking(ends.outputs[stream], False)
+        with contextlib.suppress(OSError):  # the user's share of pipe memory may be used up; a small pipe works too
+            fcntl.fcntl(write_fd, _F_SETPIPE_SZ, PIPE_BYTES)
+    stdout, stderr = ends.theirs
+    first: tuple[object, ...] = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    if mode is InputMode.PIPE:
+        read_fd, ends.input_fd = os.pipe2(os.O_CLOEXEC)
+        ends.theirs.append(read_fd)
+        os.set_blocking(ends.input_fd, False)
+        first = (os.POSIX_SPAWN_DUP2, read_fd, 0)
+    return (first, (os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2))
+
+
+def terminal_of(ends: Ends) -> FileActions:
+    """Open a terminal. The command, which leads a session of its own, opens it first: so it becomes the session's."""
+    master_fd, slave_fd = os.openpty()
+    ends.outputs[Stream.STDOUT] = master_fd
+    ends.theirs.append(slave_fd)
+    os.set_blocking(master_fd, False)
+    # A second descriptor of the same end: one is watched for what comes, the other for room.
+    ends.input_fd = os.dup(master_fd)
+    fcntl.ioctl(slave_fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    modes = termios.tcgetattr(slave_fd)
+    modes[0] |= _IUTF8
+    termios.tcsetattr(slave_fd, termios.TCSANOW, modes)
+    path = os.ttyname(slave_fd)
+    return (
+        (os.POSIX_SPAWN_OPEN, 0, path, os.O_RDWR, 0),
+        (os.POSIX_SPAWN_DUP2, 0, 1),
+        (os.POSIX_SPAWN_DUP2, 0, 2),
+    )
