@@ -30,12 +30,14 @@ class Starter:
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
 
-    def tell(self, said: bytes) -> None:
-        """Say it once; what would be said later goes to the log."""
-        if self._fd is not None:
-            os.write(self._fd, said)
-            os.close(self._fd)
-            self._fd = None
+    def tell(self, said: bytes) -> bool:
+        """Say it, and answer whether anybody listened: once said, what comes later is for the log."""
+        if self._fd is None:
+            return False
+        os.write(self._fd, said)
+        os.close(self._fd)
+        self._fd = None
+        return True
 
     @property
     def fds(self) -> set[int]:
@@ -50,8 +52,8 @@ def live(root: str, keeper_id: str, build: str, tell_fd: int) -> NoReturn:
     try:
         code = _live(StateDir(root), keeper_id, build, starter)
     except OSError as error:
-        starter.tell(b"%d %s" % (EXIT_FAILED, os.fsencode(str(error))))
-        traceback.print_exc()
+        if not starter.tell(b"%d %s" % (EXIT_FAILED, os.fsencode(str(error)))):
+            traceback.print_exc()
     except BaseException:
         traceback.print_exc()
     finally:

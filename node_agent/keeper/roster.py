@@ -1,8 +1,9 @@
 """Which keepers a node has: those that live are connected to, one takes launches, what dead ones left is settled."""
 
 import asyncio
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 
 from ..core.outcome import AttemptKey, AttemptPhase, AttemptView
@@ -12,6 +13,8 @@ from .connection import KeeperConnection, KeeperGone, KeeperSilent
 from .events import Event, KeeperDied, Superseded, event_from
 from .life import EXIT_ANOTHER_IS_ACTIVE
 from .state_dir import StateDir, try_lock
+
+_log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
 """How long a keeper may take to start, or one that lives to be reached."""
@@ -112,10 +115,18 @@ class Roster:
     # --- finding and starting
 
     async def _adopt(self) -> None:
-        """Connect to every keeper that lives and settle what the others left."""
+        """Connect to every keeper that lives and settle what the others left, later where it does not die at once."""
         for keeper_id in await asyncio.to_thread(self._state.keeper_ids):
             await self._reach(keeper_id)
-        await self._settle()
+        if self._settling.locked():
+            return  # a recovery is doing so
+        try:
+            self._take_settled(await asyncio.to_thread(settle, self._state, KILL_TIMEOUT_S))
+        except StillAlive as problem:
+            # The node must be heard and go on with the rest: a process may be stuck in its driver for hours.
+            _log.error("%s; that is tried until they do", problem)
+            self._dying = await asyncio.to_thread(self._all_unsettled)
+            self._begin_recovery(self._settle_late())
 
     async def _start(self) -> None:
         keeper_id = os.urandom(6).hex()
@@ -176,9 +187,24 @@ class Roster:
             self._events.put_nowait(Superseded(connection.keeper_id))
             return
         self._unexplained[connection.keeper_id] = loop.create_future()
-        task = loop.create_task(self._recover(connection.keeper_id))
+        self._begin_recovery(self._recover(connection.keeper_id))
+
+    def _begin_recovery(self, recovery: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(recovery)
         self._recoveries.add(task)
         task.add_done_callback(self._recoveries.discard)
+
+    async def _settle_late(self) -> None:
+        """Go on with what did not die while the agent started, and tell."""
+        try:
+            async with self._settling:
+                views = await self._settle()
+                self._dying = {}
+        except Exception as error:
+            self._events.put_nowait(error)
+        else:
+            ids = dict.fromkeys(view.keeper_id for view in views)
+            self._events.put_nowait(KeeperDied(", ".join(ids), views))
 
     async def _recover(self, keeper_id: str) -> None:
         """Connect again to a keeper that only hung up; settle what a dead one left, and tell."""
@@ -223,6 +249,15 @@ class Roster:
             if record.keeper_id == keeper_id and record.end is None
         }
 
+    def _all_unsettled(self) -> dict[AttemptKey, AttemptView]:
+        """Answer every attempt that no living keeper holds, also those whose end is written down."""
+        views = {}
+        for record in records.all_records(self._state):
+            if record.keeper_id not in self._connections:
+                phase = AttemptPhase.ENDING if record.end is None else records.phase_of(record)
+                views[record.key] = records.view_of(record, phase, self._state)
+        return views
+
     async def _settle(self) -> tuple[AttemptView, ...]:
         """Settle what dead keepers left, and answer what is new of it."""
         while True:
@@ -231,9 +266,13 @@ class Roster:
             except StillAlive:
                 await asyncio.sleep(RETRY_S)
                 continue
-            new = tuple(view for view in views if view.key not in self.settled)
-            self.settled.update({view.key: view for view in new})
-            return new
+            return self._take_settled(views)
+
+    def _take_settled(self, views: tuple[AttemptView, ...]) -> tuple[AttemptView, ...]:
+        """Remember them, and answer which are new."""
+        new = tuple(view for view in views if view.key not in self.settled)
+        self.settled.update({view.key: view for view in new})
+        return new
 
 
 def _lock_is_free(path: Path) -> bool:

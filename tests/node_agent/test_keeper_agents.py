@@ -117,7 +117,7 @@ async def test_a_keeper_that_cannot_start_says_why(node: Node) -> None:
         subprocess.run, [*COMMAND, "--dir", str(node.state_dir)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 70
-    assert done.stderr.splitlines()[0] == f"keeper: [Errno 17] File exists: '{node.state_dir}'"
+    assert done.stderr == f"keeper: [Errno 17] File exists: '{node.state_dir}'\n"
 
 
 async def test_a_state_directory_with_a_very_long_path_works(tmp_path: Path) -> None:
@@ -399,6 +399,32 @@ async def test_while_a_dead_keepers_processes_do_not_die_its_attempts_are_ending
     assert (await agent.death()).attempts[0].phase is AttemptPhase.LOST
     assert not is_alive(view.pid or 0)
     assert [each.phase for each in await agent.keepers.inventory()] == [AttemptPhase.LOST, AttemptPhase.ENDED]
+
+
+async def test_an_agent_starts_while_what_a_dead_keeper_left_does_not_die(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeper and agent were killed, a process is stuck in its driver: the node is heard all the same."""
+    agent = await node.open()
+    view = await agent.start(node.launch(1, "/bin/sleep", "1000"))
+    ended = await agent.start(node.shell(2, "exit 4"))
+    await agent.end(ended)
+    pid = agent.keeper_pid
+    await agent.keepers.close()
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not is_alive(pid), "the keeper's end")
+    with monkeypatch.context() as patch:
+        patch.setattr("node_agent.keeper.aftermath._kill_and_wait", lambda found, timeout_s: None)
+        patch.setattr("node_agent.keeper.roster.KILL_TIMEOUT_S", 0.01)
+        again = await node.open()
+        phases = {each.key: each.phase for each in await again.keepers.inventory()}
+        assert phases == {view.key: AttemptPhase.ENDING, ended.key: AttemptPhase.ENDED}
+        assert (await again.run(node.shell(3, "exit 3")))[0].status == ExitedWith(3)
+        again.note_keepers()
+        assert is_alive(view.pid or 0)
+    told = {each.key: each.phase for each in (await again.death()).attempts}
+    assert told == {view.key: AttemptPhase.LOST, ended.key: AttemptPhase.ENDED}
+    assert not is_alive(view.pid or 0)
 
 
 async def test_an_end_recorded_before_a_reboot_is_not_believed(node: Node) -> None:
