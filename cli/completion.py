@@ -29,9 +29,11 @@ def complete_nodes(incomplete: str) -> list[tuple[str, str]]:
     """Names of nodes."""
     from gpufleet.v1 import scheduler_pb2
 
+    from .render.words import counted
+
     def ask(client: Client) -> list[tuple[str, str]]:
         nodes = client.call(client.scheduler.ListNodes, scheduler_pb2.ListNodesRequest()).nodes
-        return [(node.name, f"{len(node.devices)} GPUs") for node in nodes]
+        return [(node.name, counted(len(node.devices), "GPU")) for node in nodes]
 
     return [pair for pair in _asked(ask) if pair[0].startswith(incomplete)]
 

@@ -111,7 +111,7 @@ def _as_text(problem: Exception, command: str) -> str:
 def _without_argument(problem: GpufleetError, text: str) -> str:
     """Without the field's name where it was an argument: `no node is called 'n9'` names it by its value."""
     field = problem.violations[0].field if len(problem.violations) == 1 else ""
-    return text.removeprefix(f"{field}: ") if field in ("node", "id") else text
+    return text.removeprefix(f"{field}: ") if field in ("node", "program.node", "id") else text
 
 
 def _as_object(problem: Exception, command: str) -> dict[str, Any]:

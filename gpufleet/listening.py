@@ -49,16 +49,19 @@ def listen(
 
     Raises PORT_TAKEN with its holder and the flag that changes the port, or ADDRESS_INVALID with the reason.
     """
+    # gRPC says that it failed, and not why, and writes a line of its own for it: a plain socket is tried first.
+    if (problem := why_not(address, flag)) is not None:
+        raise problem
     try:
         if credentials is not None:
             return server.add_secure_port(str(address), credentials)
         return server.add_insecure_port(str(address))
-    except RuntimeError:  # gRPC says that it failed, and not why
-        raise why_not(address, flag) from None
+    except RuntimeError:
+        raise why_not(address, flag) or _taken_for_a_moment(address, flag) from None
 
 
-def why_not(address: Address, flag: str = "--port") -> GpufleetError:
-    """Why nobody can listen there: tried once more with a plain socket, which names the reason."""
+def why_not(address: Address, flag: str = "--port") -> GpufleetError | None:
+    """Why nobody can listen there, by the word of a plain socket; None when one can."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -77,6 +80,10 @@ def why_not(address: Address, flag: str = "--port") -> GpufleetError:
         if problem.errno == errno.EADDRNOTAVAIL:
             return _refused(address, "no network of this machine has this address; 0.0.0.0 is every one")
         return _refused(address, str(problem.strerror))
+    return None
+
+
+def _taken_for_a_moment(address: Address, flag: str) -> GpufleetError:
     return GpufleetError(
         Reason.PORT_TAKEN,
         f"port {address.port} was taken a moment ago and is free now",

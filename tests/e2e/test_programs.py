@@ -192,6 +192,14 @@ async def test_a_message_beyond_the_limit_that_is_set_is_refused(tmp_path: Path)
         assert len((await admin.queue(page_size=30)).jobs) == 30
 
 
+async def test_a_node_that_joins_is_logged_with_its_address_and_every_gpu(person: Client) -> None:
+    (joined,) = [line for line in (await program_log(person, "scheduler")).splitlines() if "node registered" in line]
+    gpus = ", ".join(f"{index}: gpufleet virtual GPU (16,000 MB)" for index in range(2))
+    assert f'node=n1 address=127.0.0.1 gpus="{gpus}"' in joined
+    own = await program_log(person, "agent", "n1")
+    assert "connected to 127.0.0.1:" in own and "GPU 1: gpufleet virtual GPU, 16,000 MB" in own
+
+
 async def test_the_logs_of_scheduler_and_agent_can_be_read_and_followed(person: Client) -> None:
     assert "serving" in await program_log(person, "scheduler")
     assert "registered with the scheduler" in await program_log(person, "agent", "n1")

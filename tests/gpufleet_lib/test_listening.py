@@ -57,9 +57,12 @@ async def test_port_0_takes_a_free_port() -> None:
     await server.stop(None)
 
 
-async def test_a_taken_port_names_its_holder_and_the_flag_and_hides_tokens(other: tuple[int, int]) -> None:
+async def test_a_taken_port_names_its_holder_and_the_flag_and_hides_tokens(
+    other: tuple[int, int], capfd: pytest.CaptureFixture[str]
+) -> None:
     pid, port = other
     error = await refusal(Address("127.0.0.1", port), "--scheduler-port")
+    assert capfd.readouterr().err == "", "gRPC has no word of its own to add"
     assert error.reason is Reason.PORT_TAKEN
     assert error.message.startswith(f"port {port} is taken by {sys.executable} -c ")
     assert error.message.endswith(f"(pid {pid}, of {getpass.getuser()})")
