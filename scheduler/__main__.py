@@ -30,6 +30,8 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--port", help="the port to listen on (default 50051; 0 takes any free one)")
     flags.add_argument("--data", metavar="DIR", help="the folder of database, tokens, output and logs")
     flags.add_argument("--store", metavar="URL", help="a database, such as postgresql://user@host/name")
+    flags.add_argument("--tls-cert", metavar="FILE", help="the server's certificate (see: gpuctl config certificate)")
+    flags.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
     flags.add_argument("--insecure", action="store_const", const=True, help="listen beyond this machine without TLS")
     flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     flags.add_argument("--log-format", choices=("text", "json"))
@@ -50,6 +52,8 @@ def main() -> int:
         "data": given.data,
         "store": given.store,
         "insecure": given.insecure,
+        "tls.cert_file": given.tls_cert,
+        "tls.key_file": given.tls_key,
         "log.level": "debug" if given.verbose else given.log_level,
         "log.format": given.log_format,
     }

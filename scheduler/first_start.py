@@ -43,18 +43,27 @@ async def make_first_tokens(engine: Engine, data: Path) -> list[Path]:
     return written
 
 
-def make_first_context(data: Path, listening: Address) -> str:
-    """Let gpuctl of this account find this scheduler; answers the context's name, empty when there is one already."""
+def make_first_context(data: Path, listening: Address, cert_file: Path | None) -> str:
+    """Let gpuctl of this account find this scheduler; answers the context's name, empty when there is one already.
+
+    With a certificate there must be the authority beside it, where `gpuctl config certificate` puts it.
+    """
+    ca_file = cert_file.with_name(AUTHORITY_FILE) if cert_file is not None else None
+    if ca_file is not None and not ca_file.exists():
+        return ""
     file = contexts_file()
     problems: list[Problem] = []
     if CONTEXT in read_contexts(file, problems).tables or problems:
         return ""
     host = LOOPBACK.get(listening.host, listening.host)
     values = {"scheduler": str(Address(host, listening.port)), "token_file": str(data / "admin.token")}
+    if ca_file is not None:
+        values["ca_file"] = str(ca_file.absolute())
     save_context(file, CONTEXT, values, make_current=False)
     return CONTEXT
 
 
+AUTHORITY_FILE = "ca.pem"
 CONTEXT = "local"
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where a scheduler that listens everywhere is found from its own machine."""

@@ -162,11 +162,7 @@ class Program:
         made = await make_first_tokens(self._engine, self._data)
         for file in made:
             log.info("token made", extra=fields(file=file))
-        if (
-            made
-            and self._settings.now.tls.cert_file is None
-            and (context := make_first_context(self._data, listens_at))
-        ):
+        if made and (context := make_first_context(self._data, listens_at, self._settings.now.tls.cert_file)):
             log.info("gpuctl of this account finds this scheduler", extra=fields(context=context))
         await self._server.start()
         address = str(listens_at)

@@ -74,6 +74,22 @@ def log_level(
     change_log_level(resolve(connection), program, level)
 
 
+@config.subcommand("certificate")
+def certificate(
+    hosts: Annotated[
+        list[str] | None,
+        Argument(metavar="HOST…", help="Names and addresses by which others reach it; this host's name by default."),
+    ] = None,
+    folder: Annotated[
+        Path | None, Option("--dir", metavar="DIR", help="Where to; tls in the scheduler's data folder by default.")
+    ] = None,
+) -> None:
+    """Make a certificate for this machine's scheduler, signed by an authority of your own."""
+    from ..certificate_calls import make
+
+    make(hosts or (), folder)
+
+
 @contexts.subcommand("list")
 def list_contexts(output: Output, connection: Connection) -> None:
     """List the contexts; the star marks the one in use."""
