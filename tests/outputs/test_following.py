@@ -178,6 +178,37 @@ async def test_a_slow_follower_reads_the_store_from_where_it_was(scene: Scene) -
     assert messages[-1].is_end
 
 
+async def test_a_follower_that_fell_behind_while_it_waited_reads_the_store_without_a_further_byte(scene: Scene) -> None:
+    await scene.write(b"first ")
+    async with aclosing(scene.read(follow=True)) as reader:  # type: ignore[type-var]
+        messages = [await anext(reader), await anext(reader)]
+        waiting = asyncio.ensure_future(anext(reader))
+        (follower,) = scene.hub._followers[JOB]
+        await until("it waits for news", lambda: bool(follower.wakeup._waiters))
+        written = b"first "
+        for number in range(5):  # all at once: the reader has no turn meanwhile
+            piece = bytes([number]) * (FOLLOWER_BYTES // 4)
+            scene.store.append(KEY, OUT, len(written), piece)
+            follower.put((KEY, OUT), len(written), piece)
+            written += piece
+        assert follower.is_behind
+        messages.append(await waiting)
+        while sum(len(message.data) for message in messages) < len(written):
+            messages.append(await anext(reader))
+    assert joined(messages) == {(1, 0, OUT): written}
+
+
+async def test_stored_bytes_that_no_follower_was_handed_come_before_those_behind_them(scene: Scene) -> None:
+    await scene.write(b"first ")
+    async with aclosing(scene.read(follow=True)) as reader:  # type: ignore[type-var]
+        messages = [await anext(reader), await anext(reader)]
+        scene.store.append(KEY, OUT, 6, b"second ")  # as when a later part of the same message could not be stored
+        await scene.write(b"third")
+        while sum(len(message.data) for message in messages) < 18:
+            messages.append(await anext(reader))
+    assert joined(messages) == {(1, 0, OUT): b"first second third"}
+
+
 async def test_a_slow_follower_is_told_of_what_was_given_up_meanwhile(small_scene: Scene) -> None:
     scene = small_scene
     reader = scene.read(follow=True)
