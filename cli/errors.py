@@ -8,6 +8,7 @@ whose codes are the job's, fail with 125.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -140,6 +141,8 @@ def _as_object(problem: Exception, command: str) -> dict[str, Any]:
 
 def _usage_message(problem: typer.TyperException) -> str:
     message = problem.format_message().replace("\n\t", " ").replace("\n", " ").rstrip(".")
+    message = re.sub(r"not a valid int(eger)?( range)?$", "not a whole number", message)
+    message = re.sub(r"is not in the range x>=(\d+)$", r"is less than \1", message)
     return message[:1].lower() + message[1:]
 
 

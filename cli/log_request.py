@@ -43,7 +43,11 @@ def wanted_of(
     )
     if program:
         if jobs:
-            raise invalid("--program", "it shows a program's own log, and jobs are named too")
+            raise invalid(
+                "--program",
+                "it shows a program's own log, and jobs are named too",
+                next_step="Name either a program or jobs.",
+            )
         name, node = read_program("--program", program)
         return [make(program=name, node=node)]
     selection = read_selection(jobs or ["last"])

@@ -90,7 +90,8 @@ def _print_ids(answer: scheduler_pb2.SubmitResponse) -> None:
     if sys.stderr.isatty():
         job = answer.job
         if job.wait_reason.sentence:
-            print(f"Job {job.id} waits: {job.wait_reason.sentence}", file=sys.stderr)
+            place = f" in place {job.queue_position:,}" if job.queue_position else ""
+            print(f"Job {job.id} waits{place}: {job.wait_reason.sentence}", file=sys.stderr)
         why = f" · gpuctl explain {job.id}" if job.state == job_pb2.JOB_STATE_QUEUED else ""
         print(f"Next: gpuctl logs -f {job.id} · gpuctl wait {job.id}{why}", file=sys.stderr)
 

@@ -94,7 +94,7 @@ class Reason(Enum):
     NODE_NOT_FOUND = (Code.NOT_FOUND, "There is no node with this name.",
         "See the nodes with: gpuctl nodes")
     MODEL_NOT_FOUND = (Code.NOT_FOUND, "There is no model with this name.",
-        "See the models with: gpuctl models")
+        "Check how the name is spelled.")
     OUTPUT_NOT_FOUND = (Code.NOT_FOUND, "There is no output of this rank or stream, or it was pruned.",
         "See what is kept with: gpuctl job ID")
     TOKEN_NOT_FOUND = (Code.NOT_FOUND, "There is no token with this id.",
@@ -132,9 +132,9 @@ class Reason(Enum):
 
     # Too much of something.
     QUEUE_FULL = (Code.RESOURCE_EXHAUSTED, "The queue holds as many jobs as it may.",
-        "Wait until jobs end, or use one array job in place of many jobs.")
+        "Wait until jobs end, or cancel some: gpuctl cancel 40-45")
     QUOTA_EXCEEDED = (Code.RESOURCE_EXHAUSTED, "The request is beyond the user's limit.",
-        "See limits and use with: gpuctl usage")
+        "Ask an admin for more, or wait until your jobs end.")
     TOO_MANY_STREAMS = (Code.RESOURCE_EXHAUSTED, "As many followers as allowed are connected.",
         "Try again later, or close a follower.")
 

@@ -29,7 +29,7 @@ def options_of_every_command() -> dict[str, set[str]]:
         for name, below in getattr(command, "commands", {}).items():
             look(f"{words} {name}".strip(), below)
         if not getattr(command, "no_args_is_help", False):
-            found[words] = {option for parameter in command.params for option in parameter.opts}
+            found[words] = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
 
     menu = command_line()
     for name in MODULES:

@@ -107,7 +107,7 @@ def test_in_json_mode_an_error_is_json_on_stderr(fake: FakeScheduler, gpuctl: Gp
     ("arguments", "said"),
     [
         (["submit"], "the job has no command"),
-        (["submit", "--gpus", "two", "--", "x"], "'--gpus' / '-g': 'two' is not a valid int"),
+        (["submit", "--gpus", "two", "--", "x"], "'--gpus' / '-g': 'two' is not a whole number"),
         (["submit", "--gpsu", "2", "--", "x"], "--gpus"),
         (["submit", "--array", "1-3", "--", "x"], "no such option: --array"),
         (["sumbit"], 'did you mean "submit"?'),

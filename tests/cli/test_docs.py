@@ -1,0 +1,50 @@
+"""What the documents tell people to type exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.menu import MODULES
+from gpufleet.errors import Reason
+from tests.cli.test_conventions import options_of_every_command
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/configuration.md", "docs/troubleshooting.md"]
+COMMAND = re.compile(r"`(?:[A-Z_]+=\S+ )?gpuctl ([a-z][a-z-]*)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+COMES_WITH_ATTACH = {"attach", "shell", "--take-over"}
+"""Words of errors that only a session that is typed to can meet."""
+
+
+def options_of_the_programs() -> set[str]:
+    helps = [
+        subprocess.run([sys.executable, "-P", "-m", program, "--help"], capture_output=True, text=True, check=True)
+        for program in ("gpufleet.scheduler", "gpufleet.node_agent")
+    ]
+    return {option for done in helps for option in OPTION.findall(done.stdout)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_and_option_of_a_page_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
+    commands = set(COMMAND.findall(text)) | set(re.findall(r"^gpuctl ([a-z]+)", text, re.MULTILINE))
+    assert commands - COMES_WITH_ATTACH <= MODULES.keys()
+    known = set().union(*options_of_every_command().values()) | options_of_the_programs()
+    assert set(OPTION.findall(text)) - COMES_WITH_ATTACH <= known
+
+
+@pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)
+def test_every_next_step_names_commands_that_exist(reason: Reason) -> None:
+    named = set(re.findall(r"gpuctl ([a-z][a-z-]*)", reason.next_step))
+    assert named - COMES_WITH_ATTACH <= MODULES.keys() | {"version"}
+
+
+def test_the_readmes_table_names_every_command_once() -> None:
+    readme = (ROOT / "README.md").read_text()
+    rows = readme.partition("## Commands")[2].partition("`gpuctl COMMAND --help`")[0]
+    assert sorted(re.findall(r"`([a-z]+)[^`]*`", rows)) == sorted(MODULES)
