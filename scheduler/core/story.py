@@ -213,6 +213,10 @@ def _end_sentence(record: JobFinished) -> str:
     }[finished.outcome]
     reason = "" if finished.reason in _PLAIN_REASONS else f"{finished.reason}: "
     why = f" ({reason}{finished.message})" if finished.message else f" ({finished.reason})"
+    if finished.outcome is Outcome.CANCELLED and finished.message.startswith("cancelled"):
+        why = finished.message.removeprefix("cancelled")  # "by ada: wrong data"
+    if finished.reason == "TIME_LIMIT":
+        why = ""
     cut = "" if record.ended is None or record.ended.output_is_complete else " Not all of its output is stored."
     return f"Job {record.job} {how}{why}.{cut}"
 
