@@ -16,7 +16,7 @@ from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler, Fault, Until, ended, job
 
 BECOMES_A_PROGRAM = {"scheduler", "agent"}
-ON_THIS_MACHINE = {"up", "down", "config init", "config check"}
+ON_THIS_MACHINE = {"up", "down", "config init", "config check", "config certificate"}
 OWN_FILES_ONLY = {"config context use"}
 TIME_OUTS = {"--connection-timeout", "--max-wait-time", "--max-consecutive-timeouts", "--session-timeout"}
 

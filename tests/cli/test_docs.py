@@ -14,10 +14,16 @@ from gpufleet.errors import Reason
 from tests.cli.test_conventions import options_of_every_command
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+PAGES = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
+]
 COMMAND = re.compile(r"`(?:[A-Z_]+=\S+ )?gpuctl ([a-z][a-z-]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OF_GPUCTL_ITSELF = {"--help", "--version", "--install-completion"}
+OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now"}
 COMES_WITH_ATTACH = {"attach", "shell", "--take-over"}
 """Words of errors that only a session that is typed to can meet."""
 
@@ -36,7 +42,7 @@ def test_every_command_and_option_of_a_page_exists(page: str) -> None:
     commands = set(COMMAND.findall(text)) | set(re.findall(r"^gpuctl ([a-z]+)", text, re.MULTILINE))
     assert commands - COMES_WITH_ATTACH <= MODULES.keys()
     known = set().union(*options_of_every_command().values()) | options_of_the_programs() | OF_GPUCTL_ITSELF
-    assert set(OPTION.findall(text)) - COMES_WITH_ATTACH <= known
+    assert set(OPTION.findall(text)) - COMES_WITH_ATTACH - OF_FIREWALLS_AND_SYSTEMD <= known
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)
