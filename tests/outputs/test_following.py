@@ -128,6 +128,12 @@ def tail(messages: list[Response]) -> dict[Place, bytes]:
     return {place: data for place, data in found.items() if data}
 
 
+def waits_for_news(scene: Scene) -> bool:
+    """Whether the one follower has read all that is stored."""
+    (follower,) = scene.hub._followers[JOB]
+    return bool(follower.wakeup._waiters)
+
+
 def stamp(second: float) -> Timestamp:
     time = Timestamp()
     time.FromMicroseconds(START + round(second * SECOND))
@@ -183,8 +189,8 @@ async def test_a_follower_that_fell_behind_while_it_waited_reads_the_store_witho
     async with aclosing(scene.read(follow=True)) as reader:  # type: ignore[type-var]
         messages = [await anext(reader), await anext(reader)]
         waiting = asyncio.ensure_future(anext(reader))
+        await until("it waits for news", lambda: waits_for_news(scene))
         (follower,) = scene.hub._followers[JOB]
-        await until("it waits for news", lambda: bool(follower.wakeup._waiters))
         written = b"first "
         for number in range(5):  # all at once: the reader has no turn meanwhile
             piece = bytes([number]) * (FOLLOWER_BYTES // 4)
@@ -202,8 +208,11 @@ async def test_stored_bytes_that_no_follower_was_handed_come_before_those_behind
     await scene.write(b"first ")
     async with aclosing(scene.read(follow=True)) as reader:  # type: ignore[type-var]
         messages = [await anext(reader), await anext(reader)]
+        waiting = asyncio.ensure_future(anext(reader))
+        await until("it waits for news", lambda: waits_for_news(scene))
         scene.store.append(KEY, OUT, 6, b"second ")  # as when a later part of the same message could not be stored
         await scene.write(b"third")
+        messages.append(await waiting)
         while sum(len(message.data) for message in messages) < 18:
             messages.append(await anext(reader))
     assert joined(messages) == {(1, 0, OUT): b"first second third"}
