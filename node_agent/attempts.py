@@ -30,7 +30,7 @@ from .core.duties import Duties
 from .core.expectations import Misfit, Unfit
 from .core.inventory import EndSeen, Prepared, Refused, Seen, SpoolSeen, StartSeen
 from .core.launch import Refusal, RefusalReason
-from .core.outcome import AttemptKey, AttemptView
+from .core.outcome import AttemptKey, AttemptView, Stream
 from .devices import DeviceSample
 from .environment import free_port
 from .heartbeat import Report
@@ -69,6 +69,7 @@ class Attempts:
         self._samples: dict[AttemptKey, tuple[DeviceSample, ...]] = {}
         self._working: set[asyncio.Task[None]] = set()
         keeping.listen(self)
+        output.listen(self.output_lost)
 
     def adopt(self, views: Iterable[AttemptView]) -> None:
         """Take over what the keepers hold."""
@@ -85,6 +86,10 @@ class Attempts:
     def saw(self, view: AttemptView) -> None:
         """A keeper says all of an attempt."""
         self._perform(self._duties.saw(view))
+
+    def output_lost(self, key: AttemptKey, stream: Stream, offset: int) -> None:
+        """Nobody has what a stream had behind this offset."""
+        self._perform(self._duties.output_lost(key, stream, offset))
 
     async def close(self) -> None:
         """Leave undone what is under way: every order is safe to be sent again."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpufleet.v1 import node_agent_pb2
@@ -18,7 +17,6 @@ from . import wire
 from .core.outcome import AttemptKey, AttemptView, Stream
 from .core.uploads import StreamKey, StreamUpload, ToSend, Uploads
 from .spool import SpoolGap, SpoolReader
-from .spool.layout import segments_on_disk
 from .streams import write
 from .until_first import until_first
 
@@ -35,6 +33,10 @@ BATCH_CHUNKS_MAX = 500
 
 UNREADABLE_RETRY_SECONDS = 2.0
 """The pause before output that could not be read is tried again; that of other attempts does not wait for it."""
+
+
+Lost = Callable[[AttemptKey, Stream, int], None]
+"""Is told of a stream of which nobody has what was behind this offset."""
 
 
 class SpoolKeeper(Protocol):
@@ -55,6 +57,11 @@ class OutputSender:
         self._uploads = Uploads()
         self._readers: dict[AttemptKey, SpoolReader] = {}
         self._wake = asyncio.Event()
+        self._lost: Lost = lambda key, stream, offset: None
+
+    def listen(self, lost: Lost) -> None:
+        """Say who is told of output that is lost."""
+        self._lost = lost
 
     def see(self, view: AttemptView, *, is_new: bool = False) -> None:
         """Take in how far an attempt's output goes now; `is_new`: nothing of it was ever sent."""
@@ -103,7 +110,7 @@ class OutputSender:
 
     def _drop(self, state: StreamUpload) -> None:
         """What nobody wants is as good as stored: it must not fill the spool and block the job."""
-        self._keeper.synced(*state.key, state.end)
+        self._keeper.synced(*state.key, state.spooled_end)
 
     async def wait_for_message(self) -> node_agent_pb2.ReportOutputRequest:
         """What to send next, as soon as there is something."""
@@ -156,9 +163,10 @@ class OutputSender:
             return reader.read(stream, offset, length)
         except SpoolGap as gap:
             # The scheduler's store is older than what it had acknowledged: what was deleted here cannot come back.
-            _log.error("output of %s is lost and skipped: %s", key, gap)
-            segments = segments_on_disk(Path(state.directory), stream)
-            self._uploads.skip_to(state, segments[0].start if segments else state.end)
+            _log.error("output of %s is lost from byte %d on, for the scheduler lost it, too: %s", key, offset, gap)
+            self._uploads.lose_from(state, offset)
+            self._drop(state)
+            self._lost(key, stream, offset)
         except OSError as problem:
             _log.error("output of %s cannot be read and is tried again: %s", key, problem)
             self._uploads.pause(state)

@@ -142,7 +142,7 @@ def exited_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptExi
             )
             for stream in Stream
         ],
-        output_is_complete=end.loss is None,
+        output_is_complete=end.loss is None and not end.streams_lost,
         cpu_seconds=end.cpu_us / 1e6,
         memory_bytes_max=end.max_rss_bytes,
     )

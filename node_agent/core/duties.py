@@ -45,7 +45,7 @@ from .expectations import Misfit
 from .fence import CommandRefusal
 from .inventory import Checking, Entry, Inventory, Prepared, Refused, reports_of
 from .launch import Refusal
-from .outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView, Offsets, StopCause
+from .outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView, Offsets, StopCause, Stream
 
 ORDERS_WAITING_MAX = 1_000
 """Orders that wait for one attempt; a flood of signals beyond it is not carried out."""
@@ -146,6 +146,10 @@ class Duties:
             case _:
                 view = replace(view, full=change)
         return self.saw(view)
+
+    def output_lost(self, key: AttemptKey, stream: Stream, offset: int) -> tuple[Action, ...]:
+        """The scheduler's store lost what it had of a stream behind this offset, and so has this node."""
+        return tuple(map(Tell, self.inventory.output_lost(key, stream, offset)))
 
     def saw(self, view: AttemptView) -> tuple[Action, ...]:
         """The newest view of an attempt, whole."""

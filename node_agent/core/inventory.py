@@ -7,10 +7,10 @@ that are being checked, ranks that are prepared and wait for their gang, and ran
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .commands import LaunchAttempt
-from .outcome import AttemptKey, AttemptPhase, AttemptView
+from .outcome import AttemptKey, AttemptPhase, AttemptView, Stream
 
 REFUSALS_KEPT_MAX = 10_000
 """Refusals that are remembered so that a repeated launch gets the same answer; the oldest go first."""
@@ -90,6 +90,7 @@ class Inventory:
 
     _entries: dict[AttemptKey, Entry] = field(default_factory=dict)
     _refused: dict[AttemptKey, None] = field(default_factory=dict)
+    _lost: dict[tuple[AttemptKey, Stream], int] = field(default_factory=dict)
 
     def __getitem__(self, key: AttemptKey) -> Entry | None:
         return self._entries.get(key)
@@ -122,10 +123,29 @@ class Inventory:
         if view.phase is AttemptPhase.FORGOTTEN:
             self.drop(view.key)
             return ()
+        view = self._with_losses(view)
         self._entries[view.key] = view
         return reports_of(before if isinstance(before, AttemptView) else None, view)
+
+    def output_lost(self, key: AttemptKey, stream: Stream, offset: int) -> tuple[Seen, ...]:
+        """Nobody has what a stream had behind this offset. Answers the end once more, if it was told with more."""
+        self._lost[key, stream] = offset
+        before = self._entries.get(key)
+        if not isinstance(before, AttemptView):
+            return ()
+        view = self._entries[key] = self._with_losses(before)
+        return () if view == before else (EndSeen(view),)
+
+    def _with_losses(self, view: AttemptView) -> AttemptView:
+        end = view.end
+        for stream in Stream:
+            if end is not None and (offset := self._lost.get((view.key, stream))) is not None:
+                end = end.lost_behind(stream, offset)
+        return view if end is view.end else replace(view, end=end)
 
     def drop(self, key: AttemptKey) -> None:
         """The scheduler has stored its end, or it was never begun."""
         self._entries.pop(key, None)
         self._refused.pop(key, None)
+        for stream in Stream:
+            self._lost.pop((key, stream), None)

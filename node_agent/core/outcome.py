@@ -1,7 +1,7 @@
 """The values that describe an attempt to others: its key, its offsets, its phase, its end."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
@@ -119,7 +119,8 @@ class AttemptEnd:
 
     `status` is None when that is unknown (`loss` says why). `streams_cut`: some process still held these open
     after the drain. `processes_left`: processes that outlived SIGKILL (a stuck driver, another user's), so
-    the node's devices may still be in use. After NODE_REBOOTED no spooled byte is to be trusted.
+    the node's devices may still be in use. After NODE_REBOOTED no spooled byte is to be trusted. `streams_lost`: what
+    these had behind `output_ends` the scheduler's store has lost after the node had deleted it.
     """
 
     status: ExitStatus | None
@@ -133,7 +134,16 @@ class AttemptEnd:
     cpu_us: int = 0
     max_rss_bytes: int = 0
     streams_cut: tuple[Stream, ...] = ()
+    streams_lost: tuple[Stream, ...] = ()
     processes_left: int = 0
+
+    def lost_behind(self, stream: Stream, offset: int) -> Self:
+        """The same end, with a stream of which nothing behind this offset is left."""
+        if offset >= self.output_ends.of(stream):
+            return self
+        ends = replace(self.output_ends, **{stream.value: offset})
+        lost = tuple(each for each in Stream if each is stream or each in self.streams_lost)
+        return replace(self, output_ends=ends, streams_lost=lost)
 
 
 class AttemptPhase(StrEnum):

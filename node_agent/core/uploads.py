@@ -25,12 +25,17 @@ StreamKey = tuple[AttemptKey, Stream]
 
 @dataclass(slots=True)
 class StreamUpload:
-    """One stream of one attempt. `end` is where the spool ends now; `is_final` says that it will not grow."""
+    """One stream of one attempt. `end` is up to where it is sent; `is_final` says that it will not grow.
+
+    That is where the spool ends now, `spooled_end`; or, of a stream whose middle is lost, before the hole, `lost_from`.
+    """
 
     key: StreamKey
     directory: str
     upload: Upload = field(default_factory=Upload)
     end: int = 0
+    spooled_end: int = 0
+    lost_from: int | None = None
     is_final: bool = False
     is_answered: bool = False
     end_was_sent: bool = False
@@ -59,7 +64,7 @@ class Uploads:
     def see(self, view: AttemptView, *, is_new: bool) -> tuple[StreamUpload, ...]:
         """Take in how far an attempt's output goes; `is_new` when no byte of it can have been sent before.
 
-        Answers those of its streams that nobody wants.
+        Answers those of its streams of which nothing more is kept: nobody wants them, or they have a hole.
         """
         if view.end is not None and view.end.loss is LossReason.NODE_REBOOTED:
             return ()  # what a crash of the machine left in the files may never have been written
@@ -75,9 +80,10 @@ class Uploads:
                 if not is_new:
                     self._unasked[key] = None
                 self._streams[key] = state
-            state.end = max(state.end, ends.of(stream))
+            state.spooled_end = max(state.spooled_end, ends.of(stream))
+            state.end = state.spooled_end if state.lost_from is None else state.lost_from
             state.is_final = view.end is not None
-            if state.is_unwanted:
+            if state.is_unwanted or state.lost_from is not None:
                 unwanted.append(state)
             self._give_turn(state)
         return tuple(unwanted)
@@ -103,9 +109,13 @@ class Uploads:
         state = self._streams.get(key)
         if state is None:
             return None
-        state.upload = piece_synced(state.upload, offset)
-        state.is_answered = True
         state.is_unwanted = state.is_unwanted or is_unwanted
+        if not state.is_answered and not state.is_unwanted and offset < state.upload.synced:
+            # The store has less than it had acknowledged: go back, for the spool may still have it.
+            state.upload = Upload(synced=offset, sent=offset)
+        else:
+            state.upload = piece_synced(state.upload, offset)
+        state.is_answered = True
         state.end_is_stored = state.end_is_stored or is_end
         self._give_turn(state)
         return state
@@ -127,9 +137,9 @@ class Uploads:
         state.end_was_sent = what.is_end and state.upload.sent == what.piece.end
         self._give_turn(state)
 
-    def skip_to(self, stream: StreamUpload, offset: int) -> None:
-        """The bytes before this offset are lost; go on behind the hole."""
-        stream.upload = Upload(synced=max(stream.upload.synced, offset), sent=max(stream.upload.sent, offset))
+    def lose_from(self, stream: StreamUpload, offset: int) -> None:
+        """The bytes from this offset on cannot be read any more. Nothing is taken behind a hole: it ends here."""
+        stream.lost_from = stream.end = offset
         self._give_turn(stream)
 
     def pause(self, stream: StreamUpload) -> None:

@@ -69,7 +69,8 @@ def end_from(data: Json) -> AttemptEnd:
     known["stop_cause"] = _optional(StopCause, data.get("stop_cause"))
     known["failure"] = _optional(LaunchFailure, data.get("failure"))
     known["loss"] = _optional(LossReason, data.get("loss"))
-    known["streams_cut"] = tuple(Stream(name) for name in data.get("streams_cut", ()))
+    for name in ("streams_cut", "streams_lost"):
+        known[name] = tuple(Stream(each) for each in data.get(name, ()))
     return AttemptEnd(**known)
 
 

@@ -47,6 +47,7 @@ from node_agent.core.outcome import (
     FullReason,
     Offsets,
     StopCause,
+    Stream,
 )
 
 KEY = AttemptKey(7, 1)
@@ -397,3 +398,18 @@ def test_whatever_comes_the_inventory_is_the_keepers_truth_and_every_order_is_an
         assert StartSeen(RUNNING) in world.told
         assert world.view.end is None or EndSeen(ENDED) in world.told
     assert sorted(world.carried_out) == [(1, number) for number in range(1, count + 1)]
+
+
+def test_lost_output_is_told_with_the_end_also_when_that_was_told_before() -> None:
+    duties = running()
+    assert duties.output_lost(KEY, Stream.STDERR, 0) == (), "nothing was ever there"
+    assert duties.output_lost(KEY, Stream.STDOUT, 3) == (), "it is told with the end"
+    cut = replace(END, output_ends=Offsets(3, 0), streams_lost=(Stream.STDOUT,))
+    told = duties.changed(KEY, END)[-1]
+    assert isinstance(told, Tell) and isinstance(told.report, EndSeen)
+    assert told.report.view.end == cut
+    less = replace(cut, output_ends=Offsets(2, 0))
+    (again,) = duties.output_lost(KEY, Stream.STDOUT, 2)
+    assert isinstance(again, Tell) and isinstance(again.report, EndSeen)
+    assert again.report.view.end == less
+    assert duties.output_lost(KEY, Stream.STDOUT, 2) == ()

@@ -73,14 +73,36 @@ def test_a_message_holds_a_bounded_number_of_bytes(tmp_path: Path) -> None:
     assert [chunk.is_end for chunk in stdout] == [False] * (len(stdout) - 1) + [True]
 
 
-def test_what_was_deleted_and_is_asked_for_again_leaves_a_hole_and_not_a_standstill(tmp_path: Path) -> None:
-    sender = OutputSender("n1", 1, Kept())
-    sender.see(ended(1, tmp_path, b"behind", starts=100), is_new=False)
+def test_what_is_deleted_here_and_lost_there_ends_the_stream_and_is_told(tmp_path: Path) -> None:
+    """The scheduler's disk was replaced by an older copy. It takes nothing behind a hole, so the end is before it."""
+    kept, lost = Kept(), []
+    sender = OutputSender("n1", 1, kept)
+    sender.listen(lambda *what: lost.append(what))
+    view = ended(1, tmp_path, b"behind", starts=100)
+    sender.see(view, is_new=False)
     (question,) = messages(sender)
     assert len(question.asks) == 2
-    sender.take(node_agent_pb2.OutputPosition(key=key_to_proto(AttemptKey(1, 1)), stream=job_pb2.STREAM_STDOUT))
+    position = node_agent_pb2.OutputPosition(key=key_to_proto(view.key), stream=job_pb2.STREAM_STDOUT, offset=40)
+    sender.take(position)
     (answer,) = messages(sender)
-    assert [(chunk.offset, chunk.data, chunk.is_end) for chunk in answer.chunks] == [(100, b"behind", True)]
+    assert [(chunk.offset, chunk.data, chunk.is_end) for chunk in answer.chunks] == [(40, b"", True)]
+    assert lost == [(view.key, Stream.STDOUT, 40)]
+    assert kept.offsets[view.key, Stream.STDOUT] == 106, "what nobody takes must not fill the spool"
+
+
+def test_what_is_lost_there_and_still_here_is_sent_again(tmp_path: Path) -> None:
+    sender = OutputSender("n1", 1, Kept())
+    view = ended(1, tmp_path, b"all of it")
+    sender.see(view, is_new=True)
+    messages(sender)
+    position = node_agent_pb2.OutputPosition(key=key_to_proto(view.key), stream=job_pb2.STREAM_STDOUT, offset=9)
+    sender.take(position)
+    sender._uploads.connected()
+    messages(sender)
+    position.offset = 4
+    sender.take(position)
+    (answer,) = messages(sender)
+    assert [(chunk.offset, chunk.data, chunk.is_end) for chunk in answer.chunks] == [(4, b"of it", True)]
 
 
 async def test_output_that_cannot_be_read_is_tried_again_and_others_go_on(tmp_path: Path) -> None:

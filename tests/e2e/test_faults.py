@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests.e2e.submitting import RUNS, Submitter, each_ran_once, kill_while_subm
 RUNNING, SUCCEEDED, FAILED = job_pb2.JOB_STATE_RUNNING, job_pb2.JOB_STATE_SUCCEEDED, job_pb2.JOB_STATE_FAILED
 
 SUBMITS = 1_000
+MUCH_BYTES = 20_000_000
+"""More than the pieces in which a node deletes its spool."""
 
 PRINT_NUMBERED = """
 import sys, time
@@ -219,6 +222,32 @@ async def test_an_abandoned_job_ends_at_once_and_its_devices_wait_for_the_node(f
     agent.spawn()
     await admin.wait(next_id)
     assert await admin.stdout(next_id) == b""
+
+
+async def test_output_that_the_scheduler_lost_after_its_node_deleted_it_holds_nobody_up(
+    fleet: Fleet, admin: Client
+) -> None:
+    """As when its disk was replaced: what is gone is said to be gone, the job ends, and others are as before."""
+    await fleet.add_node("n1", "--cpus", "4")
+    os.mkfifo(fleet.work / "gate")
+    script = f"head -c {MUCH_BYTES} /dev/zero; read -r line < gate; echo the end; exit 7"
+    job_id = await admin.submit("sh", "-c", script)
+    spool = fleet.agents["n1"].data
+
+    def much_is_deleted() -> bool:
+        names = [path.name for path in spool.glob(f"keeper/attempts/{job_id}.1.0/stdout.*")]
+        return bool(names) and min(names) != f"stdout.{0:020d}"
+
+    await until("much of it is stored and deleted on its node", much_is_deleted)
+    fleet.scheduler.kill()
+    shutil.rmtree(fleet.scheduler.data / "output")
+    await fleet.scheduler.start()
+    (fleet.work / "gate").write_text("go\n")
+    job = await admin.wait(job_id)
+    assert (job.state, job.exit.code, job.output_is_complete) == (FAILED, 7, False)
+    other = await admin.run("echo", "as before")
+    assert (other.state, other.output_is_complete) == (SUCCEEDED, True)
+    assert await admin.stdout(other.id) == b"as before\n"
 
 
 async def test_a_forgotten_node_gives_its_job_to_another(fleet: Fleet, admin: Client) -> None:

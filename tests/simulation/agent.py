@@ -32,7 +32,7 @@ from node_agent.core.launch import Launch, Refusal
 from node_agent.core.outcome import AttemptKey, Stream
 from node_agent.core.uploads import Uploads
 from tests.simulation.network import Call
-from tests.simulation.world import World
+from tests.simulation.world import Broken, World
 
 if TYPE_CHECKING:
     from tests.simulation.machine import Keeper, Machine
@@ -354,9 +354,9 @@ class Agent:
             key, stream = what.stream.key
             spooled = self.machine.disk.of(key, stream)
             if what.piece.start < spooled.start:
-                # The scheduler lost what it had acknowledged: there is a hole, and it cannot be filled.
-                self._uploads.skip_to(what.stream, spooled.start)
-                continue
+                raise Broken(
+                    f"{stream.value} of {key} is asked for again from {what.piece.start}, and is deleted there"
+                )
             data = spooled.read(what.piece.start, what.piece.end)
             self._uploads.sent(what, len(data))
             chunks.append(

@@ -433,7 +433,9 @@ class AttemptExited(_message.Message):
     stop_cause: Global___StopCause.ValueType
     """Why it had been told to stop; unspecified when it ended by itself."""
     output_is_complete: _builtins.bool
-    """Whether every byte up to these ends was kept."""
+    """Whether every byte up to these ends was kept, and nothing behind them was lost. A rank's end is reported again, with
+    an earlier end and false here, when the scheduler lost output that it had acknowledged and the node had deleted.
+    """
     cpu_seconds: _builtins.float
     """Processor time used, in seconds."""
     memory_bytes_max: _builtins.int
