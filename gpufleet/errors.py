@@ -79,6 +79,8 @@ class Reason(Enum):
         "See its output with: gpuctl logs -f ID · a job to type to is made by: gpuctl run -i, gpuctl shell")
     INPUT_TAKEN = (Code.FAILED_PRECONDITION, "Another session types to the job.",
         "Look on with: gpuctl logs -f ID · or take the keyboard with: gpuctl attach --take-over ID")
+    DEPENDENCY_FAILED = (Code.FAILED_PRECONDITION, "A job that this one is to run after never ends that way.",
+        "See how it ended with: gpuctl job ID, and submit without that --after, or with ID:any")
     NODE_NOT_LOST = (Code.FAILED_PRECONDITION, "The node still answers and cannot be forgotten.",
         "Stop its agent first, or keep work away from it with: gpuctl drain NODE")
     AGENT_VERSION_UNSUPPORTED = (Code.FAILED_PRECONDITION, "The versions of agent and scheduler do not mix.",

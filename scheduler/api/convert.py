@@ -24,7 +24,9 @@ from ..state.commands import (
 from ..state.ids import JobId, RankKey
 from ..state.jobs import (
     Attempt,
+    Deferred,
     EndedAttempt,
+    EndWanted,
     ExitCode,
     ExitSignal,
     ExitStatus,
@@ -97,7 +99,7 @@ def duration(span: Span | None) -> Duration | None:
 def state_of(job: Job) -> job_pb2.JobState.ValueType:
     """The state on the wire."""
     match job.state:
-        case Queued():
+        case Queued() | Deferred():
             return job_pb2.JOB_STATE_QUEUED
         case Held():
             return job_pb2.JOB_STATE_HELD
@@ -109,6 +111,13 @@ def state_of(job: Job) -> job_pb2.JobState.ValueType:
             return job_pb2.JOB_STATE_STOPPING
         case Finished(outcome=outcome):
             return OUTCOMES[outcome]
+
+
+CONDITIONS = {
+    EndWanted.OK: job_pb2.DEPENDENCY_CONDITION_OK,
+    EndWanted.ANY: job_pb2.DEPENDENCY_CONDITION_ANY,
+    EndWanted.FAIL: job_pb2.DEPENDENCY_CONDITION_FAIL,
+}
 
 
 def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
@@ -131,6 +140,11 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         cwd=spec.cwd,
         labels=dict(spec.labels),
         trace_context=spec.trace_context,
+        begin_time=None if spec.begin_at is None else timestamp(spec.begin_at),
+        after=[job_pb2.Dependency(job_id=each.job, condition=CONDITIONS[each.wanted]) for each in spec.after],
+        queue_timeout=duration(spec.queue_timeout),
+        retries=spec.retries,
+        blame_limit=spec.blame_limit or 0,
         no_gpu_selection=resources.ignores_telemetry,
         gpu_mode=job_pb2.GPU_MODE_REQUIRED,
         kind=job_pb2.JOB_KIND_BATCH,
@@ -235,10 +249,11 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         queue_position=position,
         version=job.version,
         requeue_count=job.requeue_count,
+        retries_used=job.retries_used,
     )
     message.spec.band = job_pb2.Band.ValueType(job.band)
     message.spec.is_held = isinstance(job.state, Held)
-    if attempts and attempts[-1].HasField("start_time") and not isinstance(job.state, Queued | Held):
+    if attempts and attempts[-1].HasField("start_time") and not isinstance(job.state, Queued | Deferred | Held):
         message.start_time.CopyFrom(attempts[-1].start_time)
     if isinstance(job.state, Finished):
         finished = job.state

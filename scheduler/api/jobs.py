@@ -25,7 +25,7 @@ from ..state.events import (
     SignalRequested,
 )
 from ..state.ids import JobId, NodeName, UserName
-from ..state.jobs import Finished, Job
+from ..state.jobs import Finished, Job, Outcome
 from ..state.replies import JobsChanged, Submitted
 from ..watching import ChangeHub
 from . import queue_page
@@ -69,7 +69,7 @@ class JobCalls:
         with self.telemetry.span("submit", parent=parent, jobs=request.count or len(request.specs)) as span:
             for spec in request.specs:
                 spec.trace_context = span.traceparent or new_traceparent()
-            reply = await reply_of(self.engine.request(self._submitted(request)))
+            reply = await reply_of(self.engine.request(await self._submitted(request)))
         assert isinstance(reply, Submitted)
         if request.dry_run:
             assert reply.job is not None
@@ -81,8 +81,10 @@ class JobCalls:
         shown = self._job_now(job)
         return scheduler_pb2.SubmitResponse(first_job_id=reply.first, count=reply.count, job=shown, notes=reply.notes)
 
-    def _submitted(self, request: scheduler_pb2.SubmitRequest) -> JobsSubmitted:
+    async def _submitted(self, request: scheduler_pb2.SubmitRequest) -> JobsSubmitted:
         jobs = wanted_jobs(request)
+        named = {each.job for job in jobs for each in job.spec.after}
+        ended = {job_id: await self._outcome(job_id) for job_id in named}
         return JobsSubmitted(
             at=self.engine.now(),
             user=caller().user,
@@ -93,7 +95,18 @@ class JobCalls:
             request_id=request.request_id,
             request_digest=_digest(request) if request.request_id else "",
             is_dry_run=request.dry_run,
+            ended=ended,
         )
+
+    async def _outcome(self, job_id: JobId) -> Outcome | None:
+        """How a job ended; None for one that is live, or that there is not."""
+        if job_id in self.engine.view.durable.jobs:
+            return None
+        try:
+            job = await self._find(job_id)
+        except GpufleetError:
+            return None
+        return job.state.outcome if isinstance(job.state, Finished) else None
 
     def _job_now(self, job: Job) -> job_pb2.Job:
         """A job with its place and the reason why it waits."""

@@ -1,4 +1,4 @@
-"""A page of the queue: active jobs, those that wait in their order, held ones, then ended ones, newest first.
+"""A page of the queue: active jobs, those that wait in their order, held or deferred ones, then ended ones.
 
 The cursor is (section, the last job's key in it), so that a page costs what it shows and not what the queue holds.
 """
@@ -53,7 +53,7 @@ def _all_live_rows(engine: Engine, section: int, key: list[Any]) -> Iterator[Row
         yield from _waiting_rows(engine, key if section == WAITING else [])
         key = []
     if section <= HELD:
-        for job_id in sorted(durable.held):
+        for job_id in sorted((*durable.held, *durable.deferred)):
             if section < HELD or not key or job_id > key[0]:
                 yield Row(durable.jobs[job_id], 0, [HELD, job_id])
 
@@ -61,7 +61,7 @@ def _all_live_rows(engine: Engine, section: int, key: list[Any]) -> Iterator[Row
 def _waiting_rows(engine: Engine, key: list[Any]) -> Iterator[Row]:
     after = (Band(key[0]), (Instant(key[1]), JobId(key[2]))) if key else None
     for position, job in order_from(engine.view.durable, after):
-        yield Row(job, position, [WAITING, int(job.band), job.submitted_at, job.id])
+        yield Row(job, position, [WAITING, int(job.band), job.age_since, job.id])
 
 
 def matches(job: Job, request: scheduler_pb2.QueueRequest) -> bool:
@@ -108,7 +108,7 @@ def counts(engine: Engine) -> scheduler_pb2.QueueCounts:
     durable = engine.view.durable
     states = [state_of(durable.jobs[job_id]) for job_id in durable.active]
     return scheduler_pb2.QueueCounts(
-        queued=durable.lines.count,
+        queued=durable.lines.count + len(durable.deferred),
         held=len(durable.held),
         starting=states.count(job_pb2.JOB_STATE_STARTING),
         running=states.count(job_pb2.JOB_STATE_RUNNING),

@@ -7,9 +7,9 @@ committed state stays as it is, and for ANSWER_SPAN at most, since what nodes re
 from collections.abc import Sequence
 
 from ..engine import Engine
-from ..policy.explain import NEXT_PASS, wait_reasons
+from ..policy.explain import NEXT_PASS, wait_reasons, why_deferred
 from ..state.ids import JobId
-from ..state.jobs import Held, Job, Queued, Resources
+from ..state.jobs import Deferred, Held, Job, Queued, Resources
 from ..state.units import MILLISECOND, Instant, Span
 
 ANSWER_SPAN = Span(100 * MILLISECOND)
@@ -31,6 +31,7 @@ class WaitReasons:
         """The reasons of those that wait."""
         self._forget_what_is_old()
         found: dict[JobId, Reason] = {job.id: HELD for job in jobs if isinstance(job.state, Held)}
+        found |= {job.id: why_deferred(job) for job in jobs if isinstance(job.state, Deferred)}
         unknown: list[Job] = []
         for job in jobs:
             if isinstance(job.state, Queued):

@@ -14,6 +14,8 @@ from ..state.ids import DeviceUuid, JobId, NodeName, RankKey
 from ..state.jobs import (
     DEFAULT_GRACE,
     Band,
+    Dependency,
+    EndWanted,
     ExitCode,
     ExitSignal,
     ExitStatus,
@@ -44,6 +46,10 @@ SPAN_MAX = Span(3_650 * DAY)
 GRACE_MAX = Span(1 * DAY)
 FENCE_MIN = Span(30 * SECOND)
 """The shortest requeue fence: the node's margin of 5 s, a grace of half the fence and a few heartbeats have room."""
+AFTER_MAX = 100
+RETRIES_MAX = 1_000
+BLAME_LIMIT_MAX = 1_000
+BEGIN_SECONDS_MAX = 253_402_300_799  # the end of the year 9999
 REQUEST_ID_BYTES_MAX = 128
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -121,10 +127,49 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
             labels=_labels(spec.labels, f"{path}.labels"),
             trace_context=spec.trace_context[:256],
             input=INPUT_MODE_OF[spec.input],
+            begin_at=_begin_at(spec, path),
+            after=_after(spec, path),
+            queue_timeout=optional_span(spec, "queue_timeout", path, least=1),
+            retries=_in_range(spec.retries, 0, RETRIES_MAX, f"{path}.retries"),
+            blame_limit=_in_range(spec.blame_limit, 0, BLAME_LIMIT_MAX, f"{path}.blame_limit") or None,
         ),
         band=band,
         is_held=spec.is_held,
     )
+
+
+def _begin_at(spec: job_pb2.JobSpec, path: str) -> Instant | None:
+    if not spec.HasField("begin_time"):
+        return None
+    time = spec.begin_time
+    if not 0 < time.seconds <= BEGIN_SECONDS_MAX or not 0 <= time.nanos < 1_000_000_000:
+        raise invalid(f"{path}.begin_time", "is no time that can come", next_step="give --begin a time such as 18:30")
+    return Instant(time.seconds * SECOND + time.nanos // 1000)
+
+
+def _after(spec: job_pb2.JobSpec, path: str) -> tuple[Dependency, ...]:
+    if len(spec.after) > AFTER_MAX:
+        raise invalid(f"{path}.after", f"names {len(spec.after):,} jobs; at most {AFTER_MAX:,}")
+    found: dict[JobId, Dependency] = {}
+    for number, each in enumerate(spec.after):
+        field = f"{path}.after[{number}]"
+        wanted = WANTED.get(each.condition)
+        if wanted is None:
+            raise invalid(f"{field}.condition", f"is {each.condition}", next_step="choose OK, ANY or FAIL")
+        if each.job_id < 1:
+            raise invalid(f"{field}.job_id", f"is {each.job_id}", next_step="give a job's id, such as 41")
+        if JobId(each.job_id) in found:
+            raise invalid(f"{field}.job_id", f"names job {each.job_id} a second time")
+        found[JobId(each.job_id)] = Dependency(job=JobId(each.job_id), wanted=wanted)
+    return tuple(found.values())
+
+
+WANTED = {
+    job_pb2.DEPENDENCY_CONDITION_UNSPECIFIED: EndWanted.OK,
+    job_pb2.DEPENDENCY_CONDITION_OK: EndWanted.OK,
+    job_pb2.DEPENDENCY_CONDITION_ANY: EndWanted.ANY,
+    job_pb2.DEPENDENCY_CONDITION_FAIL: EndWanted.FAIL,
+}
 
 
 def _name_of(program: str) -> str:
@@ -151,16 +196,11 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
         raise invalid(f"{path}.input", f"is {spec.input}; it must be PIPE or TERMINAL, or not set")
     later = {
         "node_count": spec.node_count > 1,
-        "queue_timeout": spec.HasField("queue_timeout"),
-        "retries": spec.retries != 0,
         "is_preemptible": spec.is_preemptible,
-        "after": bool(spec.after),
         "array": spec.HasField("array"),
-        "begin_time": spec.HasField("begin_time"),
         "gpu_mode": spec.gpu_mode not in (job_pb2.GPU_MODE_UNSPECIFIED, job_pb2.GPU_MODE_REQUIRED),
         "kind": spec.kind == job_pb2.JOB_KIND_SERVICE,
         "notify": bool(spec.notify),
-        "blame_limit": spec.blame_limit != 0,
         "devices[1]": len(spec.devices) > 1,
         "devices[0].share": bool(spec.devices) and spec.devices[0].HasField("share"),
         "devices[0].per_node_count": bool(spec.devices) and spec.devices[0].per_node_count != 0,

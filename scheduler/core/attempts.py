@@ -130,6 +130,8 @@ def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_
         return AttemptEnded(at=at, job=job.id, ended=ended)
     if exit_.stop_cause is StopCause.TIME_LIMIT:
         return _finished(at, job, ended, Outcome.TIMED_OUT, "TIME_LIMIT", "its time limit was reached", exit_.exit)
+    if cause is None and job.retries_used < job.spec.retries and _may_be_retried(exit_):
+        return AttemptEnded(at=at, job=job.id, ended=ended, is_retry=True)
     match exit_.exit:
         case ExitCode(code=0):
             return _finished(at, job, ended, Outcome.SUCCEEDED, "EXITED", "exited with code 0", exit_.exit)
@@ -142,6 +144,12 @@ def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_
             return _finished(at, job, ended, Outcome.FAILED, reason, message, exit_.exit)
         case None:
             return _finished(at, job, ended, Outcome.FAILED, exit_.reason, exit_.message, None)
+
+
+def _may_be_retried(exit_: RankExit) -> bool:
+    """Whether a fresh attempt may end better: a failing exit code or a signal that was not the scheduler's."""
+    failed = exit_.exit is not None and exit_.exit != ExitCode(code=0)
+    return failed and exit_.stop_cause is None and exit_.reason not in BLAMES_THE_JOB and exit_.reason != TAKEN_DOWN
 
 
 def _cancel_message(job: Job) -> str:
@@ -170,7 +178,7 @@ def after_node_loss(state: State, at: Instant, job: Job, ended: EndedAttempt) ->
     losses = job.node_loss_count + 1
     if not job.spec.is_requeueable:
         return _finished(at, job, ended, Outcome.FAILED, ended.reason, ended.message or "its node was lost", None)
-    if losses >= state.limits.node_losses:
+    if losses >= (job.spec.blame_limit or state.limits.node_losses):
         message = f"it ended with its node {losses} times and is not tried again"
         return _finished(at, job, ended, Outcome.FAILED, ended.reason, message, None)
     return AttemptEnded(at=at, job=job.id, ended=ended)

@@ -4,18 +4,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
+from ..policy.explain import explain
 from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced
 from ..state.ids import NodeName
-from ..state.jobs import Job, rank_keys
+from ..state.jobs import Deferred, Finished, Job, Outcome, rank_keys
 from ..state.live import SWEEP_SPAN, NodeLive, silent_from
 from ..state.nodes import Node, Reach
-from ..state.records import AttemptUnreachable, NodeLost, Record, RequestForgotten
+from ..state.records import AttemptUnreachable, BeginReached, JobFinished, NodeLost, Record, RequestForgotten
 from ..state.state import State
-from ..state.units import Instant, after
+from ..state.units import Instant, Span, after
 from .attempts import without_its_node
 from .decision import Decision, together
 from .nodes import jobs_on
+from .story import span_text
+
+WAKES_AT_ONCE = 1_000
+"""Waiting jobs whose time has come that are seen to at once; the rest follow at once, in a turn of their own."""
 
 REQUESTS_PER_SWEEP = 10_000
 """Remembered requests that are forgotten at once; the next sweep goes on."""
@@ -45,6 +50,8 @@ def _deadlines(state: State) -> Iterator[Instant]:
         if live.left_out_until:
             yield live.left_out_until
         yield from live.devices_left_out.values()
+    if state.durable.wakes:
+        yield state.durable.wakes[0][0]
     oldest = next(iter(state.durable.requests.values()), None)
     if oldest is not None:
         # An old one may have to stay as long as its jobs, so that the next look is never sooner than the sweep.
@@ -65,6 +72,7 @@ def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:
         for node in state.durable.nodes.values()
         if (live := state.live.nodes.get(node.name)) is not None
     ]
+    decisions.append(Decision(records=tuple(_of_waiting_jobs(state, event.at))))
     decisions.append(Decision(records=tuple(_forgotten_requests(state, event.at))))
     return together(*decisions)
 
@@ -93,6 +101,24 @@ def _on_silent_job(state: State, at: Instant, node: NodeName, live: NodeLive, jo
     if not attempt.is_unreachable:
         return Decision(records=(AttemptUnreachable(at=at, job=job.id, is_unreachable=True),))
     return Decision()
+
+
+def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
+    """Begin times that have come and queue time-outs that are over, the earliest first; a few at a time."""
+    for wakes_at, job_id in state.durable.wakes[:WAKES_AT_ONCE]:
+        if wakes_at > at:
+            return
+        job = state.durable.jobs[job_id]
+        if isinstance(job.state, Deferred):
+            yield BeginReached(at=at, job=job_id)
+        else:
+            yield JobFinished(at=at, job=job_id, finished=_no_capacity(state, at, job))
+
+
+def _no_capacity(state: State, at: Instant, job: Job) -> Finished:
+    timeout = span_text(job.spec.queue_timeout or Span(0))
+    message = f"it waited for its queue time-out of {timeout}: {explain(state, job, at).sentence}"
+    return Finished(outcome=Outcome.FAILED, at=at, reason="NO_CAPACITY", message=message)
 
 
 def _forgotten_requests(state: State, at: Instant) -> Iterator[Record]:

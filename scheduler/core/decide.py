@@ -35,12 +35,13 @@ from ..state.events import (
 from ..state.state import State
 from . import access, attempts, deadlines, jobs, nodes
 from .decision import NOTHING, Decision
+from .dependencies import with_consequences
 
 
 def step(state: State, event: Event) -> Decision:
     """Take note of an event, decide what follows, and make it true in memory."""
     live.observe(state.live, state.durable, state.limits, event)
-    decision = decide(state, event)
+    decision = with_consequences(state, decide(state, event))
     make_true(state, decision)
     return decision
 

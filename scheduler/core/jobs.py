@@ -17,6 +17,8 @@ from ..state.events import (
 from ..state.ids import JobId, NodeName, UserName
 from ..state.jobs import (
     Attempt,
+    Deferred,
+    Dependency,
     Finished,
     Held,
     Job,
@@ -44,6 +46,7 @@ from ..state.state import State
 from ..state.units import Instant
 from .attempts import ended_attempt
 from .decision import Decision, refused
+from .dependencies import unmet
 
 
 def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
@@ -65,7 +68,12 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
         if why is not None:
             return Decision(reply=why)
     first = state.durable.counters.next_job
-    jobs = [_new_job(event, JobId(first + index), index) for index in range(len(event.specs))]
+    jobs: list[Job] = []
+    for index, spec in enumerate(event.specs):
+        still = unmet(state, spec.after, event.ended)
+        if isinstance(still, str):
+            return refused("DEPENDENCY_FAILED", still, field=f"specs[{index}].after", next_step=AFTER_NEXT_STEP)
+        jobs.append(_new_job(event, JobId(first + index), index, still))
     if many:
         jobs[0] = replace(jobs[0], told_with=JobId(first + total - 1))
     notes = notes_for(state, event.specs[0])
@@ -90,14 +98,22 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
     return Decision(records=tuple(records), reply=reply)
 
 
-def _new_job(event: JobsSubmitted, job_id: JobId, index: int) -> Job:
+AFTER_NEXT_STEP = "see how it ended with: gpuctl job ID, and submit without that --after, or with ID:any"
+
+
+def _new_job(event: JobsSubmitted, job_id: JobId, index: int, still: tuple[Dependency, ...]) -> Job:
+    spec = event.specs[index]
+    begins_at = spec.begin_at if spec.begin_at is not None and spec.begin_at > event.at else None
+    waits = Deferred() if still or begins_at is not None else Queued()
     return Job(
         id=job_id,
         user=event.user,
-        spec=event.specs[index],
+        spec=spec,
         band=event.band[index],
         submitted_at=event.at,
-        state=Held() if event.is_held[index] else Queued(),
+        state=Held() if event.is_held[index] else waits,
+        unmet=still,
+        begins_at=begins_at,
     )
 
 
@@ -146,7 +162,7 @@ def on_cancel_requested(state: State, event: CancelRequested) -> Decision:
 
 def _cancel(state: State, event: CancelRequested, job: Job) -> JobDecision:
     match job.state:
-        case Queued() | Held():
+        case Queued() | Deferred() | Held():
             record = JobFinished(
                 at=event.at, job=job.id, finished=_cancelled(event.at, event.by, event.reason), by=event.by
             )
@@ -211,13 +227,13 @@ def on_hold_requested(state: State, event: HoldRequested) -> Decision:
 
     def change(job: Job) -> JobDecision:
         match job.state:
-            case Queued() if event.is_held:
+            case Queued() | Deferred() if event.is_held:
                 record: Record = JobHeld(at=event.at, job=job.id, by=event.by)
                 return JobChange(job=job.id, changed=True, message=f"job {job.id} is held"), (record,), ()
             case Held() if not event.is_held:
                 record = JobReleased(at=event.at, job=job.id, by=event.by)
                 return JobChange(job=job.id, changed=True, message=f"job {job.id} is released"), (record,), ()
-            case Queued():
+            case Queued() | Deferred():
                 return _unchanged(job, f"job {job.id} is not held")
             case Held():
                 return _unchanged(job, f"job {job.id} is held already")

@@ -16,7 +16,19 @@ from ..state.commands import (
     StopAttempt,
 )
 from ..state.ids import UserName
-from ..state.jobs import Attempt, EndedAttempt, ExitCode, ExitSignal, Held, Outcome, Placement, RankExit, StopCause
+from ..state.jobs import (
+    Attempt,
+    Deferred,
+    EndedAttempt,
+    ExitCode,
+    ExitSignal,
+    Held,
+    Job,
+    Outcome,
+    Placement,
+    RankExit,
+    StopCause,
+)
 from ..state.records import (
     AttemptEnded,
     AttemptPlaced,
@@ -24,6 +36,8 @@ from ..state.records import (
     AttemptStopping,
     AttemptUnreachable,
     AttemptVoided,
+    BeginReached,
+    DependencyMet,
     DeviceMarked,
     JobBandChanged,
     JobFinished,
@@ -65,6 +79,10 @@ def sentence(record: Record) -> str:
             return f"{by} holds job {job_id}."
         case JobReleased(job=job_id, by=by):
             return f"{by} released job {job_id}."
+        case BeginReached(job=job_id):
+            return f"The begin time of job {job_id} has come."
+        case DependencyMet(job=job_id, on=on):
+            return f"Job {on} has ended as job {job_id} waited for."
         case JobBandChanged(job=job_id, by=by, band=band):
             return f"{by} moved job {job_id} to band {band.name.lower()}."
         case AttemptPlaced(job=job_id, attempt=attempt):
@@ -79,8 +97,9 @@ def sentence(record: Record) -> str:
             return f"The node of job {job_id} is heard again; the job went on."
         case RankEnded(key=key, exit=exit_):
             return f"Rank {key} {_exit_words(exit_)} while others go on."
-        case AttemptEnded(job=job_id, ended=ended, is_held=is_held):
+        case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry):
             waits = "is held" if is_held else "waits again, in its old place in the queue"
+            waits = f"is tried again: it {waits}" if is_retry else waits
             return f"Attempt {_ended_id(job_id, ended)} ended ({_why(ended)}); job {job_id} {waits}."
         case AttemptVoided(job=job_id, number=number, node=node, reason=reason, message=message):
             why = f"{reason}: {message}" if message else reason
@@ -121,7 +140,7 @@ def tell(record: Record) -> str:
     match record:
         case JobQueued(job=job, count=count):
             ids = f"{job.id}" if count == 1 else f"{job.id}-{job.id + count - 1}"
-            return f"JobQueued {ids}{' held' if isinstance(job.state, Held) else ''}"
+            return f"JobQueued {ids}{_not_eligible(job)}"
         case RequestRemembered(request=request):
             return f"RequestRemembered {request.user} {request.request_id}"
         case RequestForgotten(user=user, request_id=request_id):
@@ -130,6 +149,10 @@ def tell(record: Record) -> str:
             return f"JobHeld {job_id}"
         case JobReleased(job=job_id):
             return f"JobReleased {job_id}"
+        case BeginReached(job=job_id):
+            return f"BeginReached {job_id}"
+        case DependencyMet(job=job_id, on=on):
+            return f"DependencyMet {job_id} on {on}"
         case JobBandChanged(job=job_id, band=band):
             return f"JobBandChanged {job_id} {band.name.lower()}"
         case AttemptPlaced(job=job_id, attempt=attempt):
@@ -142,8 +165,9 @@ def tell(record: Record) -> str:
             return f"AttemptUnreachable {job_id}" + ("" if is_unreachable else " no more")
         case RankEnded(key=key, exit=exit_):
             return f"RankEnded {key} {exit_.reason}"
-        case AttemptEnded(job=job_id, ended=ended, is_held=is_held):
-            return f"AttemptEnded {_ended_id(job_id, ended)} {ended.reason}{' held' if is_held else ''}"
+        case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry):
+            what = " held" if is_held else " retry" if is_retry else ""
+            return f"AttemptEnded {_ended_id(job_id, ended)} {ended.reason}{what}"
         case AttemptVoided(job=job_id, number=number, reason=reason):
             return f"AttemptVoided {job_id}/{number} {reason}"
         case JobFinished():
@@ -172,6 +196,16 @@ def tell(record: Record) -> str:
             return f"TokenRevoked {token_id}"
         case _:
             assert_never(record)
+
+
+def _not_eligible(job: Job) -> str:
+    match job.state:
+        case Held():
+            return " held"
+        case Deferred():
+            return " deferred"
+        case _:
+            return ""
 
 
 def tell_command(command: Command) -> str:

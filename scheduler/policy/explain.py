@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Finished, Held, Job, Queued, Resources, Running, Starting, Stopping
+from ..state.jobs import Deferred, EndWanted, Finished, Held, Job, Queued, Resources, Running, Starting, Stopping
 from ..state.state import State
-from ..state.units import Instant
+from ..state.units import SECOND, Instant
 from .admission import minimum_memory
 from .fit import Miss, NodeView, devices_that_fit, node_views
 from .order import jobs_ahead, queue_order
@@ -47,6 +48,9 @@ def explain(state: State, job: Job, at: Instant) -> Explanation:
             return Explanation(
                 reason="HELD", sentence=f"job {job.id} is held; release it with: gpuctl release {job.id}"
             )
+        case Deferred():
+            reason, clause = why_deferred(job)
+            return Explanation(reason=reason, sentence=f"job {job.id} waits because {clause}")
         case Starting(attempt=attempt):
             node = attempt.ranks[0].placement.node
             return Explanation(reason="STARTING", sentence=f"job {job.id} is being started on node {node}")
@@ -60,10 +64,35 @@ def explain(state: State, job: Job, at: Instant) -> Explanation:
             return _explain_waiting(state, job, at)
 
 
+def why_deferred(job: Job) -> tuple[str, str]:
+    """The reason and the clause for a job that is not eligible yet."""
+    if job.unmet:
+        ends = [f"{WANTED_WORDS[each.wanted]} job {each.job}" for each in job.unmet[:AHEAD_SHOWN]]
+        more = len(job.unmet) - len(ends)
+        return "DEPENDENCY", f"it runs {', '.join(ends)}{f' and {more} more' if more else ''}"
+    return "BEGIN_TIME", f"its begin time, {begin_text(job.begins_at)}, has not come"
+
+
+def begin_text(at: Instant | None) -> str:
+    """An instant for people, in UTC."""
+    moment = datetime.fromtimestamp((at or 0) / SECOND, tz=UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+WANTED_WORDS = {
+    EndWanted.OK: "after the success of",
+    EndWanted.ANY: "after the end of",
+    EndWanted.FAIL: "after the failure of",
+}
+
+
 def foretell(state: State, job: Job, at: Instant) -> Explanation:
     """What `explain` would say of a job that is not submitted, as a sentence about what would happen."""
     if isinstance(job.state, Held):
         return Explanation(reason="HELD", sentence="it would be held until it is released")
+    if isinstance(job.state, Deferred):
+        reason, clause = why_deferred(job)
+        return Explanation(reason=reason, sentence=f"it would wait because {clause}")
     if not state.durable.nodes:
         return Explanation(reason="NO_NODES", sentence="it would wait because no node has registered yet")
     verdicts = tuple(_verdict(state, view, job) for view in _views_as_seen_by(state, job, at).values())

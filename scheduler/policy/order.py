@@ -21,7 +21,7 @@ def queue_order(durable: Durable, given_up: Collection[Resources] = (), until: J
         if until is not None and band < until.band:
             return
         is_last = until is not None and band == until.band
-        end = (until.submitted_at, until.id) if until is not None and is_last else None
+        end = (until.age_since, until.id) if until is not None and is_last else None
         for _, job_id in _merged(lines, given_up, end):
             yield durable.jobs[job_id]
 
@@ -91,4 +91,4 @@ def _lines_ahead(durable: Durable, job: Job) -> Iterator[tuple[Band, list[tuple[
         if band > job.band:
             yield band, [(line, len(line)) for line in lines.values()]
         elif band == job.band:
-            yield band, [(line, bisect_left(line, (job.submitted_at, job.id))) for line in lines.values()]
+            yield band, [(line, bisect_left(line, (job.age_since, job.id))) for line in lines.values()]

@@ -5,6 +5,7 @@ queue, what holds which device); they are never stored: `load` builds them again
 `touched` and `finished`, so that the engine writes exactly that and nothing is compared.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import assert_never
@@ -16,6 +17,8 @@ from .jobs import (
     ATTEMPTS_KEPT,
     ActiveState,
     Attempt,
+    Deferred,
+    Dependency,
     EndedAttempt,
     Finished,
     Held,
@@ -35,6 +38,8 @@ from .records import (
     AttemptStopping,
     AttemptUnreachable,
     AttemptVoided,
+    BeginReached,
+    DependencyMet,
     DeviceMarked,
     JobBandChanged,
     JobFinished,
@@ -107,6 +112,9 @@ class Durable:
     counters: Counters = Counters()
     lines: Lines = field(default_factory=Lines)
     held: dict[JobId, None] = field(default_factory=dict)
+    deferred: dict[JobId, None] = field(default_factory=dict)
+    dependents: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
+    wakes: list[tuple[Instant, JobId]] = field(default_factory=list)
     active: dict[JobId, None] = field(default_factory=dict)
     holds: dict[NodeName, NodeHold] = field(default_factory=dict)
     touched: dict[EntityKey, Entity | None] = field(default_factory=dict)
@@ -219,8 +227,18 @@ def apply(durable: Durable, record: Record) -> None:
             durable.touched[request_key(user, request_id)] = None
         case JobHeld(job=job_id):
             _set_state(durable, job_id, Held())
-        case JobReleased(job=job_id):
-            _set_state(durable, job_id, Queued())
+        case JobReleased(job=job_id, at=at):
+            job = durable.jobs[job_id]
+            released = replace(job, state=Deferred())
+            new = _with_conditions(released, at, begins_at=_still_to_come(job, at), unmet=job.unmet)
+            _put_job(durable, job, new)
+        case BeginReached(job=job_id, at=at):
+            job = durable.jobs[job_id]
+            _put_job(durable, job, _with_conditions(job, at, begins_at=None, unmet=job.unmet))
+        case DependencyMet(job=job_id, on=on, at=at):
+            job = durable.jobs[job_id]
+            unmet = tuple(each for each in job.unmet if each.job != on)
+            _put_job(durable, job, _with_conditions(job, at, begins_at=job.begins_at, unmet=unmet))
         case JobBandChanged(job=job_id, band=band):
             job = durable.jobs[job_id]
             _put_job(durable, job, replace(job, band=band, version=job.version + 1))
@@ -243,13 +261,15 @@ def apply(durable: Durable, record: Record) -> None:
                 return replace(attempt, ranks=(*attempt.ranks[: key.rank], ended, *attempt.ranks[key.rank + 1 :]))
 
             _change_attempt(durable, key.job, end_rank)
-        case AttemptEnded(job=job_id, ended=ended, is_held=is_held):
+        case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry, at=at):
             job = durable.jobs[job_id]
             waiting = replace(
                 job,
                 state=Held() if is_held else Queued(),
                 past=_with(job.past, ended),
-                requeue_count=job.requeue_count + 1,
+                requeue_count=job.requeue_count + (not is_retry),
+                retries_used=job.retries_used + is_retry,
+                waits_since=at,
                 node_loss_count=job.node_loss_count + (ended.reason in NODE_LOSS_REASONS),
                 version=job.version + 1,
             )
@@ -310,6 +330,20 @@ def _put_job(durable: Durable, old: Job | None, new: Job) -> None:
     else:
         _index(durable, new)
         durable.jobs.put(new)
+
+
+def _still_to_come(job: Job, at: Instant) -> Instant | None:
+    return job.begins_at if job.begins_at is not None and job.begins_at > at else None
+
+
+def _with_conditions(job: Job, at: Instant, *, begins_at: Instant | None, unmet: tuple[Dependency, ...]) -> Job:
+    """A waiting job with what it still waits for. Without anything it is eligible from now on, unless it is held."""
+    told = replace(job, begins_at=begins_at, unmet=unmet, version=job.version + 1)
+    if isinstance(job.state, Held):
+        return told
+    if unmet or begins_at is not None:
+        return replace(told, state=Deferred())
+    return replace(told, state=Queued(), eligible_at=at)
 
 
 def _set_state(durable: Durable, job_id: JobId, state: JobState) -> None:
@@ -380,18 +414,33 @@ def _index(durable: Durable, job: Job) -> None:
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
                     _take(durable, RankKey(job.id, attempt.number, number), attempt)
+        case Deferred():
+            durable.deferred[job.id] = None
         case Held():
             durable.held[job.id] = None
         case Finished():
-            pass
+            return
+    for dependency in job.unmet:
+        durable.dependents.setdefault(dependency.job, {})[job.id] = None
+    if job.wakes_at is not None:
+        insort(durable.wakes, (job.wakes_at, job.id))
 
 
 def _index_equals(durable: Durable, equal: EqualJobs) -> None:
     """Equal jobs wait, or are held; what differs by an attempt is not equal."""
-    if isinstance(equal.first.state, Queued):
-        durable.lines.add_equals(equal)
-    else:
-        durable.held.update(dict.fromkeys(equal.ids()))
+    match equal.first.state:
+        case Queued():
+            durable.lines.add_equals(equal)
+        case Deferred():
+            durable.deferred.update(dict.fromkeys(equal.ids()))
+        case _:
+            durable.held.update(dict.fromkeys(equal.ids()))
+    for dependency in equal.first.unmet:
+        durable.dependents.setdefault(dependency.job, {}).update(dict.fromkeys(equal.ids()))
+    wakes_at = equal.first.wakes_at
+    if wakes_at is not None:
+        durable.wakes.extend((wakes_at, job_id) for job_id in equal.ids())
+        durable.wakes.sort()
 
 
 def _unindex(durable: Durable, job: Job) -> None:
@@ -403,10 +452,19 @@ def _unindex(durable: Durable, job: Job) -> None:
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
                     _give_back(durable, RankKey(job.id, attempt.number, number), attempt)
+        case Deferred():
+            del durable.deferred[job.id]
         case Held():
             del durable.held[job.id]
         case Finished():
-            pass
+            return
+    for dependency in job.unmet:
+        waiting = durable.dependents[dependency.job]
+        del waiting[job.id]
+        if not waiting:
+            del durable.dependents[dependency.job]
+    if job.wakes_at is not None:
+        del durable.wakes[bisect_left(durable.wakes, (job.wakes_at, job.id))]
 
 
 def _take(durable: Durable, key: RankKey, attempt: Attempt) -> None:

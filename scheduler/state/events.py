@@ -3,18 +3,22 @@
 Every event carries `at`, the instant on the scheduler's clock when it was taken up.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from .access import Token
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
-from .jobs import Band, JobSpec, OutputEnd, RankExit
+from .jobs import Band, JobSpec, Outcome, OutputEnd, RankExit
 from .nodes import DeviceSample, NodeInfo
 from .units import Instant, Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSubmitted:
-    """A user submits jobs: one per spec, or `count` equal ones of a single spec. All are taken or none."""
+    """A user submits jobs: one per spec, or `count` equal ones of a single spec. All are taken or none.
+
+    `ended` holds how jobs ended that the specs wait for and that are no longer live.
+    """
 
     at: Instant
     user: UserName
@@ -25,6 +29,7 @@ class JobsSubmitted:
     request_id: str = ""
     request_digest: str = ""
     is_dry_run: bool = False
+    ended: Mapping[JobId, Outcome | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from .ids import AttemptId, DeviceUuid, JobId, NodeName, RankKey, UserName
-from .units import MB, SECOND, Instant, Span
+from .units import MB, SECOND, Instant, Span, after
 
 ATTEMPTS_KEPT = 10
 """Ended attempts that stay in the job's own record; older ones are in its story."""
@@ -68,6 +68,32 @@ class NodePins:
     indices: tuple[int, ...]
 
 
+class EndWanted(Enum):
+    """Which end of another job a dependency waits for: its success, any end, or its failure."""
+
+    OK = "ok"
+    ANY = "any"
+    FAIL = "fail"
+
+    def is_met_by(self, outcome: Outcome) -> bool:
+        """Whether that end is the one waited for; if not, it never will be. A cancelled job neither did nor failed."""
+        match self:
+            case EndWanted.OK:
+                return outcome is Outcome.SUCCEEDED
+            case EndWanted.ANY:
+                return True
+            case EndWanted.FAIL:
+                return outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependency:
+    """A job waits for the end of another."""
+
+    job: JobId
+    wanted: EndWanted = EndWanted.OK
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What a job needs on the node that takes it; equal resources are one class of request.
@@ -105,6 +131,11 @@ class JobSpec:
     labels: tuple[tuple[str, str], ...] = ()
     trace_context: str = ""
     input: InputMode | None = None
+    begin_at: Instant | None = None
+    after: tuple[Dependency, ...] = ()
+    queue_timeout: Span | None = None
+    retries: int = 0
+    blame_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +251,11 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deferred:
+    """Is not eligible yet: it waits for its begin time or for the ends of other jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """Waits until a person releases it."""
 
@@ -261,7 +297,7 @@ class Finished:
     exit: ExitStatus | None = None
 
 
-JobState = Queued | Held | Starting | Running | Stopping | Finished
+JobState = Queued | Deferred | Held | Starting | Running | Stopping | Finished
 ActiveState = Starting | Running | Stopping
 
 
@@ -270,6 +306,9 @@ class Job:
     """A submitted job. `version` rises with every change.
 
     `told_with` is set for equal jobs of one submit: the last of them, in whose story stands that all were queued.
+    `eligible_at` is when it came to be eligible where that was not at its submit; its age counts from there. `unmet` are
+    the dependencies that are still waited for, `begins_at` the begin time that has not come. `waits_since` is when it
+    was queued again, from where its queue time-out counts.
     """
 
     id: JobId
@@ -284,6 +323,27 @@ class Job:
     requeue_count: int = 0
     node_loss_count: int = 0
     told_with: JobId | None = None
+    eligible_at: Instant | None = None
+    unmet: tuple[Dependency, ...] = ()
+    begins_at: Instant | None = None
+    retries_used: int = 0
+    waits_since: Instant | None = None
+
+    @property
+    def age_since(self) -> Instant:
+        """From when its age counts: its place in the order within a band. A requeue does not change it."""
+        return self.submitted_at if self.eligible_at is None else self.eligible_at
+
+    @property
+    def wakes_at(self) -> Instant | None:
+        """When time alone changes something for it: it begins to be eligible, or has waited too long."""
+        match self.state:
+            case Deferred():
+                return self.begins_at
+            case Queued() if self.spec.queue_timeout is not None:
+                return after(self.waits_since or self.age_since, self.spec.queue_timeout)
+            case _:
+                return None
 
     @property
     def attempt(self) -> Attempt | None:

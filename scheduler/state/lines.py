@@ -13,7 +13,7 @@ from .jobs import Band, Job, Resources
 from .units import Instant
 
 Entry = tuple[Instant, JobId]
-"""A job's place in its line: when it was submitted, then its id."""
+"""A job's place in its line: from when its age counts, then its id."""
 
 
 def _no_lines() -> dict[Band, dict[Resources, list[Entry]]]:
@@ -29,13 +29,13 @@ class Lines:
 
     def add(self, job: Job) -> None:
         """Put a job in its place."""
-        insort(self._line(job), (job.submitted_at, job.id))
+        insort(self._line(job), (job.age_since, job.id))
         self.count += 1
 
     def add_equals(self, equal: EqualJobs) -> None:
         """Put all of them in their places at once; one that differed and waits again may stand between them."""
         line = self._line(equal.first)
-        line.extend((equal.first.submitted_at, job_id) for job_id in equal.ids())
+        line.extend((equal.first.age_since, job_id) for job_id in equal.ids())
         line.sort()  # two sorted runs: as much as merging them
         self.count += len(equal)
 
@@ -43,7 +43,7 @@ class Lines:
         """Take a job out of its line."""
         lines = self.of_band[job.band]
         line = lines[job.spec.resources]
-        del line[bisect_left(line, (job.submitted_at, job.id))]
+        del line[bisect_left(line, (job.age_since, job.id))]
         self.count -= 1
         if not line:
             del lines[job.spec.resources]
@@ -51,8 +51,9 @@ class Lines:
     def holds(self, job: Job, band: Band) -> bool:
         """Whether a job stands in a line of a band: for checks."""
         line = self.of_band[band].get(job.spec.resources, [])
-        at = bisect_left(line, (job.submitted_at, job.id))
-        return at < len(line) and line[at] == (job.submitted_at, job.id)
+        entry = (job.age_since, job.id)
+        at = bisect_left(line, entry)
+        return at < len(line) and line[at] == entry
 
     def _line(self, job: Job) -> list[Entry]:
         return self.of_band[job.band].setdefault(job.spec.resources, [])

@@ -25,8 +25,8 @@ from .events import (
     SeenStarting,
     SpoolFilled,
 )
-from .ids import DeviceUuid, NodeName, RankKey
-from .jobs import Attempt, EndedAttempt, OutputStream, Rank, RankExit
+from .ids import DeviceUuid, JobId, NodeName, RankKey
+from .jobs import Attempt, EndedAttempt, Outcome, OutputStream, Rank, RankExit
 from .limits import Limits
 from .nodes import DeviceSample, Reach
 from .records import AttemptEnded, AttemptVoided, JobFinished, NodeForgotten, NodeRegistered, NodeResumed, Record
@@ -35,6 +35,9 @@ from .units import SECOND, Instant, Span, after
 
 RESUME_SPAN = Span(10 * SECOND)
 """How long after a resume a device's old trouble is not held against it; samples still keep work off it."""
+
+ENDED_KEPT = 10_000
+"""Jobs whose end is remembered beside the store, for a submit that names one which ends at that moment."""
 
 SWEEP_SPAN = Span(60 * SECOND)
 """How often, at most, it is seen which remembered requests are old enough to be forgotten."""
@@ -66,13 +69,15 @@ class NodeLive:
 class Live:
     """Everything that is rebuilt after a start.
 
-    `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it.
-    `swept_at` is when remembered requests were looked through last, and `sweep_is_due` says that it is time now.
+    `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it. `ended` is how
+    the jobs that ended lately did, the latest last. `swept_at` is when remembered requests were looked through last, and
+    `sweep_is_due` says that it is time now.
     """
 
     nodes: dict[NodeName, NodeLive] = field(default_factory=dict)
     exits: dict[RankKey, RankExit] = field(default_factory=dict)
     synced: dict[RankKey, dict[OutputStream, int]] = field(default_factory=dict)
+    ended: dict[JobId, Outcome] = field(default_factory=dict)
     swept_at: Instant = Instant(0)
     sweep_is_due: bool = False
 
@@ -146,7 +151,12 @@ def follow(live: Live, record: Record) -> None:
     match record:
         case AttemptEnded(job=job, ended=ended):
             _settle(live, ended, [RankKey(job, ended.number, rank) for rank in range(len(ended.ranks))])
-        case JobFinished(job=job, ended=last) if last is not None:
+        case JobFinished(job=job, finished=finished, ended=last):
+            live.ended[job] = finished.outcome
+            if len(live.ended) > ENDED_KEPT:
+                live.ended.pop(next(iter(live.ended)))
+            if last is None:
+                return
             _settle(live, last, [RankKey(job, last.number, rank) for rank in range(len(last.ranks))])
         case AttemptVoided(job=job, number=number):
             for ends in (live.exits, live.synced):

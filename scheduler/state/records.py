@@ -14,7 +14,7 @@ from .units import Instant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQueued:
-    """A job was accepted, or `count` equal ones with the ids from `job.id` on; `job.state` is Queued or Held."""
+    """A job was accepted, or `count` equal ones with the ids from `job.id` on; `job.state` says if it is eligible."""
 
     at: Instant
     job: Job
@@ -54,6 +54,23 @@ class JobReleased:
     at: Instant
     job: JobId
     by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginReached:
+    """The begin time of a job has come; it is eligible unless it waits for other jobs, too."""
+
+    at: Instant
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DependencyMet:
+    """A job that this one waited for has ended as it must; without another to wait for it is eligible."""
+
+    at: Instant
+    job: JobId
+    on: JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +138,7 @@ class AttemptEnded:
     job: JobId
     ended: EndedAttempt
     is_held: bool = False
+    is_retry: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +269,8 @@ Record = (
     | RequestForgotten
     | JobHeld
     | JobReleased
+    | BeginReached
+    | DependencyMet
     | JobBandChanged
     | AttemptPlaced
     | AttemptStarted
@@ -284,6 +304,8 @@ def job_of(record: Record) -> JobId | None:
         case (
             JobHeld(job=job_id)
             | JobReleased(job=job_id)
+            | BeginReached(job=job_id)
+            | DependencyMet(job=job_id)
             | JobBandChanged(job=job_id)
             | AttemptPlaced(job=job_id)
             | AttemptStopping(job=job_id)
