@@ -150,3 +150,48 @@ class JobOptions:
             help="How long a node must be silent before its job runs elsewhere, 10m by default.",
         ),
     ] = None
+    after: Annotated[
+        list[str] | None,
+        Option(
+            "--after",
+            metavar="ID[:ok|any|fail],…",
+            rich_help_panel=RULES,
+            help="Run it after another job's success (ok, by default), end (any) or failure (fail).",
+        ),
+    ] = None
+    begin: Annotated[
+        str | None,
+        Option(
+            "--begin",
+            metavar="TIME",
+            rich_help_panel=RULES,
+            help="Not before this time: 18:30, 2026-01-31T18:30, or 2h from now.",
+        ),
+    ] = None
+    queue_timeout: Annotated[
+        str | None,
+        Option(
+            "--queue-timeout",
+            metavar="TIME",
+            rich_help_panel=RULES,
+            help="Give up when it has waited for so long: 2h. It waits for ever by default.",
+        ),
+    ] = None
+    retries: Annotated[
+        int,
+        Option(
+            "--retries",
+            metavar="N",
+            rich_help_panel=RULES,
+            help="Try again after a failing exit code or a signal, so many times; losses of nodes count apart.",
+        ),
+    ] = 0
+    blame_limit: Annotated[
+        int | None,
+        Option(
+            "--blame-limit",
+            metavar="N",
+            rich_help_panel=RULES,
+            help="Give up when it has lost so many nodes; 3 unless the scheduler says otherwise.",
+        ),
+    ] = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -58,6 +59,13 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
         spec.cpus = _at_least_one("--cpus", options.cpus)
     if options.memory is not None:
         spec.memory_bytes = _read("--memory", parse_size, options.memory)
+    if options.retries:
+        spec.retries = _at_least_one("--retries", options.retries)
+    if options.blame_limit is not None:
+        spec.blame_limit = _at_least_one("--blame-limit", options.blame_limit)
+    if options.begin is not None:
+        spec.begin_time.FromDatetime(begin_time(options.begin, datetime.now().astimezone()))
+    spec.after.extend(dependency(text) for text in names(options.after))
     _add_devices(spec, options)
     _add_durations(spec, options)
     return spec
@@ -89,8 +97,59 @@ def _add_durations(spec: pb.JobSpec, options: JobOptions) -> None:
         spec.time_limit.FromTimedelta(_read("--time-limit", parse_duration, options.time_limit))
     if options.grace is not None:
         spec.grace.FromTimedelta(_read("--grace", parse_duration, options.grace))
+    if options.queue_timeout is not None:
+        spec.queue_timeout.FromTimedelta(_read("--queue-timeout", parse_duration, options.queue_timeout))
     if options.requeue_fence is not None:
         spec.requeue_fence.FromTimedelta(_read("--requeue-fence", parse_duration, options.requeue_fence))
+
+
+def begin_time(text: str, now: datetime) -> datetime:
+    """The moment that `18:30` (the next one), `2026-01-31T18:30` or `2h` (from now) means, in UTC. `now` is aware.
+
+    A time without a zone is of this machine's. Raises INVALID_ARGUMENT, also for a time that is over.
+    """
+    how = "Write a time such as 18:30 or 2026-01-31T18:30, or a span such as 2h."
+    try:
+        moment = _moment(text.strip(), now)
+    except OverflowError:
+        raise invalid("--begin", f'"{text}" is beyond the years 1 to 9999', next_step=how) from None
+    except GpufleetError as problem:
+        raise invalid("--begin", problem.message, next_step=how) from None
+    if moment < now:
+        raise invalid("--begin", f'"{text}" is over', next_step=how)
+    return moment.astimezone(UTC)
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    if TIME_OF_DAY.fullmatch(text):
+        today = datetime.combine(now.date(), time.fromisoformat(text)).astimezone()
+        return today if today >= now else (today.replace(tzinfo=None) + timedelta(days=1)).astimezone()
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        return now + parse_duration(text)
+
+
+TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?")
+
+
+def dependency(text: str) -> pb.Dependency:
+    """Read `41`, `41:ok`, `41:any` or `41:fail`."""
+    job, colon, word = text.partition(":")
+    condition = CONDITIONS.get(word.lower() if colon else "ok")
+    if not (job.isascii() and job.isdigit()) or int(job) not in range(1, 2**63):
+        raise invalid("--after", f'"{text}" does not begin with a job id', next_step="Write it as 41, or 41:any.")
+    if condition is None:
+        what = f'"{word}" is not ok, any or fail{did_you_mean(word, CONDITIONS)}'
+        raise invalid("--after", what, next_step=f"Write it as {job}:any, for instance.")
+    return pb.Dependency(job_id=int(job), condition=condition)
+
+
+CONDITIONS: Mapping[str, pb.DependencyCondition.ValueType] = {
+    "ok": pb.DEPENDENCY_CONDITION_OK,
+    "any": pb.DEPENDENCY_CONDITION_ANY,
+    "fail": pb.DEPENDENCY_CONDITION_FAIL,
+}
 
 
 def argv_of(command: Sequence[str]) -> list[str]:
@@ -209,6 +268,15 @@ def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
         options.append(("--grace", exact_duration(spec.grace.ToTimedelta())))
     if spec.no_requeue:
         options.append(("--no-requeue", None))
+    if spec.HasField("queue_timeout"):
+        options.append(("--queue-timeout", exact_duration(spec.queue_timeout.ToTimedelta())))
+    if spec.retries:
+        options.append(("--retries", str(spec.retries)))
+    if spec.blame_limit:
+        options.append(("--blame-limit", str(spec.blame_limit)))
+    for each in spec.after:
+        word = next(word for word, condition in CONDITIONS.items() if condition == each.condition)
+        options.append(("--after", str(each.job_id) if word == "ok" else f"{each.job_id}:{word}"))
     if spec.HasField("requeue_fence"):
         options.append(("--requeue-fence", exact_duration(spec.requeue_fence.ToTimedelta())))
     return options

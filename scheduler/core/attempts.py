@@ -42,6 +42,10 @@ TAKEN_DOWN = "SHUTDOWN"
 """The end of an attempt whose node's programs were taken down with it: nothing of the job's own making."""
 
 
+ENDS_OF_ITS_OWN = frozenset({"EXITED", "SIGNALLED"})
+"""Ends that a command came to by itself; one that could not be run at all will not be found by a second attempt."""
+
+
 def live_attempt(state: State, node: NodeName, key: RankKey) -> tuple[Job, Attempt] | None:
     """The job and attempt that a node's report is about, if that rank is live and is on that node."""
     job = state.durable.jobs.get(key.job)
@@ -147,9 +151,9 @@ def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_
 
 
 def _may_be_retried(exit_: RankExit) -> bool:
-    """Whether a fresh attempt may end better: a failing exit code or a signal that was not the scheduler's."""
+    """Whether a fresh attempt may end better: the command ran and ended by itself with a code or a signal."""
     failed = exit_.exit is not None and exit_.exit != ExitCode(code=0)
-    return failed and exit_.stop_cause is None and exit_.reason not in BLAMES_THE_JOB and exit_.reason != TAKEN_DOWN
+    return failed and exit_.stop_cause is None and exit_.reason in ENDS_OF_ITS_OWN
 
 
 def _cancel_message(job: Job) -> str:

@@ -117,7 +117,8 @@ def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
 
 def _no_capacity(state: State, at: Instant, job: Job) -> Finished:
     timeout = span_text(job.spec.queue_timeout or Span(0))
-    message = f"it waited for its queue time-out of {timeout}: {explain(state, job, at).sentence}"
+    why = explain(state, job, at).sentence.removeprefix(f"job {job.id} waits because ")
+    message = f"it waited for its whole queue time-out of {timeout}: {why}"
     return Finished(outcome=Outcome.FAILED, at=at, reason="NO_CAPACITY", message=message)
 
 

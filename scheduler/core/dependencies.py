@@ -8,6 +8,7 @@ from ..policy.explain import WANTED_WORDS
 from ..state.ids import JobId
 from ..state.jobs import Dependency, EndWanted, Finished, Outcome
 from ..state.records import DependencyMet, JobFinished, Record
+from ..state.replies import Refused
 from ..state.state import State
 from ..state.units import Instant
 from .decision import Decision
@@ -52,8 +53,8 @@ def _impossible(at: Instant, on: JobId, end: Finished, wanted: EndWanted) -> Fin
 
 def unmet(
     state: State, after: tuple[Dependency, ...], ended: Mapping[JobId, Outcome | None]
-) -> tuple[Dependency, ...] | str:
-    """What is still to be waited for, or why one of them never can be, in words."""
+) -> tuple[Dependency, ...] | Refused:
+    """What is still to be waited for, or why one of them never can be."""
     still: list[Dependency] = []
     for each in after:
         if each.job in state.durable.jobs:
@@ -61,7 +62,8 @@ def unmet(
             continue
         outcome = ended.get(each.job) or state.live.ended.get(each.job)
         if outcome is None:
-            return f"there is no job {each.job}"
+            return Refused(reason="JOB_NOT_FOUND", message=f"there is no job {each.job}")
         if not each.wanted.is_met_by(outcome):
-            return f"{WANTED_WORDS[each.wanted]} job {each.job} it would never run: that one ended {outcome.value}"
+            message = f"{WANTED_WORDS[each.wanted]} job {each.job} it would never run: that one ended {outcome.value}"
+            return Refused(reason="DEPENDENCY_FAILED", message=message)
     return tuple(still)

@@ -41,7 +41,7 @@ from ..state.records import (
     RequestRemembered,
     SignalSent,
 )
-from ..state.replies import JobChange, JobsChanged, Submitted
+from ..state.replies import JobChange, JobsChanged, Refused, Submitted
 from ..state.state import State
 from ..state.units import Instant
 from .attempts import ended_attempt
@@ -71,8 +71,8 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
     jobs: list[Job] = []
     for index, spec in enumerate(event.specs):
         still = unmet(state, spec.after, event.ended)
-        if isinstance(still, str):
-            return refused("DEPENDENCY_FAILED", still, field=f"specs[{index}].after", next_step=AFTER_NEXT_STEP)
+        if isinstance(still, Refused):
+            return Decision(reply=replace(still, field=f"specs[{index}].after"))
         jobs.append(_new_job(event, JobId(first + index), index, still))
     if many:
         jobs[0] = replace(jobs[0], told_with=JobId(first + total - 1))
@@ -96,9 +96,6 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
         )
     reply = Submitted(first=jobs[0].id, count=total, job=jobs[0], notes=notes)
     return Decision(records=tuple(records), reply=reply)
-
-
-AFTER_NEXT_STEP = "see how it ended with: gpuctl job ID, and submit without that --after, or with ID:any"
 
 
 def _new_job(event: JobsSubmitted, job_id: JobId, index: int, still: tuple[Dependency, ...]) -> Job:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from .durable import Durable, Entity, EntityKey, NodeHold, load
 from .equal_jobs import EqualJobs
 from .ids import DeviceUuid, JobId, NodeName, RankKey
-from .jobs import ATTEMPTS_KEPT, Attempt, Finished, Held, Job, Queued, Running, Starting, rank_keys
+from .jobs import ATTEMPTS_KEPT, Attempt, Deferred, Finished, Held, Job, Queued, Running, Starting, rank_keys
 from .live import Live
 from .nodes import Node
 from .state import State
@@ -77,13 +77,16 @@ def _of_job(durable: Durable, job: Job) -> Iterator[str]:
         yield f"{name}: its ended attempts are {numbers}"
     if numbers and numbers[-1] > job.attempt_count:
         yield f"{name}: attempt {numbers[-1]} has ended and {job.attempt_count} were made"
+    waits = bool(job.unmet) or job.begins_at is not None
+    if waits != isinstance(job.state, Deferred) and not isinstance(job.state, Held):
+        yield f"{name}: is {job.state} and waits for {job.unmet} and {job.begins_at}"
     if job.attempt is not None:
         yield from _of_attempt(durable, job, job.attempt)
 
 
 def _of_equals(equal: EqualJobs) -> Iterator[str]:
     name = f"equal jobs {equal.first.id}"
-    if not isinstance(equal.first.state, Queued | Held) or equal.first.past:
+    if not isinstance(equal.first.state, Queued | Deferred | Held) or equal.first.past:
         yield f"{name}: they are {equal.first.state}"
     if not equal.spans or any(end <= begin for begin, end in equal.spans):
         yield f"{name}: their spans are {equal.spans}"
@@ -191,6 +194,9 @@ def _of_indexes(durable: Durable) -> Iterator[str]:
         return
     if again.lines != durable.lines:
         yield f"the lines are {durable.lines}, the jobs make {again.lines}"
+    for index in ("held", "deferred", "dependents", "wakes"):
+        if getattr(again, index) != getattr(durable, index):
+            yield f"{index}: is {getattr(durable, index)}, the jobs make {getattr(again, index)}"
     if again.holds != durable.holds:
         yield f"the holds are {durable.holds}, the jobs make {again.holds}"
     owners: dict[DeviceUuid, NodeName] = {}

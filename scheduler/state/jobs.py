@@ -306,9 +306,9 @@ class Job:
     """A submitted job. `version` rises with every change.
 
     `told_with` is set for equal jobs of one submit: the last of them, in whose story stands that all were queued.
-    `eligible_at` is when it came to be eligible where that was not at its submit; its age counts from there. `unmet` are
-    the dependencies that are still waited for, `begins_at` the begin time that has not come. `waits_since` is when it
-    was queued again, from where its queue time-out counts.
+    `eligible_at` is when it came to be eligible where that was not at its submit; its age counts from there. `unmet`
+    are the dependencies that are still waited for, `begins_at` the begin time that has not come. `waits_since` is when
+    it was queued again, from where its queue time-out counts.
     """
 
     id: JobId

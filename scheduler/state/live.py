@@ -69,9 +69,9 @@ class NodeLive:
 class Live:
     """Everything that is rebuilt after a start.
 
-    `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it. `ended` is how
-    the jobs that ended lately did, the latest last. `swept_at` is when remembered requests were looked through last, and
-    `sweep_is_due` says that it is time now.
+    `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it. `ended` is
+    how the jobs that ended lately did, the latest last. `swept_at` is when remembered requests were looked through
+    last, and `sweep_is_due` says that it is time now.
     """
 
     nodes: dict[NodeName, NodeLive] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import pytest
@@ -31,6 +31,9 @@ class Bad:
     path: str
     reason: Reason = Reason.INVALID_ARGUMENT
     says: str = ""
+
+
+UNHEARD_OF = cast(job_pb2.DependencyCondition.ValueType, 9)
 
 
 def gpus(count: int = 1, **fields: Any) -> dict[str, Any]:
@@ -83,7 +86,8 @@ BAD_SPECS = [
         "16 GB",
     ),
     Bad("a negative node count", {"node_count": -1}, "node_count"),
-    Bad("negative retries", {"retries": -1}, "retries", Reason.NOT_BUILT),
+    Bad("negative retries", {"retries": -1}, "retries"),
+    Bad("a negative blame limit", {"blame_limit": -1}, "blame_limit"),
     # Names that nobody has, with the nearest one.
     Bad("an unknown node", {"nodelist": ["n2"]}, "nodelist[0]", Reason.UNKNOWN_NODE, "n1"),
     Bad("an unknown node to leave out", {"exclude": ["n1", "m1"]}, "exclude[1]", Reason.UNKNOWN_NODE, "n1"),
@@ -108,6 +112,19 @@ BAD_SPECS = [
     Bad("a grace of more than a day", {"grace": seconds(90_000)}, "grace"),
     Bad("a fence that is too short", {"requeue_fence": seconds(1), "grace": seconds(0)}, "requeue_fence", says="30"),
     Bad("a grace that fills the fence", {"requeue_fence": seconds(60), "grace": seconds(31)}, "grace", says="half"),
+    Bad("a queue time-out of nothing", {"queue_timeout": seconds(0)}, "queue_timeout"),
+    Bad("a begin before all times", {"begin_time": Timestamp(seconds=-1)}, "begin_time", says="--begin"),
+    Bad("a begin after all times", {"begin_time": Timestamp(seconds=2**60)}, "begin_time", says="--begin"),
+    # Other jobs.
+    Bad("a job to wait for that is none", {"after": [job_pb2.Dependency(job_id=0)]}, "after[0].job_id"),
+    Bad("a job that nobody has", {"after": [job_pb2.Dependency(job_id=999)]}, "after", Reason.JOB_NOT_FOUND, "999"),
+    Bad(
+        "an end that there is not",
+        {"after": [job_pb2.Dependency(job_id=1, condition=UNHEARD_OF)]},
+        "after[0].condition",
+    ),
+    Bad("too many jobs to wait for", {"after": [job_pb2.Dependency(job_id=1)] * 101}, "after", says="100"),
+    Bad("a job named twice", {"after": [job_pb2.Dependency(job_id=1)] * 2}, "after[1].job_id", says="second time"),
     # Names and labels.
     Bad("a name with a newline", {"name": "two\nlines"}, "name"),
     Bad("a name that is too long", {"name": "x" * 1_000}, "name"),
@@ -117,11 +134,7 @@ BAD_SPECS = [
     Bad("a kind that does not exist", {"kind": 99}, "kind"),
     # What is not built.
     Bad("several nodes", {"node_count": 2}, "node_count", Reason.NOT_BUILT),
-    Bad("retries", {"retries": 1}, "retries", Reason.NOT_BUILT),
-    Bad("a queue timeout", {"queue_timeout": seconds(1)}, "queue_timeout", Reason.NOT_BUILT),
-    Bad("a dependency", {"after": [job_pb2.Dependency(job_id=1)]}, "after", Reason.NOT_BUILT),
     Bad("an array", {"array": job_pb2.ArraySpec(indices="1-3")}, "array", Reason.NOT_BUILT),
-    Bad("a begin", {"begin_time": Timestamp(seconds=1)}, "begin_time", Reason.NOT_BUILT),
     Bad("a share of a device", gpus(share=job_pb2.DeviceShare(milli=500)), "devices[0].share", Reason.NOT_BUILT),
     Bad("a preemptible job", {"is_preemptible": True}, "is_preemptible", Reason.NOT_BUILT),
     Bad("a service", {"kind": job_pb2.JOB_KIND_SERVICE}, "kind", Reason.NOT_BUILT),

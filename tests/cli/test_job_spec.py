@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.job_options import JobOptions
-from cli.job_spec import BANDS, argv_of, command_line_of, pins, spec_of, variables
+from cli.job_spec import BANDS, argv_of, begin_time, command_line_of, pins, spec_of, variables
 from cli.script import with_script_options
 from gpufleet.errors import GpufleetError, Reason
 from tests.cli.conftest import Gpuctl
@@ -112,6 +113,14 @@ def test_pins_that_name_nothing_are_refused(text: str) -> None:
         ({"grace": "soon"}, "--grace"),
         ({"requeue_fence": "1y"}, "--requeue-fence"),
         ({"band": "hihg"}, '--band: .* did you mean "high"'),
+        ({"retries": -1}, "--retries: -1 is less than 1"),
+        ({"blame_limit": 0}, "--blame-limit"),
+        ({"queue_timeout": "10"}, "--queue-timeout: 10 has no unit"),
+        ({"begin": "soon"}, "--begin"),
+        ({"begin": "2001-01-31T18:30"}, "--begin: .* is over"),
+        ({"begin": "9999-12-31T23:59:59-12:00"}, "--begin: .* beyond"),
+        ({"after": ["x"]}, '--after: "x" does not begin with a job id'),
+        ({"after": ["4:k"]}, '--after: "k" is not ok, any or fail'),
         ({"label": ["x"]}, "--label"),
         ({"label": ["=x"]}, "--label"),
     ],
@@ -120,6 +129,27 @@ def test_a_wrong_value_is_refused_with_its_option(options: dict[str, Any], field
     with pytest.raises(GpufleetError, match=field) as caught:
         spec(**options)
     assert caught.value.next_step
+
+
+def test_a_begin_is_a_time_of_day_a_date_or_a_span() -> None:
+    now = datetime(2026, 3, 1, 12, 0, tzinfo=UTC).astimezone()
+    today = now.date().isoformat()
+    local = now.strftime("%H:%M")
+    assert begin_time(local, now) == now.astimezone(UTC)
+    assert begin_time("2h", now) == now + timedelta(hours=2)
+    assert begin_time(f"{today}T{local}", now) == now
+    before = (now - timedelta(minutes=1)).strftime("%H:%M:%S")
+    assert timedelta(hours=22) < begin_time(before, now) - now < timedelta(hours=26), "the next one"
+    assert begin_time("2026-03-01T13:30+01:00", now) == now + timedelta(minutes=30)
+
+
+def test_other_jobs_to_wait_for_are_read_with_the_end_that_counts() -> None:
+    made = spec(after=["4,5:any", "6:FAIL"]).after
+    assert [(each.job_id, each.condition) for each in made] == [
+        (4, job_pb2.DEPENDENCY_CONDITION_OK),
+        (5, job_pb2.DEPENDENCY_CONDITION_ANY),
+        (6, job_pb2.DEPENDENCY_CONDITION_FAIL),
+    ]
 
 
 def test_the_working_directory_is_ours_or_relative_to_it() -> None:
@@ -175,6 +205,12 @@ OPTIONS = st.fixed_dictionaries(
         "grace": st.sampled_from(["5s", "2m"]),
         "requeue_fence": st.sampled_from(["20s", "1h"]),
         "requeue": st.booleans(),
+        "queue_timeout": st.sampled_from(["90s", "2h30m"]),
+        "retries": st.integers(0, 9),
+        "blame_limit": st.integers(1, 9),
+        "after": st.lists(st.integers(1, 10**6), max_size=3, unique=True).flatmap(
+            lambda ids: st.tuples(*(st.sampled_from([f"{job}", f"{job}:any", f"{job}:fail"]) for job in ids)).map(list)
+        ),
         "no_gpu_selection": st.booleans(),
         "hold": st.just(False),
     },

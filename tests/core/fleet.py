@@ -291,7 +291,18 @@ class Fleet:
 
 def assert_same(one: Durable, other: Durable) -> None:
     """Two durable states hold the same, indexes included; what each has yet to commit aside."""
-    for name in ("jobs", "nodes", "tokens", "requests", "counters", "lines", "holds"):
+    for name in (
+        "jobs",
+        "nodes",
+        "tokens",
+        "requests",
+        "counters",
+        "lines",
+        "deferred",
+        "dependents",
+        "wakes",
+        "holds",
+    ):
         assert getattr(one, name) == getattr(other, name), f"{name} differ"
 
 

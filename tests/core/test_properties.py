@@ -39,7 +39,18 @@ from scheduler.state.events import (
     TokenRequested,
 )
 from scheduler.state.ids import JobId, NodeName, RankKey, TokenId, UserName
-from scheduler.state.jobs import Band, ExitCode, ExitSignal, NodePins, OutputEnd, OutputStream, RankExit, StopCause
+from scheduler.state.jobs import (
+    Band,
+    Dependency,
+    EndWanted,
+    ExitCode,
+    ExitSignal,
+    NodePins,
+    OutputEnd,
+    OutputStream,
+    RankExit,
+    StopCause,
+)
 from scheduler.state.units import DAY, HOUR, MINUTE, SECOND, Instant, Span
 from tests.core.fleet import FakeNode, Fleet, assert_same, spec
 
@@ -120,6 +131,10 @@ class World:
             is_requeueable=c % 3 > 0,
             requeue_fence=None if b % 4 else Span(30 * SECOND),
             min_memory_bytes=None if a % 2 else 0,
+            begin_at=Instant(self.fleet.now + c * SECOND) if b % 7 == 1 else None,
+            after=(Dependency(job=self.job(b), wanted=list(EndWanted)[a % 3]),) if c % 4 == 1 else (),
+            queue_timeout=Span((1 + b) * SECOND) if a % 5 == 2 else None,
+            retries=c % 2,
         )
         self.fleet.take_up(
             JobsSubmitted(

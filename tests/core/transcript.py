@@ -161,7 +161,7 @@ class Transcript:
         band = Band[words.value("band", "normal").upper()]
         held, dry_run = words.switch("held"), words.switch("dry-run")
         count, request = words.integer("count", 1), words.value("request")
-        spec = spec_of(words)
+        spec = spec_of(words, self.fleet.now)
         event = JobsSubmitted(
             at=self.fleet.now,
             user=user,

@@ -11,6 +11,8 @@ from gpufleet.units import parse_duration, parse_size
 from scheduler.state.events import Seen, SeenExited, SeenRefused, SeenRunning, SeenStarting
 from scheduler.state.ids import JobId, NodeName, RankKey
 from scheduler.state.jobs import (
+    Dependency,
+    EndWanted,
     ExitCode,
     ExitSignal,
     ExitStatus,
@@ -22,7 +24,7 @@ from scheduler.state.jobs import (
     Resources,
     StopCause,
 )
-from scheduler.state.units import Span
+from scheduler.state.units import Instant, Span
 
 
 @dataclass(slots=True)
@@ -78,8 +80,9 @@ def span_of(text: str) -> Span:
     return Span(parse_duration(text) // timedelta(microseconds=1))
 
 
-def spec_of(words: Words) -> JobSpec:
-    """The job that a submit asks for."""
+def spec_of(words: Words, now: Instant) -> JobSpec:
+    """The job that a submit asks for; begin= is a span from now."""
+    begin = words.span("begin")
     pins = tuple(
         NodePins(node=NodeName(node), indices=tuple(map(int, indices.split("+"))))
         for node, indices in (split_once(pin, ":") for pin in words.list("pins"))
@@ -106,7 +109,17 @@ def spec_of(words: Words) -> JobSpec:
         time_limit=words.span("time-limit"),
         is_requeueable=not words.switch("no-requeue"),
         requeue_fence=words.span("fence"),
+        begin_at=None if begin is None else Instant(now + begin),
+        after=tuple(dependency_of(text) for text in words.list("after")),
+        queue_timeout=words.span("queue-timeout"),
+        retries=words.integer("retries", 0),
+        blame_limit=words.integer("blame-limit", 0) or None,
     )
+
+
+def dependency_of(text: str) -> Dependency:
+    job, _, wanted = text.partition(":")
+    return Dependency(job=JobId(int(job)), wanted=EndWanted(wanted or "ok"))
 
 
 def exit_of(words: Words, rank: int) -> RankExit:

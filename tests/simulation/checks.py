@@ -11,7 +11,7 @@ from scheduler.state.commands import Command, ForgetAttempt, LaunchAttempt
 from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
 from scheduler.state.ids import JobId, NodeName, RankKey
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
-from scheduler.state.jobs import EndedAttempt, ExitCode, ExitSignal, Finished, Job, OutputStream
+from scheduler.state.jobs import EndedAttempt, ExitCode, ExitSignal, Finished, Job, Outcome, OutputStream
 from scheduler.state.nodes import Node
 from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished
 from tests.simulation.world import Broken, World
@@ -138,6 +138,11 @@ class Checks:
             case _:
                 pass
 
+    def outcome(self, job: int) -> Outcome | None:
+        """How a job ended, as the API would find it in the store."""
+        stored = self._store.job(job)
+        return stored.state.outcome if stored is not None and isinstance(stored.state, Finished) else None
+
     def acknowledged(self, first: int, count: int) -> None:
         """A person was told that jobs are accepted."""
         for job in range(first, first + count):
@@ -190,7 +195,7 @@ class Checks:
 
 
 def _differences(one: Durable, other: Durable) -> list[str]:
-    names = ("jobs", "nodes", "tokens", "requests", "counters", "lines", "holds")
+    names = ("jobs", "nodes", "tokens", "requests", "counters", "lines", "deferred", "dependents", "wakes", "holds")
     return [
         f"{name}: what is stored makes another state" for name in names if getattr(one, name) != getattr(other, name)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler.state.events import (
     BandRequested,
@@ -17,7 +17,7 @@ from scheduler.state.events import (
     SignalRequested,
 )
 from scheduler.state.ids import JobId, NodeName, UserName
-from scheduler.state.jobs import Band, JobSpec, Resources
+from scheduler.state.jobs import Band, Dependency, EndWanted, JobSpec, Resources
 from scheduler.state.replies import Refused, Reply, Submitted
 from scheduler.state.units import SECOND, Instant, Span, seconds
 from tests.simulation.machine import NEVER, Plan
@@ -37,6 +37,7 @@ class Submission:
     band: Band
     is_held: bool
     count: int
+    begins_in: Span | None = None
     job: int = 0
     refusal: str = ""
     tries: int = 0
@@ -82,6 +83,8 @@ class Users:
             grace=Span(rng.choice((0, 1, 5)) * SECOND),
             is_requeueable=rng.random() < 0.75,
             requeue_fence=rng.choice((None, None, seconds(45))),
+            queue_timeout=rng.choice((None,) * 7 + (seconds(60),)),
+            retries=rng.choice((0, 0, 0, 2)),
         )
         return Submission(
             request_id=f"request-{number}",
@@ -98,14 +101,18 @@ class Users:
         """Ask, and ask again with the same request_id until there is an answer."""
         if submission.tries:
             self._world.met.add("a request that was asked again")
+        else:
+            self._choose_what_to_wait_for(submission)
         submission.tries += 1
         tries = submission.tries
 
         def event(at: Instant) -> Event:
+            begin_at = None if submission.begins_in is None else Instant(at + submission.begins_in)
             return JobsSubmitted(
                 at=at,
                 user=submission.user,
-                specs=(submission.spec,),
+                specs=(replace(submission.spec, begin_at=begin_at),),
+                ended={each.job: self._world.checks.outcome(each.job) for each in submission.spec.after},
                 band=(submission.band,),
                 is_held=(submission.is_held,),
                 count=submission.count,
@@ -115,6 +122,16 @@ class Users:
 
         self._world.after(ANSWER_SECONDS_MAX, self._ask_again, submission, tries)
         self._send(event, lambda reply: self._answered(submission, reply))
+
+    def _choose_what_to_wait_for(self, submission: Submission) -> None:
+        """A time, or the end of a job that was acknowledged before."""
+        known = [each.job for each in self.submissions if each.job]
+        roll = self._rng.random()
+        if roll < 0.1:
+            submission.begins_in = seconds(self._rng.uniform(1, 30))
+        elif roll < 0.3 and known:
+            on = Dependency(job=JobId(self._rng.choice(known)), wanted=self._rng.choice(list(EndWanted)))
+            submission.spec = replace(submission.spec, after=(on,))
 
     def _ask_again(self, submission: Submission, tries: int) -> None:
         if not submission.job and not submission.refusal and submission.tries == tries:

@@ -561,7 +561,7 @@ class JobSpec(_message.Message):
     notify: _builtins.str
     """A command or URL told of the job's start and end. Not built yet."""
     blame_limit: _builtins.int
-    """Lost nodes after which the job is not tried again; 0 means the scheduler's own, 3. Not built yet."""
+    """Lost nodes after which the job is not tried again; 0 means the scheduler's own, 3."""
     input: Global___InputMode.ValueType
     """What its standard input is; nothing by default. With one, somebody can attach and type."""
     @_builtins.property

@@ -1,0 +1,85 @@
+"""Jobs that wait for others or for a time, that are tried again, and that give up: with real processes."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.errors import Reason
+from tests.e2e.client import Client, refusal, select
+from tests.e2e.fleet import Fleet
+
+OK, ANY, FAIL = (
+    job_pb2.DEPENDENCY_CONDITION_OK,
+    job_pb2.DEPENDENCY_CONDITION_ANY,
+    job_pb2.DEPENDENCY_CONDITION_FAIL,
+)
+
+
+@pytest.fixture
+async def node(fleet: Fleet) -> None:
+    await fleet.add_node("n1", "--cpus", "2")
+
+
+def after(job_id: int, condition: job_pb2.DependencyCondition.ValueType = OK) -> list[job_pb2.Dependency]:
+    return [job_pb2.Dependency(job_id=job_id, condition=condition)]
+
+
+@pytest.mark.usefixtures("node")
+async def test_a_chain_runs_in_order_across_a_restart_of_the_scheduler(
+    fleet: Fleet, admin: Client, tmp_path: Path
+) -> None:
+    log = tmp_path / "order"
+    say = "echo {} >> " + shlex.quote(str(log))
+    first = await admin.submit("sh", "-c", say.format("first"), is_held=True)
+    second = await admin.submit("sh", "-c", say.format("second") + "; exit 3", after=after(first))
+    third = await admin.submit("sh", "-c", say.format("third"), after=after(second, FAIL))
+    never = await admin.submit("sh", "-c", say.format("never"), after=after(second))
+    told = (await admin.job(second)).wait_reason
+    assert (told.reason, told.sentence) == ("DEPENDENCY", f"it runs after the success of job {first}")
+    fleet.scheduler.kill()
+    await fleet.scheduler.start()
+    mask = FieldMask(paths=["is_held"])
+    await admin.stub.UpdateJob(scheduler_pb2.UpdateJobRequest(jobs=select(first), update_mask=mask))
+    assert (await admin.wait(third)).state == job_pb2.JOB_STATE_SUCCEEDED
+    cancelled = await admin.wait(never)
+    assert (cancelled.state, cancelled.exit_reason) == (job_pb2.JOB_STATE_CANCELLED, "DEPENDENCY_FAILED")
+    assert f"job {second}" in cancelled.exit_message
+    assert log.read_text().split() == ["first", "second", "third"]
+    late = await refusal(admin.submit("true", after=after(second)))
+    assert late.reason is Reason.DEPENDENCY_FAILED
+    assert (await admin.run("true", after=after(second, ANY))).exit.code == 0
+
+
+@pytest.mark.usefixtures("node")
+async def test_a_failing_command_is_tried_again_as_often_as_was_asked(admin: Client, tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    script = f"echo x >> {shlex.quote(str(tries))}; test $(wc -l < {shlex.quote(str(tries))}) -ge 3"
+    job = await admin.run("sh", "-c", script, retries=5)
+    assert (job.state, job.attempt_count, job.retries_used) == (job_pb2.JOB_STATE_SUCCEEDED, 3, 2)
+    job = await admin.run("sh", "-c", "exit 7", retries=1)
+    assert (job.exit.code, job.attempt_count, job.requeue_count) == (7, 2, 0)
+    job = await admin.run("there-is-no-such-command", retries=5)
+    assert (job.exit_reason, job.attempt_count) == ("COMMAND_NOT_FOUND", 1)
+
+
+@pytest.mark.usefixtures("node")
+async def test_a_job_begins_at_its_time_and_another_gives_up_at_its_own(admin: Client) -> None:
+    begin = Timestamp()
+    begin.FromNanoseconds(time.time_ns() + 1_500_000_000)
+    later = await admin.submit("true", begin_time=begin)
+    wide = await admin.submit("sleep", "60", cpus=2)
+    waits = await admin.submit("true", cpus=2, queue_timeout=Duration(nanos=500_000_000))
+    given_up = await admin.wait(waits)
+    assert (given_up.state, given_up.exit_reason) == (job_pb2.JOB_STATE_FAILED, "NO_CAPACITY")
+    assert "CPU" in given_up.exit_message
+    await admin.cancel(wide)
+    started = (await admin.wait(later)).start_time
+    assert started.ToNanoseconds() >= begin.ToNanoseconds()
