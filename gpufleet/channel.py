@@ -19,6 +19,7 @@ import grpc.aio
 from gpufleet.addresses import Address, is_loopback
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.limits import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
+from gpufleet.stream_calls import StreamCall
 
 Metadata = tuple[tuple[str, str], ...]
 Options = tuple[tuple[str, int | str], ...]
@@ -83,7 +84,7 @@ def connect_async(target: Target) -> grpc.aio.Channel:
         channel = grpc.aio.secure_channel(str(target.address), _credentials(target), options=options)
     else:
         channel = grpc.aio.insecure_channel(str(target.address), options=options)
-    return cast(grpc.aio.Channel, _WithMetadata(channel, _metadata_of(target)))
+    return cast(grpc.aio.Channel, _AsyncWithMetadata(channel, _metadata_of(target)))
 
 
 def client_options() -> Options:
@@ -203,3 +204,17 @@ class _WithMetadata:
 
     async def __aexit__(self, *problem: Any) -> Any:
         return await self._channel.__aexit__(*problem)
+
+
+class _StreamCallable(_Callable):
+    """A method of asyncio with a stream each way: its calls tell the status that the server gave."""
+
+    def __call__(self, *request: Any, metadata: Any = None, **options: Any) -> Any:
+        return StreamCall(super().__call__(*request, metadata=metadata, **options))
+
+
+class _AsyncWithMetadata(_WithMetadata):
+    """A channel of asyncio."""
+
+    def stream_stream(self, *args: Any, **options: Any) -> _Callable:
+        return _StreamCallable(self._channel.stream_stream(*args, **options), self._metadata)

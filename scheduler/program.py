@@ -141,6 +141,7 @@ class Program:
             engine,
             asyncio.create_task(self._outputs.run(), name="output-sync"),
             asyncio.create_task(self._pruner.run(), name="prune"),
+            asyncio.create_task(self._server.look_after_streams(), name="open-streams"),
         ]
         stop = asyncio.create_task(stopping.wait(), name="stop")
         try:

@@ -9,12 +9,12 @@ import grpc.aio
 
 from gpufleet.errors import FieldViolation, GpufleetError, Reason
 from gpufleet.logs import fields
-from gpufleet.status import to_status
 
 from ..engine import StoreAway, TooManyEvents
 from ..outputs.errors import OutputStoreUnavailable
 from ..state.replies import Refused, Reply
 from ..store.errors import StoreUnavailable, TermSuperseded
+from .refusing import refuse
 
 log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,7 +29,7 @@ def answers(method: F) -> F:
         try:
             return await method(self, request, context)
         except Exception as error:
-            await _abort(context, method.__name__, error)
+            await _abort(context, method.__name__, error, request)
 
     return wrapped  # type: ignore[return-value]
 
@@ -43,20 +43,15 @@ def streams(method: F) -> F:
             async for message in method(self, request, context):
                 yield message
         except Exception as error:
-            await _abort(context, method.__name__, error)
+            await _abort(context, method.__name__, error, request)
 
     return wrapped  # type: ignore[return-value]
 
 
-def serves(method: F) -> F:
-    """Wrap a method that reads and writes its stream through the context."""
-    return answers(method)
-
-
-async def _abort(context: Any, name: str, error: Exception) -> None:
+async def _abort(context: Any, name: str, error: Exception, request: Any) -> None:
     if isinstance(error, grpc.aio.AbortError | grpc.aio.BaseError):
         raise error
-    await context.abort_with_status(to_status(as_gpufleet_error(name, error)))
+    await refuse(context, as_gpufleet_error(name, error), request)
 
 
 def as_gpufleet_error(name: str, error: Exception) -> GpufleetError:

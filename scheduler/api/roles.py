@@ -10,13 +10,14 @@ import grpc
 import grpc.aio
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.status import to_status
 from gpufleet.tokens import hash_token
 
 from ..state.access import Role, Token
-from ..state.ids import UserName
+from ..state.ids import TokenId, UserName
 from ..state.state import State
 from ..state.units import Instant
+from .open_streams import OpenStreams
+from .refusing import refuse
 
 ALL = frozenset(Role)
 PEOPLE = frozenset({Role.ADMIN, Role.USER})
@@ -83,6 +84,7 @@ class Caller:
 
     user: UserName
     role: Role
+    token: TokenId
 
     @property
     def is_admin(self) -> bool:
@@ -113,14 +115,21 @@ class Authenticator:
         token = self._token(hash_token(secret))
         if token is None:
             raise GpufleetError(Reason.TOKEN_INVALID)
-        if token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= self._now()):
+        if not self.is_good(token.id):
             raise GpufleetError(Reason.TOKEN_REVOKED)
         if allowed is None or token.role not in allowed:
             raise GpufleetError(
                 Reason.PERMISSION_DENIED,
                 f"a token of role {token.role.value} may not call {method.removeprefix(PACKAGE)}",
             )
-        return Caller(token.user, token.role)
+        return Caller(token.user, token.role, token.id)
+
+    def is_good(self, token_id: TokenId) -> bool:
+        """Whether a token may still be used: it is there, not revoked, and has not expired."""
+        token = self._view.durable.tokens.get(token_id)
+        if token is None or token.revoked_at is not None:
+            return False
+        return token.expires_at is None or token.expires_at > self._now()
 
     def _token(self, digest: str) -> Token | None:
         for token in self._view.durable.tokens.values():
@@ -130,10 +139,11 @@ class Authenticator:
 
 
 class RoleInterceptor(grpc.aio.ServerInterceptor):
-    """Lets a call through to its handler only when the table allows it."""
+    """Lets a call through only when the table allows it, and lets a stream go on only while its token is good."""
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(self, authenticator: Authenticator, streams: OpenStreams) -> None:
         self._authenticator = authenticator
+        self._streams = streams
 
     async def intercept_service(
         self,
@@ -146,10 +156,11 @@ class RoleInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or method.startswith(OPEN_SERVICES):
             return handler
         try:
-            _caller.set(self._authenticator.caller_of(method, _secret(handler_call_details)))
+            caller = self._authenticator.caller_of(method, _secret(handler_call_details))
         except GpufleetError as error:
             return _refusing(handler, error)
-        return handler
+        _caller.set(caller)
+        return self._streams.guarded(handler, caller.token)
 
 
 def _secret(details: grpc.HandlerCallDetails) -> str | None:
@@ -164,13 +175,13 @@ def _secret(details: grpc.HandlerCallDetails) -> str | None:
 def _refusing(handler: Any, error: GpufleetError) -> Any:
     """A handler of the same shape that only refuses."""
 
-    async def refuse(_: object, context: Any) -> None:
-        await context.abort_with_status(to_status(error))
+    async def refusing(request: object, context: Any) -> None:
+        await refuse(context, error, request)
 
     if handler.request_streaming and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler(refuse)
+        return grpc.stream_stream_rpc_method_handler(refusing)
     if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler(refuse)
+        return grpc.stream_unary_rpc_method_handler(refusing)
     if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(refuse)
-    return grpc.unary_unary_rpc_method_handler(refuse)
+        return grpc.unary_stream_rpc_method_handler(refusing)
+    return grpc.unary_unary_rpc_method_handler(refusing)

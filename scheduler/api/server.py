@@ -13,7 +13,6 @@ from gpufleet.addresses import Address
 from gpufleet.channel import server_options
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.listening import listen
-from gpufleet.status import to_status
 from gpufleet.telemetry import Telemetry
 
 from ..engine import Engine
@@ -27,9 +26,11 @@ from .following import JobFollower
 from .jobs import JobCalls
 from .last_offsets import tell_last_offsets
 from .nodes import NodeCalls
+from .open_streams import OpenStreams
 from .paging import PageTokens
 from .program_logs import ProgramLogs
 from .reasons import WaitReasons
+from .refusing import refuse
 from .roles import ROLES_OF, Authenticator, RoleInterceptor
 from .server_facts import ServerFacts
 
@@ -106,18 +107,18 @@ class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer
 
 
 def _not_built(name: str) -> Any:
-    async def refuse(self: Any, request: Any, context: Any) -> None:
-        await context.abort_with_status(to_status(GpufleetError(Reason.NOT_BUILT, f"{name} is not built yet")))
+    async def answer(self: Any, request: Any, context: Any) -> None:
+        await refuse(context, GpufleetError(Reason.NOT_BUILT, f"{name} is not built yet"), request)
 
-    return refuse
+    return answer
 
 
 def _not_built_stream(name: str) -> Any:
-    async def refuse(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
-        await context.abort_with_status(to_status(GpufleetError(Reason.NOT_BUILT, f"{name} is not built yet")))
+    async def answer(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+        await refuse(context, GpufleetError(Reason.NOT_BUILT, f"{name} is not built yet"), request)
         yield
 
-    return refuse
+    return answer
 
 
 def _fill_in(service: type, base: type, descriptor: Any, names: tuple[str, ...]) -> None:
@@ -143,8 +144,9 @@ class Server:
     def __init__(
         self, scheduler: SchedulerService, agents: AgentService, authenticator: Authenticator, message_bytes_max: int
     ) -> None:
+        self._streams = OpenStreams(authenticator.is_good)
         self._server = grpc.aio.server(
-            interceptors=[RoleInterceptor(authenticator), DecodingInterceptor()],
+            interceptors=[RoleInterceptor(authenticator, self._streams), DecodingInterceptor()],
             options=server_options(message_bytes_max),
         )
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(scheduler, self._server)
@@ -163,6 +165,10 @@ class Server:
         """Serve, and say that all is well."""
         await self._server.start()
         await self.set_health(serving=True)
+
+    async def look_after_streams(self) -> None:
+        """End the streams of tokens that are revoked or expire, until cancelled."""
+        await self._streams.end_revoked_for_ever()
 
     async def set_health(self, *, serving: bool) -> None:
         """What grpc.health.v1 answers."""

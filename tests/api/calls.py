@@ -24,9 +24,6 @@ METHODS: dict[str, Any] = {
 }
 PROTOS = Path(__file__).parents[2] / "protos" / "gpufleet" / "v1"
 ANSWER_SECONDS = 30.0
-TRIES_MAX = 100
-STATUS_WAS_LOST = "Internal error from Core"
-"""What grpc.aio's client says of a stream that was refused before its own headers were sent: it drops the status."""
 
 
 def not_built() -> list[str]:
@@ -55,13 +52,6 @@ class Caller:
 
     async def error(self, name: str, request: Any = None, token: str | None = None) -> GpufleetError | None:
         """The error of a call, by default with an empty request; of a stream the first message decides."""
-        for _ in range(TRIES_MAX):
-            error = await self._error(name, request, token)
-            if error is None or STATUS_WAS_LOST not in error.message:
-                return error
-        raise AssertionError(f"{name} was refused {TRIES_MAX} times without a status")
-
-    async def _error(self, name: str, request: Any, token: str | None) -> GpufleetError | None:
         method = METHODS[name]
         message = GetMessageClass(method.input_type)() if request is None else request
         kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -63,8 +65,6 @@ async def test_every_kind_of_call_carries_the_token_and_what_else_is_asked_for(a
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_threads_carry_it_too(address: Address, kind: str) -> None:
-    import asyncio
-
     def in_a_thread() -> list[bytes]:
         with connect(Target(address=address, token="gf_x")) as channel:
             method: Any = getattr(channel, kind)(f"/T/{kind}")
@@ -139,3 +139,99 @@ extra = {name.split(".")[0] for name in set(sys.modules) - before} - sys.stdlib_
 assert not extra, extra
 """
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=30)
+
+
+class Refusing(grpc.GenericRpcHandler):
+    """Refuses every call with a stream of requests at once, without listening to it."""
+
+    def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        async def refuse(requests: object, context: Any) -> None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not you", (("why", "so"),))
+
+        make: Any = getattr(grpc, f"{call.method.rpartition('/')[2]}_rpc_method_handler")
+        handler: grpc.RpcMethodHandler[bytes, bytes] = make(refuse)
+        return handler
+
+
+async def many_messages() -> AsyncIterator[bytes]:
+    for _ in range(20):
+        yield b"x"
+
+
+async def read_to_the_end(call: Any) -> None:
+    async for _ in call:
+        pass
+
+
+async def write_and_read(call: Any) -> None:
+    """As an agent does: one task writes, another reads."""
+
+    async def write() -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await call.write(b"x")
+
+    writing = asyncio.create_task(write())
+    try:
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+async def only_write(call: Any) -> None:
+    """The write itself raises; one that comes later is told that the call is over."""
+    with contextlib.suppress(asyncio.InvalidStateError):
+        while True:
+            await call.write(b"x")
+    await call.read()
+
+
+REFUSALS_IN_A_ROW = 50
+
+
+@pytest.mark.parametrize("use", [read_to_the_end, write_and_read, only_write])
+async def test_a_refused_stream_tells_the_servers_status_each_time(use: Any) -> None:
+    server = grpc.aio.server(options=server_options())
+    server.add_generic_rpc_handlers((Refusing(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with connect_async(Target(address=Address("127.0.0.1", port))) as channel:
+        for _ in range(REFUSALS_IN_A_ROW):
+            request = [many_messages()] if use is read_to_the_end else []
+            method: Any = channel.stream_stream("/T/stream_stream")
+            call = method(*request, timeout=20)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await use(call)
+            error = caught.value
+            assert (error.code(), error.details()) == (grpc.StatusCode.UNAUTHENTICATED, "not you")
+            assert ("why", "so") in tuple(error.trailing_metadata())
+            assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+    await server.stop(None)
+
+
+async def test_a_stream_that_nobody_holds_any_more_is_cancelled() -> None:
+    ended = asyncio.Event()
+
+    class Waiting(grpc.GenericRpcHandler):
+        def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+            async def wait(requests: object, context: Any) -> None:
+                context.add_done_callback(lambda _: ended.set())
+                await context.write(b"here")
+                await asyncio.Event().wait()
+
+            handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(wait)
+            return handler
+
+    server = grpc.aio.server(options=server_options())
+    server.add_generic_rpc_handlers((Waiting(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with connect_async(Target(address=Address("127.0.0.1", port))) as channel:
+        call: Any = channel.stream_stream("/T/stream_stream")()
+        assert await call.read() == b"here"
+        del call
+        async with asyncio.timeout(20):
+            await ended.wait()
+    await server.stop(None)
