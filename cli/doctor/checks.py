@@ -12,7 +12,8 @@ from pathlib import Path
 
 from gpufleet.v1 import scheduler_pb2
 
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.listening import holder_of
 from gpufleet.paths import state_dir
 from gpufleet.units import format_size
 
@@ -25,8 +26,9 @@ from ..settings import Settings
 from ..versions import own_version
 from .agent import agent_folder, check_agent
 from .cluster import FREE_BYTES_FAILED, judge_nodes, judge_refusal, judge_server
-from .finding import Finding, Verdict, ok, warning
-from .network import check_name, check_port, check_tls
+from .encryption import check_tls, silence_fix
+from .finding import Finding, Verdict, failed, ok, warning
+from .network import check_name, check_port, own_address
 from .nodes import compare_nodes
 
 COLUMNS = (Column("CHECK"), Column(""), Column("FINDING", least=20, wraps=True))
@@ -104,7 +106,19 @@ def examine(settings: Settings, wishes: Wishes) -> Iterator[Finding]:
 
                 yield from test_nodes(settings, client, wishes.python)
     except GpufleetError as problem:
-        yield judge_refusal(problem)
+        yield _judge_silence(settings, problem) or judge_refusal(problem)
+
+
+def _judge_silence(settings: Settings, problem: GpufleetError) -> Finding | None:
+    """A port that takes connections behind which no scheduler answers; None for another problem."""
+    if problem.reason is Reason.DEADLINE:
+        sentence = f"{settings.address} takes connections and does not answer in {settings.connection_timeout_s:g} s"
+        return failed("answer", sentence, silence_fix(settings.address))
+    if problem.reason is Reason.SCHEDULER_UNREACHABLE and "Connection refused" not in problem.metadata.get("grpc", ""):
+        holder = holder_of(settings.address.port) if own_address(settings.address.host) else None
+        sentence = f"what listens at {settings.address} is no gpufleet scheduler" + (f": {holder}" if holder else "")
+        return failed("answer", sentence, "Name where the scheduler is: --scheduler HOST:PORT")
+    return None
 
 
 def _examine_cluster(settings: Settings, client: Client, wishes: Wishes) -> Iterator[Finding]:

@@ -1,13 +1,11 @@
-"""Name, route, port and TLS, looked at with plain sockets: they say why."""
+"""Name, route and port, looked at with plain sockets: they say why."""
 
 from __future__ import annotations
 
 import errno
 import socket
-import ssl
 
 from gpufleet.addresses import Address, is_loopback
-from gpufleet.channel import Target
 from gpufleet.listening import listening_hosts
 
 from .finding import Finding, failed, ok
@@ -133,55 +131,3 @@ def firewall_fix(address: Address) -> str:
         f"or: sudo firewall-cmd --permanent --add-port={port}/tcp && sudo firewall-cmd --reload, "
         f"or: sudo iptables -I INPUT -p tcp --dport {port} -j ACCEPT"
     )
-
-
-def check_tls(target: Target) -> Finding:
-    """Whether both sides agree on encryption, and the certificate is good."""
-    if not target.uses_tls:
-        if _speaks_tls(target.address):
-            return failed(
-                "TLS", "the scheduler wants TLS, and this speaks without", "Name its authority: --ca-file FILE"
-            )
-        return ok("TLS", "none" + (", on this machine only" if is_loopback(target.address.host) else ": --insecure"))
-    try:
-        version = _handshake(target.address, ssl.create_default_context(cafile=_ca(target)))
-    except ssl.SSLCertVerificationError as problem:
-        return failed(
-            "TLS",
-            f"the certificate is not trusted: {problem.verify_message}",
-            "Name the authority that signed it: --ca-file FILE. It must name this host: "
-            f"openssl s_client -connect {target.address}",
-        )
-    except (ssl.SSLError, ConnectionError):
-        return failed(
-            "TLS",
-            "the scheduler does not speak TLS",
-            "Give it tls.cert_file and tls.key_file (gpuctl config init scheduler), or trust the network: --insecure",
-        )
-    except OSError as problem:
-        return failed("TLS", f"no handshake: {problem}", firewall_fix(target.address))
-    return ok("TLS", f"{version}, certificate is good")
-
-
-def _ca(target: Target) -> str | None:
-    return str(target.ca_file) if target.ca_file is not None else None
-
-
-def _handshake(address: Address, context: ssl.SSLContext) -> str:
-    context.set_alpn_protocols(["h2"])
-    with (
-        socket.create_connection((address.host, address.port), CONNECT_S_MAX) as plain,
-        context.wrap_socket(plain, server_hostname=address.host) as wrapped,
-    ):
-        return wrapped.version() or "TLS"
-
-
-def _speaks_tls(address: Address) -> bool:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    try:
-        _handshake(address, context)
-    except OSError:
-        return False
-    return True

@@ -17,7 +17,7 @@ import pytest
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from cli.doctor import cluster as judge
-from cli.doctor import network
+from cli.doctor import encryption, network
 from cli.doctor.agent import check_agent, judge_agent
 from cli.doctor.finding import Finding, Verdict
 from cli.doctor.nodes import compare_nodes
@@ -28,7 +28,7 @@ from gpufleet.channel import Target
 from gpufleet.errors import GpufleetError, Reason
 from tests.cli import cluster
 from tests.cli.conftest import Gpuctl, run_here
-from tests.cli.fake_scheduler import FakeScheduler, Piece, ended, job
+from tests.cli.fake_scheduler import FakeScheduler, Fault, Piece, ended, job
 
 GB = 10**9
 
@@ -132,15 +132,56 @@ def tls_server(certificate: tuple[Path, Path], connections: int) -> Iterator[int
 def test_tls_is_looked_at_from_both_sides(certificate: tuple[Path, Path], fake: FakeScheduler) -> None:
     with tls_server(certificate, 3) as port:
         address = Address("localhost", port)
-        good = network.check_tls(Target(address=address, ca_file=certificate[0]))
-        other_name = network.check_tls(Target(address=Address("127.0.0.1", port), ca_file=certificate[0]))
-        plain = network.check_tls(Target(address=address))
-    assert good.verdict is Verdict.OK and "TLSv1.3" in good.sentence
-    assert other_name.verdict is Verdict.FAILED and "--ca-file" in other_name.fix
+        ending = encryption.check_tls(Target(address=address, ca_file=certificate[0]))
+        other_name = encryption.check_tls(Target(address=Address("127.0.0.1", port), ca_file=certificate[0]))
+        plain = encryption.check_tls(Target(address=address))
+    assert ending.verdict is Verdict.WARNING and "TLSv1.3, and the certificate ends in 23h" in ending.sentence
+    assert "gpuctl config certificate localhost" in ending.fix
+    assert other_name.verdict is Verdict.FAILED and "gpuctl config certificate 127.0.0.1" in other_name.fix
     assert "wants TLS" in plain.sentence and "--ca-file" in plain.fix
     host, port_text = fake.address.split(":")
-    without = network.check_tls(Target(address=Address(host, int(port_text)), ca_file=certificate[0]))
+    without = encryption.check_tls(Target(address=Address(host, int(port_text)), ca_file=certificate[0]))
     assert "does not speak TLS" in without.sentence and "--insecure" in without.fix
+
+
+def test_a_certificate_is_judged_by_what_is_wrong_with_it_and_by_how_long_it_is_good() -> None:
+    address, now = Address("head"), cluster.NOW
+    assert encryption.judge_end(address, "TLSv1.3", now + timedelta(days=31), now).verdict is Verdict.OK
+    assert encryption.judge_end(address, "TLSv1.3", now + timedelta(days=29), now).verdict is Verdict.WARNING
+    assert "clock" in encryption.judge_untrusted(address, 10, "certificate has expired").fix
+    assert "clock" in encryption.judge_untrusted(address, 9, "certificate is not yet valid").fix
+    assert "--ca-file" in encryption.judge_untrusted(address, 20, "unable to get local issuer certificate").fix
+
+
+def test_a_port_behind_which_no_scheduler_answers_is_told_from_a_scheduler_that_is_silent(
+    fake: FakeScheduler, gpuctl: Gpuctl
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        def say_no() -> None:
+            while True:
+                try:
+                    connection, _ = other.accept()
+                except OSError:
+                    return
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.close()
+
+        thread = threading.Thread(target=say_no)
+        thread.start()
+        last = run_here("doctor", "-o", "jsonl", "--scheduler", f"127.0.0.1:{port}").text.splitlines()[-1]
+        other.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    found = json.loads(last)
+    assert (
+        found["what"] == "answer"
+        and f"what listens at 127.0.0.1:{port} is no gpufleet scheduler: " in found["sentence"]
+    )
+    fake.faults["GetServerInfo"].append(Fault.HANG)
+    silent = json.loads(gpuctl("doctor", "-o", "jsonl", "--connection-timeout", "1s").text.splitlines()[-1])
+    assert silent["sentence"].endswith("takes connections and does not answer in 1 s")
+    assert "is the scheduler stopped" in silent["fix"]
 
 
 def test_versions_clocks_store_and_disk_are_judged() -> None:
