@@ -87,7 +87,7 @@ class AgentSettings:
         high=64,
     )
     cpus: int | None = setting(
-        None, "Offer so many CPUs.", INTEGER, low=1, high=100_000, default_text="all of the machine"
+        None, "Offer so many CPUs.", INTEGER, low=1, high=16_384, default_text="all of the machine"
     )
     advertise: str = setting(
         "",

@@ -192,6 +192,9 @@ class Attempts:
             self._report(lambda now_us: {"launch_refused": wire.refused_to_proto(report, samples)})
         else:
             _log.info("%s", sentence_of(report))
+            if isinstance(report, EndSeen) and report.view.end is not None and report.view.end.processes_left:
+                left = report.view.end.processes_left
+                _log.error("attempt %s has ended and %d of its processes outlive SIGKILL", report.view.key, left)
             self._report(report_of(report))
 
 

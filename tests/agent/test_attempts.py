@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from gpufleet.telemetry import OFF
 from node_agent.attempts import Attempts
@@ -115,6 +118,15 @@ async def test_a_stop_that_fails_holds_no_later_order_up() -> None:
     await bench.order(3, JudgeAttempt(KEY, Verdict.FORGET))
     assert bench.done == [(1, 1), (1, 2), (1, 3)]
     assert [name for report in bench.reports for name in report] == ["attempt_started", "attempt_exited"]
+
+
+async def test_processes_that_outlive_their_attempt_are_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(Silent(is_surely_fit=True), SilentKeeping(launch=Launched(RUNNING, was_known=False)))
+    await bench.order(1, LAUNCH)
+    bench.attempts.changed(KEY, replace(END, processes_left=2))
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "attempt 7.1.0 has ended and 2 of its processes outlive SIGKILL"
+    ]
 
 
 class KeepersThatDoNotKnow:

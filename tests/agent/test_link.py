@@ -101,6 +101,7 @@ async def test_a_flag_that_makes_no_sense_names_itself_and_changes_nothing(
     for flags, named in (
         (["--virtual-gpus", "-1"], "--virtual-gpus"),
         (["--cpus", "0"], "--cpus"),
+        (["--cpus", "16385"], "--cpus"),
         (["--scheduler", "http://x"], "http://x"),
         (["--log-level", "loud"], "--log-level"),
         (["--node-id", "a b"], "--node-id"),
