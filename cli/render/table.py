@@ -124,7 +124,8 @@ def _as_much_as_fits(word: str, width: int) -> str:
     for number, character in enumerate(word):
         used += _width(character)
         if used > width and number:
-            return word[:number]
+            after_slash = word.rfind("/", 0, number) + 1  # paths break between their parts
+            return word[: after_slash if after_slash > number // 2 else number]
     return word
 
 

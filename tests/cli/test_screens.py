@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cli.render import jobs as jobs_view
 from cli.render import nodes as nodes_view
 from cli.render.job import explain_screen, job_screen, story_screen
-from cli.render.table import Cell, Colour, Column, Look, clean, cut, draw, shown_width
+from cli.render.table import Cell, Colour, Column, Look, clean, cut, draw, shown_width, wrapped
 from cli.render.words import since
 from cli.screen import with_tilde
 from tests.cli.cluster import NOW, ago, failed, held, nodes, queue_answer, queued, running
@@ -144,6 +144,11 @@ def test_ids_are_never_cut_however_narrow_it_is() -> None:
     job.id = 123456789012
     job.user = "a-user-with-a-very-long-name"
     assert "123456789012" in queue(job, look=Look(width=40))[1]
+
+
+def test_a_path_that_is_too_long_is_broken_between_its_parts() -> None:
+    assert wrapped("~/.config/gpufleet/contexts.toml:4", 22) == ["~/.config/gpufleet/", "contexts.toml:4"]
+    assert wrapped("a" * 30, 20) == ["a" * 20, "a" * 10]
 
 
 def test_a_name_is_cut_only_where_room_is_short() -> None:
