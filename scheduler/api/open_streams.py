@@ -81,6 +81,7 @@ class OpenStreams:
                     if message is None:
                         return
                     yield message
+                await messages.aclose()  # it may still be reading what the caller sends
                 await refuse(context, _ended(), request)
             except asyncio.CancelledError:
                 await self._refuse_if_interrupted(stream, request, context)

@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc, node_pb2, scheduler_pb2
+from gpufleet.v1 import job_pb2, node_agent_pb2, node_agent_pb2_grpc, node_pb2, scheduler_pb2
 
 from gpufleet.errors import Reason
 from gpufleet.status import from_rpc_error
@@ -18,6 +18,7 @@ from tests.api.asking import forget_node
 from tests.e2e.client import Client, dial, refusal
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS
+from tests.e2e.typist import Typist
 
 IN_A_ROW = 50
 
@@ -56,6 +57,22 @@ async def test_a_revoked_token_ends_what_its_holder_follows(fleet: Fleet, admin:
     await admin.cancel(job, quiet)
     assert await others.read(), "a stream of another token goes on"
     others.cancel()
+    await admin.wait(job)
+
+
+async def test_a_revoked_token_ends_what_its_holder_types_into(fleet: Fleet, admin: Client) -> None:
+    made = await make(admin, "user")
+    async with fleet.client(made.secret) as leaver:
+        job = await leaver.submit("cat", input=job_pb2.INPUT_MODE_PIPE)
+        async with Typist(leaver, job) as typist:
+            await typist.type(b"still here\n")
+            await typist.shows(b"still here")
+            await revoke(admin, made)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await typist.end()
+        assert from_rpc_error(caught.value).reason is Reason.TOKEN_REVOKED
+    assert (await admin.job(job)).state == job_pb2.JOB_STATE_RUNNING, "the job goes on"
+    await admin.cancel(job)
     await admin.wait(job)
 
 
