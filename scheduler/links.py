@@ -13,7 +13,7 @@ from gpufleet.v1 import node_agent_pb2
 from gpufleet.logs import fields
 from gpufleet.telemetry import Telemetry
 
-from .api.convert import command_proto
+from .api.convert_commands import command_proto
 from .state.commands import Command, LaunchAttempt
 from .state.ids import NodeName
 

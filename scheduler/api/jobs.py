@@ -32,7 +32,8 @@ from . import queue_page
 from .answers import answers, reply_of, streams
 from .attaching import Attachment, check_input, first_request, person_of
 from .channels import Channels, Keyboards
-from .convert import explanation_proto, job_proto, state_of, story_line, timestamp
+from .convert import timestamp
+from .convert_jobs import explanation_proto, job_proto, state_of, story_line
 from .following import JobFollower
 from .nodes import shown_node
 from .paging import PageTokens, page_size

@@ -23,7 +23,8 @@ from ..state.records import Record, job_of
 from ..state.replies import NodeChanged, NodeGone
 from ..state.units import DAY, after
 from .answers import answers, reply_of
-from .convert import ROLES, node_proto, timestamp, token_proto
+from .convert import ROLES, timestamp, token_proto
+from .convert_nodes import node_proto
 from .paging import PageTokens, page_size
 from .roles import caller
 from .server_facts import ServerFacts

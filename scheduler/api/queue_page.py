@@ -16,7 +16,7 @@ from ..ports import FinishedQuery
 from ..state.ids import JobId, UserName
 from ..state.jobs import Band, Job
 from ..state.units import Instant
-from .convert import OUTCOMES, state_of
+from .convert_jobs import OUTCOMES, state_of
 
 ACTIVE, WAITING, HELD, FINISHED = range(4)
 FINISHED_READ = 200

@@ -28,7 +28,8 @@ from ..state.jobs import (
 )
 from ..state.nodes import Device, DeviceProcess, DeviceSample, NodeInfo
 from ..state.units import DAY, SECOND, Instant, Span
-from .convert import INPUT_MODES, STOP_CAUSES
+from .convert_commands import STOP_CAUSES
+from .convert_jobs import INPUT_MODES
 
 SPECS_MAX = 10_000
 ARGV_BYTES_MAX = 2_000_000

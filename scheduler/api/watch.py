@@ -14,7 +14,8 @@ from ..state.equal_jobs import EqualJobs
 from ..state.ids import JobId, NodeName
 from ..state.jobs import Job
 from ..watching import Change, ChangeHub, Watcher
-from .convert import job_proto, timestamp
+from .convert import timestamp
+from .convert_jobs import job_proto
 from .reasons import WaitReasons
 from .told_reasons import ToldReasons
 

@@ -1,0 +1,73 @@
+"""Commands to the agents, as protos."""
+
+from gpufleet.v1 import node_agent_pb2
+
+from ..state.commands import (
+    ClearTroubles,
+    Command,
+    ForgetAttempt,
+    KeepAttempt,
+    KillAttempt,
+    LaunchAttempt,
+    SignalAttempt,
+    StopAttempt,
+)
+from ..state.jobs import (
+    StopCause,
+)
+from .convert import duration, key_proto
+from .convert_jobs import INPUT_MODES
+
+STOP_CAUSES = {
+    StopCause.CANCELLED: node_agent_pb2.STOP_CAUSE_CANCELLED,
+    StopCause.TIME_LIMIT: node_agent_pb2.STOP_CAUSE_TIME_LIMIT,
+    StopCause.FENCED: node_agent_pb2.STOP_CAUSE_FENCED,
+    StopCause.PREEMPTED: node_agent_pb2.STOP_CAUSE_PREEMPTED,
+    StopCause.GANG: node_agent_pb2.STOP_CAUSE_GANG,
+    StopCause.STALE: node_agent_pb2.STOP_CAUSE_STALE,
+    StopCause.REQUEUED: node_agent_pb2.STOP_CAUSE_REQUEUED,
+}
+
+
+def command_proto(command: Command) -> node_agent_pb2.HeartbeatResponse:
+    """A command on the wire; the link adds term and sequence."""
+    if isinstance(command, ClearTroubles):
+        return node_agent_pb2.HeartbeatResponse(clear_troubles=node_agent_pb2.ClearTroubles())
+    key = key_proto(command.key)
+    match command:
+        case LaunchAttempt():
+            return node_agent_pb2.HeartbeatResponse(launch=_launch_proto(command, key))
+        case StopAttempt(cause=cause, grace=grace):
+            stop = node_agent_pb2.Stop(key=key, cause=STOP_CAUSES[cause], grace=duration(grace))
+            return node_agent_pb2.HeartbeatResponse(stop=stop)
+        case KillAttempt():
+            return node_agent_pb2.HeartbeatResponse(kill=node_agent_pb2.Kill(key=key))
+        case KeepAttempt():
+            return node_agent_pb2.HeartbeatResponse(keep=node_agent_pb2.Keep(key=key))
+        case ForgetAttempt():
+            return node_agent_pb2.HeartbeatResponse(forget=node_agent_pb2.Forget(key=key))
+        case SignalAttempt(signal=number):
+            send = node_agent_pb2.SendSignal(key=key, signal=number)
+            return node_agent_pb2.HeartbeatResponse(send_signal=send)
+
+
+def _launch_proto(command: LaunchAttempt, key: node_agent_pb2.AttemptKey) -> node_agent_pb2.Launch:
+    spec = command.spec
+    return node_agent_pb2.Launch(
+        key=key,
+        argv=spec.argv,
+        env=dict(spec.env),
+        cwd=spec.cwd,
+        device_uuids=[device.uuid for device in command.placement.devices],
+        cpus=command.placement.cpus,
+        memory_bytes=command.placement.memory_bytes,
+        time_limit=duration(spec.time_limit),
+        grace=duration(spec.grace),
+        fence=duration(command.fence),
+        expected_free_memory_bytes=0 if spec.resources.ignores_telemetry else command.min_memory_bytes,
+        allow_busy=spec.resources.allow_busy,
+        user=command.user,
+        trace_context=spec.trace_context,
+        node_count=1,
+        input=INPUT_MODES[spec.input if command.key.rank == 0 else None],
+    )

@@ -1,0 +1,248 @@
+"""Jobs, their attempts, stories and explanations, as protos."""
+
+from collections.abc import Iterable
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from gpufleet.v1 import job_pb2
+
+from ..core.story import sentence
+from ..policy.explain import Explanation
+from ..ports import StoredRecord
+from ..state.jobs import (
+    Attempt,
+    Deferred,
+    EndedAttempt,
+    EndWanted,
+    ExitCode,
+    ExitSignal,
+    ExitStatus,
+    Finished,
+    Held,
+    InputMode,
+    Job,
+    JobSpec,
+    Outcome,
+    OutputEnd,
+    Placement,
+    Queued,
+    Rank,
+    Running,
+    Starting,
+    Stopping,
+)
+from ..state.units import MB
+from .convert import duration, timestamp
+
+OUTCOMES = {
+    Outcome.SUCCEEDED: job_pb2.JOB_STATE_SUCCEEDED,
+    Outcome.FAILED: job_pb2.JOB_STATE_FAILED,
+    Outcome.CANCELLED: job_pb2.JOB_STATE_CANCELLED,
+    Outcome.TIMED_OUT: job_pb2.JOB_STATE_TIMED_OUT,
+}
+
+
+INPUT_MODES = {
+    None: job_pb2.INPUT_MODE_UNSPECIFIED,
+    InputMode.PIPE: job_pb2.INPUT_MODE_PIPE,
+    InputMode.TERMINAL: job_pb2.INPUT_MODE_TERMINAL,
+}
+
+
+def state_of(job: Job) -> job_pb2.JobState.ValueType:
+    """The state on the wire."""
+    match job.state:
+        case Queued() | Deferred():
+            return job_pb2.JOB_STATE_QUEUED
+        case Held():
+            return job_pb2.JOB_STATE_HELD
+        case Starting():
+            return job_pb2.JOB_STATE_STARTING
+        case Running():
+            return job_pb2.JOB_STATE_RUNNING
+        case Stopping():
+            return job_pb2.JOB_STATE_STOPPING
+        case Finished(outcome=outcome):
+            return OUTCOMES[outcome]
+
+
+CONDITIONS = {
+    EndWanted.OK: job_pb2.DEPENDENCY_CONDITION_OK,
+    EndWanted.ANY: job_pb2.DEPENDENCY_CONDITION_ANY,
+    EndWanted.FAIL: job_pb2.DEPENDENCY_CONDITION_FAIL,
+}
+
+
+def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
+    """What was asked for, with every default filled in."""
+    resources = spec.resources
+    message = job_pb2.JobSpec(
+        argv=spec.argv,
+        name=spec.name,
+        cpus=resources.cpus,
+        memory_bytes=resources.memory_bytes,
+        pins=[job_pb2.NodePins(node=pins.node, device_indices=pins.indices) for pins in resources.pins],
+        nodelist=resources.nodelist,
+        exclude=resources.exclude,
+        node_labels=dict(resources.node_labels),
+        time_limit=duration(spec.time_limit),
+        grace=duration(spec.grace),
+        no_requeue=not spec.is_requeueable,
+        requeue_fence=duration(spec.requeue_fence),
+        env={} if omit_env else dict(spec.env),
+        cwd=spec.cwd,
+        labels=dict(spec.labels),
+        trace_context=spec.trace_context,
+        begin_time=None if spec.begin_at is None else timestamp(spec.begin_at),
+        after=[job_pb2.Dependency(job_id=each.job, condition=CONDITIONS[each.wanted]) for each in spec.after],
+        queue_timeout=duration(spec.queue_timeout),
+        retries=spec.retries,
+        blame_limit=spec.blame_limit or 0,
+        no_gpu_selection=resources.ignores_telemetry,
+        gpu_mode=job_pb2.GPU_MODE_REQUIRED,
+        kind=job_pb2.JOB_KIND_BATCH,
+        input=INPUT_MODES[spec.input],
+    )
+    if resources.gpus:
+        message.devices.add(
+            count=resources.gpus,
+            min_memory_bytes=resources.min_memory_bytes or 0,
+            models=resources.models,
+            allow_busy=resources.allow_busy,
+        )
+    return message
+
+
+def exit_proto(exit_: ExitStatus | None) -> job_pb2.ExitStatus | None:
+    """An exit status on the wire; None stays absent."""
+    match exit_:
+        case ExitCode(code=code):
+            return job_pb2.ExitStatus(code=code)
+        case ExitSignal(signal=number):
+            return job_pb2.ExitStatus(signal=number)
+        case None:
+            return None
+
+
+def _end_proto(end: OutputEnd) -> job_pb2.OutputEnd:
+    return job_pb2.OutputEnd(
+        rank=end.rank, stream=job_pb2.Stream.ValueType(end.stream), end_offset=end.end_offset, was_cut=end.was_cut
+    )
+
+
+def _rank_proto(number: int, placement: Placement) -> job_pb2.PlacedRank:
+    return job_pb2.PlacedRank(
+        rank=number,
+        node=placement.node,
+        device_indices=[device.index for device in placement.devices],
+        device_uuids=[device.uuid for device in placement.devices],
+        cpus=placement.cpus,
+        memory_bytes=placement.memory_bytes,
+    )
+
+
+def _gpu_info(ranks: Iterable[Rank]) -> job_pb2.GpuInfo | None:
+    placements = [rank.placement for rank in ranks]
+    devices = [
+        job_pb2.PlacedDevice(
+            node=placement.node,
+            index=device.index,
+            uuid=device.uuid,
+            name=device.name,
+            memory_free_mb=None if device.memory_free_bytes is None else device.memory_free_bytes // MB,
+            utilization_percent=device.utilization_percent,
+            availability_score=None if device.score is None else round(device.score, 4),
+        )
+        for placement in placements
+        for device in placement.devices
+    ]
+    if not devices:
+        return None
+    return job_pb2.GpuInfo(count=len(devices), allocation_method=placements[0].method.value, devices=devices)
+
+
+def _attempt_proto(attempt: Attempt | EndedAttempt) -> job_pb2.Attempt:
+    exits = [rank.exit for rank in attempt.ranks if rank.exit is not None]
+    starts = [rank.started_at for rank in attempt.ranks]
+    deciding = next((each for each in exits if each.exit != ExitCode(code=0)), exits[0] if exits else None)
+    message = job_pb2.Attempt(
+        number=attempt.number,
+        ranks=[_rank_proto(number, rank.placement) for number, rank in enumerate(attempt.ranks)],
+        place_time=timestamp(attempt.placed_at),
+        start_time=timestamp(max(each for each in starts if each is not None)) if all(starts) else None,
+        exit=exit_proto(deciding.exit) if deciding is not None else None,
+        output_ends=[_end_proto(end) for each in exits for end in each.output_ends],
+        gpu_info=_gpu_info(attempt.ranks),
+        cpu_seconds=sum(each.cpu_seconds for each in exits),
+        memory_bytes_max=max((each.memory_bytes_max for each in exits), default=0),
+    )
+    if isinstance(attempt, EndedAttempt):
+        message.end_time.CopyFrom(timestamp(attempt.ended_at) or Timestamp())
+        message.exit_reason = attempt.reason
+        message.exit_message = attempt.message
+        message.output_is_complete = attempt.output_is_complete
+    else:
+        message.is_unreachable = attempt.is_unreachable
+    return message
+
+
+def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2.Job:
+    """A job on the wire."""
+    attempts = [_attempt_proto(ended) for ended in job.past]
+    if job.attempt is not None:
+        attempts.append(_attempt_proto(job.attempt))
+    message = job_pb2.Job(
+        id=job.id,
+        user=job.user,
+        spec=spec_proto(job.spec, omit_env=omit_env),
+        state=state_of(job),
+        submit_time=timestamp(job.submitted_at),
+        attempts=attempts,
+        attempt_count=job.attempt_count,
+        queue_position=position,
+        version=job.version,
+        requeue_count=job.requeue_count,
+        retries_used=job.retries_used,
+    )
+    message.spec.band = job_pb2.Band.ValueType(job.band)
+    message.spec.is_held = isinstance(job.state, Held)
+    if attempts and attempts[-1].HasField("start_time") and not isinstance(job.state, Queued | Deferred | Held):
+        message.start_time.CopyFrom(attempts[-1].start_time)
+    if isinstance(job.state, Finished):
+        finished = job.state
+        message.end_time.CopyFrom(timestamp(finished.at) or Timestamp())
+        message.exit_reason = finished.reason
+        message.exit_message = finished.message
+        message.output_is_complete = attempts[-1].output_is_complete if attempts else True
+        exit_ = exit_proto(finished.exit)
+        if exit_ is not None:
+            message.exit.CopyFrom(exit_)
+    return message
+
+
+def explanation_proto(explanation: Explanation) -> job_pb2.Explanation:
+    """An explanation on the wire."""
+    return job_pb2.Explanation(
+        reason=job_pb2.WaitReason(reason=explanation.reason, sentence=explanation.sentence),
+        nodes=[
+            job_pb2.NodeVerdict(
+                node=verdict.node,
+                fits=verdict.miss is None,
+                reason="" if verdict.miss is None else verdict.miss.reason,
+                sentence="could take it" if verdict.miss is None else verdict.miss.clause,
+            )
+            for verdict in explanation.nodes
+        ],
+        ahead_job_ids=explanation.ahead,
+        ahead_count=explanation.ahead_count,
+        bound_sentence=explanation.bound_sentence,
+    )
+
+
+def story_line(stored: StoredRecord) -> job_pb2.StoryLine:
+    """A line of a job's story."""
+    return job_pb2.StoryLine(
+        sequence=stored.sequence,
+        time=timestamp(stored.at),
+        kind=type(stored.record).__name__,
+        sentence=sentence(stored.record),
+    )

@@ -1,0 +1,109 @@
+"""Nodes, their devices and samples, as protos."""
+
+from gpufleet.v1 import node_pb2
+
+from ..policy.fit import FreeDevice, NodeView
+from ..state.ids import JobId
+from ..state.live import NodeLive
+from ..state.nodes import Device, DeviceSample, Node, NodeInfo, Reach
+from ..state.units import Instant, Span
+from .convert import duration, timestamp
+
+
+def device_proto(device: Device, unhealthy_reason: str = "") -> node_pb2.Device:
+    """A device's facts on the wire."""
+    return node_pb2.Device(
+        uuid=device.uuid,
+        index=device.index,
+        name=device.name,
+        memory_bytes=device.memory_bytes,
+        pci_bus_id=device.pci_bus_id,
+        is_virtual=device.is_virtual,
+        is_healthy=not unhealthy_reason,
+        unhealthy_reason=unhealthy_reason,
+    )
+
+
+def sample_proto(sample: DeviceSample, now: Instant) -> node_pb2.DeviceSample:
+    """A sample on the wire; what is None stays absent."""
+    return node_pb2.DeviceSample(
+        uuid=sample.uuid,
+        age=duration(Span(max(0, now - sample.taken_at))),
+        utilization_percent=sample.utilization_percent,
+        memory_used_bytes=sample.memory_used_bytes,
+        memory_free_bytes=sample.memory_free_bytes,
+        temperature_c=sample.temperature_c,
+        power_mw=sample.power_mw,
+        power_limit_mw=sample.power_limit_mw,
+        processes=[
+            node_pb2.DeviceProcess(pid=each.pid, memory_bytes=each.memory_bytes, is_foreign=each.is_foreign)
+            for each in sample.processes
+        ],
+        processes_are_known=sample.processes_are_known,
+        is_healthy=sample.is_healthy,
+        unhealthy_reason=sample.unhealthy_reason,
+    )
+
+
+def info_proto(info: NodeInfo) -> node_pb2.NodeInfo:
+    """What an agent said of its machine."""
+    return node_pb2.NodeInfo(
+        hostname=info.hostname,
+        cpus=info.cpus,
+        memory_bytes=info.memory_bytes,
+        devices=[device_proto(device) for device in info.devices],
+        driver_version=info.driver_version,
+        cuda_version=info.cuda_version,
+        agent_version=info.agent_version,
+        python_version=info.python_version,
+        platform=info.platform,
+        labels=dict(info.labels),
+        provider=info.provider,
+        advertise_address=info.advertise_address,
+        devices_note=info.devices_note,
+        torch_version=info.torch_version,
+        cuda_runtime_version=info.cuda_runtime_version,
+        open_files_max=info.open_files_max,
+    )
+
+
+def node_state(node: Node, live: NodeLive | None) -> node_pb2.NodeState.ValueType:
+    """The state on the wire."""
+    if node.is_lost or (live is not None and live.reach is Reach.LOST):
+        return node_pb2.NODE_STATE_LOST
+    if live is None or live.reach is Reach.SUSPECT or not live.is_connected:
+        return node_pb2.NODE_STATE_SUSPECT
+    return node_pb2.NODE_STATE_DRAINING if node.is_draining else node_pb2.NODE_STATE_READY
+
+
+def node_proto(view: NodeView, live: NodeLive | None, jobs: list[JobId], now: Instant) -> node_pb2.Node:
+    """A node with its devices and what holds them."""
+    node = view.node
+    unhealthy = {device.uuid: device.reason for device in node.unhealthy}
+    return node_pb2.Node(
+        name=node.name,
+        state=node_state(node, live),
+        info=info_proto(node.info),
+        devices=[_node_device(free, view, unhealthy.get(free.device.uuid, ""), now) for free in view.devices],
+        address=node.address,
+        register_time=timestamp(node.registered_at),
+        last_heard_time=timestamp(live.heard_at) if live is not None and live.stream else None,
+        is_draining=node.is_draining,
+        drain_reason=node.drain_reason,
+        cpus_used=node.info.cpus - view.cpus,
+        memory_used_bytes=node.info.memory_bytes - view.memory_bytes,
+        job_ids=jobs,
+        version=node.version,
+        is_connected=live is not None and live.is_connected,
+        spool_free_bytes=live.spool_free_bytes if live is not None else None,
+    )
+
+
+def _node_device(free: FreeDevice, view: NodeView, unhealthy: str, now: Instant) -> node_pb2.NodeDevice:
+    return node_pb2.NodeDevice(
+        device=device_proto(free.device, unhealthy),
+        sample=None if free.sample is None else sample_proto(free.sample, now),
+        job_id=free.held_by or 0,
+        availability_score=None if free.score is None else round(free.score, 4),
+        is_free=view.miss is None and free.miss is None and free.held_by is None and not free.has_foreign_process,
+    )
