@@ -35,7 +35,8 @@ from .answers import answers, reply_of
 from .attaching import serve_channel
 from .channels import Channels
 from .convert import duration, key_proto
-from .validate import device_sample, node_info, node_name, rank_exit, rank_key, seen, span_of, stream_of
+from .validate import node_name, span_of
+from .validate_reports import device_sample, node_info, rank_exit, rank_key, seen, stream_of
 
 log = logging.getLogger(__name__)
 
