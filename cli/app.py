@@ -46,6 +46,13 @@ class JobCommand(Command):
         return ["[OPTIONS] -- COMMAND [ARGS]…"]
 
 
+class ShellCommand(JobCommand):
+    """One that has a command line of its own for who gives none."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS] [-- COMMAND [ARGS]…]"]
+
+
 class Group(TyperGroup):
     """A command with commands below it, such as `nodes`."""
 

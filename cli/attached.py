@@ -1,8 +1,9 @@
-"""`run`: submit a job and stay with it. Its output is ours, its exit code is ours, and Ctrl-C reaches it."""
+"""`run`, `shell`, `attach`: stay with a job. Its output is ours, its exit code is ours, and Ctrl-C reaches it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 import time
@@ -12,14 +13,15 @@ from typing import Any
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, Reason
 
 from .async_client import AsyncClient, connected_async
+from .attaching.keyboard import Keyboard, Watched
 from .errors import INTERRUPTED, OWN_FAILURE, SIGNALLED
 from .following.core import TimeOuts
 from .following.interrupts import SECOND_WITHIN_S, Interrupts, Meaning
 from .following.output import OutputFeed, Wanted
-from .following.shell import Ended, follow
+from .following.shell import Ended, Feed, follow
 from .following.writers import Plain, Streams
 from .outcome import end_in_words, exit_code_of, has_ended
 from .settings import Settings
@@ -44,18 +46,57 @@ async def run_attached(settings: Settings, request: scheduler_pb2.SubmitRequest,
         return await session.run()
 
 
-class Attached:
-    """One attached session."""
+async def attach_again(
+    settings: Settings, job_id: int, limits: TimeOuts, *, tail_lines: int | None, take_over: bool
+) -> int:
+    """Come back to a job that somebody can type to, follow it to its end and answer its exit code."""
+    async with connected_async(settings) as client:
+        job = (await client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id))).job
+        if has_ended(job):
+            raise GpufleetError(
+                Reason.JOB_FINISHED,
+                f"job {job_id} has ended",
+                next_step=f"See its output with: gpuctl logs {job_id} · how it ended: gpuctl job {job_id}",
+            )
+        if not job.spec.input:
+            raise GpufleetError(
+                Reason.JOB_HAS_NO_INPUT,
+                f"job {job_id} was submitted without a standard input",
+                next_step=f"See its output with: gpuctl logs -f {job_id}",
+            )
+        has_terminal = sys.stdin.isatty() or sys.stderr.isatty()
+        session = Attached(client, job, limits, has_terminal=has_terminal, tail_lines=tail_lines, take_over=take_over)
+        return await session.run()
 
-    def __init__(self, client: AsyncClient, job: job_pb2.Job, limits: TimeOuts, *, has_terminal: bool) -> None:
+
+class Attached:
+    """One attached session. A job that has an input gets ours."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        job: job_pb2.Job,
+        limits: TimeOuts,
+        *,
+        has_terminal: bool,
+        tail_lines: int | None = None,
+        take_over: bool = False,
+    ) -> None:
         self._client = client
         self._job = job
         self._limits = limits
         self._has_terminal = has_terminal
         self._interrupts = Interrupts(has_terminal)
         self._streams = Streams()
-        self._feed = OutputFeed(client, Wanted(job_id=job.id, follow=True), Plain(self._streams), on_job=self._on_job)
-        self._left_with: asyncio.Future[int]
+        self._keyboard: Keyboard | None = None
+        wanted = Wanted(job_id=job.id, follow=True, tail_lines=tail_lines)
+        if job.spec.input:
+            self._keyboard = Keyboard(job, self._streams, self._on_detach, take_over=take_over)
+            writer = Watched(self._streams, self._keyboard.shown)
+            self._output = OutputFeed(client, wanted, writer, on_job=self._on_job)
+        else:
+            self._output = OutputFeed(client, wanted, Plain(self._streams), on_job=self._on_job)
+        self._left_with: asyncio.Future[tuple[int, str]]
         self._errands: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -66,14 +107,18 @@ class Attached:
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_leave, number)
         self._tell_state(self._job)
+        feed: Feed[Any] = self._output if self._keyboard is None else self._keyboard.feed(self._client, self._output)
         following = asyncio.create_task(
-            follow(self._feed, self._limits, self._client.translated, on_cut_off=self._on_cut_off)
+            follow(feed, self._limits, self._client.translated, on_cut_off=self._on_cut_off)
         )
         either: list[asyncio.Future[Any]] = [following, self._left_with]
         try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            with self._keyboard or contextlib.nullcontext():
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if self._left_with.done():
-                return self._left_with.result()
+                code, why = self._left_with.result()
+                self.say(self._how_to_follow(why))
+                return code
             return self._code_of_end(following.result())
         except (GpufleetError, BrokenPipeError):
             self.say(self._how_to_follow("left"))
@@ -95,7 +140,7 @@ class Attached:
         if ended is Ended.SESSION_OVER:
             self.say(self._how_to_follow(f"the session reached its {self._limits.session_s:g} s"))
             return OWN_FAILURE
-        job = self._feed.job or self._job
+        job = self._output.job or self._job
         code = exit_code_of(job)
         if code != 0:
             self.say(end_in_words(job))
@@ -105,7 +150,8 @@ class Attached:
         return INTERRUPTED if is_cancelled and self._interrupts.has_cancelled else code
 
     def _how_to_follow(self, why: str) -> str:
-        return f"{why}; job {self._job.id} goes on. Follow it with: gpuctl logs -f {self._job.id}"
+        again = "Follow it with: gpuctl logs -f" if self._keyboard is None else "Come back with: gpuctl attach"
+        return f"{why}; job {self._job.id} goes on. {again} {self._job.id}"
 
     def _on_interrupt(self) -> None:
         match self._interrupts.interrupted(time.monotonic()):
@@ -121,8 +167,10 @@ class Attached:
 
     def _leave(self, code: int, why: str) -> None:
         if not self._left_with.done():
-            self.say(self._how_to_follow(why))
-            self._left_with.set_result(code)
+            self._left_with.set_result((code, why))
+
+    def _on_detach(self) -> None:
+        self._leave(0, "detached")
 
     async def _forward(self) -> None:
         job_id = self._job.id
@@ -156,6 +204,8 @@ class Attached:
         task.add_done_callback(self._errands.discard)
 
     def _on_job(self, job: job_pb2.Job) -> None:
+        if self._keyboard is not None:
+            self._keyboard.job_changed(job)
         self._tell_state(job)
         self._job = job
 
@@ -163,11 +213,13 @@ class Attached:
         if sys.stderr.isatty():
             words = state_in_words(job)
             if words and words != (state_in_words(self._job) if job is not self._job else ""):
-                self.say(words)
+                is_running = job.state == job_pb2.JOB_STATE_RUNNING
+                self.say(words + (self._keyboard.hint if self._keyboard is not None and is_running else ""))
 
     def _on_cut_off(self, is_cut_off: bool) -> None:
         if is_cut_off:
-            self.say(f"the scheduler is away; job {self._job.id} goes on, and so does this when it is back")
+            leave = "; ~. leaves" if self._keyboard is not None and self._keyboard.is_raw else ""
+            self.say(f"the scheduler is away; job {self._job.id} goes on, and so does this when it is back{leave}")
         else:
             self.say("the scheduler is back")
 

@@ -227,7 +227,7 @@ def command_line_of(spec: pb.JobSpec) -> str:
 
     The variables that go by themselves are left out; so are defaults that the server filled in.
     """
-    words = ["gpuctl", "submit"]
+    words = ["gpuctl", "run", "-i"] if spec.input else ["gpuctl", "submit"]
     for option, value in _options_of(spec):
         words += [option] if value is None else [option, value]
     return shlex.join([*words, "--", *spec.argv])
@@ -266,7 +266,7 @@ def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
         options.append(("--time-limit", exact_duration(spec.time_limit.ToTimedelta())))
     if spec.HasField("grace") and spec.grace.ToTimedelta() != timedelta(seconds=30):
         options.append(("--grace", exact_duration(spec.grace.ToTimedelta())))
-    if spec.no_requeue:
+    if spec.no_requeue and not spec.input:  # run -i says so by itself
         options.append(("--no-requeue", None))
     if spec.HasField("queue_timeout"):
         options.append(("--queue-timeout", exact_duration(spec.queue_timeout.ToTimedelta())))

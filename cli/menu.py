@@ -8,6 +8,8 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     "Run": {
         "submit": "submit",
         "run": "submit",
+        "shell": "attach",
+        "attach": "attach",
     },
     "Look": {
         "queue": "queue",

@@ -78,7 +78,7 @@ class Reason(Enum):
     JOB_HAS_NO_INPUT = (Code.FAILED_PRECONDITION, "The job was submitted without a standard input.",
         "See its output with: gpuctl logs -f ID · a job to type to is made by: gpuctl run -i, gpuctl shell")
     INPUT_TAKEN = (Code.FAILED_PRECONDITION, "Another session types to the job.",
-        "Look on with: gpuctl logs -f ID · or take the keyboard with: gpuctl attach --take-over ID")
+        "Look on: gpuctl logs -f ID · take the keyboard: gpuctl attach --take-over ID")
     DEPENDENCY_FAILED = (Code.FAILED_PRECONDITION, "A job that this one is to run after never ends that way.",
         "See how it ended with: gpuctl job ID, and submit without that --after, or with ID:any")
     NODE_NOT_LOST = (Code.FAILED_PRECONDITION, "The node still answers and cannot be forgotten.",

@@ -56,6 +56,10 @@ def run(
         str | None,
         Option("--request-id", metavar="ID", help="Yours instead of a random one: the same id is never done twice."),
     ] = None,
+    stdin: Annotated[
+        bool,
+        Option("--stdin", "-i", help="Your standard input is the job's; on a terminal it has one, too. ~. detaches."),
+    ] = False,
 ) -> None:
     """Run a job and stay with it to its end.
 
@@ -67,7 +71,14 @@ def run(
     from ..submission import request_of
 
     settings = resolve(connection, None, following)
-    _attach(settings, request_of(job, command or [], request_id=request_id, dry_run=False))
+    request = request_of(job, command or [], request_id=request_id, dry_run=False)
+    if stdin:
+        from ..attaching.keyboard import input_mode
+
+        request.specs[0].input = input_mode()
+        # What was typed is gone: a second run would wait for input that does not come again.
+        request.specs[0].no_requeue = True
+    _attach(settings, request)
 
 
 def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None:

@@ -93,6 +93,10 @@ class OutputFeed:
 
     def open(self) -> AsyncIterator[scheduler_pb2.StreamOutputResponse]:
         """A stream that begins at the first byte that was not written yet."""
+        return self._client.scheduler.StreamOutput(self.request()).__aiter__()
+
+    def request(self) -> scheduler_pb2.StreamOutputRequest:
+        """What to ask for, from the first byte on that was not written yet."""
         request = self._wanted.request()
         if self._positions:
             # What is to be left out was left out by the first stream; now the offsets say where to begin. A stream
@@ -100,7 +104,7 @@ class OutputFeed:
             request.ClearField("tail_lines")
         for (attempt, rank, stream), offset in self._positions.items():
             request.positions.add(attempt=attempt, rank=rank, stream=stream, offset=offset)
-        return self._client.scheduler.StreamOutput(request).__aiter__()
+        return request
 
     async def ask(self) -> bool:
         """Whether the job lives is answered by its record; that it ended still leaves output to read."""

@@ -18,15 +18,29 @@ class Streams:
         self._stdout = stdout or sys.stdout.buffer
         self._stderr = stderr or sys.stderr.buffer
 
+        self.is_raw = False
+        """Whether the terminal does not begin a new line by itself: a program of the job has it."""
+        self._is_within_line = False
+
     def write(self, stream: int, data: bytes) -> None:
         """Bytes of the job's standard output or error, to our own, at once."""
         out = self._stderr if stream == job_pb2.STREAM_STDERR else self._stdout
         out.write(data)
         out.flush()
+        if data:
+            self._is_within_line = not data.endswith(b"\n")
+
+    def end_line(self) -> None:
+        """Begin a new line, on a terminal that a program of the job has, unless one has just begun."""
+        if self._is_within_line:
+            self.write(job_pb2.STREAM_STDERR, b"\r\n")
 
     def note(self, text: str) -> None:
         """A line of ours, on stderr."""
-        self.write(job_pb2.STREAM_STDERR, f"gpuctl: {text}\n".encode(errors="surrogateescape"))
+        if self.is_raw:
+            self.end_line()
+        line = f"gpuctl: {text}\r\n" if self.is_raw else f"gpuctl: {text}\n"
+        self.write(job_pb2.STREAM_STDERR, line.encode(errors="surrogateescape"))
 
 
 class Plain:

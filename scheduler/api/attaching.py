@@ -182,7 +182,8 @@ class Attachment:
         raise GpufleetError(
             Reason.INPUT_TAKEN,
             f"another session took the keyboard of job {self._person.job}",
-            next_step=f"Look on with: gpuctl logs -f {self._person.job}",
+            next_step=f"Look on: gpuctl logs -f {self._person.job} · "
+            f"take it back: gpuctl attach --take-over {self._person.job}",
         )
 
     # --- down to the node

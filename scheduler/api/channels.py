@@ -155,8 +155,7 @@ class Keyboards:
                 raise GpufleetError(
                     Reason.INPUT_TAKEN,
                     f"another session types to job {job}",
-                    next_step=f"Look on with: gpuctl logs -f {job} · "
-                    f"or take the keyboard with: gpuctl attach --take-over {job}",
+                    next_step=f"Look on: gpuctl logs -f {job} · take the keyboard: gpuctl attach --take-over {job}",
                 )
             present.by = session
             present.taken.set()

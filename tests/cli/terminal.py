@@ -10,7 +10,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 WAIT_S_MAX = 30.0
 
@@ -38,6 +38,21 @@ class Terminal:
             assert time.monotonic() < deadline, f"{text!r} was not shown, but: {self.shown!r}"
             assert self._read(0.05), f"the program ended without {text!r}, but with: {self.shown!r}"
         return found + len(wanted)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Give it another size, as dragging a window's corner does."""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def modes(self) -> list[int]:
+        """How it treats what is typed and shown: the flags of termios(3)."""
+        return termios.tcgetattr(self._master)[:4]
+
+    def wait_until(self, is_so: Callable[[], object], what: str) -> None:
+        """Wait until it is so, while the program goes on."""
+        deadline = time.monotonic() + WAIT_S_MAX
+        while not is_so():
+            assert time.monotonic() < deadline, f"{what} did not come; it showed: {self.shown!r}"
+            assert self._read(0.01), f"the program ended without {what}, but with: {self.shown!r}"
 
     def end(self) -> int:
         """Wait for its end, and answer its exit code."""

@@ -10,7 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import change, config, doctor, job, logs, nodes, programs, queue, submit, token, up, version, wait
+from cli.commands import (
+    attach,
+    change,
+    config,
+    doctor,
+    job,
+    logs,
+    nodes,
+    programs,
+    queue,
+    submit,
+    token,
+    up,
+    version,
+    wait,
+)
 from cli.menu import MODULES, PANELS
 from tests.cli.cluster import nodes as some_nodes
 from tests.cli.cluster import running
@@ -82,11 +97,11 @@ def test_live_ids_and_nodes_are_completed_and_silence_is_kept_when_nobody_answer
 
 
 def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> None:
-    commands = (change, config, doctor, job, logs, nodes, programs, queue, submit, token, up, version, wait)
+    commands = (attach, change, config, doctor, job, logs, nodes, programs, queue, submit, token, up, version, wait)
     assert {module.__name__.rpartition(".")[2] for module in commands} == set(MODULES.values())
     folder = Path(change.__file__).parent
     assert {file.stem for file in folder.glob("*.py")} - {"__init__"} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 25
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 27
 
 
 def test_the_help_of_gpuctl() -> None:
