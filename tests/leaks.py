@@ -73,7 +73,9 @@ class Session:
         try:
             if f"{MARK}={self.mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 return True
-            if directory.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            words = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+            # Another session's folder may begin with the same letters.
+            if any(f"{directory}/" in word or word.endswith(directory) for word in words):
                 return True
             working_directory = str(Path(f"/proc/{pid}/cwd").readlink())
         except OSError:  # gone, a zombie, or another account's

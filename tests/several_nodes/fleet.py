@@ -46,10 +46,14 @@ class SpreadFleet(Fleet):
             await self._door.close()
         await super().end()
 
-    async def add_node_on(self, machine: Machine, *flags: str, name: str = "") -> AgentProcess:
+    async def add_node_on(
+        self, machine: Machine, *flags: str, name: str = "", environment: Mapping[str, str] | None = None
+    ) -> AgentProcess:
         """Start an agent on the machine, by default with two virtual GPUs, and return once it can be given work."""
         more = flags or ("--virtual-gpus", "2")
-        return await self.add_node(name or machine.name, "--insecure", *more, inside=machine.inside)
+        return await self.add_node(
+            name or machine.name, "--insecure", *more, environment=environment, inside=machine.inside
+        )
 
     def agent(self, machine: Machine, *flags: str, name: str = "") -> AgentProcess:
         """An agent of that machine, not started; the fleet ends it."""

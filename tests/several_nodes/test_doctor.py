@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -199,16 +200,25 @@ async def test_an_agent_that_is_refused_says_why_on_its_own_machine(
     assert findings(done)["agent"]["fix"] == f"Start it with: gpuctl agent --scheduler {fleet.scheduler.address}"
 
 
-async def test_a_healthy_fleet_is_ok_from_a_third_machine_and_its_nodes_are_compared(
+async def test_a_healthy_fleet_is_ok_from_a_third_machine_and_the_node_with_another_torch_is_named(
     network: Network, fleet: SpreadFleet, person: Machine
 ) -> None:
     person.environment = fleet.as_admin()
-    for name in ("node1", "node2"):
-        await fleet.add_node_on(network.machine(name))
+    await fleet.add_node_on(network.machine("node1"))
+    # An installation of torch as the other node's agent sees it: its metadata, found before the real one.
+    installed = fleet.folder / "site" / "torch-0.0.1.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 0.0.1\n")
+    second = network.machine("node2")
+    older = {"PYTHONPATH": str(installed.parent)}
+    await fleet.add_node_on(second, environment=older)
     done = await person.gpuctl("doctor", "--nodes", "-o", "jsonl", home=fleet.work)
     found = findings(done)
     assert done.code == 0, done.out
     assert {name: each["verdict"] for name, each in found.items() if each["verdict"] == "FAILED"} == {}
-    for what in ("name", "port", "TLS", "token", "clock", "files", "node node1", "node node2", "Python", "torch"):
+    for what in ("name", "port", "TLS", "token", "clock", "files", "node node1", "node node2", "Python", "CUDA"):
         assert found[what]["verdict"] == "OK", found[what]
     assert found["Python"]["sentence"].endswith("on all 2 nodes")
+    assert found["torch"]["verdict"] == "WARNING"
+    assert found["torch"]["sentence"] == f"node2 has 0.0.1; 1 node has {version('torch')}"
+    assert found["torch"]["fix"] == f"On node2: pip install torch=={version('torch')}"

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,6 +164,13 @@ async def type_sections(office: Office, sections: list[tuple[str, str]]) -> dict
     return {f"{each.machine}$ {each.command}": await office.type(each) for each in typed}
 
 
+def unpacked(bundle: Path) -> dict[str, str]:
+    """The texts of a bundle, by name."""
+    with tarfile.open(bundle) as archive:
+        read = {entry.name.removeprefix("gpufleet-bundle/"): archive.extractfile(entry) for entry in archive}
+        return {name: file.read().decode() for name, file in read.items() if file is not None}
+
+
 def test_every_section_with_commands_is_typed_by_a_test() -> None:
     assert {(each.page, each.section) for each in commands()} == {*ENCRYPTED, *TRUSTED}
 
@@ -176,7 +184,15 @@ async def test_the_pages_lead_from_nothing_to_two_machines_and_people_with_encry
     on_the_node = said["gpu2$ gpuctl doctor --scheduler head:50051 --token-file agent.token --ca-file ca.pem"]
     assert "this machine is node gpu2 of head:50051" in on_the_node
     assert "on all 2 nodes" in said["head$ gpuctl doctor --nodes"]
-    assert (office.homes / "head" / "bundle.tar.gz").exists()
+    packed = unpacked(office.homes / "head" / "bundle.tar.gz")
+    assert "serving" in packed["logs/scheduler.log"] and "registered" in packed["logs/agent-gpu2.log"]
+    secret = [file for file in office.homes.rglob("*") if file.suffix in (".token", ".key")]
+    assert {"admin.token", "agent.token", "gateway.token", "ada.token", "server.key", "ca.key"} == {
+        file.name for file in secret
+    }
+    everything = "\n".join(packed.values())
+    lines = [line for file in secret for line in file.read_text().splitlines() if not line.startswith("---")]
+    assert not [line for line in lines if line in everything]
 
 
 async def test_the_pages_lead_to_two_machines_on_a_network_that_is_trusted(office: Office) -> None:
