@@ -73,6 +73,7 @@ def node_info(naming: NodeNaming, facts: HostFacts, source: DeviceSource) -> nod
         driver_version=status.driver_version,
         cuda_version=status.cuda_version,
         devices_note=status.note,
+        devices_fix=status.next_step,
         torch_version=first_installed(TORCH),
         cuda_runtime_version=first_installed(CUDA_RUNTIMES),
         open_files_max=open_files_max(),

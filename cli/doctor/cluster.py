@@ -14,6 +14,7 @@ from ..render import words
 from ..render.nodes import devices_in_words
 from ..versions import skew_in_words
 from .finding import Finding, failed, ok, warning
+from .nodes import has_real_gpu
 
 CLOCK_SKEW_MAX = timedelta(seconds=5)
 FREE_BYTES_MIN = 5 * 10**9
@@ -134,8 +135,9 @@ def judge_node(node: node_pb2.Node, server_version: str, now: datetime) -> Findi
         return warning(what, sentence, f"On it: pip install gpufleet=={server_version}, then start the agent again")
     if node.is_draining:
         return warning(what, f"draining: {node.drain_reason or 'no reason given'}", f"gpuctl resume {node.name}")
-    if not node.devices and node.info.devices_note:
-        return warning(what, node.info.devices_note, "Install the driver there; nvidia-smi must list the GPUs.")
+    if node.info.devices_note and (not node.devices or has_real_gpu(node)):
+        fix = node.info.devices_fix or "install the driver; nvidia-smi must list the GPUs"
+        return warning(what, node.info.devices_note, f"On it: {fix}")
     if node.HasField("spool_free_bytes") and node.spool_free_bytes < FREE_BYTES_FAILED:
         sentence = f"{format_size(node.spool_free_bytes)} are free where its jobs' output waits"
         return warning(what, sentence, "Free that disk: a job whose output finds no room is held up")

@@ -61,6 +61,7 @@ def info_proto(info: NodeInfo) -> node_pb2.NodeInfo:
         provider=info.provider,
         advertise_address=info.advertise_address,
         devices_note=info.devices_note,
+        devices_fix=info.devices_fix,
         torch_version=info.torch_version,
         cuda_runtime_version=info.cuda_runtime_version,
         open_files_max=info.open_files_max,

@@ -77,6 +77,7 @@ def node_info(info: node_pb2.NodeInfo) -> NodeInfo:
         provider=info.provider or "static",
         advertise_address=info.advertise_address,
         devices_note=info.devices_note,
+        devices_fix=info.devices_fix,
         torch_version=info.torch_version,
         cuda_runtime_version=info.cuda_runtime_version,
         open_files_max=info.open_files_max,

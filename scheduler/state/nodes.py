@@ -36,6 +36,7 @@ class NodeInfo:
     provider: str = "static"
     advertise_address: str = ""
     devices_note: str = ""
+    devices_fix: str = ""
     torch_version: str = ""
     cuda_runtime_version: str = ""
     open_files_max: int = 0

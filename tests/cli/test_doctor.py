@@ -226,6 +226,11 @@ def test_each_trouble_of_a_node_has_its_fix() -> None:
     bare = cluster.node("n3", node_pb2.NODE_STATE_READY, 0, {})
     bare.info.devices_note = "libnvidia-ml.so.1 is missing"
     assert "libnvidia-ml" in judge.judge_node(bare, "0.1.0", cluster.NOW).sentence
+    odd = cluster.node("n6", node_pb2.NODE_STATE_READY, 1, {})
+    odd.info.devices_note, odd.info.devices_fix = "the driver and its library differ", "reboot after a driver update"
+    assert judge.judge_node(odd, "0.1.0", cluster.NOW).fix == "On it: reboot after a driver update"
+    odd.devices[0].device.is_virtual = True
+    assert judge.judge_node(odd, "0.1.0", cluster.NOW).verdict is Verdict.OK, "no driver is wanted for these"
     assert [each.verdict for each in judge.judge_nodes([], "0.1.0", cluster.NOW)] == [Verdict.FAILED]
     full = cluster.node("n4", node_pb2.NODE_STATE_READY, 1, {})
     full.spool_free_bytes = GB // 2

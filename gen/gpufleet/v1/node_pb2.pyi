@@ -321,6 +321,7 @@ class NodeInfo(_message.Message):
     TORCH_VERSION_FIELD_NUMBER: _builtins.int
     CUDA_RUNTIME_VERSION_FIELD_NUMBER: _builtins.int
     OPEN_FILES_MAX_FIELD_NUMBER: _builtins.int
+    DEVICES_FIX_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     """Host name of the machine."""
     cpus: _builtins.int
@@ -349,6 +350,8 @@ class NodeInfo(_message.Message):
     """Version of the CUDA runtime beside the agent, as torch brings it; empty without one."""
     open_files_max: _builtins.int
     """Files that the agent and its jobs may each hold open; 0 when it does not tell."""
+    devices_fix: _builtins.str
+    """What to do about devices_note, for people; empty when there is nothing to be done."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]:
         """Devices in index order."""
@@ -381,10 +384,11 @@ class NodeInfo(_message.Message):
         torch_version: _builtins.str = ...,
         cuda_runtime_version: _builtins.str = ...,
         open_files_max: _builtins.int = ...,
+        devices_fix: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expires_time", b"expires_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "cpus", b"cpus", "cuda_runtime_version", b"cuda_runtime_version", "cuda_version", b"cuda_version", "devices", b"devices", "devices_note", b"devices_note", "driver_version", b"driver_version", "expires_time", b"expires_time", "hostname", b"hostname", "labels", b"labels", "memory_bytes", b"memory_bytes", "open_files_max", b"open_files_max", "platform", b"platform", "provider", b"provider", "python_version", b"python_version", "torch_version", b"torch_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertise_address", b"advertise_address", "agent_version", b"agent_version", "cpus", b"cpus", "cuda_runtime_version", b"cuda_runtime_version", "cuda_version", b"cuda_version", "devices", b"devices", "devices_fix", b"devices_fix", "devices_note", b"devices_note", "driver_version", b"driver_version", "expires_time", b"expires_time", "hostname", b"hostname", "labels", b"labels", "memory_bytes", b"memory_bytes", "open_files_max", b"open_files_max", "platform", b"platform", "provider", b"provider", "python_version", b"python_version", "torch_version", b"torch_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
