@@ -60,6 +60,8 @@ def _compared(fact: Fact, nodes: Sequence[node_pb2.Node]) -> Finding:
     counts = Counter(versions.values())
     if len(counts) == 1:
         (version,) = counts
+        if version == NONE:
+            return ok(fact.what, "on no node")
         where = "on the only node" if len(nodes) == 1 else f"on all {len(nodes)} nodes"
         return ok(fact.what, f"{version} {where}")
     # Of two that are equally common the newer is taken for the right one: what is odd is what was left behind.

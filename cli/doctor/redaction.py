@@ -17,6 +17,9 @@ GONE = "[removed]"
 SECRET_CHARS_MIN = 6
 """A shorter value of a variable is no secret, and would be found in every other word."""
 
+FOLDERS = ("PWD", "OLDPWD")
+"""Variables of every shell that only sound like passwords."""
+
 _SECRET_NAME = (
     r"[\w.-]*(?:token|secret|passw(?:or)?d|passwd|passphrase|api[_-]?key|apikey|access[_-]?key|private[_-]?key"
     r"|credential|authorization|cookie|signature|(?:^|(?<=[\W_]))(?:auth|pwd|key)(?=[\W_]|$))[\w.-]*"
@@ -43,7 +46,7 @@ def is_secret_name(name: str) -> bool:
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
     """The values of the variables that hold secrets."""
-    return [value for name, value in environment.items() if is_secret_name(name)]
+    return [value for name, value in environment.items() if is_secret_name(name) and name not in FOLDERS]
 
 
 class Redactor:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from cli.doctor.redaction import GONE, Redactor, is_secret_name
+from cli.doctor.redaction import GONE, Redactor, is_secret_name, secrets_of
 from gpufleet.tokens import make_token, write_token_file
 from tests.cli import cluster
 from tests.cli.conftest import Gpuctl, run_here
@@ -90,6 +90,8 @@ def test_in_json_a_secret_is_taken_out_by_its_key_or_its_form_and_all_else_stays
 def test_known_secrets_are_taken_out_wherever_they_stand_and_short_ones_left_alone() -> None:
     redactor = Redactor(["correct horse", "correct horse battery", "on"])
     assert redactor.text("a correct horse battery, on: correct horse") == f"a {GONE}, on: {GONE}"
+    shell = {"PWD": "/home/ada/project", "OLDPWD": "/home/ada", "HF_TOKEN": "x", "PATH": "/bin", "PGPASSWORD": "y"}
+    assert secrets_of(shell) == ["x", "y"]
     assert is_secret_name("HF_TOKEN") and is_secret_name("MY_API_KEY") and is_secret_name("DB_PASSWORD")
     assert not is_secret_name("GPUCTL_TOKEN_FILE") and not is_secret_name("PATH") and not is_secret_name("KEYBOARD")
 

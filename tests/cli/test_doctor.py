@@ -279,6 +279,8 @@ def test_nodes_are_compared_and_the_odd_one_is_named() -> None:
     bare.info.torch_version = ""
     none = {each.what: each for each in compare_nodes([node("n1"), bare])}
     assert none["torch"].sentence == "n2 has none; 1 node has 2.10.0"
+    cpu_only = {each.what: each for each in compare_nodes([node("n1", cuda_runtime_version="")])}
+    assert cpu_only["CUDA"] == Finding("CUDA", Verdict.OK, "on no node")
     # A driver is of no concern to a node without a real GPU, and a lost node says nothing.
     plain = cluster.node("n4", node_pb2.NODE_STATE_READY, 0, {})
     plain.info.MergeFrom(node("n1").info)
