@@ -21,7 +21,7 @@ from .errors import INTERRUPTED, OWN_FAILURE, SIGNALLED
 from .following.core import TimeOuts
 from .following.interrupts import SECOND_WITHIN_S, Interrupts, Meaning
 from .following.output import OutputFeed, Wanted
-from .following.shell import Ended, Feed, follow
+from .following.shell import Ended, follow
 from .following.writers import Plain, Streams
 from .outcome import end_in_words, exit_code_of, has_ended
 from .settings import Settings
@@ -107,10 +107,7 @@ class Attached:
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_leave, number)
         self._tell_state(self._job)
-        feed: Feed[Any] = self._output if self._keyboard is None else self._keyboard.feed(self._client, self._output)
-        following = asyncio.create_task(
-            follow(feed, self._limits, self._client.translated, on_cut_off=self._on_cut_off)
-        )
+        following = asyncio.create_task(self._follow())
         either: list[asyncio.Future[Any]] = [following, self._left_with]
         try:
             with self._keyboard or contextlib.nullcontext():
@@ -127,6 +124,13 @@ class Attached:
             for task in (following, *self._errands):
                 task.cancel()
             await asyncio.gather(following, *self._errands, return_exceptions=True)
+
+    async def _follow(self) -> Ended:
+        translated = self._client.translated
+        if self._keyboard is None:
+            return await follow(self._output, self._limits, translated, on_cut_off=self._on_cut_off)
+        feed = self._keyboard.feed(self._client, self._output)
+        return await follow(feed, self._limits, translated, on_cut_off=self._on_cut_off)
 
     def say(self, text: str) -> None:
         """A line of ours on stderr."""

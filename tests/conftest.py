@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
+from hypothesis import settings
 
 from tests.leaks import MARK, Allowed, Leaks, Session, Snapshot, kill, settled, since
 
@@ -16,6 +17,10 @@ from tests.leaks import MARK, Allowed, Leaks, Session, Snapshot, kill, settled, 
 CI_MUST_HAVE = ("postgres", "tmpfs", "gcc", "iproute2", "namespace", "buf", "chromium")
 # How long the tasks of a test that has ended may take to end as well.
 TASKS_SETTLE_SECONDS = 2.0
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 LongLived = Callable[[str], AbstractContextManager[None]]
 

@@ -17,7 +17,7 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 
 from ..engine import Engine
 from ..state.ids import JobId, NodeName, RankKey
-from ..state.jobs import Job
+from ..state.jobs import InputMode, Job
 from ..watching import ChangeHub
 from .channels import Channel, ChannelClosed, Channels, Keyboard, Keyboards
 from .following import JobFollower
@@ -55,6 +55,7 @@ class Person:
     output: scheduler_pb2.StreamOutputRequest
     size: job_pb2.TerminalSize | None
     take_over: bool
+    has_terminal: bool
 
 
 async def first_request(requests: AsyncIterator[Request]) -> Request:
@@ -69,7 +70,7 @@ async def first_request(requests: AsyncIterator[Request]) -> Request:
     return first
 
 
-def person_of(first: Request) -> Person:
+def person_of(first: Request, job: Job) -> Person:
     """Who attaches, as its first message says."""
     start = first.start
     if len(start.attachment_id) > SESSION_CHARS_MAX:
@@ -84,6 +85,7 @@ def person_of(first: Request) -> Person:
         output=output,
         size=_size(start.size, "start.size") if start.HasField("size") else None,
         take_over=start.take_over,
+        has_terminal=job.spec.input is InputMode.TERMINAL,
     )
 
 
@@ -130,6 +132,8 @@ class Attachment:
         self._is_open = asyncio.Event()
         self._wake = asyncio.Event()
         self._told_problem = ""
+        self._passed_on = Chunk()
+        self._arrived = asyncio.Event()
         self._responses: asyncio.Queue[Response | Exception | None] = asyncio.Queue(RESPONSES_WAITING)
 
     async def stream(self, first: Request, requests: AsyncIterator[Request]) -> AsyncGenerator[Response, None]:
@@ -206,6 +210,7 @@ class Attachment:
             finally:
                 self._channel = None
                 self._is_open.clear()
+                self._arrived.set()  # or never will: who sends no more cannot send it again
             if self._place() == place:
                 await self._tell_closed(key, problem or f"the agent of node {node} is away")
                 await asyncio.sleep(RETRY_SECONDS)
@@ -224,6 +229,9 @@ class Attachment:
             if state is not None and state is not told:
                 is_new = told is None
                 told = state
+                last = self._passed_on
+                if state.has_ended or (state.offset >= last.offset + len(last.data) and not last.is_end):
+                    self._arrived.set()
                 news = Input(attempt=place[1].attempt, offset=state.offset, is_open=True, has_ended=state.has_ended)
                 news.is_new = is_new
                 news.is_continued = is_new and channel.begun is not None and channel.begun.is_continued
@@ -253,11 +261,13 @@ class Attachment:
     async def _read(
         self, first: Request, requests: AsyncIterator[Request], keyboard: Keyboard, typing: asyncio.Task[None]
     ) -> None:
-        """Take what is typed; when no more will come, somebody else may type."""
+        """Take what is typed; when no more will come, and all of it is there, somebody else may type."""
+        self._arrived.set()
         if first.WhichOneof("body") != "start":
             await self._take(first)
         async for request in requests:
             await self._take(request)
+        await self._arrived.wait()
         self._keyboards.leave(self._person.job, keyboard)
         typing.cancel()
 
@@ -270,6 +280,8 @@ class Attachment:
                     raise invalid("stdin", f"holds {len(request.stdin):,} bytes; at most {PIECE_BYTES_MAX:,} a message")
                 await self._pass_on(Chunk(offset=request.stdin_offset, data=request.stdin))
             case "stdin_end":
+                if self._person.has_terminal:
+                    raise invalid("stdin_end", "goes with a pipe; this is a terminal", next_step="type Ctrl-D, 0x04")
                 await self._pass_on(Chunk(offset=request.stdin_offset, is_end=request.stdin_end))
             case "size":
                 self._size = _size(request.size, "size")
@@ -286,7 +298,9 @@ class Attachment:
 
     async def _pass_on(self, chunk: Chunk) -> None:
         """Wait for a channel; nothing more is read from the caller meanwhile."""
+        self._arrived.clear()
         await self._is_open.wait()
+        self._passed_on = chunk
         if self._channel is not None:
             await self._channel.put(chunk)
 

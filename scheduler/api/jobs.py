@@ -374,7 +374,7 @@ class JobCalls:
         job = await self._find(first.job_id)
         self._check_owner(job)
         check_input(job)
-        person = person_of(first)
+        person = person_of(first, job)
 
         async def send_signal(number: int) -> None:
             await self._signal(scheduler_pb2.JobSelector(job_ids=[job.id]), number)

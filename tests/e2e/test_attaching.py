@@ -148,6 +148,23 @@ async def test_when_the_caller_sends_no_more_somebody_else_may_type_and_the_outp
     assert first.shown == b"first\nsecond\n"
 
 
+async def test_a_caller_that_says_all_at_once_and_sends_no_more_is_heard_to_the_end(person: Client) -> None:
+    job_id = await person.submit("sh", "-c", "sleep 0.2; cat", input=PIPE)
+    pieces = [b"%05d" % number * 6_000 for number in range(10)]
+    start = scheduler_pb2.AttachStart()
+    requests = [Request(job_id=job_id, start=start)]
+    requests += [Request(stdin=piece, stdin_offset=30_000 * number) for number, piece in enumerate(pieces)]
+    requests.append(Request(stdin_end=True, stdin_offset=300_000))
+
+    async def all_at_once() -> AsyncIterator[Request]:
+        for request in requests:
+            yield request
+
+    shown = b"".join([answer.output.data async for answer in person.stub.AttachJob(all_at_once())])
+    assert shown == b"".join(pieces)
+    assert (await person.job(job_id)).exit.code == 0
+
+
 async def test_a_megabyte_is_typed_byte_for_byte_through_a_process_that_reads_slowly(person: Client) -> None:
     script = (
         "import sys, time\nwhile data := sys.stdin.buffer.read(50_000):\n"
@@ -233,6 +250,9 @@ async def test_what_cannot_be_attached_to_is_refused_with_its_reason(person: Cli
         assert await reason(begin, wrong) is Reason.INVALID_ARGUMENT, wrong
     assert await reason(Request(job_id=job_id, start=start(attachment_id="x" * 200))) is Reason.INVALID_ARGUMENT
     await person.cancel(job_id)
+    terminal = await person.submit("cat", input=TERMINAL)
+    assert await reason(Request(job_id=terminal, start=start()), Request(stdin_end=True)) is Reason.INVALID_ARGUMENT
+    await person.cancel(terminal)
 
 
 async def test_only_the_owner_and_admins_type_to_a_job(fleet: Fleet, admin: Client) -> None:

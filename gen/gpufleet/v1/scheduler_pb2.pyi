@@ -1245,7 +1245,7 @@ class AttachJobRequest(_message.Message):
     signal: _builtins.int
     """A signal's number, for every process of the job."""
     stdin_end: _builtins.bool
-    """End of standard input, for a job with a pipe."""
+    """End of standard input, for a job with a pipe; to a terminal Ctrl-D (0x04) is typed."""
     stdin_offset: _builtins.int
     """Offset of the first byte of stdin, or that of its end, in all that was ever typed to this attempt."""
     @_builtins.property
