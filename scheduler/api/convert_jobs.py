@@ -234,7 +234,10 @@ def explanation_proto(explanation: Explanation) -> job_pb2.Explanation:
         ],
         ahead_job_ids=explanation.ahead,
         ahead_count=explanation.ahead_count,
+        estimated_start_time=timestamp(explanation.estimated_start),
+        latest_start_time=timestamp(explanation.latest_start),
         bound_sentence=explanation.bound_sentence,
+        nearest_change=explanation.nearest_change,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ..engine import Engine
 from ..policy.explain import NEXT_PASS, wait_reasons, why_deferred
 from ..state.ids import JobId
-from ..state.jobs import Deferred, Held, Job, Queued, Resources
+from ..state.jobs import Asked, Deferred, Held, Job, Queued
 from ..state.units import MILLISECOND, Instant, Span
 
 ANSWER_SPAN = Span(100 * MILLISECOND)
@@ -25,7 +25,7 @@ class WaitReasons:
         self._engine = engine
         self._commits = -1
         self._at = Instant(0)
-        self._of_request: dict[Resources, Reason] = {}
+        self._of_class: dict[Asked, Reason] = {}
 
     def of(self, jobs: Sequence[Job]) -> dict[JobId, Reason]:
         """The reasons of those that wait."""
@@ -35,7 +35,7 @@ class WaitReasons:
         unknown: list[Job] = []
         for job in jobs:
             if isinstance(job.state, Queued):
-                known = self._of_request.get(job.spec.resources)
+                known = self._of_class.get(job.spec.asked)
                 if known is None:
                     unknown.append(job)
                 else:
@@ -46,7 +46,7 @@ class WaitReasons:
             for job in unknown:
                 reason = fresh.get(job.id)
                 if reason is not None and reason[0] != NEXT_PASS:
-                    self._of_request[job.spec.resources] = reason
+                    self._of_class[job.spec.asked] = reason
         return found
 
     def _forget_what_is_old(self) -> None:
@@ -54,4 +54,4 @@ class WaitReasons:
         if self._commits != self._engine.commits or now - self._at > ANSWER_SPAN:
             self._commits = self._engine.commits
             self._at = now
-            self._of_request.clear()
+            self._of_class.clear()

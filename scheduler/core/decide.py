@@ -50,7 +50,7 @@ def make_true(state: State, decision: Decision) -> None:
     """Apply the records of a decision, in order."""
     for record in decision.records:
         durable.apply(state.durable, record)
-        live.follow(state.live, record)
+        live.follow(state.live, state.durable, record)
 
 
 def decide(state: State, event: Event) -> Decision:

@@ -1,13 +1,15 @@
 """The pass: try the waiting jobs in their order and place what fits."""
 
+from functools import partial
+
 from ..policy.admission import minimum_memory
 from ..policy.fit import node_views
 from ..policy.order import queue_order
 from ..policy.placement import place, take
-from ..policy.reservation import Reservation, keep, reserve
+from ..policy.reservation import Reservation, ends_if_placed, holds_on, keep, reserve
 from ..state.commands import Command
 from ..state.ids import RankKey
-from ..state.jobs import Attempt, Job, Rank, Resources
+from ..state.jobs import Asked, Attempt, Job, Rank
 from ..state.records import AttemptPlaced, Record
 from ..state.state import State
 from ..state.units import Instant
@@ -23,20 +25,21 @@ def schedule(state: State, at: Instant) -> Decision:
     views = node_views(state, at)
     records: list[Record] = []
     commands: list[Command] = []
-    hopeless: set[Resources] = set()
+    hopeless: set[Asked] = set()
     reservation: Reservation | None = None
     for job in queue_order(state.durable, hopeless):
         resources = job.spec.resources
         minimum = minimum_memory(state, resources)
-        placement = place(views, resources, minimum, job.id, state.limits.node_order)
+        ends_at = ends_if_placed(job, at)
+        placement = place(views, resources, minimum, job.id, state.limits.node_order, ends_at)
         if placement is None:
-            hopeless.add(resources)
+            hopeless.add(job.spec.asked)
             if reservation is None:
-                reservation = reserve(state.durable, views, job, minimum)
+                reservation = reserve(views, job, minimum, at, partial(holds_on, state.durable))
                 if reservation is not None:
                     keep(views, reservation)
             continue
-        take(views[placement.node], placement)
+        take(views[placement.node], placement, job.id, ends_at)
         attempt = Attempt(number=job.attempt_count + 1, placed_at=at, ranks=(Rank(placement=placement),))
         records.append(AttemptPlaced(at=at, job=job.id, attempt=attempt))
         commands.append(_launch(state, job, attempt))

@@ -1,18 +1,21 @@
 """Why a job waits: one sentence, then node by node, by the functions that place."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Deferred, EndWanted, Finished, Held, Job, Queued, Resources, Running, Starting, Stopping
+from ..state.jobs import Asked, Deferred, EndWanted, Finished, Held, Job, Queued, Running, Starting, Stopping
 from ..state.state import State
 from ..state.units import SECOND, Instant
 from .admission import minimum_memory
 from .fit import Miss, NodeView, devices_that_fit, node_views
+from .forecast import bound, estimates
+from .nearest import nearest_change
 from .order import jobs_ahead, queue_order
 from .placement import place, take
-from .reservation import keep, reserve
+from .reservation import ends_if_placed, holds_on, keep, reserve
 
 AHEAD_SHOWN = 20
 NEXT_PASS = "NEXT_PASS"
@@ -36,7 +39,10 @@ class Explanation:
     nodes: tuple[NodeVerdict, ...] = ()
     ahead: tuple[JobId, ...] = ()
     ahead_count: int = 0
+    estimated_start: Instant | None = None
+    latest_start: Instant | None = None
     bound_sentence: str = ""
+    nearest_change: str = ""
 
 
 def explain(state: State, job: Job, at: Instant) -> Explanation:
@@ -95,7 +101,7 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
         return Explanation(reason=reason, sentence=f"it would wait because {clause}")
     if not state.durable.nodes:
         return Explanation(reason="NO_NODES", sentence="it would wait because no node has registered yet")
-    verdicts = tuple(_verdict(state, view, job) for view in _views_as_seen_by(state, job, at).values())
+    verdicts = tuple(_verdict(state, view, job, at) for view in _views_as_seen_by(state, job, at).values())
     takers = [verdict.node for verdict in verdicts if verdict.miss is None]
     if takers:
         return Explanation(reason=NEXT_PASS, sentence=f"it would start now on node {takers[0]}", nodes=verdicts)
@@ -114,14 +120,25 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
             bound_sentence="no bound: no node is known",
         )
     views = _views_as_seen_by(state, job, at)
-    verdicts = tuple(_verdict(state, view, job) for view in views.values())
-    return Explanation(
-        reason=_main_reason(verdicts),
+    verdicts = tuple(_verdict(state, view, job, at) for view in views.values())
+    reason = _main_reason(verdicts)
+    told = Explanation(
+        reason=reason,
         sentence=f"job {job.id} waits because {_main_clause(verdicts)}",
         nodes=verdicts,
         ahead=tuple(ahead),
         ahead_count=ahead_count,
-        bound_sentence=_bound_sentence(state, verdicts),
+    )
+    if reason == NEXT_PASS:
+        return replace(told, estimated_start=at, latest_start=at)
+    placed = sum(len(view.taken) for view in views.values())
+    latest = bound(state, job, views, ahead_count - placed, at)
+    return replace(
+        told,
+        estimated_start=estimates(state, node_views(state, at), at).get(job.id),
+        latest_start=latest.at,
+        bound_sentence=latest.sentence,
+        nearest_change=nearest_change(state, job, views, at),
     )
 
 
@@ -130,21 +147,21 @@ def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, 
 
     Jobs that ask for the same as one before them share its answer: what a walk gives away never comes back.
     """
-    wanted: dict[Resources, dict[JobId, None]] = {}
+    wanted: dict[Asked, dict[JobId, None]] = {}
     for job in jobs:
         if isinstance(job.state, Queued):
-            wanted.setdefault(job.spec.resources, {})[job.id] = None
+            wanted.setdefault(job.spec.asked, {})[job.id] = None
     found: dict[JobId, tuple[str, str]] = {}
     for tried, views in _walk(state, at, None):
         if tried is None or not wanted:
             break
-        alike = wanted.get(tried.spec.resources)
+        alike = wanted.get(tried.spec.asked)
         if alike is None:
             continue
-        verdicts = tuple(_verdict(state, view, tried) for view in views.values())
+        verdicts = tuple(_verdict(state, view, tried, at) for view in views.values())
         reason = (_main_reason(verdicts), _main_clause(verdicts)) if verdicts else NO_NODES
         if reason[0] != NEXT_PASS:
-            found.update(dict.fromkeys(wanted.pop(tried.spec.resources), reason))
+            found.update(dict.fromkeys(wanted.pop(tried.spec.asked), reason))
         elif tried.id in alike:
             found[tried.id] = reason
             del alike[tried.id]
@@ -168,26 +185,28 @@ def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | 
     """
     views = node_views(state, at)
     kept = False
-    hopeless: set[Resources] = set()
+    hopeless: set[Asked] = set()
     for each in queue_order(state.durable, hopeless, until):
         yield each, views
         minimum = minimum_memory(state, each.spec.resources)
-        placement = place(views, each.spec.resources, minimum, each.id, state.limits.node_order)
+        ends_at = ends_if_placed(each, at)
+        placement = place(views, each.spec.resources, minimum, each.id, state.limits.node_order, ends_at)
         if placement is not None:
-            take(views[placement.node], placement)
+            take(views[placement.node], placement, each.id, ends_at)
             continue
-        hopeless.add(each.spec.resources)
+        hopeless.add(each.spec.asked)
         if not kept:
-            reservation = reserve(state.durable, views, each, minimum)
+            reservation = reserve(views, each, minimum, at, partial(holds_on, state.durable))
             if reservation is not None:
                 keep(views, reservation)
                 kept = True
     yield None, views
 
 
-def _verdict(state: State, view: NodeView, job: Job) -> NodeVerdict:
+def _verdict(state: State, view: NodeView, job: Job, at: Instant) -> NodeVerdict:
     resources = job.spec.resources
-    fitting = devices_that_fit(view, resources, minimum_memory(state, resources), job.id)
+    minimum = minimum_memory(state, resources)
+    fitting = devices_that_fit(view, resources, minimum, job.id, ends_if_placed(job, at))
     return NodeVerdict(node=view.node.name, miss=fitting if isinstance(fitting, Miss) else None)
 
 
@@ -238,11 +257,3 @@ NEARNESS = (
 
 def _nearness(reason: str) -> tuple[int, str]:
     return (NEARNESS.index(reason) if reason in NEARNESS else len(NEARNESS), reason)
-
-
-def _bound_sentence(state: State, verdicts: tuple[NodeVerdict, ...]) -> str:
-    for job in state.durable.jobs.values():
-        attempt = job.attempt
-        if attempt is not None and job.spec.time_limit is None:
-            return f"no bound: job {job.id} has no time limit"
-    return "no bound: estimates are not built yet"

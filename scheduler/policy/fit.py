@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ..state.ids import DeviceUuid, JobId, NodeName
-from ..state.jobs import NodePins, Resources
+from ..state.jobs import NodePins, Placement, Resources
 from ..state.limits import Limits, ScoreWeights
 from ..state.live import NodeLive, silent_from
 from ..state.nodes import Device, DeviceSample, Node
@@ -76,11 +76,34 @@ class FreeDevice:
         return self.weights.free_memory * free_share + self.weights.idleness * idle_share
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What one rank holds of a node, and until when at the latest; `ends_at` None: nobody can say."""
+
+    job: JobId
+    ends_at: Instant | None
+    cpus: int
+    memory_bytes: int
+    devices: frozenset[DeviceUuid]
+
+
+def hold_of(job: JobId, placement: Placement, ends_at: Instant | None) -> Hold:
+    """What a placement holds."""
+    return Hold(
+        job=job,
+        ends_at=ends_at,
+        cpus=placement.cpus,
+        memory_bytes=placement.memory_bytes,
+        devices=frozenset(device.uuid for device in placement.devices),
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class NodeView:
     """A node as one pass sees it; a pass takes from it what it gives away. `miss` is why it takes nothing at all.
 
-    What is kept for the job `kept_for` is free for it alone.
+    `taken` is what it gave. What is kept for the job `kept_for` is free for it alone, and for jobs that for sure have
+    ended before `kept_until`.
     """
 
     node: Node
@@ -89,10 +112,18 @@ class NodeView:
     devices: list[FreeDevice]
     miss: Miss | None
     kept_for: JobId | None = None
+    kept_until: Instant | None = None
     kept_devices: frozenset[DeviceUuid] = frozenset()
     kept_cpus: int = 0
     kept_memory_bytes: int = 0
     given: set[DeviceUuid] = field(default_factory=set)
+    taken: list[Hold] = field(default_factory=list)
+
+    def is_open_to(self, job: JobId | None, ends_at: Instant | None) -> bool:
+        """Whether a job may use what is kept: it is the one, or it has ended by `ends_at`, before the one begins."""
+        if self.kept_for is None or self.kept_for == job:
+            return True
+        return ends_at is not None and self.kept_until is not None and ends_at <= self.kept_until
 
     def free_devices(self) -> list[FreeDevice]:
         """Devices that nobody holds and nothing is wrong with."""
@@ -220,18 +251,20 @@ def _lasting_miss(node: Node, resources: Resources, min_memory_bytes: int) -> Mi
 
 
 def devices_that_fit(
-    view: NodeView, resources: Resources, min_memory_bytes: int, job: JobId | None
+    view: NodeView, resources: Resources, min_memory_bytes: int, job: JobId | None, ends_at: Instant | None
 ) -> list[FreeDevice] | Miss:
     """The devices of a node that could be given now, or why the node cannot take the request now.
 
-    `job` is the job that asks: what is kept for it is not kept from it.
+    `job` is the job that asks: what is kept for it is not kept from it. Started now it has ended by `ends_at` for sure;
+    None: it may run for ever.
     """
     ever = could_ever_hold(view.node, resources, min_memory_bytes)
     if ever is not None:
         return ever
     if view.miss is not None:
         return view.miss
-    lacking = _lacks_room(view, resources, job)
+    is_open = view.is_open_to(job, ends_at)
+    lacking = _lacks_room(view, resources, is_open=is_open)
     if lacking is not None:
         return lacking
     if not resources.gpus:
@@ -241,7 +274,7 @@ def devices_that_fit(
     misses: list[Miss] = []
     for free in view.devices:
         if free.device.uuid in wanted:
-            miss = _device_refusal(view, free, resources, min_memory_bytes, job)
+            miss = _device_refusal(view, free, resources, min_memory_bytes, is_open=is_open)
             if miss is None:
                 fitting.append(free)
             else:
@@ -251,12 +284,12 @@ def devices_that_fit(
     return Miss(reason=misses[0].reason, clause=_summary(len(fitting), resources.gpus, misses))
 
 
-def _lacks_room(view: NodeView, resources: Resources, job: JobId | None) -> Miss | None:
+def _lacks_room(view: NodeView, resources: Resources, *, is_open: bool) -> Miss | None:
     if resources.cpus > view.cpus:
         return Miss(reason="CPUS_IN_USE", clause=f"has {view.cpus} of {_count(view.node.info.cpus, 'CPU')} free")
     if resources.memory_bytes > view.memory_bytes:
         return Miss(reason="MEMORY_IN_USE", clause=f"has {memory_text(view.memory_bytes)} of memory free")
-    if view.kept_for == job:
+    if is_open:
         return None
     if resources.cpus > view.cpus - view.kept_cpus:
         return Miss(
@@ -272,13 +305,13 @@ def _lacks_room(view: NodeView, resources: Resources, job: JobId | None) -> Miss
 
 
 def _device_refusal(
-    view: NodeView, free: FreeDevice, resources: Resources, min_memory_bytes: int, job: JobId | None
+    view: NodeView, free: FreeDevice, resources: Resources, min_memory_bytes: int, *, is_open: bool
 ) -> Miss | None:
     if free.held_by is not None or free.device.uuid in view.given:
         return Miss(reason="DEVICES_IN_USE", clause="in use")
     if free.miss is not None:
         return free.miss
-    if free.device.uuid in view.kept_devices and view.kept_for != job:
+    if free.device.uuid in view.kept_devices and not is_open:
         return Miss(reason="KEPT_FOR_ANOTHER", clause=f"kept for job {view.kept_for}")
     if free.has_foreign_process and not resources.allow_busy:
         return Miss(reason="DEVICE_BUSY", clause="used by somebody outside gpufleet")

@@ -7,11 +7,11 @@ from itertools import islice
 
 from ..state.durable import Durable
 from ..state.ids import JobId
-from ..state.jobs import Band, Job, Queued, Resources
+from ..state.jobs import Asked, Band, Job, Queued
 from ..state.lines import Entry
 
 
-def queue_order(durable: Durable, given_up: Collection[Resources] = (), until: Job | None = None) -> Iterator[Job]:
+def queue_order(durable: Durable, given_up: Collection[Asked] = (), until: Job | None = None) -> Iterator[Job]:
     """Eligible jobs in the order in which they are tried. A requeued job keeps its submit time and so its place.
 
     What is asked for in `given_up` is left out from the moment it stands there, at no cost for the jobs that wait with
@@ -26,17 +26,17 @@ def queue_order(durable: Durable, given_up: Collection[Resources] = (), until: J
             yield durable.jobs[job_id]
 
 
-def _merged(lines: dict[Resources, list[Entry]], given_up: Collection[Resources], end: Entry | None) -> Iterator[Entry]:
+def _merged(lines: dict[Asked, list[Entry]], given_up: Collection[Asked], end: Entry | None) -> Iterator[Entry]:
     """The entries of several lines in order; a heap of the first of each that was not given yet."""
     heads = [(line[0], 0, number) for number, line in enumerate(lines.values())]
     heapq.heapify(heads)
     of_number = list(lines.items())
     while heads:
         entry, at, number = heads[0]
-        resources, line = of_number[number]
+        asked, line = of_number[number]
         if end is not None and entry >= end:
             return
-        if resources in given_up:
+        if asked in given_up:
             heapq.heappop(heads)
             continue
         yield entry

@@ -8,7 +8,8 @@ asks for it, plain index order decides.
 from ..state.ids import JobId, NodeName
 from ..state.jobs import AllocationMethod, PlacedDevice, Placement, Resources
 from ..state.limits import NodeOrder
-from .fit import FreeDevice, Miss, NodeView, devices_that_fit
+from ..state.units import Instant
+from .fit import FreeDevice, Miss, NodeView, devices_that_fit, hold_of
 
 Rank = tuple[float, float, float, str]
 """Sorts nodes: the least is taken."""
@@ -20,12 +21,13 @@ def place(
     min_memory_bytes: int,
     job: JobId | None,
     order: NodeOrder,
+    ends_at: Instant | None = None,
 ) -> Placement | None:
-    """Where a request goes now, or None when no node can take it now."""
+    """Where a request goes now, or None when no node can take it now. `ends_at` as for `devices_that_fit`."""
     rank_of = _tightness if order is NodeOrder.FRAGMENTATION else _busyness
     best: tuple[Rank, NodeView, list[FreeDevice]] | None = None
     for view in views.values():
-        fitting = devices_that_fit(view, resources, min_memory_bytes, job)
+        fitting = devices_that_fit(view, resources, min_memory_bytes, job, ends_at)
         if isinstance(fitting, Miss):
             continue
         rank = rank_of(view, resources)
@@ -37,8 +39,9 @@ def place(
     return _placement_on(view, resources, fitting)
 
 
-def take(view: NodeView, placement: Placement) -> None:
+def take(view: NodeView, placement: Placement, job: JobId, ends_at: Instant | None) -> None:
     """Take a placement out of the view that the rest of the pass sees."""
+    view.taken.append(hold_of(job, placement, ends_at))
     view.cpus -= placement.cpus
     view.memory_bytes -= placement.memory_bytes
     view.given.update(device.uuid for device in placement.devices)

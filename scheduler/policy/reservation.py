@@ -1,67 +1,153 @@
 """What is kept for the first job of the order that cannot be placed, so that narrow jobs never starve a wide one.
 
-There is one reservation in a pass. It names the node on which the job is nearest to fitting and the devices there that
-it would get, free ones first; jobs behind it may use everything else. CPUs and memory that come free together with
-those devices need not be kept as well.
+EASY backfill (Lifka, "The ANL/IBM SP Scheduling System", 1995): there is one reservation in a pass. It names the node
+on which the job fits soonest by enforced limits (time limit and grace of what runs there), the devices that it would
+get, and from when. A job behind it may use what is kept only if its own limit and grace end before that. What has no
+time limit is endless: a reservation that waits for such a job has no time, and nothing passes it.
 """
 
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from ..state.durable import Durable
 from ..state.ids import DeviceUuid, JobId, NodeName
-from ..state.jobs import Job
-from .fit import FreeDevice, NodeView, could_ever_hold
+from ..state.jobs import Attempt, Job, Resources
+from ..state.units import SECOND, Instant, Span, after
+from .fit import FreeDevice, Hold, NodeView, could_ever_hold, hold_of, memory_text
+
+START_SPAN = Span(30 * SECOND)
+"""What a launch may take: the limit of an attempt counts from its start, its devices from its placement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What is kept on a node for a job."""
+    """What is kept on a node for a job.
+
+    `begins_at` is when it all is free at the latest, by enforced limits; None where it waits for the jobs `endless`,
+    which have no limit, or for the end of a `trouble` that no limit ends.
+    """
 
     job: JobId
     node: NodeName
     devices: frozenset[DeviceUuid]
     cpus: int
     memory_bytes: int
+    begins_at: Instant | None
+    endless: tuple[JobId, ...] = ()
+    trouble: str = ""
 
 
-def reserve(durable: Durable, views: dict[NodeName, NodeView], job: Job, min_memory_bytes: int) -> Reservation | None:
-    """Keep room for a job that fits nowhere now; None when no node that is up could hold it even when empty."""
-    resources = job.spec.resources
-    best: tuple[tuple[int, int], NodeView, list[FreeDevice]] | None = None
-    for view in views.values():
-        if view.miss is not None or could_ever_hold(view.node, resources, min_memory_bytes) is not None:
-            continue
-        wanted = _candidates(view, job, min_memory_bytes)
-        if len(wanted) < resources.gpus:
-            continue
-        free = sum(1 for each in wanted if _is_free(view, each))
-        rank = (free, view.cpus)
-        if best is None or rank > best[0]:
-            best = (rank, view, wanted)
-    if best is None:
+def ends_by(job: Job, attempt: Attempt) -> Instant | None:
+    """When an attempt of a job holds nothing any more, by enforced limits; None: nobody can say."""
+    span = job.spec.run_span
+    if span is None:
         return None
-    _, view, wanted = best
-    nearest = sorted(wanted, key=lambda each: (not _is_free(view, each), each.device.index))[: resources.gpus]
-    cpus, memory_bytes = _given_back(durable, view.node.name, {each.held_by for each in nearest})
-    return Reservation(
-        job=job.id,
-        node=view.node.name,
-        devices=frozenset(each.device.uuid for each in nearest),
-        cpus=max(0, resources.cpus - cpus),
-        memory_bytes=max(0, resources.memory_bytes - memory_bytes),
+    begins = [
+        after(attempt.placed_at, START_SPAN) if each.started_at is None else each.started_at for each in attempt.ranks
+    ]
+    return after(max(begins), span)
+
+
+def ends_if_placed(job: Job, at: Instant) -> Instant | None:
+    """The same for an attempt that is placed at an instant."""
+    span = job.spec.run_span
+    return None if span is None else after(after(at, START_SPAN), span)
+
+
+def reserve(
+    views: dict[NodeName, NodeView],
+    job: Job,
+    min_memory_bytes: int,
+    at: Instant,
+    holds: Callable[[NodeView], list[Hold]],
+) -> Reservation | None:
+    """Keep room for a job that fits nowhere now; None when no node that is up could hold it even when empty.
+
+    `holds` tells what is held on a node, and until when.
+    """
+    found = [
+        reservation
+        for view in views.values()
+        if view.miss is None and could_ever_hold(view.node, job.spec.resources, min_memory_bytes) is None
+        for reservation in _on_node(view, holds(view), job, min_memory_bytes, at)
+    ]
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def holds_on(durable: Durable, view: NodeView) -> list[Hold]:
+    """What the ranks hold that are live on a node, and what a pass has given away there."""
+    held: list[Hold] = []
+    for key in durable.hold(view.node.name).ranks:
+        job = durable.jobs[key.job]
+        assert job.attempt is not None
+        placement = job.attempt.ranks[key.rank].placement
+        held.append(hold_of(key.job, placement, ends_by(job, job.attempt)))
+    return held + view.taken
+
+
+Rank = tuple[bool, int, int, int]
+"""How soon: without a time last, then the earlier, then the more of its devices that are free, then the emptier."""
+
+
+def _on_node(
+    view: NodeView, holds: list[Hold], job: Job, min_memory_bytes: int, at: Instant
+) -> Iterator[tuple[Rank, Reservation]]:
+    """The reservation on this node and its rank; nothing when it does not have the devices."""
+    resources = job.spec.resources
+    wanted = _candidates(view, job, min_memory_bytes)
+    if len(wanted) < resources.gpus:
+        return
+    holder = {uuid: hold for hold in holds for uuid in hold.devices}
+    by_end = sorted(
+        wanted, key=lambda each: (_sooner(holder.get(each.device.uuid)), each.miss is not None, each.device.index)
+    )
+    soonest = by_end[: resources.gpus]
+    awaited = {id(hold): hold for each in soonest if (hold := holder.get(each.device.uuid)) is not None}
+    for hold in sorted(holds, key=_sooner):
+        if _has_room(view, awaited.values(), resources):
+            break
+        awaited[id(hold)] = hold
+    ends = [hold.ends_at for hold in awaited.values()]
+    trouble = next((why for each in soonest if (why := _trouble(view, each, job, min_memory_bytes))), "")
+    begins_at = None if trouble or None in ends else max((at, *(each for each in ends if each is not None)))
+    free = sum(1 for each in soonest if each.miss is None and each.device.uuid not in holder)
+    yield (
+        (begins_at is None, begins_at or 0, -free, -view.cpus),
+        Reservation(
+            job=job.id,
+            node=view.node.name,
+            devices=frozenset(each.device.uuid for each in soonest),
+            cpus=max(0, resources.cpus - sum(hold.cpus for hold in awaited.values())),
+            memory_bytes=max(0, resources.memory_bytes - sum(hold.memory_bytes for hold in awaited.values())),
+            begins_at=begins_at,
+            trouble=trouble,
+            endless=tuple(sorted(hold.job for hold in awaited.values() if hold.ends_at is None)),
+        ),
     )
 
 
-def _given_back(durable: Durable, node: NodeName, holders: set[JobId | None]) -> tuple[int, int]:
-    """CPUs and memory that come free on the node with the devices that are waited for."""
-    placements = [
-        rank.placement
-        for holder in holders
-        if holder is not None and (attempt := durable.jobs[holder].attempt) is not None
-        for rank in attempt.ranks
-        if rank.placement.node == node and rank.exit is None
-    ]
-    return sum(each.cpus for each in placements), sum(each.memory_bytes for each in placements)
+def _trouble(view: NodeView, free: FreeDevice, job: Job, min_memory_bytes: int) -> str:
+    """Why the device may not be fit for the job even when no job of ours holds it; empty when it will be."""
+    resources = job.spec.resources
+    name = f"GPU {free.device.index} of node {view.node.name}"
+    if free.miss is not None:
+        return f"{name} is {free.miss.clause}"
+    if free.has_foreign_process and not resources.allow_busy:
+        return f"{name} is used by somebody outside gpufleet"
+    if free.held_by is None and not resources.ignores_telemetry and free.free_memory_bytes < min_memory_bytes:
+        return f"{name} has less than {memory_text(min_memory_bytes)} free"
+    return ""
+
+
+def _sooner(hold: Hold | None) -> tuple[bool, int]:
+    """Sorts what is free first, then by when it comes free."""
+    return (False, 0) if hold is None else (hold.ends_at is None, hold.ends_at or 0)
+
+
+def _has_room(view: NodeView, given_back: Collection[Hold], resources: Resources) -> bool:
+    cpus = view.cpus + sum(hold.cpus for hold in given_back)
+    memory_bytes = view.memory_bytes + sum(hold.memory_bytes for hold in given_back)
+    return cpus >= resources.cpus and memory_bytes >= resources.memory_bytes
 
 
 def keep(views: dict[NodeName, NodeView], reservation: Reservation) -> None:
@@ -69,8 +155,16 @@ def keep(views: dict[NodeName, NodeView], reservation: Reservation) -> None:
     view = views[reservation.node]
     view.kept_devices = reservation.devices
     view.kept_for = reservation.job
+    view.kept_until = reservation.begins_at
     view.kept_cpus = reservation.cpus
     view.kept_memory_bytes = reservation.memory_bytes
+
+
+def let_go(views: dict[NodeName, NodeView]) -> None:
+    """Keep nothing any more."""
+    for view in views.values():
+        view.kept_devices, view.kept_for, view.kept_until = frozenset(), None, None
+        view.kept_cpus = view.kept_memory_bytes = 0
 
 
 def _candidates(view: NodeView, job: Job, min_memory_bytes: int) -> list[FreeDevice]:
@@ -85,7 +179,3 @@ def _candidates(view: NodeView, job: Job, min_memory_bytes: int) -> list[FreeDev
         and (not pinned or free.device.index in pinned)
         and (not models or any(model in free.device.name.casefold() for model in models))
     ]
-
-
-def _is_free(view: NodeView, free: FreeDevice) -> bool:
-    return free.miss is None and free.held_by is None and free.device.uuid not in view.given

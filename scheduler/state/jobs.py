@@ -5,6 +5,7 @@ A state is a class that carries exactly the data that is valid in it, so that no
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from .ids import AttemptId, DeviceUuid, JobId, NodeName, RankKey, UserName
 from .units import MB, SECOND, Instant, Span, after
@@ -115,6 +116,13 @@ class Resources:
     ignores_telemetry: bool = False
 
 
+class Asked(NamedTuple):
+    """A class of request: jobs that ask for the same, for equally long, can all be placed now or none of them."""
+
+    resources: Resources
+    run_span: Span | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """All that a user asked for, with defaults filled in."""
@@ -136,6 +144,16 @@ class JobSpec:
     queue_timeout: Span | None = None
     retries: int = 0
     blame_limit: int | None = None
+
+    @property
+    def run_span(self) -> Span | None:
+        """How long an attempt holds its devices at most, by its enforced limit and grace; None: for ever."""
+        return None if self.time_limit is None else Span(self.time_limit + self.grace)
+
+    @property
+    def asked(self) -> Asked:
+        """Its class of request."""
+        return Asked(self.resources, self.run_span)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from .equal_jobs import EqualJobs
 from .ids import JobId
-from .jobs import Band, Job, Resources
+from .jobs import Asked, Band, Job
 from .units import Instant
 
 Entry = tuple[Instant, JobId]
 """A job's place in its line: from when its age counts, then its id."""
 
 
-def _no_lines() -> dict[Band, dict[Resources, list[Entry]]]:
+def _no_lines() -> dict[Band, dict[Asked, list[Entry]]]:
     return {band: {} for band in reversed(Band)}
 
 
@@ -24,7 +24,7 @@ def _no_lines() -> dict[Band, dict[Resources, list[Entry]]]:
 class Lines:
     """Every waiting job once: the lines of each band, highest band first, and how many jobs stand in all."""
 
-    of_band: dict[Band, dict[Resources, list[Entry]]] = field(default_factory=_no_lines)
+    of_band: dict[Band, dict[Asked, list[Entry]]] = field(default_factory=_no_lines)
     count: int = 0
 
     def add(self, job: Job) -> None:
@@ -42,18 +42,18 @@ class Lines:
     def remove(self, job: Job) -> None:
         """Take a job out of its line."""
         lines = self.of_band[job.band]
-        line = lines[job.spec.resources]
+        line = lines[job.spec.asked]
         del line[bisect_left(line, (job.age_since, job.id))]
         self.count -= 1
         if not line:
-            del lines[job.spec.resources]
+            del lines[job.spec.asked]
 
     def holds(self, job: Job, band: Band) -> bool:
         """Whether a job stands in a line of a band: for checks."""
-        line = self.of_band[band].get(job.spec.resources, [])
+        line = self.of_band[band].get(job.spec.asked, [])
         entry = (job.age_since, job.id)
         at = bisect_left(line, entry)
         return at < len(line) and line[at] == entry
 
     def _line(self, job: Job) -> list[Entry]:
-        return self.of_band[job.band].setdefault(job.spec.resources, [])
+        return self.of_band[job.band].setdefault(job.spec.asked, [])

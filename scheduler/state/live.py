@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from .durable import Durable
 from .events import (
@@ -25,7 +26,7 @@ from .events import (
     SeenStarting,
     SpoolFilled,
 )
-from .ids import DeviceUuid, JobId, NodeName, RankKey
+from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from .jobs import Attempt, EndedAttempt, Outcome, OutputStream, Rank, RankExit
 from .limits import Limits
 from .nodes import DeviceSample, Reach
@@ -37,7 +38,7 @@ RESUME_SPAN = Span(10 * SECOND)
 """How long after a resume a device's old trouble is not held against it; samples still keep work off it."""
 
 ENDED_KEPT = 10_000
-"""Jobs whose end is remembered beside the store, for a submit that names one which ends at that moment."""
+"""Ends remembered beside the store: for a submit that names a job which ends at that moment, and for estimates."""
 
 SWEEP_SPAN = Span(60 * SECOND)
 """How often, at most, it is seen which remembered requests are old enough to be forgotten."""
@@ -70,14 +71,15 @@ class Live:
     """Everything that is rebuilt after a start.
 
     `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it. `ended` is
-    how the jobs that ended lately did, the latest last. `swept_at` is when remembered requests were looked through
-    last, and `sweep_is_due` says that it is time now.
+    how the jobs that ended lately did, the latest last; `runs` is how long a user's last success of a name took.
+    `swept_at` is when remembered requests were looked through last, and `sweep_is_due` says that it is time now.
     """
 
     nodes: dict[NodeName, NodeLive] = field(default_factory=dict)
     exits: dict[RankKey, RankExit] = field(default_factory=dict)
     synced: dict[RankKey, dict[OutputStream, int]] = field(default_factory=dict)
     ended: dict[JobId, Outcome] = field(default_factory=dict)
+    runs: dict[tuple[UserName, str], Span] = field(default_factory=dict)
     swept_at: Instant = Instant(0)
     sweep_is_due: bool = False
 
@@ -146,17 +148,28 @@ def inventory_is_welcome(durable: Durable, event: InventoryReported) -> bool:
     )
 
 
-def follow(live: Live, record: Record) -> None:
+K = TypeVar("K")
+
+
+def _forget_oldest(kept: dict[K, Any]) -> None:
+    if len(kept) > ENDED_KEPT:
+        kept.pop(next(iter(kept)))
+
+
+def follow(live: Live, durable: Durable, record: Record) -> None:
     """Take note of what was decided, after it was applied."""
     match record:
         case AttemptEnded(job=job, ended=ended):
             _settle(live, ended, [RankKey(job, ended.number, rank) for rank in range(len(ended.ranks))])
         case JobFinished(job=job, finished=finished, ended=last):
             live.ended[job] = finished.outcome
-            if len(live.ended) > ENDED_KEPT:
-                live.ended.pop(next(iter(live.ended)))
+            _forget_oldest(live.ended)
             if last is None:
                 return
+            if finished.outcome is Outcome.SUCCEEDED and last.ranks[0].started_at is not None:
+                known = durable.finished[job]
+                live.runs[known.user, known.spec.name] = Span(last.ended_at - last.ranks[0].started_at)
+                _forget_oldest(live.runs)
             _settle(live, last, [RankKey(job, last.number, rank) for rank in range(len(last.ranks))])
         case AttemptVoided(job=job, number=number):
             for ends in (live.exits, live.synced):

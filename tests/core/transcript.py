@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpufleet.units import parse_size
-from scheduler.core.story import sentence, tell, tell_command
+from scheduler.core.story import sentence, span_text, tell, tell_command
 from scheduler.policy.explain import explain
 from scheduler.policy.order import queue_order
 from scheduler.state.access import Role, Token
@@ -325,7 +325,12 @@ class Transcript:
         for verdict in told.nodes:
             miss = verdict.miss
             lines.append(f"  node {verdict.node}: {miss.reason + ': ' + miss.clause if miss else 'could take it now'}")
-        return [*lines, *([told.bound_sentence] if told.bound_sentence else [])]
+        if told.estimated_start is not None:
+            lines.append(f"starts in {span_text(told.estimated_start - self.fleet.now)}, as expected")
+        if told.latest_start is not None:
+            lines.append(f"starts in {span_text(told.latest_start - self.fleet.now)} at the latest")
+        lines += [told.bound_sentence] if told.bound_sentence else []
+        return lines + ([f"would start now {told.nearest_change}"] if told.nearest_change else [])
 
     def queue(self, words: Words) -> list[str]:
         jobs = sorted(self.fleet.state.durable.jobs.values(), key=lambda job: job.id)

@@ -1,0 +1,157 @@
+"""When a waiting job starts: an estimate, which may be wrong, and an upper bound, which is not.
+
+The bound rests on enforced limits only, and holds for the jobs and nodes of this moment. The job that holds the
+reservation starts when its reservation begins, at the latest. Every other job ahead needs at most one longest run more:
+once all that were ahead are placed, the next one has the reservation, and whatever runs then, placed before it or
+passing it, has ended one longest run later.
+
+The estimate replays the order with expected runs: the time limit, or what the user's jobs of that name took lately.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count, islice
+
+from ..state.ids import JobId, NodeName
+from ..state.jobs import Asked, Job, Running
+from ..state.state import State
+from ..state.units import Instant, Span, after
+from .admission import minimum_memory
+from .fit import Hold, NodeView, could_ever_hold
+from .order import queue_order
+from .placement import place, take
+from .reservation import START_SPAN, ends_if_placed, holds_on, keep, let_go, reserve
+
+ESTIMATED_JOBS = 200
+"""How far down the order an estimate looks; behind it there is none."""
+
+ENDS_REPLAYED = 1_000
+"""After so many ends of expected runs an estimate gives up."""
+
+Views = dict[NodeName, NodeView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """When a job starts at the latest, or why nobody can say, in words."""
+
+    at: Instant | None
+    sentence: str
+
+
+def bound(state: State, job: Job, views: Views, ahead: int, at: Instant) -> Bound:
+    """The upper bound for a job that `ahead` jobs are still ahead of, with the nodes as it finds them at its turn."""
+    minimum = minimum_memory(state, job.spec.resources)
+    if all(could_ever_hold(view.node, job.spec.resources, minimum) for view in views.values()):
+        return Bound(at=None, sentence="no bound: no node that is known could ever hold it")
+    if all(view.miss or could_ever_hold(view.node, job.spec.resources, minimum) for view in views.values()):
+        return Bound(at=None, sentence="no bound: no node that could hold it takes work now")
+    reservation = reserve(views, job, minimum, at, partial(holds_on, state.durable))
+    if reservation is None:
+        return Bound(at=None, sentence="no bound: no node that could hold it takes work now")
+    if reservation.trouble:
+        return Bound(at=None, sentence=f"no bound: {reservation.trouble}")
+    if not ahead and reservation.begins_at is not None:
+        return Bound(at=reservation.begins_at, sentence="")
+    endless = reservation.endless[0] if reservation.endless else _endless(state)
+    if endless is not None:
+        return Bound(at=None, sentence=f"no bound: job {endless} has no time limit")
+    longest = max((span for span in _run_spans(state) if span is not None), default=Span(0))
+    return Bound(at=after(at, Span((ahead + 1) * (longest + START_SPAN))), sentence="")
+
+
+def _run_spans(state: State) -> Iterator[Span | None]:
+    """The longest runs of all that runs or waits in line, class by class."""
+    yield from (state.durable.jobs[job_id].spec.run_span for job_id in state.durable.active)
+    yield from (asked.run_span for lines in state.durable.lines.of_band.values() for asked in lines)
+
+
+def _endless(state: State) -> JobId | None:
+    """A job without a time limit that runs, or that waits and may go ahead."""
+    for job_id in state.durable.active:
+        if state.durable.jobs[job_id].spec.run_span is None:
+            return job_id
+    lines = (each for lines in state.durable.lines.of_band.values() for each in lines.items())
+    return next((line[0][1] for asked, line in lines if asked.run_span is None), None)
+
+
+def estimates(state: State, views: Views, at: Instant) -> dict[JobId, Instant]:
+    """When the first ESTIMATED_JOBS of the order start if everything runs as long as expected.
+
+    Who is not in it starts later, or nobody knows when. `views` are used up.
+    """
+    for view in views.values():
+        view.taken = holds_on(state.durable, view)
+    order = list(islice(queue_order(state.durable), ESTIMATED_JOBS))
+    starts: dict[JobId, Instant] = {}
+    ticket = count()
+    ends: list[tuple[Instant, int, NodeName, Hold]] = []
+    for name, view in views.items():
+        for hold in view.taken:
+            run = _rest(state, hold.job, at)
+            if run is not None:
+                heapq.heappush(ends, (after(at, run), next(ticket), name, hold))
+    now = at
+    for _ in range(ENDS_REPLAYED):
+        for job, name, hold in _placed_now(state, views, order, now):
+            starts[job.id] = now
+            run = expected_run(state, job)
+            if run is not None:
+                heapq.heappush(ends, (after(now, run), next(ticket), name, hold))
+        order = [job for job in order if job.id not in starts]
+        if not ends or not order:
+            break
+        now, _, name, hold = heapq.heappop(ends)
+        _give_back(views[name], hold)
+    return starts
+
+
+def _placed_now(state: State, views: Views, order: list[Job], now: Instant) -> Iterator[tuple[Job, NodeName, Hold]]:
+    """What a pass at this moment places."""
+    let_go(views)
+    is_kept = False
+    given_up: set[Asked] = set()
+    for job in order:
+        if job.spec.asked in given_up:
+            continue
+        minimum, ends_at = minimum_memory(state, job.spec.resources), ends_if_placed(job, now)
+        placement = place(views, job.spec.resources, minimum, job.id, state.limits.node_order, ends_at)
+        if placement is not None:
+            view = views[placement.node]
+            take(view, placement, job.id, ends_at)
+            yield job, placement.node, view.taken[-1]
+            continue
+        given_up.add(job.spec.asked)
+        reservation = None if is_kept else reserve(views, job, minimum, now, lambda view: view.taken)
+        if reservation is not None:
+            keep(views, reservation)
+            is_kept = True
+
+
+def expected_run(state: State, job: Job) -> Span | None:
+    """How long an attempt is expected to run: as its like did lately, at most its limit; None when nobody knows."""
+    lately = state.live.runs.get((job.user, job.spec.name))
+    limit = job.spec.time_limit
+    if lately is None:
+        return limit
+    return lately if limit is None else min(lately, limit)
+
+
+def _rest(state: State, job_id: JobId, at: Instant) -> Span | None:
+    """How much longer a job that runs is expected to."""
+    job = state.durable.jobs[job_id]
+    run = expected_run(state, job)
+    if run is None:
+        return None
+    begun = job.state.started_at if isinstance(job.state, Running) else at
+    return Span(max(0, run - (at - begun)))
+
+
+def _give_back(view: NodeView, hold: Hold) -> None:
+    view.cpus += hold.cpus
+    view.memory_bytes += hold.memory_bytes
+    view.given -= hold.devices
+    view.taken.remove(hold)
+    view.devices = [replace(each, held_by=None) if each.device.uuid in hold.devices else each for each in view.devices]

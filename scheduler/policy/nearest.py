@@ -1,0 +1,72 @@
+"""The nearest change of a request that would start it now: one option, changed as little as will do."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ..state.ids import NodeName
+from ..state.jobs import Job, Resources
+from ..state.state import State
+from ..state.units import MB, Instant
+from .admission import minimum_memory
+from .fit import Miss, NodeView, devices_that_fit, memory_text
+from .reservation import ends_if_placed
+
+Views = dict[NodeName, NodeView]
+
+
+def nearest_change(state: State, job: Job, views: Views, at: Instant) -> str:
+    """A clause such as "with --gpus 2"; empty when no single change would do. `views` as the job finds them."""
+
+    def fits(resources: Resources) -> bool:
+        minimum = minimum_memory(state, resources)
+        ends_at = ends_if_placed(job, at)
+        found = (devices_that_fit(view, resources, minimum, job.id, ends_at) for view in views.values())
+        return any(not isinstance(each, Miss) for each in found)
+
+    return next((words for changed, words in _changes(state, job.spec.resources, fits) if fits(changed)), "")
+
+
+def _changes(state: State, asked: Resources, fits: Callable[[Resources], bool]) -> Iterator[tuple[Resources, str]]:
+    """Requests that differ in one thing, the one that gives up least first."""
+    if asked.gpus and not asked.allow_busy:
+        yield replace(asked, allow_busy=True), "with --allow-busy"
+    if asked.gpus and (least := _least_memory(state, asked, fits)) is not None:
+        yield replace(asked, min_memory_bytes=least), f"with --min-memory {memory_text(least).replace(' ', '')}"
+    if asked.pins:
+        yield replace(asked, pins=()), f"with --gpus {asked.gpus} in place of --node-gpu-ids"
+    if asked.models:
+        yield replace(asked, models=()), "without --gpu-model"
+    if asked.nodelist:
+        yield replace(asked, nodelist=()), "without --nodelist"
+    if asked.exclude:
+        yield replace(asked, exclude=()), "without --exclude"
+    if asked.cpus > 1:
+        fewer = _most(asked.cpus - 1, lambda cpus: fits(replace(asked, cpus=cpus)))
+        if fewer:
+            yield replace(asked, cpus=fewer), f"with --cpus {fewer}"
+    if asked.memory_bytes:
+        yield replace(asked, memory_bytes=0), "without --memory"
+    if asked.gpus > 1 and not asked.pins:
+        fewer = _most(asked.gpus - 1, lambda gpus: fits(replace(asked, gpus=gpus)))
+        if fewer:
+            yield replace(asked, gpus=fewer), f"with --gpus {fewer}"
+
+
+def _least_memory(state: State, asked: Resources, fits: Callable[[Resources], bool]) -> int | None:
+    """The largest --min-memory in GB below what is asked for that would do; None when not even 1 GB would."""
+    gigabyte = 1_000 * MB
+    most = (minimum_memory(state, asked) - 1) // gigabyte
+    found = _most(most, lambda number: fits(replace(asked, min_memory_bytes=number * gigabyte)))
+    return found * gigabyte or None
+
+
+def _most(most: int, is_enough: Callable[[int], bool]) -> int:
+    """The largest number from 1 to `most` that will do; 0 for none. What will do is all below some number."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if is_enough(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
