@@ -6,16 +6,18 @@ import os
 import sys
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import FieldViolation, GpufleetError, Reason
 
-from .client import OUTCOME_OPEN, connected
+from .client import OUTCOME_OPEN, Client, connected
 from .job_options import JobOptions
 from .job_spec import spec_of
 from .render.as_json import print_message
+from .render.job import when
 from .settings import Settings
 
 OPTION_OF_FIELD = {
@@ -73,15 +75,24 @@ def submit_job(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None
             answer = client.call_again(client.scheduler.Submit, request)
         except GpufleetError as problem:
             raise in_options(outcome_unknown(problem, request.request_id)) from None
-    if settings.format in ("json", "jsonl"):
-        print_message(answer, settings.format)
-    elif request.dry_run:
-        _tell_dry_run(answer)
-    else:
-        _print_ids(answer)
+        if settings.format in ("json", "jsonl"):
+            print_message(answer, settings.format)
+        elif request.dry_run:
+            _tell_dry_run(answer)
+        else:
+            waits = answer.job.state == job_pb2.JOB_STATE_QUEUED
+            _print_ids(answer, _explained(client, answer.job.id) if waits and sys.stderr.isatty() else None)
 
 
-def _print_ids(answer: scheduler_pb2.SubmitResponse) -> None:
+def _explained(client: Client, job_id: int) -> scheduler_pb2.ExplainResponse | None:
+    """When it starts, for a person who looks on; the job is submitted, so that a failure to ask is none."""
+    try:
+        return client.call(client.scheduler.Explain, scheduler_pb2.ExplainRequest(job_id=job_id))
+    except GpufleetError:
+        return None
+
+
+def _print_ids(answer: scheduler_pb2.SubmitResponse, explained: scheduler_pb2.ExplainResponse | None) -> None:
     for job_id in range(answer.first_job_id, answer.first_job_id + answer.count):
         print(job_id)
     sys.stdout.flush()
@@ -92,6 +103,8 @@ def _print_ids(answer: scheduler_pb2.SubmitResponse) -> None:
         if job.wait_reason.sentence:
             place = f" in place {job.queue_position:,}" if job.queue_position else ""
             print(f"Job {job.id} waits{place}: {job.wait_reason.sentence}", file=sys.stderr)
+            for line in [] if explained is None else when(explained.explanation, datetime.now().astimezone()):
+                print(line, file=sys.stderr)
         why = f" · gpuctl explain {job.id}" if job.state == job_pb2.JOB_STATE_QUEUED else ""
         print(f"Next: gpuctl logs -f {job.id} · gpuctl wait {job.id}{why}", file=sys.stderr)
 

@@ -60,10 +60,7 @@ def explain_screen(answer: scheduler_pb2.ExplainResponse, now: datetime, look: L
         ]
         lines += ["", *draw(VERDICT_COLUMNS, rows, look), ""]
     lines += _ahead(explanation)
-    lines += _when(explanation, now)
-    if explanation.nearest_change:
-        lines.append(clean(f"Would start it now: {explanation.nearest_change}"))
-    return lines
+    return lines + when(explanation, now)
 
 
 def _no_wait(job: job_pb2.Job) -> str:
@@ -81,7 +78,8 @@ def _ahead(explanation: job_pb2.Explanation) -> list[str]:
     return [f"Ahead of it: {words.counted(explanation.ahead_count, 'job')} ({named})"]
 
 
-def _when(explanation: job_pb2.Explanation, now: datetime) -> list[str]:
+def when(explanation: job_pb2.Explanation, now: datetime) -> list[str]:
+    """When a job starts, as expected and at the latest, or why nobody can say, and what would start it now."""
     lines = []
     if explanation.HasField("estimated_start_time"):
         lines.append(f"Estimated start: {words.clock(explanation.estimated_start_time, now)}")
@@ -89,6 +87,8 @@ def _when(explanation: job_pb2.Explanation, now: datetime) -> list[str]:
         lines.append(f"At the latest: {words.clock(explanation.latest_start_time, now)}, as jobs and nodes are now")
     if explanation.bound_sentence:
         lines.append(clean(explanation.bound_sentence[:1].upper() + explanation.bound_sentence[1:]))
+    if explanation.nearest_change:
+        lines.append(clean(f"Would start it now: {explanation.nearest_change}"))
     return lines
 
 

@@ -279,13 +279,16 @@ class JobCalls:
         )
 
     def _shown_rows(self, rows: list[queue_page.Row], *, omit_env: bool) -> list[job_pb2.Job]:
-        """The jobs of a page; what waits says why, in a clause."""
+        """The jobs of a page; what waits says why, in a clause, and when it is expected to start."""
         reasons = self.reasons.of([row.job for row in rows])
+        starts = self.reasons.starts() if any(row.position for row in rows) else {}
         shown: list[job_pb2.Job] = []
         for row in rows:
             message = job_proto(row.job, position=row.position, omit_env=omit_env)
             if row.job.id in reasons:
                 message.wait_reason.reason, message.wait_reason.sentence = reasons[row.job.id]
+            if row.job.id in starts:
+                message.MergeFrom(job_pb2.Job(estimated_start_time=timestamp(starts[row.job.id])))
             shown.append(message)
         return shown
 
@@ -299,6 +302,9 @@ class JobCalls:
         else:
             raise invalid("job_id", "is not set", next_step="give a job's id, such as 41")
         message = self._job_now(job)
+        if message.queue_position:
+            start = self.reasons.starts().get(job.id)
+            message.MergeFrom(job_pb2.Job(estimated_start_time=timestamp(start)))
         await self.last_offsets(message)
         return scheduler_pb2.GetJobResponse(job=message)
 

@@ -1,4 +1,4 @@
-"""Why jobs wait, for answers that only say it in a clause.
+"""Why jobs wait, for answers that only say it in a clause, and when they start.
 
 A walk down the order costs what the queue holds, so that jobs which ask for the same share its answer as long as the
 committed state stays as it is, and for ANSWER_SPAN at most, since what nodes report needs no commit.
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from ..engine import Engine
 from ..policy.explain import NEXT_PASS, wait_reasons, why_deferred
+from ..policy.fit import node_views
+from ..policy.forecast import estimates
 from ..state.ids import JobId
 from ..state.jobs import Asked, Deferred, Held, Job, Queued
 from ..state.units import MILLISECOND, Instant, Span
@@ -26,6 +28,15 @@ class WaitReasons:
         self._commits = -1
         self._at = Instant(0)
         self._of_class: dict[Asked, Reason] = {}
+        self._starts: dict[JobId, Instant] | None = None
+
+    def starts(self) -> dict[JobId, Instant]:
+        """When the first jobs of the order start, as expected; without those of which nobody knows."""
+        self._forget_what_is_old()
+        if self._starts is None:
+            view = self._engine.view
+            self._starts = estimates(view, node_views(view, self._at), self._at)
+        return self._starts
 
     def of(self, jobs: Sequence[Job]) -> dict[JobId, Reason]:
         """The reasons of those that wait."""
@@ -55,3 +66,4 @@ class WaitReasons:
             self._commits = self._engine.commits
             self._at = now
             self._of_class.clear()
+            self._starts = None

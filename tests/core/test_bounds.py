@@ -1,0 +1,79 @@
+"""A bound is kept: no job starts later than it was told, however early the jobs before it end."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scheduler.policy.explain import explain
+from scheduler.state.ids import JobId
+from scheduler.state.jobs import Job, Queued, Starting
+from scheduler.state.units import MINUTE, SECOND, Instant
+from tests.core.transcript import Transcript
+
+JOBS = 14
+STEPS_MAX = 2_000
+
+
+class Machines:
+    """A few nodes with jobs that all have time limits, which end at any time before theirs."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.transcript = Transcript()
+        self.ends_at: dict[JobId, Instant] = {}
+        self.started: dict[JobId, Instant] = {}
+        for number in range(self.rng.choice((1, 1, 2, 3))):
+            self.transcript.answer(f"node n{number} gpus={self.rng.randint(1, 4)} cpus={self.rng.randint(2, 8)}")
+
+    @property
+    def jobs(self) -> list[Job]:
+        return list(self.transcript.fleet.state.durable.jobs.values())
+
+    def submit(self) -> None:
+        rng = self.rng
+        asked = f"gpus={rng.randint(0, 4)} cpus={rng.randint(1, 4)} time-limit={rng.randint(1, 30)}m"
+        self.transcript.answer(f"submit alice {asked} band={rng.choice(('low', 'normal', 'high'))}")
+
+    def bounds(self) -> dict[JobId, Instant]:
+        """What every waiting job is told now."""
+        fleet = self.transcript.fleet
+        told = {job.id: explain(fleet.state, job, fleet.now) for job in self.jobs if isinstance(job.state, Queued)}
+        assert all(each.latest_start is not None for each in told.values()), "every job has a limit: each has a bound"
+        return {job_id: each.latest_start for job_id, each in told.items() if each.latest_start is not None}
+
+    def run(self) -> None:
+        """To the end of all jobs, noting when each was placed."""
+        fleet = self.transcript.fleet
+        for _ in range(STEPS_MAX):
+            for job in self.jobs:
+                if isinstance(job.state, Starting):
+                    self.started[job.id] = job.state.attempt.placed_at
+                    self.transcript.answer(f"started {job.id}/1")
+                    span = job.spec.run_span
+                    assert span is not None
+                    self.ends_at[job.id] = Instant(fleet.now + self.rng.choice((span, self.rng.randint(SECOND, span))))
+            if not self.ends_at:
+                return
+            first = min(self.ends_at, key=lambda job_id: (self.ends_at[job_id], job_id))
+            wait = max(0, self.ends_at.pop(first) - fleet.now)
+            self.transcript.answer(f"advance {wait // SECOND}s")
+            self.transcript.answer(f"exited {first}/1 code=0")
+        pytest.fail("the jobs did not end")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_job_starts_later_than_it_was_told(seed: int) -> None:
+    machines = Machines(seed)
+    for _ in range(JOBS):
+        machines.submit()
+    bounds = machines.bounds()
+    machines.run()
+    assert machines.started.keys() >= bounds.keys()
+    late = {
+        job_id: (machines.started[job_id] - latest) / MINUTE
+        for job_id, latest in bounds.items()
+        if machines.started[job_id] > latest
+    }
+    assert not late, f"minutes after the bound: {late}"
