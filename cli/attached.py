@@ -91,7 +91,13 @@ class Attached:
         self._keyboard: Keyboard | None = None
         wanted = Wanted(job_id=job.id, follow=True, tail_lines=tail_lines)
         if job.spec.input:
-            self._keyboard = Keyboard(job, self._streams, self._on_detach, take_over=take_over)
+            self._keyboard = Keyboard(
+                job,
+                self._streams,
+                on_detach=lambda: self._leave(0, "detached"),
+                on_hang_up=lambda: self._on_leave(signal.SIGHUP),
+                take_over=take_over,
+            )
             writer = Watched(self._streams, self._keyboard.shown)
             self._output = OutputFeed(client, wanted, writer, on_job=self._on_job)
         else:
@@ -172,9 +178,6 @@ class Attached:
     def _leave(self, code: int, why: str) -> None:
         if not self._left_with.done():
             self._left_with.set_result((code, why))
-
-    def _on_detach(self) -> None:
-        self._leave(0, "detached")
 
     async def _forward(self) -> None:
         job_id = self._job.id

@@ -34,10 +34,19 @@ WAITING_STATES = frozenset({job_pb2.JOB_STATE_QUEUED, job_pb2.JOB_STATE_HELD, jo
 class Keyboard:
     """One session's input. A context: however it is left, the terminal is as it was."""
 
-    def __init__(self, job: job_pb2.Job, streams: Streams, on_detach: Callable[[], None], *, take_over: bool) -> None:
+    def __init__(
+        self,
+        job: job_pb2.Job,
+        streams: Streams,
+        *,
+        on_detach: Callable[[], None],
+        on_hang_up: Callable[[], None],
+        take_over: bool,
+    ) -> None:
         self._job = job
         self._streams = streams
         self._on_detach = on_detach
+        self._on_hang_up = on_hang_up
         self._take_over = take_over
         self._job_has_terminal = job.spec.input == job_pb2.INPUT_MODE_TERMINAL
         self._is_raw = self._job_has_terminal and has_terminal(STDIN, STDOUT)
@@ -143,7 +152,7 @@ class Keyboard:
             else:
                 self._end()
         elif not data:
-            self._on_detach()  # the terminal is gone, and so is whoever typed
+            self._on_hang_up()  # the terminal is gone, and so is whoever typed
         else:
             self._on_keys(data)
         if self._feed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import termios
 import tty
@@ -30,7 +31,8 @@ class Terminal:
             self._before = termios.tcgetattr(self._fd)
         modes = list(self._before)
         modes[1] &= ~termios.OPOST
-        termios.tcsetattr(self._fd, termios.TCSADRAIN, modes)
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, modes)
         self.is_raw = False
 
     def enter(self) -> None:
@@ -45,7 +47,8 @@ class Terminal:
         if self._before is not None:
             before, self._before = self._before, None
             self.is_raw = False
-            termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
+            with contextlib.suppress(termios.error):  # its window was closed: there is nothing to give back
+                termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
 
     def size(self) -> job_pb2.TerminalSize | None:
         """Its size; None where it does not know."""

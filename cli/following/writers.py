@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import BinaryIO
 
@@ -25,8 +26,13 @@ class Streams:
     def write(self, stream: int, data: bytes) -> None:
         """Bytes of the job's standard output or error, to our own, at once."""
         out = self._stderr if stream == job_pb2.STREAM_STDERR else self._stdout
-        out.write(data)
-        out.flush()
+        try:
+            out.write(data)
+            out.flush()
+        except OSError as problem:
+            if problem.errno != errno.EIO:
+                raise
+            # The terminal's window was closed. SIGHUP says so, too, and decides what comes of it.
         if data:
             self._is_within_line = not data.endswith(b"\n")
 

@@ -132,6 +132,7 @@ BAD_SPECS = [
     Bad("a label without a name", {"labels": {"": "x"}}, "labels['']"),
     Bad("a band that does not exist", {"band": 99}, "band", says="urgent"),
     Bad("a kind that does not exist", {"kind": 99}, "kind"),
+    Bad("an input that does not exist", {"input": 99}, "input"),
     # What is not built.
     Bad("several nodes", {"node_count": 2}, "node_count", Reason.NOT_BUILT),
     Bad("an array", {"array": job_pb2.ArraySpec(indices="1-3")}, "array", Reason.NOT_BUILT),

@@ -61,6 +61,12 @@ class Terminal:
             assert time.monotonic() < deadline, f"it does not end; it showed: {self.shown!r}"
         return self.process.wait(WAIT_S_MAX)
 
+    def close_window(self) -> int:
+        """Take the terminal away, as closing its window does, and answer the program's exit code."""
+        os.close(self._master)
+        self._master = os.open(os.devnull, os.O_RDONLY)
+        return self.process.wait(WAIT_S_MAX)
+
     def close(self) -> None:
         """End it, whatever it does."""
         if self.process.poll() is None:

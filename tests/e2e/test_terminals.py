@@ -167,6 +167,19 @@ def test_a_signal_that_ends_gpuctl_gives_the_terminal_back_and_the_job_goes_on(
     assert gpuctl(shared_fleet, "cancel", job).returncode == 0
 
 
+def test_a_window_that_is_closed_leaves_the_shell_for_whoever_comes_back(on_terminal: Open) -> None:
+    terminal = on_terminal(*SH)
+    job = job_of(terminal)
+    terminal.type("mine=kept; echo one\r")
+    terminal.wait_for("\r\none\r\n")
+    assert terminal.close_window() == 128 + signal.SIGHUP
+    again = on_terminal("attach", job)
+    job_of(again)
+    again.type("echo it is $mine; exit\r")
+    again.wait_for("it is kept\r\n")
+    assert again.end() == 0
+
+
 def test_a_second_session_is_refused_and_takes_over_when_it_says_so(on_terminal: Open) -> None:
     first = on_terminal(*SH)
     job = job_of(first)
