@@ -212,8 +212,9 @@ async def test_who_types_now_is_the_only_one_who_does(node: Node) -> None:
     refused = await agent.keepers.type(view.key, ME, Piece(5, b"late"))
     assert isinstance(refused, Refusal)
     assert refused.reason is RefusalReason.NOT_THE_WRITER
-    await yours.type(b"yours\n", is_end=True)
-    assert not await mine.begin()
+    await yours.type(b"yours\n")
+    assert not await mine.begin(), "somebody else has typed since"
+    await mine.type(b"", is_end=True)
     await agent.end(view)
     assert read_all(view, Stream.STDOUT) == b"mine\nyours\n"
 
