@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -199,6 +200,20 @@ async def test_an_agent_that_comes_back_finds_the_terminal_and_where_the_input_s
     assert shown.count(b"before") == 2
     await again.type(b"\x04")
     await second.end(view)
+
+
+async def test_a_keeper_that_is_killed_takes_its_terminals_and_all_that_runs_on_them_along(node: Node) -> None:
+    agent = await node.open()
+    view = await agent.start(node.launch(1, "/bin/bash", "--norc", "-i", input=InputMode.TERMINAL))
+    typist = Typist(agent, view.key)
+    await typist.begin()
+    await typist.type(b"trap '' HUP; nohup sleep 1000 >/dev/null 2>&1 & echo started\n")
+    await shows(agent, view, b"\r\nstarted\r\n")
+    os.kill(agent.keeper_pid, signal.SIGKILL)
+    died = await agent.death()
+    assert [each.key for each in died.attempts] == [view.key]
+    assert not node.left_over()
+    assert b"started" in read_all(view, Stream.STDOUT), "what was spooled can be read"
 
 
 async def test_who_types_now_is_the_only_one_who_does(node: Node) -> None:
