@@ -263,6 +263,15 @@ async def test_agent_and_scheduler_start_anew_under_a_session_and_it_goes_on_by_
     await asyncio.to_thread(session.ends)
 
 
+async def test_a_person_detaches_also_while_the_scheduler_is_away(fleet: Fleet, terminals: Open) -> None:
+    await fleet.add_node()
+    session = Session(fleet, terminals)
+    await asyncio.to_thread(session.begin)
+    fleet.scheduler.kill()
+    await asyncio.to_thread(session.types_into_the_dark, "never mind")
+    await asyncio.to_thread(session.detaches)
+
+
 class Session:
     """A person at a terminal, for a test that does harm meanwhile."""
 
@@ -281,6 +290,12 @@ class Session:
     def types_into_the_dark(self, text: str) -> None:
         self.terminal.wait_for("the scheduler is away")
         self.terminal.type(f"echo '{text}'\r")
+
+    def detaches(self) -> None:
+        self.terminal.type("~.")
+        self.terminal.wait_for("Come back with: gpuctl attach")
+        assert self.terminal.end() == 0
+        assert has_its_modes_back(self.terminal)
 
     def shows(self, text: str) -> None:
         self.terminal.wait_for(f"\r\n{text}\r\n")
