@@ -61,6 +61,8 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         queued_jobs=settings.limits.queue_jobs_max,
         left_out_span=_span(placement.device_pause),
         node_order=NodeOrder(placement.node_order),
+        user_gpus_max=settings.policy.user_gpus_max,
+        user_jobs_max=settings.policy.user_jobs_max,
         score_weights=ScoreWeights(free_memory=placement.free_memory_weight, idleness=placement.idleness_weight),
     )
 

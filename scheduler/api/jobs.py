@@ -111,14 +111,14 @@ class JobCalls:
 
     def _job_now(self, job: Job) -> job_pb2.Job:
         """A job with its place and the reason why it waits."""
-        message = job_proto(job, position=position(self.engine.view.durable, job))
+        message = job_proto(job, position=position(self.engine.view.durable, job, self.engine.now()))
         for reason, clause in self.reasons.of([job]).values():
             message.wait_reason.reason, message.wait_reason.sentence = reason, clause
         return message
 
     def _job_foretold(self, job: Job) -> job_pb2.Job:
         """A job of a dry run, as it would be: it has no id, and the reason says what would happen."""
-        message = job_proto(job, position=position(self.engine.view.durable, job))
+        message = job_proto(job, position=position(self.engine.view.durable, job, self.engine.now()))
         message.ClearField("id")
         foretold = foretell(self.engine.view, job, self.engine.now())
         message.wait_reason.reason, message.wait_reason.sentence = foretold.reason, foretold.sentence

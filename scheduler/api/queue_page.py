@@ -59,9 +59,9 @@ def _all_live_rows(engine: Engine, section: int, key: list[Any]) -> Iterator[Row
 
 
 def _waiting_rows(engine: Engine, key: list[Any]) -> Iterator[Row]:
-    after = (Band(key[0]), (Instant(key[1]), JobId(key[2]))) if key else None
-    for position, job in order_from(engine.view.durable, after):
-        yield Row(job, position, [WAITING, int(job.band), job.age_since, job.id])
+    after = (Band(key[0]), UserName(key[1]), (Instant(key[2]), JobId(key[3]))) if key else None
+    for position, job in order_from(engine.view.durable, engine.now(), after):
+        yield Row(job, position, [WAITING, int(job.band), job.user, job.age_since, job.id])
 
 
 def matches(job: Job, request: scheduler_pb2.QueueRequest) -> bool:

@@ -72,7 +72,7 @@ class ToldReasons:
 
     def _waiting(self) -> Iterator[Job]:
         durable = self._engine.view.durable
-        order = queue_order(durable)
+        order = queue_order(durable, self._engine.now())
         if self._request.job_ids:
             named = (durable.jobs.get(JobId(job_id)) for job_id in self._request.job_ids)
             order = iter([job for job in named if job is not None and isinstance(job.state, Queued)])

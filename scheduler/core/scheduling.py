@@ -3,12 +3,13 @@
 from functools import partial
 
 from ..policy.admission import minimum_memory
+from ..policy.caps import Caps
 from ..policy.fit import node_views
 from ..policy.order import queue_order
 from ..policy.placement import place, take
 from ..policy.reservation import Reservation, ends_if_placed, holds_on, keep, reserve
 from ..state.commands import Command
-from ..state.ids import RankKey
+from ..state.ids import RankKey, UserName
 from ..state.jobs import Asked, Attempt, Job, Rank
 from ..state.records import AttemptPlaced, Record
 from ..state.state import State
@@ -25,9 +26,13 @@ def schedule(state: State, at: Instant) -> Decision:
     views = node_views(state, at)
     records: list[Record] = []
     commands: list[Command] = []
-    hopeless: set[Asked] = set()
+    caps = Caps(state)
+    hopeless: set[Asked | tuple[UserName, Asked]] = set()
     reservation: Reservation | None = None
-    for job in queue_order(state.durable, hopeless):
+    for job in queue_order(state.durable, at, hopeless):
+        if caps.refusal(job):
+            hopeless.add((job.user, job.spec.asked))
+            continue
         resources = job.spec.resources
         minimum = minimum_memory(state, resources)
         ends_at = ends_if_placed(job, at)
@@ -40,6 +45,7 @@ def schedule(state: State, at: Instant) -> Decision:
                     keep(views, reservation)
             continue
         take(views[placement.node], placement, job.id, ends_at)
+        caps.take(job)
         attempt = Attempt(number=job.attempt_count + 1, placed_at=at, ranks=(Rank(placement=placement),))
         records.append(AttemptPlaced(at=at, job=job.id, attempt=attempt))
         commands.append(_launch(state, job, attempt))

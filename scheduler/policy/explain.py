@@ -5,21 +5,38 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
-from ..state.ids import JobId, NodeName
+from ..state.ids import JobId, NodeName, UserName
 from ..state.jobs import Asked, Deferred, EndWanted, Finished, Held, Job, Queued, Running, Starting, Stopping
 from ..state.state import State
 from ..state.units import SECOND, Instant
 from .admission import minimum_memory
+from .caps import Caps
 from .fit import Miss, NodeView, devices_that_fit, node_views
 from .forecast import bound, estimates
 from .nearest import nearest_change
-from .order import jobs_ahead, queue_order
+from .order import jobs_ahead, may_go_ahead, queue_order
 from .placement import place, take
 from .reservation import ends_if_placed, holds_on, keep, reserve
 
 AHEAD_SHOWN = 20
+USER_CAP = "USER_CAP"
+"""The reason of a job whose user holds as much as one user may."""
 NEXT_PASS = "NEXT_PASS"
 """The reason of a job that fits and that the next pass will place."""
+
+
+Reason = tuple[str, str]
+"""A stable name and a clause for people."""
+
+Views = dict[NodeName, NodeView]
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Where a walk down the order stands: the nodes and what users hold, after every job ahead was tried."""
+
+    views: Views
+    caps: Caps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +118,11 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
         return Explanation(reason=reason, sentence=f"it would wait because {clause}")
     if not state.durable.nodes:
         return Explanation(reason="NO_NODES", sentence="it would wait because no node has registered yet")
-    verdicts = tuple(_verdict(state, view, job, at) for view in _views_as_seen_by(state, job, at).values())
+    walk = _as_seen_by(state, job, at)
+    over = walk.caps.refusal(job)
+    if over:
+        return Explanation(reason=USER_CAP, sentence=f"it would wait because {over}")
+    verdicts = tuple(_verdict(state, view, job, at) for view in walk.views.values())
     takers = [verdict.node for verdict in verdicts if verdict.miss is None]
     if takers:
         return Explanation(reason=NEXT_PASS, sentence=f"it would start now on node {takers[0]}", nodes=verdicts)
@@ -110,7 +131,7 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
 
 
 def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
-    ahead, ahead_count = jobs_ahead(state.durable, job, AHEAD_SHOWN)
+    ahead, ahead_count = jobs_ahead(state.durable, job, AHEAD_SHOWN, at)
     if not state.durable.nodes:
         return Explanation(
             reason="NO_NODES",
@@ -119,7 +140,8 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
             ahead_count=ahead_count,
             bound_sentence="no bound: no node is known",
         )
-    views = _views_as_seen_by(state, job, at)
+    walk = _as_seen_by(state, job, at)
+    views = walk.views
     verdicts = tuple(_verdict(state, view, job, at) for view in views.values())
     reason = _main_reason(verdicts)
     told = Explanation(
@@ -129,10 +151,15 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
         ahead=tuple(ahead),
         ahead_count=ahead_count,
     )
+    over = walk.caps.refusal(job)
+    if over:
+        return replace(
+            told, reason=USER_CAP, sentence=f"job {job.id} waits because {over}", bound_sentence=f"no bound: {over}"
+        )
     if reason == NEXT_PASS:
         return replace(told, estimated_start=at, latest_start=at)
     placed = sum(len(view.taken) for view in views.values())
-    latest = bound(state, job, views, ahead_count - placed, at)
+    latest = bound(state, job, views, may_go_ahead(state.durable, job) - placed, at)
     return replace(
         told,
         estimated_start=estimates(state, node_views(state, at), at).get(job.id),
@@ -142,65 +169,81 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
     )
 
 
-def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, tuple[str, str]]:
+def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, Reason]:
     """The reason and one clause for each of several waiting jobs, in one walk down the order: for a page of the queue.
 
     Jobs that ask for the same as one before them share its answer: what a walk gives away never comes back.
     """
-    wanted: dict[Asked, dict[JobId, None]] = {}
+    wanted: dict[tuple[UserName, Asked], dict[JobId, None]] = {}
     for job in jobs:
         if isinstance(job.state, Queued):
-            wanted.setdefault(job.spec.asked, {})[job.id] = None
-    found: dict[JobId, tuple[str, str]] = {}
-    for tried, views in _walk(state, at, None):
+            wanted.setdefault((job.user, job.spec.asked), {})[job.id] = None
+    classes = {asked for _, asked in wanted}
+    found: dict[JobId, Reason] = {}
+    known: dict[Asked, Reason] = {}
+    for tried, walk in _walk(state, at, None):
         if tried is None or not wanted:
             break
-        alike = wanted.get(tried.spec.asked)
-        if alike is None:
+        if tried.spec.asked not in classes:
             continue
-        verdicts = tuple(_verdict(state, view, tried, at) for view in views.values())
-        reason = (_main_reason(verdicts), _main_clause(verdicts)) if verdicts else NO_NODES
-        if reason[0] != NEXT_PASS:
-            found.update(dict.fromkeys(wanted.pop(tried.spec.asked), reason))
-        elif tried.id in alike:
-            found[tried.id] = reason
-            del alike[tried.id]
+        alike = wanted.get((tried.user, tried.spec.asked))
+        reason = _reason_of(state, tried, walk, at)
+        if reason[0] == NEXT_PASS:
+            if alike is not None and alike.pop(tried.id, tried.id) is None:
+                found[tried.id] = reason
+        elif reason[0] == USER_CAP:
+            found.update(dict.fromkeys(wanted.pop((tried.user, tried.spec.asked), {}), reason))
+        else:
+            known.setdefault(tried.spec.asked, reason)
+    for (_, asked), ids in wanted.items():
+        if asked in known:
+            found.update(dict.fromkeys(ids, known[asked]))
     return found
+
+
+def _reason_of(state: State, job: Job, walk: Walk, at: Instant) -> Reason:
+    over = walk.caps.refusal(job)
+    if over:
+        return USER_CAP, over
+    verdicts = tuple(_verdict(state, view, job, at) for view in walk.views.values())
+    return (_main_reason(verdicts), _main_clause(verdicts)) if verdicts else NO_NODES
 
 
 NO_NODES = ("NO_NODES", "no node has registered yet")
 
-Views = dict[NodeName, NodeView]
+
+def _as_seen_by(state: State, job: Job, at: Instant) -> Walk:
+    """Nodes and caps after every job ahead was tried, as the pass sees them when it comes to this job."""
+    return next(walk for each, walk in _walk(state, at, job) if each is None)
 
 
-def _views_as_seen_by(state: State, job: Job, at: Instant) -> Views:
-    """The nodes after every job ahead was tried, as the pass sees them when it comes to this job."""
-    return next(views for each, views in _walk(state, at, job) if each is None)
-
-
-def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | None, Views]]:
-    """A pass without consequences: each job that it tries, with the nodes as they are at its turn; at the end None.
+def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | None, Walk]]:
+    """A pass without consequences: each job that it tries, with all as it is at its turn; at the end None.
 
     As in a pass, what fits nowhere is not tried again. It ends before the job `until`.
     """
-    views = node_views(state, at)
+    walk = Walk(node_views(state, at), Caps(state))
     kept = False
-    hopeless: set[Asked] = set()
-    for each in queue_order(state.durable, hopeless, until):
-        yield each, views
+    hopeless: set[Asked | tuple[UserName, Asked]] = set()
+    for each in queue_order(state.durable, at, hopeless, until):
+        yield each, walk
+        if walk.caps.refusal(each):
+            hopeless.add((each.user, each.spec.asked))
+            continue
         minimum = minimum_memory(state, each.spec.resources)
         ends_at = ends_if_placed(each, at)
-        placement = place(views, each.spec.resources, minimum, each.id, state.limits.node_order, ends_at)
+        placement = place(walk.views, each.spec.resources, minimum, each.id, state.limits.node_order, ends_at)
         if placement is not None:
-            take(views[placement.node], placement, each.id, ends_at)
+            take(walk.views[placement.node], placement, each.id, ends_at)
+            walk.caps.take(each)
             continue
         hopeless.add(each.spec.asked)
         if not kept:
-            reservation = reserve(views, each, minimum, at, partial(holds_on, state.durable))
+            reservation = reserve(walk.views, each, minimum, at, partial(holds_on, state.durable))
             if reservation is not None:
-                keep(views, reservation)
+                keep(walk.views, reservation)
                 kept = True
-    yield None, views
+    yield None, walk
 
 
 def _verdict(state: State, view: NodeView, job: Job, at: Instant) -> NodeVerdict:

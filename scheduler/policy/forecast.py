@@ -16,9 +16,11 @@ from itertools import count, islice
 
 from ..state.ids import JobId, NodeName
 from ..state.jobs import Asked, Job, Running
+from ..state.lines import Entry
 from ..state.state import State
 from ..state.units import Instant, Span, after
 from .admission import minimum_memory
+from .caps import Caps
 from .fit import Hold, NodeView, could_ever_hold
 from .order import queue_order
 from .placement import place, take
@@ -55,7 +57,7 @@ def bound(state: State, job: Job, views: Views, ahead: int, at: Instant) -> Boun
         return Bound(at=None, sentence=f"no bound: {reservation.trouble}")
     if not ahead and reservation.begins_at is not None:
         return Bound(at=reservation.begins_at, sentence="")
-    endless = reservation.endless[0] if reservation.endless else _endless(state)
+    endless = reservation.endless[0] if reservation.endless else _endless(state, job)
     if endless is not None:
         return Bound(at=None, sentence=f"no bound: job {endless} has no time limit")
     longest = max((span for span in _run_spans(state) if span is not None), default=Span(0))
@@ -65,16 +67,22 @@ def bound(state: State, job: Job, views: Views, ahead: int, at: Instant) -> Boun
 def _run_spans(state: State) -> Iterator[Span | None]:
     """The longest runs of all that runs or waits in line, class by class."""
     yield from (state.durable.jobs[job_id].spec.run_span for job_id in state.durable.active)
-    yield from (asked.run_span for lines in state.durable.lines.of_band.values() for asked in lines)
+    yield from (asked.run_span for asked, _ in _lines(state))
 
 
-def _endless(state: State) -> JobId | None:
-    """A job without a time limit that runs, or that waits and may go ahead."""
+def _endless(state: State, job: Job) -> JobId | None:
+    """A job without a time limit that runs, or that waits and may go ahead of this one."""
     for job_id in state.durable.active:
         if state.durable.jobs[job_id].spec.run_span is None:
             return job_id
-    lines = (each for lines in state.durable.lines.of_band.values() for each in lines.items())
-    return next((line[0][1] for asked, line in lines if asked.run_span is None), None)
+    waiting = (line for asked, line in _lines(state) if asked.run_span is None)
+    return next((job_id for line in waiting for _, job_id in line[:2] if job_id != job.id), None)
+
+
+def _lines(state: State) -> Iterator[tuple[Asked, list[Entry]]]:
+    for users in state.durable.lines.of_band.values():
+        for of_user in users.values():
+            yield from of_user.items()
 
 
 def estimates(state: State, views: Views, at: Instant) -> dict[JobId, Instant]:
@@ -84,7 +92,7 @@ def estimates(state: State, views: Views, at: Instant) -> dict[JobId, Instant]:
     """
     for view in views.values():
         view.taken = holds_on(state.durable, view)
-    order = list(islice(queue_order(state.durable), ESTIMATED_JOBS))
+    order = list(islice(queue_order(state.durable, at), ESTIMATED_JOBS))
     starts: dict[JobId, Instant] = {}
     ticket = count()
     ends: list[tuple[Instant, int, NodeName, Hold]] = []
@@ -93,9 +101,9 @@ def estimates(state: State, views: Views, at: Instant) -> dict[JobId, Instant]:
             run = _rest(state, hold.job, at)
             if run is not None:
                 heapq.heappush(ends, (after(at, run), next(ticket), name, hold))
-    now = at
+    now, caps = at, Caps(state)
     for _ in range(ENDS_REPLAYED):
-        for job, name, hold in _placed_now(state, views, order, now):
+        for job, name, hold in _placed_now(state, views, caps, order, now):
             starts[job.id] = now
             run = expected_run(state, job)
             if run is not None:
@@ -105,22 +113,26 @@ def estimates(state: State, views: Views, at: Instant) -> dict[JobId, Instant]:
             break
         now, _, name, hold = heapq.heappop(ends)
         _give_back(views[name], hold)
+        caps.take(state.durable.jobs[hold.job], -1)
     return starts
 
 
-def _placed_now(state: State, views: Views, order: list[Job], now: Instant) -> Iterator[tuple[Job, NodeName, Hold]]:
+def _placed_now(
+    state: State, views: Views, caps: Caps, order: list[Job], now: Instant
+) -> Iterator[tuple[Job, NodeName, Hold]]:
     """What a pass at this moment places."""
     let_go(views)
     is_kept = False
     given_up: set[Asked] = set()
     for job in order:
-        if job.spec.asked in given_up:
+        if job.spec.asked in given_up or caps.refusal(job):
             continue
         minimum, ends_at = minimum_memory(state, job.spec.resources), ends_if_placed(job, now)
         placement = place(views, job.spec.resources, minimum, job.id, state.limits.node_order, ends_at)
         if placement is not None:
             view = views[placement.node]
             take(view, placement, job.id, ends_at)
+            caps.take(job)
             yield job, placement.node, view.taken[-1]
             continue
         given_up.add(job.spec.asked)

@@ -1,42 +1,80 @@
-"""Which job is next: bands from urgent to low, then age."""
+"""Which job is next: bands from urgent to low; inside a band users take turns by what they have used; then age.
+
+The next job of a band is the oldest of the user with the least usage, where each job that a user has ahead in the band
+counts as TURN on top. So users with equal usage take turns, and who has used a GPU for an hour waits for sixty turns of
+the others. A requeued job keeps its age.
+"""
 
 import heapq
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Collection, Iterator
-from itertools import islice
 
 from ..state.durable import Durable
-from ..state.ids import JobId
+from ..state.ids import JobId, UserName
 from ..state.jobs import Asked, Band, Job, Queued
-from ..state.lines import Entry
+from ..state.lines import Entry, UserLines
+from ..state.units import MINUTE, SECOND, Instant
+from ..state.usage import GPU_WEIGHT
+
+TURN = GPU_WEIGHT * MINUTE
+"""What a job ahead counts for, in CPU-microseconds: a GPU-minute."""
+
+GivenUp = Collection[Asked | tuple[UserName, Asked]]
+Turn = tuple[int, Entry, UserName]
+"""Sorts the jobs of a band: usage with the turns before it, then who has the oldest job, then the name."""
 
 
-def queue_order(durable: Durable, given_up: Collection[Asked] = (), until: Job | None = None) -> Iterator[Job]:
-    """Eligible jobs in the order in which they are tried. A requeued job keeps its submit time and so its place.
+def usage(durable: Durable, user: UserName, at: Instant) -> int:
+    """What a user has used by an instant, decayed, in CPU-microseconds; what runs counts from its placement."""
+    known, hold = durable.usage.get(user), durable.holds_of_user.get(user)
+    ended = 0 if known is None else round(known.by(at) * SECOND)
+    return ended + (0 if hold is None else hold.used_by(at))
 
-    What is asked for in `given_up` is left out from the moment it stands there, at no cost for the jobs that wait with
-    it. `until` is the job before which it ends.
+
+def queue_order(durable: Durable, at: Instant, given_up: GivenUp = (), until: Job | None = None) -> Iterator[Job]:
+    """Eligible jobs in the order in which they are tried.
+
+    What is asked for in `given_up`, by anybody or by one user, is left out from the moment it stands there, at no cost
+    for the jobs that wait with it. `until` is the job before which it ends.
     """
     for band, lines in durable.lines.of_band.items():
         if until is not None and band < until.band:
             return
-        is_last = until is not None and band == until.band
-        end = (until.age_since, until.id) if until is not None and is_last else None
-        for _, job_id in _merged(lines, given_up, end):
-            yield durable.jobs[job_id]
+        end = _turn_of(durable, until, at) if until is not None and band == until.band else None
+        for turn, entry in _band_order(durable, lines, at, given_up):
+            if end is not None and turn >= end:
+                return
+            yield durable.jobs[entry[1]]
 
 
-def _merged(lines: dict[Asked, list[Entry]], given_up: Collection[Asked], end: Entry | None) -> Iterator[Entry]:
-    """The entries of several lines in order; a heap of the first of each that was not given yet."""
-    heads = [(line[0], 0, number) for number, line in enumerate(lines.values())]
+def _band_order(
+    durable: Durable, lines: dict[UserName, UserLines], at: Instant, given_up: GivenUp
+) -> Iterator[tuple[Turn, Entry]]:
+    heads: list[tuple[Turn, int]] = []
+    rests = [_merged(user, of_user, given_up) for user, of_user in lines.items()]
+    for number, (user, of_user) in enumerate(lines.items()):
+        heads.append(((usage(durable, user, at), _oldest(of_user), user), number))
     heapq.heapify(heads)
+    while heads:
+        turn, number = heads[0]
+        entry = next(rests[number], None)
+        if entry is None:
+            heapq.heappop(heads)
+            continue
+        yield turn, entry
+        heapq.heapreplace(heads, ((turn[0] + TURN, *turn[1:]), number))
+
+
+def _merged(user: UserName, lines: UserLines, given_up: GivenUp) -> Iterator[Entry]:
+    """A user's entries by age; a heap of the first of each class that was not given yet."""
     of_number = list(lines.items())
+    heads = [(line[0], 0, number) for number, (_, line) in enumerate(of_number)]
+    heapq.heapify(heads)
     while heads:
         entry, at, number = heads[0]
         asked, line = of_number[number]
-        if end is not None and entry >= end:
-            return
-        if asked in given_up:
+        if given_up and (asked in given_up or (user, asked) in given_up):
             heapq.heappop(heads)
             continue
         yield entry
@@ -46,49 +84,76 @@ def _merged(lines: dict[Asked, list[Entry]], given_up: Collection[Asked], end: E
             heapq.heappop(heads)
 
 
-def order_from(durable: Durable, after: tuple[Band, Entry] | None) -> Iterator[tuple[int, Job]]:
+def order_from(durable: Durable, at: Instant, after: tuple[Band, UserName, Entry] | None) -> Iterator[tuple[int, Job]]:
     """Waiting jobs behind a place in the order, or all, each with its own place, from 1."""
     place = 0
     for band, lines in durable.lines.of_band.items():
         if after is not None and band > after[0]:
-            place += sum(map(len, lines.values()))
+            place += _count(lines)
             continue
-        begins = [bisect_right(line, after[1]) if after and band == after[0] else 0 for line in lines.values()]
-        place += sum(begins)
-        rests = [islice(line, begin, None) for line, begin in zip(lines.values(), begins, strict=True)]
-        for _, job_id in heapq.merge(*rests):
+        begin = _turn_at(durable, lines.get(after[1], {}), *after[1:], at) if after and band == after[0] else None
+        stands = after is not None and any(after[2] in line for line in lines.get(after[1], {}).values())
+        for turn, entry in _band_order(durable, lines, at, ()):
             place += 1
-            yield place, durable.jobs[job_id]
+            if begin is None or turn > begin or (turn == begin and not stands):
+                yield place, durable.jobs[entry[1]]
 
 
-def position(durable: Durable, job: Job) -> int:
+def position(durable: Durable, job: Job, at: Instant) -> int:
     """A waiting job's place in the order, from 1; 0 for a job that does not wait in it.
 
     A job that is not submitted yet is told the place that it would get.
     """
-    return _count_ahead(durable, job) + 1 if isinstance(job.state, Queued) else 0
+    return _count_ahead(durable, job, at) + 1 if isinstance(job.state, Queued) else 0
 
 
-def jobs_ahead(durable: Durable, job: Job, limit: int) -> tuple[list[JobId], int]:
+def jobs_ahead(durable: Durable, job: Job, limit: int, at: Instant) -> tuple[list[JobId], int]:
     """The nearest `limit` jobs ahead of a waiting job, nearest first, and how many there are in all."""
     if not isinstance(job.state, Queued):
         return [], 0
-    nearest: list[JobId] = []
-    for lines in reversed([lines for _, lines in _lines_ahead(durable, job)]):
-        backwards = [map(line.__getitem__, range(length - 1, -1, -1)) for line, length in lines]
-        merged = heapq.merge(*backwards, reverse=True)
-        nearest.extend(job_id for _, job_id in islice(merged, limit - len(nearest)))
-    return nearest, _count_ahead(durable, job)
+    nearest = deque((each.id for each in queue_order(durable, at, until=job)), maxlen=limit)
+    return list(reversed(nearest)), _count_ahead(durable, job, at)
 
 
-def _count_ahead(durable: Durable, job: Job) -> int:
-    return sum(length for _, lines in _lines_ahead(durable, job) for _, length in lines)
+def may_go_ahead(durable: Durable, job: Job) -> int:
+    """How many of the jobs that wait now may be tried before this one, whatever users come to have used meanwhile."""
+    count = 0
+    for band, lines in durable.lines.of_band.items():
+        if band >= job.band:
+            count += _count(lines)
+    own = durable.lines.of_band[job.band].get(job.user, {})
+    entry = (job.age_since, job.id)
+    return count - sum(len(line) - bisect_left(line, entry) for line in own.values())
 
 
-def _lines_ahead(durable: Durable, job: Job) -> Iterator[tuple[Band, list[tuple[list[Entry], int]]]]:
-    """Band by band, highest first, each line that holds jobs ahead of this one, and how many of its jobs those are."""
+def _count_ahead(durable: Durable, job: Job, at: Instant) -> int:
+    count = 0
+    end = _turn_of(durable, job, at)
     for band, lines in durable.lines.of_band.items():
         if band > job.band:
-            yield band, [(line, len(line)) for line in lines.values()]
+            count += _count(lines)
         elif band == job.band:
-            yield band, [(line, bisect_left(line, (job.age_since, job.id))) for line in lines.values()]
+            for user, of_user in lines.items():
+                turns, rest = divmod(end[0] - usage(durable, user, at), TURN)
+                is_before = rest > 0 or (_oldest(of_user), user) < end[1:]
+                count += min(max(0, turns + is_before), sum(map(len, of_user.values())))
+    return count
+
+
+def _turn_of(durable: Durable, job: Job, at: Instant) -> Turn:
+    lines = durable.lines.of_band[job.band].get(job.user, {})
+    return _turn_at(durable, lines, job.user, (job.age_since, job.id), at)
+
+
+def _turn_at(durable: Durable, lines: UserLines, user: UserName, entry: Entry, at: Instant) -> Turn:
+    before = sum(bisect_left(line, entry) for line in lines.values())
+    oldest = min(_oldest(lines), entry) if lines else entry
+    return (usage(durable, user, at) + before * TURN, oldest, user)
+
+
+def _oldest(lines: UserLines) -> Entry:
+    return min(line[0] for line in lines.values())
+
+
+def _count(lines: dict[UserName, UserLines]) -> int:
+    return sum(len(line) for of_user in lines.values() for line in of_user.values())

@@ -61,9 +61,10 @@ from .records import (
     TokenCreated,
     TokenRevoked,
 )
-from .units import Instant
+from .units import SECOND, Instant
+from .usage import Usage, UserHold, weight_of
 
-Entity = Job | EqualJobs | Node | Token | RememberedRequest | Counters
+Entity = Job | EqualJobs | Usage | Node | Token | RememberedRequest | Counters
 EntityKey = tuple[str, str]
 
 
@@ -74,6 +75,8 @@ def key_of(entity: Entity) -> EntityKey:
             return ("job", str(entity.id))
         case EqualJobs():
             return ("equal_jobs", str(entity.first.id))
+        case Usage():
+            return ("usage", entity.user)
         case Node():
             return ("node", entity.name)
         case Token():
@@ -116,13 +119,16 @@ class Durable:
     dependents: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
     wakes: list[tuple[Instant, JobId]] = field(default_factory=list)
     active: dict[JobId, None] = field(default_factory=dict)
+    usage: dict[UserName, Usage] = field(default_factory=dict)
     holds: dict[NodeName, NodeHold] = field(default_factory=dict)
+    holds_of_user: dict[UserName, UserHold] = field(default_factory=dict)
     touched: dict[EntityKey, Entity | None] = field(default_factory=dict)
     finished: dict[JobId, Job] = field(default_factory=dict)
 
     def entities(self) -> Iterator[Entity]:
         """Every entity, for checks and for comparing with a store."""
         yield from self.jobs.entities()
+        yield from self.usage.values()
         yield from self.nodes.values()
         yield from self.tokens.values()
         yield from self.requests.values()
@@ -165,6 +171,8 @@ def adopt(durable: Durable, entity: Entity) -> None:
             if durable.jobs.equals_from(entity.first.id) is None:
                 _index_equals(durable, entity)
                 durable.jobs.put_equals(entity)
+        case Usage():
+            durable.usage[entity.user] = entity
         case Node():
             durable.nodes[entity.name] = entity
         case Token():
@@ -263,6 +271,7 @@ def apply(durable: Durable, record: Record) -> None:
             _change_attempt(durable, key.job, end_rank)
         case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry, at=at):
             job = durable.jobs[job_id]
+            _charge(durable, job, ended)
             waiting = replace(
                 job,
                 state=Held() if is_held else Queued(),
@@ -278,6 +287,8 @@ def apply(durable: Durable, record: Record) -> None:
             _set_state(durable, job_id, Queued())
         case JobFinished(job=job_id, finished=finished, ended=last):
             job = durable.jobs[job_id]
+            if last is not None:
+                _charge(durable, job, last)
             past = job.past if last is None else _with(job.past, last)
             _put_job(durable, job, replace(job, state=finished, past=past, version=job.version + 1))
         case SpoolStateChanged() | SignalSent():
@@ -315,6 +326,13 @@ NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN"})
 
 
 AttemptChange = Callable[[Attempt], Attempt]
+
+
+def _charge(durable: Durable, job: Job, ended: EndedAttempt) -> None:
+    used = weight_of(job.spec.resources) * max(0, ended.ended_at - ended.placed_at) / SECOND
+    known = durable.usage.get(job.user) or Usage(user=job.user, cpu_seconds=0.0, at=ended.ended_at)
+    durable.usage[job.user] = known.charged(used, ended.ended_at)
+    durable.touched[key_of(durable.usage[job.user])] = durable.usage[job.user]
 
 
 def _put_job(durable: Durable, old: Job | None, new: Job) -> None:
@@ -411,6 +429,7 @@ def _index(durable: Durable, job: Job) -> None:
             durable.lines.add(job)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
             durable.active[job.id] = None
+            durable.holds_of_user.setdefault(job.user, UserHold()).add(job.spec.resources, attempt.placed_at)
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
                     _take(durable, RankKey(job.id, attempt.number, number), attempt)
@@ -449,6 +468,10 @@ def _unindex(durable: Durable, job: Job) -> None:
             durable.lines.remove(job)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
             del durable.active[job.id]
+            hold = durable.holds_of_user[job.user]
+            hold.add(job.spec.resources, attempt.placed_at, -1)
+            if not hold.jobs:
+                del durable.holds_of_user[job.user]
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
                     _give_back(durable, RankKey(job.id, attempt.number, number), attempt)

@@ -23,7 +23,7 @@ class ScoreWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The numbers of the rules that a configuration may change."""
+    """The numbers of the rules that a configuration may change. A cap of 0 is none."""
 
     heartbeat_interval: Span = Span(2 * SECOND)
     missed_heartbeats: int = 3
@@ -36,5 +36,7 @@ class Limits:
     left_out_span: Span = Span(30 * SECOND)
     queued_jobs: int = 1_000_000
     node_order: NodeOrder = NodeOrder.FRAGMENTATION
+    user_gpus_max: int = 0
+    user_jobs_max: int = 0
     score_weights: ScoreWeights = ScoreWeights()
     default_min_memory_bytes: int = 8_000 * MB

@@ -10,12 +10,14 @@ from ..state.equal_jobs import EqualJobs
 from ..state.jobs import Finished, Job
 from ..state.nodes import Node
 from ..state.records import Record, job_of
+from ..state.usage import Usage
 from .codec import Codec
 from .statements import Row
 
 ENTITY_CLASSES: dict[str, type[Entity]] = {
     "job": Job,
     "equal_jobs": EqualJobs,
+    "usage": Usage,
     "node": Node,
     "token": Token,
     "request": RememberedRequest,

@@ -297,6 +297,8 @@ def assert_same(one: Durable, other: Durable) -> None:
         "tokens",
         "requests",
         "counters",
+        "usage",
+        "holds_of_user",
         "lines",
         "deferred",
         "dependents",

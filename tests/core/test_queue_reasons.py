@@ -26,7 +26,7 @@ def test_each_waiting_job_of_a_page_has_the_reason_that_explain_gives_it() -> No
         if line:
             transcript.answer(line)
     state, at = transcript.fleet.state, transcript.fleet.now
-    waiting = list(queue_order(state.durable))
+    waiting = list(queue_order(state.durable, at))
     assert len(waiting) >= 5
     reasons = wait_reasons(state, waiting, at)
     for job in waiting:

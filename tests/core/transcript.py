@@ -309,6 +309,8 @@ class Transcript:
                 idleness=float(words.value("idleness-weight", str(weights.idleness))),
             ),
             queued_jobs=words.integer("queued-jobs", self.fleet.limits.queued_jobs),
+            user_gpus_max=words.integer("user-gpus", self.fleet.limits.user_gpus_max),
+            user_jobs_max=words.integer("user-jobs", self.fleet.limits.user_jobs_max),
             node_losses=words.integer("node-losses", self.fleet.limits.node_losses),
             default_min_memory_bytes=words.memory("min-memory", self.fleet.limits.default_min_memory_bytes),
         )
@@ -334,7 +336,7 @@ class Transcript:
 
     def queue(self, words: Words) -> list[str]:
         jobs = sorted(self.fleet.state.durable.jobs.values(), key=lambda job: job.id)
-        order = [str(job.id) for job in queue_order(self.fleet.state.durable)]
+        order = [str(job.id) for job in queue_order(self.fleet.state.durable, self.fleet.now)]
         lines = [f"job {job.id} {state_text(job)}" for job in jobs]
         return [*lines, f"order: {' '.join(order)}"] if order else lines or ["empty"]
 

@@ -195,7 +195,20 @@ class Checks:
 
 
 def _differences(one: Durable, other: Durable) -> list[str]:
-    names = ("jobs", "nodes", "tokens", "requests", "counters", "lines", "deferred", "dependents", "wakes", "holds")
+    names = (
+        "jobs",
+        "nodes",
+        "tokens",
+        "requests",
+        "counters",
+        "usage",
+        "holds_of_user",
+        "lines",
+        "deferred",
+        "dependents",
+        "wakes",
+        "holds",
+    )
     return [
         f"{name}: what is stored makes another state" for name in names if getattr(one, name) != getattr(other, name)
     ]

@@ -1,0 +1,59 @@
+"""How much of the fleet each user has used: the ground of fair share.
+
+Usage is counted in CPU-seconds; a GPU counts as much as GPU_WEIGHT CPUs. It decays: after HALF_LIFE half of it counts
+(the rule of Slurm's PriorityDecayHalfLife, whose default is 7 days as well).
+"""
+
+import math
+from dataclasses import dataclass
+
+from .ids import UserName
+from .jobs import Resources
+from .units import DAY, Instant, Span
+
+HALF_LIFE = Span(7 * DAY)
+GPU_WEIGHT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a user's ended attempts count for at an instant, in CPU-seconds."""
+
+    user: UserName
+    cpu_seconds: float
+    at: Instant
+
+    def by(self, at: Instant) -> float:
+        """What it still counts for at a later instant."""
+        return self.cpu_seconds * math.exp2(-max(0, at - self.at) / HALF_LIFE)
+
+    def charged(self, cpu_seconds: float, at: Instant) -> "Usage":
+        """The same with more, at a later instant."""
+        return Usage(user=self.user, cpu_seconds=self.by(at) + cpu_seconds, at=max(at, self.at))
+
+
+@dataclass(slots=True)
+class UserHold:
+    """What a user's active jobs hold, and since when: `weighted_start` is the sum of weight × placed_at."""
+
+    jobs: int = 0
+    gpus: int = 0
+    weight: int = 0
+    weighted_start: int = 0
+
+    def add(self, resources: Resources, placed_at: Instant, sign: int = 1) -> None:
+        """Count an active job in, or out with the sign −1."""
+        weight = weight_of(resources)
+        self.jobs += sign
+        self.gpus += sign * resources.gpus
+        self.weight += sign * weight
+        self.weighted_start += sign * weight * placed_at
+
+    def used_by(self, at: Instant) -> int:
+        """What they have used so far, in CPU-microseconds."""
+        return max(0, self.weight * at - self.weighted_start)
+
+
+def weight_of(resources: Resources) -> int:
+    """How many CPUs a request counts as."""
+    return GPU_WEIGHT * resources.gpus + resources.cpus

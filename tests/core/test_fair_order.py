@@ -1,0 +1,85 @@
+"""The order, a job's place in it and its pages say the same; usage decays by half in seven days."""
+
+from __future__ import annotations
+
+from bisect import insort
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.policy.order import TURN, jobs_ahead, order_from, position, queue_order
+from scheduler.state import durable
+from scheduler.state.durable import Durable
+from scheduler.state.ids import JobId, UserName
+from scheduler.state.jobs import Band, Job, JobSpec, Queued, Resources
+from scheduler.state.records import JobQueued
+from scheduler.state.units import SECOND, Instant
+from scheduler.state.usage import HALF_LIFE, Usage
+
+NOW = Instant(1_000_000_000_000)
+USERS = ("alice", "bob", "carol")
+
+Wanted = tuple[int, int, int, int, int]
+WANTED = st.tuples(st.integers(0, 2), st.integers(1, 2), st.integers(0, 2), st.integers(0, 3), st.integers(1, 3))
+
+
+def state_of(wanted: list[Wanted], used: list[int]) -> Durable:
+    """Waiting jobs of three users who have used so many turns, in halves."""
+    state = Durable()
+    number = 1
+    for user, band, cpus, seconds, count in wanted:
+        job = Job(
+            id=JobId(number),
+            user=UserName(USERS[user]),
+            spec=JobSpec(argv=("true",), name="true", cwd="/", resources=Resources(cpus=1 + cpus)),
+            band=Band(band),
+            submitted_at=Instant(NOW - seconds * SECOND),
+            state=Queued(),
+        )
+        durable.apply(state, JobQueued(at=NOW, job=job, count=count))
+        number += count
+    for name, halves in zip(USERS, used, strict=True):
+        usage = Usage(user=UserName(name), cpu_seconds=halves * TURN / SECOND / 2, at=NOW)
+        state.usage[usage.user] = usage
+    return state
+
+
+@given(st.lists(WANTED, max_size=12), st.lists(st.integers(0, 5), min_size=3, max_size=3))
+def test_a_jobs_place_and_who_is_ahead_of_it_are_those_of_the_order(wanted: list[Wanted], used: list[int]) -> None:
+    state = state_of(wanted, used)
+    order = list(queue_order(state, NOW))
+    assert len(order) == state.lines.count
+    for place, job in enumerate(order, 1):
+        assert position(state, job, NOW) == place
+        assert list(queue_order(state, NOW, until=job)) == order[: place - 1]
+        nearest = [each.id for each in reversed(order[: place - 1])]
+        assert jobs_ahead(state, job, 4, NOW) == (nearest[:4], place - 1)
+        rest = list(order_from(state, NOW, (job.band, job.user, (job.age_since, job.id))))
+        assert rest == list(enumerate(order[place:], place + 1))
+
+
+@given(st.lists(WANTED, min_size=1, max_size=12), st.lists(st.integers(0, 5), min_size=3, max_size=3))
+def test_the_order_is_the_least_used_users_oldest_job_again_and_again(wanted: list[Wanted], used: list[int]) -> None:
+    state = state_of(wanted, used)
+    order = list(queue_order(state, NOW))
+    for band in sorted({job.band for job in order}, reverse=True):
+        of_band = [job for job in order if job.band == band]
+        waiting: dict[UserName, list[tuple[Instant, JobId]]] = {}
+        for job in of_band:
+            insort(waiting.setdefault(job.user, []), (job.age_since, job.id))
+        oldest = {user: line[0] for user, line in waiting.items()}
+        turns = dict(zip(map(UserName, USERS), (halves * TURN // 2 for halves in used), strict=True))
+        for job in of_band:
+            user = min((each for each, line in waiting.items() if line), key=lambda each: (turns[each], oldest[each]))
+            assert (job.user, job.id) == (user, waiting[user].pop(0)[1])
+            turns[user] += TURN
+
+
+def test_usage_decays_by_half_in_a_half_life_and_charges_add_up() -> None:
+    usage = Usage(user=UserName("alice"), cpu_seconds=800.0, at=NOW)
+    later = Instant(NOW + HALF_LIFE)
+    assert usage.by(NOW) == 800.0
+    assert usage.by(later) == pytest.approx(400.0)
+    assert usage.charged(100.0, later).by(Instant(later + HALF_LIFE)) == pytest.approx(250.0)
+    assert usage.by(Instant(NOW - SECOND)) == 800.0, "a clock that was slewed makes no usage grow"
