@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from datetime import timedelta
 
-from gpufleet.scheduler_settings import LimitSettings, NodeSettings, PlacementSettings, SchedulerSettings
+from gpufleet.scheduler_settings import LimitSettings, NodeSettings, PlacementSettings,
+    PolicySettings, SchedulerSettings
 from scheduler.program import limits_of
 from scheduler.state.limits import Limits, NodeOrder, ScoreWeights
 from scheduler.state.units import MINUTE, SECOND, Span
@@ -21,6 +22,7 @@ OTHERS = SchedulerSettings(
         requeue_fence=timedelta(minutes=11),
     ),
     limits=LimitSettings(queue_jobs_max=7, request_id_retention=timedelta(hours=2)),
+    policy=PolicySettings(user_gpus_max=8, user_jobs_max=9),
     placement=PlacementSettings(
         node_order="idle", free_memory_weight=0.1, idleness_weight=0.9, device_pause=timedelta(seconds=5)
     ),
@@ -40,6 +42,8 @@ def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
         request_retention=Span(120 * MINUTE),
         queued_jobs=7,
         left_out_span=Span(5 * SECOND),
+        user_gpus_max=8,
+        user_jobs_max=9,
         node_order=NodeOrder.IDLE,
         score_weights=ScoreWeights(free_memory=0.1, idleness=0.9),
     )
