@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 from datetime import timedelta
 
-from gpufleet.scheduler_settings import LimitSettings, NodeSettings, PlacementSettings,
-    PolicySettings, SchedulerSettings
+from gpufleet.scheduler_settings import (
+    LimitSettings,
+    NodeSettings,
+    PlacementSettings,
+    PolicySettings,
+    SchedulerSettings,
+)
 from scheduler.program import limits_of
 from scheduler.state.limits import Limits, NodeOrder, ScoreWeights
 from scheduler.state.units import MINUTE, SECOND, Span
