@@ -14,6 +14,7 @@ import grpc.aio
 from gpufleet.channel import connect_async
 from gpufleet.errors import GpufleetError, UnavailableError
 
+from .call_failures import LOST, is_told_to_end, lost
 from .client import RetryPauses, translated
 from .settings import Settings
 from .stub import async_scheduler_of
@@ -35,6 +36,10 @@ class AsyncClient:
             return await method(request, timeout=self.settings.connection_timeout_s)
         except grpc.RpcError as problem:
             raise self.translated(problem) from None
+        except LOST as problem:
+            if is_told_to_end():
+                raise
+            raise lost(problem) from None
 
     async def call_again(
         self,

@@ -123,7 +123,7 @@ class Attached:
                 self.say(self._how_to_follow(why))
                 return code
             return self._code_of_end(following.result())
-        except (GpufleetError, BrokenPipeError):
+        except Exception:
             self.say(self._how_to_follow("left"))
             raise
         finally:

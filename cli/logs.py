@@ -9,10 +9,8 @@ from typing import Any
 
 from gpufleet.v1 import job_pb2
 
-from gpufleet.errors import GpufleetError
-
 from .async_client import AsyncClient, connected_async
-from .errors import OWN_FAILURE
+from .errors import OWN_FAILURE, first_of
 from .following.core import TimeOuts
 from .following.output import OutputFeed, Wanted, Writer
 from .following.program_log import ProgramLogFeed
@@ -93,14 +91,9 @@ async def _all_at_once(show: Show, wanted: Sequence[Wanted]) -> list[Ended]:
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(show(each)) for each in wanted]
-    except* (GpufleetError, BrokenPipeError) as problems:
-        raise _first(problems) from None
+    except ExceptionGroup as problems:
+        raise first_of(problems) from None
     return [task.result() for task in tasks]
-
-
-def _first(problems: BaseExceptionGroup[Exception]) -> Exception:
-    first = problems.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _writer(streams: Streams, wanted: Sequence[Wanted], each: Wanted, is_raw: bool) -> Writer:

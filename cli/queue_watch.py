@@ -16,10 +16,11 @@ from gpufleet.units import format_duration
 
 from . import screen
 from .async_client import AsyncClient, connected_async
+from .call_failures import may_pass
 from .client import connected
 from .following.changes import Changes
 from .following.core import TimeOuts
-from .following.shell import Taken, follow, may_pass
+from .following.shell import Taken, follow
 from .leaving import Left, until_told_to_leave
 from .queue_view import NODES_SHOWN_MAX, Wanted, print_queue, whose
 from .render.as_json import print_message

@@ -11,8 +11,9 @@ from typing import Generic, Protocol, TypeVar
 
 import grpc
 
-from gpufleet.errors import GpufleetError, Reason, UnavailableError
+from gpufleet.errors import GpufleetError, Reason
 
+from ..call_failures import is_told_to_end, may_pass, understood
 from .core import Action, Follower, TimeOuts
 
 M = TypeVar("M")
@@ -79,14 +80,14 @@ class _Message(Generic[M]):
 @dataclass(frozen=True, slots=True)
 class _Lost:
     stream: int
-    problem: GpufleetError | None
+    problem: Exception | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
     question: int
     is_done: bool
-    problem: GpufleetError | None
+    problem: Exception | None
 
 
 async def follow(
@@ -98,6 +99,8 @@ async def follow(
 ) -> Ended:
     """Follow the feed to its end, or until a time-out; raises what the scheduler refuses for good.
 
+    Whatever a stream or a question ends with comes back here: what may pass is tried again by the time-outs, and
+    anything else, a fault of this program too, is raised as it is.
     `on_cut_off` is told when the scheduler is away, and when it is back.
     """
     shell = _Shell(feed, limits, translate, on_cut_off, clock)
@@ -182,11 +185,14 @@ class _Shell(Generic[M]):
     def _on_lost(self, arrival: _Lost, now: float) -> list[Action] | Ended:
         if arrival.stream != self._stream:
             return []
-        if arrival.problem is not None and not (may_pass(arrival.problem) or self._feed.forgives(arrival.problem)):
+        if arrival.problem is not None and not self._is_passing(arrival.problem):
             raise arrival.problem
         if arrival.problem is None and self._feed.ends_with_stream:
             return Ended.DONE
         return self._core.broke(now)
+
+    def _is_passing(self, problem: Exception) -> bool:
+        return may_pass(problem) or (isinstance(problem, GpufleetError) and self._feed.forgives(problem))
 
     def _on_answer(self, arrival: _Answer, now: float) -> list[Action] | Ended:
         if arrival.question != self._asked:
@@ -217,12 +223,16 @@ class _Shell(Generic[M]):
         self._reader = asyncio.create_task(self._read(self._stream))
 
     async def _read(self, stream: int) -> None:
-        problem: GpufleetError | None = None
+        problem: Exception | None = None
         try:
             async for message in self._feed.open():
+                if message is None:  # so grpc.aio hands on what it cannot decode
+                    raise _unreadable()
                 await self._arrivals.put(_Message(stream, message))
-        except grpc.RpcError as failure:
-            problem = self._translate(failure)
+        except (Exception, asyncio.CancelledError, BaseExceptionGroup) as failure:
+            if is_told_to_end():
+                raise
+            problem = understood(failure, self._translate)
         await self._arrivals.put(_Lost(stream, problem))
 
     async def _ask(self) -> None:
@@ -231,12 +241,15 @@ class _Shell(Generic[M]):
         self._question = asyncio.create_task(self._answer(self._asked))
 
     async def _answer(self, question: int) -> None:
+        is_done = False
+        problem: Exception | None = None
         try:
             is_done = await self._feed.ask()
-        except GpufleetError as problem:
-            await self._arrivals.put(_Answer(question, False, problem))
-        else:
-            await self._arrivals.put(_Answer(question, is_done, None))
+        except (Exception, asyncio.CancelledError, BaseExceptionGroup) as failure:
+            if is_told_to_end():
+                raise
+            problem = understood(failure, self._translate)
+        await self._arrivals.put(_Answer(question, is_done, problem))
 
     def _tell(self) -> None:
         is_cut_off = self._core.is_cut_off(self._clock())
@@ -249,12 +262,12 @@ class _Shell(Generic[M]):
         await _end(self._question)
 
 
-def may_pass(problem: GpufleetError) -> bool:
-    """Whether the same call may succeed later: the connection's trouble, not a refusal."""
-    if isinstance(problem, UnavailableError) or problem.reason is Reason.TOO_MANY_STREAMS:
-        return True
-    # A connection that is cut in the middle of a message comes out as one of these, made by grpc itself.
-    return problem.reason in (Reason.INTERNAL, Reason.UNKNOWN) and "grpc" in problem.metadata
+def _unreadable() -> GpufleetError:
+    return GpufleetError(
+        Reason.UNKNOWN,
+        "the scheduler sent a message that this gpuctl cannot read",
+        next_step="Compare versions with: gpuctl version",
+    )
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:

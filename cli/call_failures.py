@@ -1,0 +1,66 @@
+"""What a call can end with besides an answer, sorted: a refusal, a lost connection, or a fault of this program.
+
+grpc.aio tells most failures as an RpcError. A call can also end in its InternalError (a batch of operations that Core
+did not take, as when the server's status races what is still being sent), in an InvalidStateError (written to after
+its end) and in a CancelledError that nobody asked for (the call was let go of under its reader). All of these are
+the connection's trouble: the same call may pass when it is made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+import grpc.aio
+
+from gpufleet.errors import GpufleetError, Reason, UnavailableError
+
+LOST = (grpc.aio.InternalError, asyncio.InvalidStateError, asyncio.CancelledError)
+"""What grpc.aio raises, besides an RpcError, when a call is lost."""
+
+
+def understood(failure: BaseException, translate: Callable[[grpc.RpcError], GpufleetError]) -> Exception:
+    """The failure as the error that it is; of a group the first that will not pass. Raises what ends the program."""
+    match failure:
+        case grpc.RpcError():
+            try:
+                return translate(failure)
+            except Exception as fault:  # a status like none that is known must not be lost either
+                return fault
+        case asyncio.CancelledError() | grpc.aio.InternalError() | asyncio.InvalidStateError():
+            return lost(failure)
+        case BaseExceptionGroup():
+            errors = [understood(each, translate) for each in failure.exceptions]
+            return next((error for error in errors if not may_pass(error)), errors[0])
+        case Exception():
+            return failure
+        case _:
+            raise failure
+
+
+def lost(failure: BaseException) -> GpufleetError:
+    """The error of a call that was lost in a way for which grpc has no status."""
+    what = str(failure) or type(failure).__name__
+    return GpufleetError(
+        Reason.OUTCOME_UNKNOWN,
+        f"the connection broke before the answer came: {what}",
+        next_step="Try again; see why with: gpuctl doctor",
+        metadata={"grpc": what},
+    )
+
+
+def may_pass(problem: Exception) -> bool:
+    """Whether the same call may succeed later: the connection's trouble, not a refusal and no fault of ours."""
+    if not isinstance(problem, GpufleetError):
+        return False
+    if isinstance(problem, UnavailableError) or problem.reason is Reason.TOO_MANY_STREAMS:
+        return True
+    # A connection that is cut in the middle of a message comes out as one of these, made by grpc itself.
+    return problem.reason in (Reason.INTERNAL, Reason.UNKNOWN) and "grpc" in problem.metadata
+
+
+def is_told_to_end() -> bool:
+    """Whether the running task itself is cancelled: a CancelledError that it meets otherwise is a call's."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
