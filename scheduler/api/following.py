@@ -12,14 +12,26 @@ from ..clock import wall_time
 from ..output_hub import OutputHub, StreamKey
 from ..ports import Gap, Piece
 from ..state.ids import JobId
+from ..state.units import SECOND
 from ..watching import ChangeHub
 from .beginnings import READ_BYTES, TAIL_LINES_MAX, beginning, since_of
 from .validate import span_of
 
 KEEPALIVE_SECONDS = 10.0
+"""A silent stream shows this often that it lives, unless its reader asks for another interval."""
+
+KEEPALIVE_SECONDS_MIN, KEEPALIVE_SECONDS_MAX = 0.1, 300.0
+"""What a reader may ask for: more often is a load, and more seldom tells nobody that the stream lives."""
 
 Response = scheduler_pb2.StreamOutputResponse
 ShowJob = Callable[[JobId], Awaitable[tuple[job_pb2.Job, bool]]]
+
+
+def keepalive_seconds(request: scheduler_pb2.StreamOutputRequest) -> float:
+    """The interval that the reader asked for, brought within the bounds; in seconds."""
+    if not request.HasField("keepalive"):
+        return KEEPALIVE_SECONDS
+    return min(max(span_of(request.keepalive) / SECOND, KEEPALIVE_SECONDS_MIN), KEEPALIVE_SECONDS_MAX)
 
 
 class JobFollower:
@@ -48,8 +60,7 @@ class JobFollower:
         self._positions: dict[tuple[int, int, int], int] = {
             (position.attempt, position.rank, position.stream): position.offset for position in request.positions
         }
-        keepalive = span_of(request.keepalive) / 1e6 if request.HasField("keepalive") else KEEPALIVE_SECONDS
-        self._keepalive = max(0.1, keepalive)
+        self._keepalive_seconds = keepalive_seconds(request)
         self._newest = 0
 
     async def stream(self) -> AsyncGenerator[Response, None]:
@@ -69,7 +80,7 @@ class JobFollower:
                 yield response
             while self._request.follow and not has_ended:
                 try:
-                    async with asyncio.timeout(self._keepalive):
+                    async with asyncio.timeout(self._keepalive_seconds):
                         await follower.wakeup.wait()
                 except TimeoutError:
                     yield Response()

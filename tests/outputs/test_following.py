@@ -16,7 +16,13 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.errors import GpufleetError, Reason
 from scheduler.api import beginnings
 from scheduler.api.beginnings import beginning, since_of
-from scheduler.api.following import JobFollower
+from scheduler.api.following import (
+    KEEPALIVE_SECONDS,
+    KEEPALIVE_SECONDS_MAX,
+    KEEPALIVE_SECONDS_MIN,
+    JobFollower,
+    keepalive_seconds,
+)
 from scheduler.engine import Changes
 from scheduler.output_hub import FOLLOWER_BYTES, OutputHub
 from scheduler.outputs.errors import OutputStoreUnavailable
@@ -305,6 +311,20 @@ async def test_a_silent_job_is_shown_to_live(scene: Scene) -> None:
     async with aclosing(scene.read(follow=True, keepalive=Duration(nanos=1))) as reader:  # type: ignore[type-var]
         await anext(reader)
         assert not (await anext(reader)).ByteSize()
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"),
+    [
+        (None, KEEPALIVE_SECONDS),
+        (Duration(), KEEPALIVE_SECONDS_MIN),
+        (Duration(seconds=-5), KEEPALIVE_SECONDS_MIN),
+        (Duration(seconds=2, nanos=500_000_000), 2.5),
+        (Duration(seconds=315_576_000_000), KEEPALIVE_SECONDS_MAX),
+    ],
+)
+def test_the_interval_that_a_reader_asks_for_is_brought_within_its_bounds(asked: Duration | None, taken: float) -> None:
+    assert keepalive_seconds(scheduler_pb2.StreamOutputRequest(keepalive=asked)) == taken
 
 
 @pytest.mark.parametrize("by", ["closing", "cancelling"])

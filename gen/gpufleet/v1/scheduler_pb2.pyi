@@ -276,7 +276,9 @@ class StreamOutputRequest(_message.Message):
 
     @_builtins.property
     def keepalive(self) -> _duration_pb2.Duration:
-        """Time after which an empty message is sent when there is no output, so that the reader knows that the job lives; absent means 10 s."""
+        """Time after which an empty message is sent when there is no output, so that the reader knows that the job lives; absent means 10 s.
+        Less than 0.1 s is taken as 0.1 s, and more than 300 s as 300 s.
+        """
 
     @_builtins.property
     def since_time(self) -> _timestamp_pb2.Timestamp:
