@@ -16,6 +16,7 @@ from gpufleet.paths import log_file, program_config_file
 from gpufleet.scheduler_settings import SchedulerSettings
 from gpufleet.telemetry import start
 
+from .outputs.errors import OutputStoreUnavailable
 from .store.errors import StoreError, StoreLocked
 
 FAILED, USAGE = 1, 2
@@ -77,6 +78,13 @@ def main() -> int:
     except StoreError as error:
         another = ", or give this one a store of its own" if isinstance(error, StoreLocked) and not given.verify else ""
         print(f"the store cannot be used: {error}{another}", file=sys.stderr)
+        return FAILED
+    except OutputStoreUnavailable as error:
+        print(f"the stored output cannot be used: {error}", file=sys.stderr)
+        print(
+            "Make it a folder that this account can write, or give another data folder with --data DIR.",
+            file=sys.stderr,
+        )
         return FAILED
 
 

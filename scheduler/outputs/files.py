@@ -7,6 +7,7 @@ crash may lose the newest ones.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -41,6 +42,8 @@ class FileShelf:
         self._unsynced_folders: dict[Path, None] = {}
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise OutputStoreUnavailable(f"{folder}: {os.strerror(errno.ENOTDIR)}") from error
         except OSError as error:
             raise _unavailable(folder, error) from error
 

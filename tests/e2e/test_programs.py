@@ -134,6 +134,18 @@ async def test_a_data_folder_that_cannot_be_used_is_refused_by_name(fleet: Fleet
             program.log.unlink()
 
 
+async def test_an_output_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "output").write_text("in the way")
+    scheduler = SchedulerProcess(tmp_path / "data")
+    scheduler.log = tmp_path / "scheduler.log"
+    scheduler.spawn()
+    assert await scheduler.ended() == 1
+    said = scheduler.log_text()
+    assert f"the stored output cannot be used: {tmp_path}/data/output: Not a directory" in said, said
+    assert "a folder that this account can write" in said and "--data DIR" in said and "Traceback" not in said
+
+
 async def test_sighup_reloads_what_can_be_reloaded_and_names_what_waits(tmp_path: Path) -> None:
     settings = tmp_path / "scheduler.toml"
     settings.write_text("[limits]\nqueue_jobs_max = 5\n")
