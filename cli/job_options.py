@@ -26,7 +26,7 @@ class JobOptions:
             "--min-memory",
             metavar="SIZE",
             rich_help_panel=DEVICES,
-            help="Memory that is free on each GPU: 8GB. By default 8GB, or 90 % of the largest GPU if that is less.",
+            help="Memory free on each GPU: 8GB. By default 8GB (a setting), or 90 % of the largest GPU if less.",
         ),
     ] = None
     gpu_model: Annotated[

@@ -18,6 +18,7 @@ SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
+GB = 10**9
 GIB = 2**30
 
 
@@ -123,6 +124,15 @@ class PlacementSettings:
     )
     idleness_weight: float = setting(
         0.4, "The weight of a device's idleness in its score.", NUMBER, low=0.0, high=1.0, reloadable=True
+    )
+    default_min_memory_bytes: int = setting(
+        8 * GB,
+        "Free memory that a GPU must have for a job that names no minimum; "
+        "90 % of the cluster's largest GPU where that is less.",
+        SIZE,
+        low=0,
+        high=1024 * GIB,
+        reloadable=True,
     )
     device_pause: timedelta = setting(
         30 * SECOND,

@@ -60,6 +60,7 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         request_retention=_span(settings.limits.request_id_retention),
         queued_jobs=settings.limits.queue_jobs_max,
         left_out_span=_span(placement.device_pause),
+        default_min_memory_bytes=placement.default_min_memory_bytes,
         node_order=NodeOrder(placement.node_order),
         user_gpus_max=settings.policy.user_gpus_max,
         user_jobs_max=settings.policy.user_jobs_max,

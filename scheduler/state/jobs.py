@@ -99,8 +99,8 @@ class Dependency:
 class Resources:
     """What a job needs on the node that takes it; equal resources are one class of request.
 
-    `min_memory_bytes` None means the default of the placement rules: 8,000 MB or 90 % of the largest device,
-    whichever is less.
+    `min_memory_bytes` None means the default of the placement rules: 8,000 MB unless set otherwise, or 90 % of the
+    largest device, whichever is less.
     """
 
     gpus: int = 0

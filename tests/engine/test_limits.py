@@ -14,9 +14,9 @@ from gpufleet.scheduler_settings import (
 )
 from scheduler.program import limits_of
 from scheduler.state.limits import Limits, NodeOrder, ScoreWeights
-from scheduler.state.units import MINUTE, SECOND, Span
+from scheduler.state.units import GB, MINUTE, SECOND, Span
 
-NO_SETTINGS = {"unreachable_span", "sample_age", "node_losses", "default_min_memory_bytes"}
+NO_SETTINGS = {"unreachable_span", "sample_age", "node_losses"}
 """Numbers of the rules that stay what they are."""
 
 OTHERS = SchedulerSettings(
@@ -29,7 +29,11 @@ OTHERS = SchedulerSettings(
     limits=LimitSettings(queue_jobs_max=7, request_id_retention=timedelta(hours=2)),
     policy=PolicySettings(user_gpus_max=8, user_jobs_max=9),
     placement=PlacementSettings(
-        node_order="idle", free_memory_weight=0.1, idleness_weight=0.9, device_pause=timedelta(seconds=5)
+        node_order="idle",
+        free_memory_weight=0.1,
+        idleness_weight=0.9,
+        default_min_memory_bytes=16 * GB,
+        device_pause=timedelta(seconds=5),
     ),
 )
 
@@ -47,6 +51,7 @@ def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
         request_retention=Span(120 * MINUTE),
         queued_jobs=7,
         left_out_span=Span(5 * SECOND),
+        default_min_memory_bytes=16 * GB,
         user_gpus_max=8,
         user_jobs_max=9,
         node_order=NodeOrder.IDLE,
