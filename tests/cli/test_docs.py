@@ -24,8 +24,6 @@ COMMAND = re.compile(r"`(?:[A-Z_]+=\S+ )?gpuctl ([a-z][a-z-]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OF_GPUCTL_ITSELF = {"--help", "--version", "--install-completion"}
 OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now"}
-COMES_WITH_ATTACH = {"attach", "shell", "--take-over"}
-"""Words of errors that only a session that is typed to can meet."""
 
 
 def options_of_the_programs() -> set[str]:
@@ -40,15 +38,15 @@ def options_of_the_programs() -> set[str]:
 def test_every_command_and_option_of_a_page_exists(page: str) -> None:
     text = (ROOT / page).read_text()
     commands = set(COMMAND.findall(text)) | set(re.findall(r"^gpuctl ([a-z]+)", text, re.MULTILINE))
-    assert commands - COMES_WITH_ATTACH <= MODULES.keys()
+    assert commands <= MODULES.keys()
     known = set().union(*options_of_every_command().values()) | options_of_the_programs() | OF_GPUCTL_ITSELF
-    assert set(OPTION.findall(text)) - COMES_WITH_ATTACH - OF_FIREWALLS_AND_SYSTEMD <= known
+    assert set(OPTION.findall(text)) - OF_FIREWALLS_AND_SYSTEMD <= known
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)
 def test_every_next_step_names_commands_that_exist(reason: Reason) -> None:
     named = set(re.findall(r"gpuctl ([a-z][a-z-]*)", reason.next_step))
-    assert named - COMES_WITH_ATTACH <= MODULES.keys() | {"version"}
+    assert named <= MODULES.keys() | {"version"}
 
 
 def test_the_readmes_table_names_every_command_once() -> None:
