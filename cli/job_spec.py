@@ -13,6 +13,7 @@ from typing import TypeVar
 from gpufleet.v1 import job_pb2 as pb
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.job_names import name_of_command
 from gpufleet.spelling import did_you_mean
 from gpufleet.traceparent import inherited_traceparent
 from gpufleet.units import exact_duration, exact_size, parse_duration, parse_size
@@ -255,7 +256,7 @@ def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
         options.append(("--nodelist", ",".join(spec.nodelist)))
     if spec.exclude:
         options.append(("--exclude", ",".join(spec.exclude)))
-    if spec.name and spec.name != spec.argv[0].rpartition("/")[2]:
+    if spec.name and spec.name != name_of_command(spec.argv):
         options.append(("--name", spec.name))
     options += [("--env", f"{name}={spec.env[name]}") for name in sorted(spec.env) if name not in PASSED_ON]
     if spec.cwd:

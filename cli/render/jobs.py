@@ -7,6 +7,8 @@ from datetime import datetime
 
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
+from gpufleet.job_names import name_of_command
+
 from . import words
 from .nodes import node_lines
 from .table import WIDTH, Cell, Column, Look, Row, cut, draw
@@ -75,8 +77,8 @@ def job_lines(jobs: Sequence[job_pb2.Job], now: datetime, look: Look) -> list[st
 
 
 def name_of(job: job_pb2.Job) -> str:
-    """The job's name, else that of its program."""
-    return job.spec.name or (job.spec.argv[0].rpartition("/")[2] if job.spec.argv else "")
+    """The job's name, else that of its command."""
+    return job.spec.name or name_of_command(job.spec.argv)
 
 
 def gpu_count(spec: job_pb2.JobSpec) -> int:

@@ -8,6 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.job_names import name_of_command
 
 from ..state.ids import JobId, NodeName
 from ..state.jobs import (
@@ -85,7 +86,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
     _check_command(spec, path)
     _check_environment(spec.env, f"{path}.env")
     band = band_of(spec.band, f"{path}.band") if spec.band else Band.NORMAL
-    name = spec.name or _name_of(spec.argv[0])
+    name = spec.name or _name_of(spec.argv)
     if len(name) > NAME_CHARS_MAX or CONTROL.search(name):
         raise invalid(f"{path}.name", f"must be at most {NAME_CHARS_MAX} characters without control characters")
     if not spec.cwd.startswith("/"):
@@ -162,9 +163,9 @@ WANTED = {
 }
 
 
-def _name_of(program: str) -> str:
-    """A job's name where it was given none: the program's base name, fit for one line."""
-    return CONTROL.sub("?", program.rsplit("/", 1)[-1][:NAME_CHARS_MAX]) or "job"
+def _name_of(argv: Sequence[str]) -> str:
+    """A job's name where it was given none, fit for one line."""
+    return CONTROL.sub("?", name_of_command(argv)[:NAME_CHARS_MAX]) or "job"
 
 
 def band_of(number: int, path: str) -> Band:

@@ -133,6 +133,17 @@ async def test_paths_arguments_and_values_with_newlines_arrive_as_they_are(fleet
     assert job.spec.name == "a?program", "a name is one line"
 
 
+async def test_a_shell_line_is_called_by_its_first_word_unless_it_has_a_name(fleet: Fleet, admin: Client) -> None:
+    for line, name, wanted in (
+        ("A=1 /bin/true | cat", "", "true"),
+        ("/bin/true", "mine", "mine"),
+        ("'a\nb' || true", "", "a?b"),
+        ("x" * 900 + " || true", "", "x" * 200),
+    ):
+        job = await admin.run("/bin/sh", "-c", line, name=name)
+        assert (job.spec.name, job.state) == (wanted, job_pb2.JOB_STATE_SUCCEEDED), line
+
+
 @pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "bell\x07", "delete\x7f", "c1\x9b"])
 async def test_a_name_that_would_harm_a_terminal_is_refused(admin: Client, name: str) -> None:
     error = await refusal(admin.stub.Submit(s.SubmitRequest(specs=[admin.spec("true", name=name)])))

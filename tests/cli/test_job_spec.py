@@ -17,6 +17,7 @@ from cli.job_options import JobOptions
 from cli.job_spec import BANDS, argv_of, begin_time, command_line_of, pins, spec_of, variables
 from cli.script import with_script_options
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.job_names import name_of_command
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler
 
@@ -217,13 +218,16 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@given(OPTIONS, st.lists(TEXT, min_size=2, max_size=4))
+@given(
+    OPTIONS,
+    st.lists(TEXT, min_size=2, max_size=4) | st.sampled_from([["python train.py | tee log"], ["A=1 ./run.sh; echo"]]),
+)
 def test_the_command_shown_for_a_job_would_submit_the_same_job(options: dict[str, Any], command: list[str]) -> None:
     made = spec(tuple(command), **options)
     again = parsed(shlex.split(command_line_of(made)))
     for each in (made, again):  # the server fills these in
         each.band = each.band or job_pb2.BAND_NORMAL
-        each.name = each.name or each.argv[0].rpartition("/")[2]
+        each.name = each.name or name_of_command(each.argv)
     assert MessageToDict(again) == MessageToDict(made)
 
 
@@ -238,3 +242,11 @@ def parsed(words: list[str]) -> job_pb2.JobSpec:
     context = submit.make_context("submit", words[2:])
     options = {each.name: context.params[each.name] for each in fields(JobOptions)}
     return spec_of(JobOptions(**options), context.params["command"], ENVIRONMENT, "/nowhere")
+
+
+def test_a_shell_line_is_submitted_again_without_the_name_that_it_has_by_itself() -> None:
+    made = spec(("python train.py | tee log",))
+    made.name = "python"  # as the scheduler fills it in
+    assert "--name" not in command_line_of(made)
+    made.name = "sh"
+    assert "--name sh" in command_line_of(made)

@@ -527,7 +527,7 @@ class JobSpec(_message.Message):
     BLAME_LIMIT_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """A name for people; empty means the program's base name."""
+    """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
     node_count: _builtins.int
     """Nodes to use; 0 means as few as hold the request."""
     cpus: _builtins.int
