@@ -186,6 +186,14 @@ class JobOptions:
             help="Try again after a failing exit code or a signal, so many times; losses of nodes count apart.",
         ),
     ] = 0
+    preemptible: Annotated[
+        bool,
+        Option(
+            "--preemptible",
+            rich_help_panel=RULES,
+            help="Let a job of a higher band take its place once it has run for 5 minutes; it is queued again.",
+        ),
+    ] = False
     blame_limit: Annotated[
         int | None,
         Option(

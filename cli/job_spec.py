@@ -50,6 +50,7 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
         nodelist=names(options.nodelist),
         exclude=names(options.exclude),
         is_held=options.hold,
+        is_preemptible=options.preemptible,
         no_requeue=not options.requeue,
         no_gpu_selection=options.no_gpu_selection,
         trace_context=inherited_traceparent(environment),
@@ -273,6 +274,8 @@ def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
         options.append(("--queue-timeout", exact_duration(spec.queue_timeout.ToTimedelta())))
     if spec.retries:
         options.append(("--retries", str(spec.retries)))
+    if spec.is_preemptible:
+        options.append(("--preemptible", None))
     if spec.blame_limit:
         options.append(("--blame-limit", str(spec.blame_limit)))
     for each in spec.after:

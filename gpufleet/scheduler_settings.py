@@ -146,13 +146,21 @@ class PlacementSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
-    """What one user may have; who is over a cap waits, and nobody waits for them."""
+    """Who goes first, and what one user may have: who is over a cap waits, and nobody waits for them."""
 
     user_gpus_max: int = setting(
         0, "GPUs that one user may hold at once; 0 is no cap.", INTEGER, low=0, high=1_000_000, reloadable=True
     )
     user_jobs_max: int = setting(
         0, "Active jobs that one user may have at once; 0 is no cap.", INTEGER, low=0, high=1_000_000, reloadable=True
+    )
+    preemptible_after: timedelta = setting(
+        5 * MINUTE,
+        "A preemptible job makes room for a higher band only after it has run for this long.",
+        DURATION,
+        low=timedelta(0),
+        high=DAY,
+        reloadable=True,
     )
 
 
@@ -189,7 +197,7 @@ class SchedulerSettings:
     )
     output: OutputSettings = section(OutputSettings, "What is kept of the jobs' output.")
     limits: LimitSettings = section(LimitSettings, "Bounds that keep one user or one bug from taking everything.")
-    policy: PolicySettings = section(PolicySettings, "What one user may have at once.")
+    policy: PolicySettings = section(PolicySettings, "Who goes first, and what one user may have at once.")
     placement: PlacementSettings = section(PlacementSettings, "How devices are chosen among those that fit.")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

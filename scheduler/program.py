@@ -64,6 +64,7 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         node_order=NodeOrder(placement.node_order),
         user_gpus_max=settings.policy.user_gpus_max,
         user_jobs_max=settings.policy.user_jobs_max,
+        preemptible_after=_span(settings.policy.preemptible_after),
         score_weights=ScoreWeights(free_memory=placement.free_memory_weight, idleness=placement.idleness_weight),
     )
 

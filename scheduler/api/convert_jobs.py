@@ -97,6 +97,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         queue_timeout=duration(spec.queue_timeout),
         retries=spec.retries,
         blame_limit=spec.blame_limit or 0,
+        is_preemptible=spec.is_preemptible,
         no_gpu_selection=resources.ignores_telemetry,
         gpu_mode=job_pb2.GPU_MODE_REQUIRED,
         kind=job_pb2.JOB_KIND_BATCH,

@@ -122,6 +122,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
             after=_after(spec, path),
             queue_timeout=optional_span(spec, "queue_timeout", path, least=1),
             retries=_in_range(spec.retries, 0, RETRIES_MAX, f"{path}.retries"),
+            is_preemptible=spec.is_preemptible,
             blame_limit=_in_range(spec.blame_limit, 0, BLAME_LIMIT_MAX, f"{path}.blame_limit") or None,
         ),
         band=band,
@@ -187,7 +188,6 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
         raise invalid(f"{path}.input", f"is {spec.input}; it must be PIPE or TERMINAL, or not set")
     later = {
         "node_count": spec.node_count > 1,
-        "is_preemptible": spec.is_preemptible,
         "array": spec.HasField("array"),
         "gpu_mode": spec.gpu_mode not in (job_pb2.GPU_MODE_UNSPECIFIED, job_pb2.GPU_MODE_REQUIRED),
         "kind": spec.kind == job_pb2.JOB_KIND_SERVICE,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import islice
 
 from ..policy.explain import explain
+from ..policy.preemption import may_be_taken_at
 from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced
 from ..state.ids import NodeName
@@ -50,6 +51,10 @@ def _deadlines(state: State) -> Iterator[Instant]:
         if live.left_out_until:
             yield live.left_out_until
         yield from live.devices_left_out.values()
+    if state.durable.lines.count:
+        # Who becomes old enough to make room for a job that waits.
+        victims = (may_be_taken_at(state, state.durable.jobs[job_id]) for job_id in state.durable.preemptible)
+        yield from (since for since in victims if since is not None and since > state.live.clock_at)
     if state.durable.wakes:
         yield state.durable.wakes[0][0]
     oldest = next(iter(state.durable.requests.values()), None)

@@ -4,17 +4,19 @@ from functools import partial
 
 from ..policy.admission import minimum_memory
 from ..policy.caps import Caps
-from ..policy.fit import node_views
+from ..policy.fit import NodeView, node_views
 from ..policy.order import queue_order
 from ..policy.placement import place, take
-from ..policy.reservation import Reservation, ends_if_placed, holds_on, keep, reserve
+from ..policy.preemption import victims_for
+from ..policy.reservation import ends_if_placed, holds_on, keep_claims, keep_for, reserve
 from ..state.commands import Command
-from ..state.ids import RankKey, UserName
-from ..state.jobs import Asked, Attempt, Job, Rank
-from ..state.records import AttemptPlaced, Record
+from ..state.ids import NodeName, RankKey, UserName
+from ..state.jobs import Asked, Attempt, Job, Rank, StopCause
+from ..state.records import AttemptPlaced, AttemptStopping, Record
 from ..state.state import State
-from ..state.units import Instant
+from ..state.units import Instant, after
 from .decision import Decision
+from .jobs import stop_commands
 from .nodes import launch_command
 
 PLACEMENTS_PER_PASS = 256
@@ -28,7 +30,8 @@ def schedule(state: State, at: Instant) -> Decision:
     commands: list[Command] = []
     caps = Caps(state)
     hopeless: set[Asked | tuple[UserName, Asked]] = set()
-    reservation: Reservation | None = None
+    is_kept = False
+    keep_claims(state, views, at)
     for job in queue_order(state.durable, at, hopeless):
         if caps.refusal(job):
             hopeless.add((job.user, job.spec.asked))
@@ -39,10 +42,12 @@ def schedule(state: State, at: Instant) -> Decision:
         placement = place(views, resources, minimum, job.id, state.limits.node_order, ends_at)
         if placement is None:
             hopeless.add(job.spec.asked)
-            if reservation is None:
-                reservation = reserve(views, job, minimum, at, partial(holds_on, state.durable))
-                if reservation is not None:
-                    keep(views, reservation)
+            if not is_kept:
+                victims = _victims(state, views, job, minimum, at)
+                records.extend(_preempted(victim, job, at) for victim in victims)
+                commands.extend(command for victim in victims for command in _stops(victim))
+                nodes = _nodes_of(victims) or views.keys()
+                is_kept = keep_for(state, {name: views[name] for name in nodes}, job, at)
             continue
         take(views[placement.node], placement, job.id, ends_at)
         caps.take(job)
@@ -54,6 +59,33 @@ def schedule(state: State, at: Instant) -> Decision:
         if not any(view.cpus > 0 for view in views.values()):
             break
     return Decision(records=tuple(records), commands=tuple(commands))
+
+
+def _victims(state: State, views: dict[NodeName, NodeView], job: Job, minimum: int, at: Instant) -> list[Job]:
+    """Whom to take off a node for the job with the reservation; nobody when it fits as soon by itself."""
+    if job.id in state.durable.claims:
+        return []
+    victims = victims_for(state, views, job, minimum, at)
+    if not victims:
+        return []
+    soonest = reserve(views, job, minimum, at, partial(holds_on, state.durable))
+    freed_at = after(at, max(victim.spec.grace for victim in victims))
+    fits_as_soon = soonest is not None and soonest.begins_at is not None and soonest.begins_at <= freed_at
+    return [] if fits_as_soon else victims
+
+
+def _preempted(victim: Job, claimant: Job, at: Instant) -> Record:
+    reason = f"job {claimant.id} of band {claimant.band.name.lower()} needs its place"
+    return AttemptStopping(at=at, job=victim.id, cause=StopCause.PREEMPTED, reason=reason, claimant=claimant.id)
+
+
+def _stops(victim: Job) -> tuple[Command, ...]:
+    assert victim.attempt is not None
+    return stop_commands(victim, victim.attempt, StopCause.PREEMPTED)
+
+
+def _nodes_of(victims: list[Job]) -> frozenset[NodeName]:
+    return frozenset(rank.placement.node for each in victims if each.attempt for rank in each.attempt.ranks)
 
 
 def _launch(state: State, job: Job, attempt: Attempt) -> Command:

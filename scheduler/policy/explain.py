@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 
 from ..state.ids import JobId, NodeName, UserName
 from ..state.jobs import Asked, Deferred, EndWanted, Finished, Held, Job, Queued, Running, Starting, Stopping
@@ -16,7 +15,7 @@ from .forecast import bound, estimates
 from .nearest import nearest_change
 from .order import jobs_ahead, may_go_ahead, queue_order
 from .placement import place, take
-from .reservation import ends_if_placed, holds_on, keep, reserve
+from .reservation import ends_if_placed, keep_claims, keep_for
 
 AHEAD_SHOWN = 20
 USER_CAP = "USER_CAP"
@@ -225,6 +224,7 @@ def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | 
     walk = Walk(node_views(state, at), Caps(state))
     kept = False
     hopeless: set[Asked | tuple[UserName, Asked]] = set()
+    keep_claims(state, walk.views, at)
     for each in queue_order(state.durable, at, hopeless, until):
         yield each, walk
         if walk.caps.refusal(each):
@@ -238,11 +238,7 @@ def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | 
             walk.caps.take(each)
             continue
         hopeless.add(each.spec.asked)
-        if not kept:
-            reservation = reserve(walk.views, each, minimum, at, partial(holds_on, state.durable))
-            if reservation is not None:
-                keep(walk.views, reservation)
-                kept = True
+        kept = kept or keep_for(state, walk.views, each, at)
     yield None, walk
 
 

@@ -50,7 +50,9 @@ def bound(state: State, job: Job, views: Views, ahead: int, at: Instant) -> Boun
         return Bound(at=None, sentence="no bound: no node that is known could ever hold it")
     if all(view.miss or could_ever_hold(view.node, job.spec.resources, minimum) for view in views.values()):
         return Bound(at=None, sentence="no bound: no node that could hold it takes work now")
-    reservation = reserve(views, job, minimum, at, partial(holds_on, state.durable))
+    # What is kept for others now is free when the turn of this one has come.
+    by_then = {name: replace(view, kept_for=None) for name, view in views.items()}
+    reservation = reserve(by_then, job, minimum, at, partial(holds_on, state.durable))
     if reservation is None:
         return Bound(at=None, sentence="no bound: no node that could hold it takes work now")
     if reservation.trouble:

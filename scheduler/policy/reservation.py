@@ -8,11 +8,14 @@ time limit is endless: a reservation that waits for such a job has no time, and 
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from ..state.durable import Durable
 from ..state.ids import DeviceUuid, JobId, NodeName
-from ..state.jobs import Attempt, Job, Resources
+from ..state.jobs import Attempt, Job, Queued, Resources, Stopping
+from ..state.state import State
 from ..state.units import SECOND, Instant, Span, after
+from .admission import minimum_memory
 from .fit import FreeDevice, Hold, NodeView, could_ever_hold, hold_of, memory_text
 
 START_SPAN = Span(30 * SECOND)
@@ -39,6 +42,8 @@ class Reservation:
 
 def ends_by(job: Job, attempt: Attempt) -> Instant | None:
     """When an attempt of a job holds nothing any more, by enforced limits; None: nobody can say."""
+    if isinstance(job.state, Stopping):
+        return after(job.state.since, job.spec.grace)
     span = job.spec.run_span
     if span is None:
         return None
@@ -68,7 +73,9 @@ def reserve(
     found = [
         reservation
         for view in views.values()
-        if view.miss is None and could_ever_hold(view.node, job.spec.resources, min_memory_bytes) is None
+        if view.miss is None
+        and view.kept_for in (None, job.id)
+        and could_ever_hold(view.node, job.spec.resources, min_memory_bytes) is None
         for reservation in _on_node(view, holds(view), job, min_memory_bytes, at)
     ]
     return min(found, key=lambda each: each[0])[1] if found else None
@@ -158,6 +165,26 @@ def keep(views: dict[NodeName, NodeView], reservation: Reservation) -> None:
     view.kept_until = reservation.begins_at
     view.kept_cpus = reservation.cpus
     view.kept_memory_bytes = reservation.memory_bytes
+
+
+def keep_for(state: State, views: dict[NodeName, NodeView], job: Job, at: Instant) -> bool:
+    """Reserve for a job on one of these nodes, and keep it; whether one of them could hold it."""
+    minimum = minimum_memory(state, job.spec.resources)
+    reservation = reserve(views, job, minimum, at, partial(holds_on, state.durable))
+    if reservation is not None:
+        keep(views, reservation)
+    return reservation is not None
+
+
+def keep_claims(state: State, views: dict[NodeName, NodeView], at: Instant) -> None:
+    """Keep for each waiting job the places that others are being taken off for it, until the last of them has gone."""
+    for claimant, victims in state.durable.claims.items():
+        job = state.durable.jobs.get(claimant)
+        if job is None or not isinstance(job.state, Queued):
+            continue
+        stopping = [state.durable.jobs[victim].attempt for victim in victims]
+        nodes = {rank.placement.node for attempt in stopping if attempt is not None for rank in attempt.ranks}
+        keep_for(state, {name: view for name, view in views.items() if name in nodes}, job, at)
 
 
 def let_go(views: dict[NodeName, NodeView]) -> None:

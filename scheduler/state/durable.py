@@ -119,6 +119,8 @@ class Durable:
     dependents: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
     wakes: list[tuple[Instant, JobId]] = field(default_factory=list)
     active: dict[JobId, None] = field(default_factory=dict)
+    preemptible: dict[JobId, None] = field(default_factory=dict)
+    claims: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
     usage: dict[UserName, Usage] = field(default_factory=dict)
     holds: dict[NodeName, NodeHold] = field(default_factory=dict)
     holds_of_user: dict[UserName, UserHold] = field(default_factory=dict)
@@ -402,7 +404,12 @@ def _stop_attempt(durable: Durable, record: AttemptStopping) -> None:
         case Starting():
             start = None
     stopping = Stopping(
-        attempt=state.attempt, cause=record.cause, since=record.at, reason=record.reason, started_at=start
+        attempt=state.attempt,
+        cause=record.cause,
+        since=record.at,
+        reason=record.reason,
+        started_at=start,
+        claimant=record.claimant,
     )
     _set_state(durable, record.job, stopping)
 
@@ -429,6 +436,10 @@ def _index(durable: Durable, job: Job) -> None:
             durable.lines.add(job)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
             durable.active[job.id] = None
+            if isinstance(job.state, Running) and job.spec.is_preemptible:
+                durable.preemptible[job.id] = None
+            if isinstance(job.state, Stopping) and job.state.claimant is not None:
+                durable.claims.setdefault(job.state.claimant, {})[job.id] = None
             durable.holds_of_user.setdefault(job.user, UserHold()).add(job.spec.resources, attempt.placed_at)
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
@@ -468,6 +479,12 @@ def _unindex(durable: Durable, job: Job) -> None:
             durable.lines.remove(job)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
             del durable.active[job.id]
+            durable.preemptible.pop(job.id, None)
+            if isinstance(job.state, Stopping) and job.state.claimant is not None:
+                victims = durable.claims[job.state.claimant]
+                del victims[job.id]
+                if not victims:
+                    del durable.claims[job.state.claimant]
             hold = durable.holds_of_user[job.user]
             hold.add(job.spec.resources, attempt.placed_at, -1)
             if not hold.jobs:

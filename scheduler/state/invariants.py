@@ -194,7 +194,7 @@ def _of_indexes(durable: Durable) -> Iterator[str]:
         return
     if again.lines != durable.lines:
         yield f"the lines are {durable.lines}, the jobs make {again.lines}"
-    for index in ("held", "deferred", "dependents", "wakes", "holds_of_user"):
+    for index in ("held", "deferred", "dependents", "wakes", "holds_of_user", "preemptible", "claims"):
         if getattr(again, index) != getattr(durable, index):
             yield f"{index}: is {getattr(durable, index)}, the jobs make {getattr(again, index)}"
     if again.holds != durable.holds:

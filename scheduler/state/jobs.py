@@ -144,6 +144,7 @@ class JobSpec:
     queue_timeout: Span | None = None
     retries: int = 0
     blame_limit: int | None = None
+    is_preemptible: bool = False
 
     @property
     def run_span(self) -> Span | None:
@@ -295,13 +296,17 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopping:
-    """It was told to stop and has not ended. `cause` says what follows: REQUEUED and PREEMPTED queue it again."""
+    """It was told to stop and has not ended. `cause` says what follows: REQUEUED and PREEMPTED queue it again.
+
+    `claimant` is the job that it makes room for.
+    """
 
     attempt: Attempt
     cause: StopCause
     since: Instant
     reason: str = ""
     started_at: Instant | None = None
+    claimant: JobId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

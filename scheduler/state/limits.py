@@ -38,5 +38,6 @@ class Limits:
     node_order: NodeOrder = NodeOrder.FRAGMENTATION
     user_gpus_max: int = 0
     user_jobs_max: int = 0
+    preemptible_after: Span = Span(5 * MINUTE)
     score_weights: ScoreWeights = ScoreWeights()
     default_min_memory_bytes: int = 8_000 * MB

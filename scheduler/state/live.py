@@ -72,7 +72,8 @@ class Live:
 
     `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it. `ended` is
     how the jobs that ended lately did, the latest last; `runs` is how long a user's last success of a name took.
-    `swept_at` is when remembered requests were looked through last, and `sweep_is_due` says that it is time now.
+    `clock_at` is when time alone was looked at last, `swept_at` when remembered requests were looked through last, and
+    `sweep_is_due` says that it is time now.
     """
 
     nodes: dict[NodeName, NodeLive] = field(default_factory=dict)
@@ -80,6 +81,7 @@ class Live:
     synced: dict[RankKey, dict[OutputStream, int]] = field(default_factory=dict)
     ended: dict[JobId, Outcome] = field(default_factory=dict)
     runs: dict[tuple[UserName, str], Span] = field(default_factory=dict)
+    clock_at: Instant = Instant(0)
     swept_at: Instant = Instant(0)
     sweep_is_due: bool = False
 
@@ -102,6 +104,7 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
             for node in live.nodes.values():
                 node.heard_at = after(node.heard_at, gap)
         case ClockAdvanced(at=at):
+            live.clock_at = at
             _age(live, limits, at)
         case InventoryReported() if inventory_is_welcome(durable, event):
             _observe_inventory(live, durable, limits, event)

@@ -110,6 +110,7 @@ class AttemptStopping:
     cause: StopCause
     reason: str = ""
     by: UserName | None = None
+    claimant: JobId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,6 @@ BAD_SPECS = [
     Bad("several nodes", {"node_count": 2}, "node_count", Reason.NOT_BUILT),
     Bad("an array", {"array": job_pb2.ArraySpec(indices="1-3")}, "array", Reason.NOT_BUILT),
     Bad("a share of a device", gpus(share=job_pb2.DeviceShare(milli=500)), "devices[0].share", Reason.NOT_BUILT),
-    Bad("a preemptible job", {"is_preemptible": True}, "is_preemptible", Reason.NOT_BUILT),
     Bad("a service", {"kind": job_pb2.JOB_KIND_SERVICE}, "kind", Reason.NOT_BUILT),
     Bad("a notification", {"notify": "echo"}, "notify", Reason.NOT_BUILT),
 ]

@@ -209,6 +209,7 @@ OPTIONS = st.fixed_dictionaries(
         "queue_timeout": st.sampled_from(["90s", "2h30m"]),
         "retries": st.integers(0, 9),
         "blame_limit": st.integers(1, 9),
+        "preemptible": st.booleans(),
         "after": st.lists(st.integers(1, 10**6), max_size=3, unique=True).flatmap(
             lambda ids: st.tuples(*(st.sampled_from([f"{job}", f"{job}:any", f"{job}:fail"]) for job in ids)).map(list)
         ),

@@ -299,6 +299,8 @@ def assert_same(one: Durable, other: Durable) -> None:
         "counters",
         "usage",
         "holds_of_user",
+        "preemptible",
+        "claims",
         "lines",
         "deferred",
         "dependents",

@@ -135,6 +135,7 @@ class World:
             after=(Dependency(job=self.job(b), wanted=list(EndWanted)[a % 3]),) if c % 4 == 1 else (),
             queue_timeout=Span((1 + b) * SECOND) if a % 5 == 2 else None,
             retries=c % 2,
+            is_preemptible=c % 5 > 2,
         )
         self.fleet.take_up(
             JobsSubmitted(

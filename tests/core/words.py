@@ -114,6 +114,7 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         queue_timeout=words.span("queue-timeout"),
         retries=words.integer("retries", 0),
         blame_limit=words.integer("blame-limit", 0) or None,
+        is_preemptible=words.switch("preemptible"),
     )
 
 
@@ -146,6 +147,7 @@ CAUSES = {
     "by-cancel": StopCause.CANCELLED,
     "by-fence": StopCause.FENCED,
     "by-requeue": StopCause.REQUEUED,
+    "by-preemption": StopCause.PREEMPTED,
     "by-kill": StopCause.STALE,
 }
 

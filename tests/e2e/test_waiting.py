@@ -70,6 +70,26 @@ async def test_a_failing_command_is_tried_again_as_often_as_was_asked(admin: Cli
     assert (job.exit_reason, job.attempt_count) == ("COMMAND_NOT_FOUND", 1)
 
 
+async def test_a_higher_band_takes_the_place_of_a_preemptible_job(tmp_path: Path) -> None:
+    settings = tmp_path / "scheduler.toml"
+    settings.write_text("[policy]\npreemptible_after = '1s'\n")
+    async with Fleet(tmp_path / "fleet", "--config", str(settings)) as fleet, fleet.client() as admin:
+        await fleet.add_node("n1", "--cpus", "1")
+        told = tmp_path / "told"
+        script = f"trap 'echo stopped >> {shlex.quote(str(told))}; exit 1' TERM; while :; do sleep 0.05; done"
+        victim = await admin.submit("sh", "-c", script, is_preemptible=True)
+        await admin.wait(victim, job_pb2.JOB_STATE_RUNNING)
+        claimant = await admin.run("true", band=job_pb2.BAND_HIGH)
+        assert claimant.state == job_pb2.JOB_STATE_SUCCEEDED
+        again = await admin.wait(victim, job_pb2.JOB_STATE_RUNNING)
+        assert (again.attempt_count, again.requeue_count, again.retries_used) == (2, 1, 0)
+        assert again.attempts[0].exit_reason == "PREEMPTED"
+        assert told.read_text() == "stopped\n"
+        assert any(f"job {claimant.id} of band high needs its place" in line for line in await admin.story(victim))
+        await admin.cancel(victim)
+        await admin.wait(victim)
+
+
 @pytest.mark.usefixtures("node")
 async def test_a_job_begins_at_its_time_and_another_gives_up_at_its_own(admin: Client) -> None:
     begin = Timestamp()

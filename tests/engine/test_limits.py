@@ -27,7 +27,7 @@ OTHERS = SchedulerSettings(
         requeue_fence=timedelta(minutes=11),
     ),
     limits=LimitSettings(queue_jobs_max=7, request_id_retention=timedelta(hours=2)),
-    policy=PolicySettings(user_gpus_max=8, user_jobs_max=9),
+    policy=PolicySettings(user_gpus_max=8, user_jobs_max=9, preemptible_after=timedelta(minutes=7)),
     placement=PlacementSettings(
         node_order="idle",
         free_memory_weight=0.1,
@@ -54,6 +54,7 @@ def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
         default_min_memory_bytes=16 * GB,
         user_gpus_max=8,
         user_jobs_max=9,
+        preemptible_after=Span(7 * MINUTE),
         node_order=NodeOrder.IDLE,
         score_weights=ScoreWeights(free_memory=0.1, idleness=0.9),
     )

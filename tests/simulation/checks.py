@@ -203,6 +203,8 @@ def _differences(one: Durable, other: Durable) -> list[str]:
         "counters",
         "usage",
         "holds_of_user",
+        "preemptible",
+        "claims",
         "lines",
         "deferred",
         "dependents",

@@ -37,6 +37,7 @@ LIMITS = Limits(
     node_lease=Span(25 * SECOND),
     requeue_fence=Span(60 * SECOND),
     unreachable_span=Span(200 * SECOND),
+    preemptible_after=Span(5 * SECOND),
 )
 """The spans of the rules, shorter, so that a run of minutes meets all of them. (A fence is at least 30 s.)"""
 

@@ -85,6 +85,7 @@ class Users:
             requeue_fence=rng.choice((None, None, seconds(45))),
             queue_timeout=rng.choice((None,) * 7 + (seconds(60),)),
             retries=rng.choice((0, 0, 0, 2)),
+            is_preemptible=rng.random() < 0.3,
         )
         return Submission(
             request_id=f"request-{number}",

@@ -1,0 +1,78 @@
+"""Whom a job of a higher band may take off its node: preemptible attempts of lower bands that ran for a while.
+
+Only for the job that holds the reservation, only if it then fits, and only if it would not fit as soon by itself. The
+victims are of the lowest band, then the youngest: they lose least. They queue again in their old place.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..state.ids import NodeName
+from ..state.jobs import Job, Running
+from ..state.state import State
+from ..state.units import Instant, after
+from .fit import Miss, NodeView, devices_that_fit
+
+
+def victims_for(
+    state: State, views: dict[NodeName, NodeView], job: Job, min_memory_bytes: int, at: Instant
+) -> list[Job]:
+    """The attempts that make room for a job on one node: as few as will do; empty when no node has such."""
+    found = [
+        victims for view in views.values() if (victims := _on_node(state, view, job, min_memory_bytes, at)) is not None
+    ]
+    return min(found, key=lambda each: (max(victim.band for victim in each), len(each)), default=[])
+
+
+def may_be_taken_at(state: State, victim: Job) -> Instant | None:
+    """From when a preemptible attempt may be taken off its node; None while it does not run.
+
+    What ran for less is left to run: it would lose its start, and its devices would change hands again and again.
+    """
+    if not isinstance(victim.state, Running):
+        return None
+    return after(victim.state.started_at, state.limits.preemptible_after)
+
+
+def _on_node(state: State, view: NodeView, job: Job, min_memory_bytes: int, at: Instant) -> list[Job] | None:
+    if view.miss is not None or view.kept_for not in (None, job.id):
+        return None
+    candidates = sorted(_candidates(state, view, job, at), key=lambda each: each[0])
+    chosen: list[Job] = []
+    for _, victim in candidates:
+        chosen.append(victim)
+        if _fits_without(view, chosen, job, min_memory_bytes):
+            break
+    else:
+        return None
+    for victim in tuple(chosen[:-1]):
+        others = [each for each in chosen if each is not victim]
+        if _fits_without(view, others, job, min_memory_bytes):
+            chosen = others
+    return chosen
+
+
+def _candidates(state: State, view: NodeView, job: Job, at: Instant) -> Iterator[tuple[tuple[int, int, int], Job]]:
+    """Those that may be taken, with what sorts them: lowest band, then youngest."""
+    for job_id in state.durable.preemptible:
+        victim = state.durable.jobs[job_id]
+        since = may_be_taken_at(state, victim)
+        if since is None or since > at or victim.band >= job.band:
+            continue
+        if victim.attempt is not None and all(rank.placement.node == view.node.name for rank in victim.attempt.ranks):
+            yield (victim.band, -since, -victim.id), victim
+
+
+def _fits_without(view: NodeView, victims: list[Job], job: Job, min_memory_bytes: int) -> bool:
+    """Whether the job fits once these have let go. What they used of a device's memory is free then."""
+    placements = [rank.placement for victim in victims if victim.attempt for rank in victim.attempt.ranks]
+    freed = {device.uuid for placement in placements for device in placement.devices}
+    emptied = replace(
+        view,
+        cpus=view.cpus + sum(each.cpus for each in placements),
+        memory_bytes=view.memory_bytes + sum(each.memory_bytes for each in placements),
+        devices=[
+            replace(each, held_by=None, sample=None) if each.device.uuid in freed else each for each in view.devices
+        ],
+    )
+    return not isinstance(devices_that_fit(emptied, job.spec.resources, min_memory_bytes, job.id, None), Miss)
