@@ -203,3 +203,12 @@ class JobOptions:
             help="Give up when it has lost so many nodes; 3 unless the scheduler says otherwise.",
         ),
     ] = None
+    notify: Annotated[
+        str | None,
+        Option(
+            "--notify",
+            metavar="CMD|URL",
+            rich_help_panel=RULES,
+            help="Run CMD on the job's node, or POST to URL, at start, end, and 80 and 90 % of the time limit.",
+        ),
+    ] = None

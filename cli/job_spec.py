@@ -65,6 +65,8 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
         spec.retries = _at_least_one("--retries", options.retries)
     if options.blame_limit is not None:
         spec.blame_limit = _at_least_one("--blame-limit", options.blame_limit)
+    if options.notify is not None:
+        spec.notify = _notify(options.notify)
     if options.begin is not None:
         spec.begin_time.FromDatetime(begin_time(options.begin, datetime.now().astimezone()))
     spec.after.extend(dependency(text) for text in names(options.after))
@@ -278,6 +280,8 @@ def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
         options.append(("--preemptible", None))
     if spec.blame_limit:
         options.append(("--blame-limit", str(spec.blame_limit)))
+    if spec.notify:
+        options.append(("--notify", spec.notify))
     for each in spec.after:
         word = next(word for word, condition in CONDITIONS.items() if condition == each.condition)
         options.append(("--after", str(each.job_id) if word == "ok" else f"{each.job_id}:{word}"))
@@ -291,6 +295,14 @@ def _read(option: str, parse: Callable[[str], T], text: str) -> T:
         return parse(text)
     except GpufleetError as problem:
         raise invalid(option, problem.message, next_step=problem.next_step) from None
+
+
+def _notify(text: str) -> str:
+    if not _is_utf8(text):
+        raise invalid("--notify", "it holds bytes that are not UTF-8", next_step="Put the command into a file.")
+    if not text.strip():
+        raise invalid("--notify", "it is empty", next_step="Give a command or a URL, or leave it out.")
+    return text
 
 
 def _at_least_one(option: str, number: int) -> int:

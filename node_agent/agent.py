@@ -51,6 +51,8 @@ from .keeping import Keeping
 from .launch import READING_SECONDS_MAX, Launcher
 from .link import PROTOCOL_VERSION, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Link
 from .machine import Machine, boot_id
+from .notice_records import NoticeRecords
+from .notices import Notices
 from .output import OutputSender
 from .program_log import ProgramLog
 from .until_first import until_first
@@ -65,6 +67,9 @@ BEAT_SECONDS = 2.0
 
 BUSY_SAMPLING_SECONDS = 1.0
 """While an attempt runs its devices are read this often, or more often where the settings say so."""
+
+NOTICES_FOLDER = "notices"
+"""In the agent's data folder: what is still to be told of attempts."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -110,11 +115,13 @@ class NodeAgent:
         self._launcher = Launcher(node.machine, self._duties.inventory.live, lambda: node.tuning().spool_bytes)
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
+        self._notices = Notices(node.name, NoticeRecords(folder.path / NOTICES_FOLDER))
         self._attempts = Attempts(
             self._duties,
             self._keeping,
             self._launcher,
             self._output,
+            self._notices,
             report=self._heartbeats.report,
             carried_out=self._heartbeats.carried_out,
             traces=node.traces,
@@ -142,6 +149,7 @@ class NodeAgent:
             if self._refreshing is not None:
                 self._refreshing.cancel()
             await self._attempts.close()
+            await self._notices.close()
             await self._keeping.close()
 
     def renew(self) -> None:

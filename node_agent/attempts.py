@@ -30,7 +30,7 @@ from .core.duties import Duties
 from .core.expectations import Misfit, Unfit
 from .core.inventory import EndSeen, Prepared, Refused, Seen, SpoolSeen, StartSeen
 from .core.launch import Refusal, RefusalReason
-from .core.outcome import AttemptKey, AttemptView, Stream
+from .core.outcome import AttemptKey, AttemptPhase, AttemptView, Stream
 from .devices import DeviceSample
 from .environment import free_port
 from .heartbeat import Report
@@ -38,6 +38,7 @@ from .keeper.client import Launched
 from .keeping import Keeping
 from .launch import Launcher
 from .machine import sample_to_proto
+from .notices import Notices
 from .output import OutputSender
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Attempts:
         keeping: Keeping,
         launcher: Launcher,
         output: OutputSender,
+        notices: Notices,
         *,
         report: Callable[[Report], None],
         carried_out: Callable[[Receipt], None],
@@ -63,6 +65,7 @@ class Attempts:
         self._keeping = keeping
         self._launcher = launcher
         self._output = output
+        self._notices = notices
         self._report = report
         self._carried_out = carried_out
         self._traces = traces
@@ -73,7 +76,9 @@ class Attempts:
 
     def adopt(self, views: Iterable[AttemptView]) -> None:
         """Take over what the keepers hold."""
-        self._perform(self._duties.adopt(views))
+        held = tuple(views)
+        self._notices.adopt(held)
+        self._perform(self._duties.adopt(held))
 
     def order(self, order: Order) -> None:
         """Carry a command out, after those that came before it for the same attempt."""
@@ -108,6 +113,7 @@ class Attempts:
                 case CarriedOut():
                     self._carried_out(action.receipt)
                 case Follow():
+                    self._notices.see(action.view)
                     self._output.see(action.view, is_new=action.is_new)
                     self._keeping.follow(action.view)
                 case CheckNode():
@@ -118,6 +124,8 @@ class Attempts:
                 case SpawnAttempt():
                     self._begin(self._spawn(action))
                 case StopProcess() | SignalProcess() | ForgetAttempt():
+                    if isinstance(action, StopProcess):
+                        self._notices.stopping(action.key, action.cause)
                     self._begin(self._ask(action))
                 case _:
                     assert_never(action)
@@ -164,7 +172,10 @@ class Attempts:
             except Exception as problem:
                 answer = _not_begun(key, problem)
             else:
+                self._notices.expect(action.command, launch)
                 answer = await self._keeping.launch(launch)
+        if isinstance(answer, Refusal) or answer.attempt.phase is AttemptPhase.FORGOTTEN:
+            self._notices.drop(key)
         if isinstance(answer, Refusal):
             self._perform(self._duties.spawned(key, answer, was_known=False))
         else:
@@ -192,6 +203,8 @@ class Attempts:
             self._report(lambda now_us: {"launch_refused": wire.refused_to_proto(report, samples)})
         else:
             _log.info("%s", sentence_of(report))
+            if isinstance(report, StartSeen | EndSeen):
+                self._notices.see(report.view)
             if isinstance(report, EndSeen) and report.view.end is not None and report.view.end.processes_left:
                 left = report.view.end.processes_left
                 _log.error("attempt %s has ended and %d of its processes outlive SIGKILL", report.view.key, left)

@@ -155,6 +155,11 @@ def exited_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptExi
     return report
 
 
+def reason_and_sentence_of(end: AttemptEnd) -> tuple[str, str]:
+    """An end in the words that the scheduler hears: a stable reason, and a sentence for people."""
+    return _reason(end), sentence_of_end(end)
+
+
 def spool_to_proto(view: AttemptView) -> node_agent_pb2.SpoolState:
     sentence = _FULL[view.full] if view.full else ""
     return node_agent_pb2.SpoolState(key=key_to_proto(view.key), is_full=view.full is not None, message=sentence)
@@ -216,6 +221,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         node_count=max(1, launch.node_count),
         is_gang=launch.is_gang,
         input=_INPUT_MODES.get(launch.input, InputMode.NONE),
+        notify=launch.notify,
     )
 
 

@@ -22,7 +22,7 @@ from .typed import InputMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchAttempt:
-    """Run one rank. `env` is the submitter's; `trace_context` may be empty.
+    """Run one rank. `env` is the submitter's; `trace_context` and `notify` may be empty.
 
     `cpus` and `memory_bytes` are what the scheduler holds for it on this node (0 bytes: none). They are no limits: a
     process is kept from using more only by who may make control groups, and an agent needs no such right.
@@ -41,6 +41,7 @@ class LaunchAttempt:
     node_count: int = 1
     is_gang: bool = False
     input: InputMode = InputMode.NONE
+    notify: str = ""
 
 
 @dataclass(frozen=True, slots=True)

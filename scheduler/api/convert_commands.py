@@ -70,4 +70,5 @@ def _launch_proto(command: LaunchAttempt, key: node_agent_pb2.AttemptKey) -> nod
         trace_context=spec.trace_context,
         node_count=1,
         input=INPUT_MODES[spec.input if command.key.rank == 0 else None],
+        notify=spec.notify if command.key.rank == 0 else "",
     )

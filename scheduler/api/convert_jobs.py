@@ -98,6 +98,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         retries=spec.retries,
         blame_limit=spec.blame_limit or 0,
         is_preemptible=spec.is_preemptible,
+        notify=spec.notify,
         no_gpu_selection=resources.ignores_telemetry,
         gpu_mode=job_pb2.GPU_MODE_REQUIRED,
         kind=job_pb2.JOB_KIND_BATCH,

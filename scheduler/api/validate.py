@@ -22,6 +22,7 @@ from ..state.jobs import (
 )
 from ..state.units import DAY, SECOND, Instant, Span
 from .convert_jobs import INPUT_MODES
+from .notify_targets import notify_of
 
 SPECS_MAX = 10_000
 ARGV_BYTES_MAX = 2_000_000
@@ -124,6 +125,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
             retries=_in_range(spec.retries, 0, RETRIES_MAX, f"{path}.retries"),
             is_preemptible=spec.is_preemptible,
             blame_limit=_in_range(spec.blame_limit, 0, BLAME_LIMIT_MAX, f"{path}.blame_limit") or None,
+            notify=notify_of(spec.notify, f"{path}.notify"),
         ),
         band=band,
         is_held=spec.is_held,
@@ -191,7 +193,6 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
         "array": spec.HasField("array"),
         "gpu_mode": spec.gpu_mode not in (job_pb2.GPU_MODE_UNSPECIFIED, job_pb2.GPU_MODE_REQUIRED),
         "kind": spec.kind == job_pb2.JOB_KIND_SERVICE,
-        "notify": bool(spec.notify),
         "devices[1]": len(spec.devices) > 1,
         "devices[0].share": bool(spec.devices) and spec.devices[0].HasField("share"),
         "devices[0].per_node_count": bool(spec.devices) and spec.devices[0].per_node_count != 0,

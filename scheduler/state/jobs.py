@@ -145,6 +145,7 @@ class JobSpec:
     retries: int = 0
     blame_limit: int | None = None
     is_preemptible: bool = False
+    notify: str = ""
 
     @property
     def run_span(self) -> Span | None:

@@ -74,6 +74,7 @@ class Bench:
             keeping,  # type: ignore[arg-type]
             launcher,  # type: ignore[arg-type]
             Silent(),  # type: ignore[arg-type]
+            Silent(),  # type: ignore[arg-type]
             report=self._report,
             carried_out=self.done.append,
             traces=OFF,

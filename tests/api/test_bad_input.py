@@ -133,12 +133,20 @@ BAD_SPECS = [
     Bad("a band that does not exist", {"band": 99}, "band", says="urgent"),
     Bad("a kind that does not exist", {"kind": 99}, "kind"),
     Bad("an input that does not exist", {"input": 99}, "input"),
+    # Notices.
+    Bad("a notice to a file", {"notify": "file:///etc/passwd"}, "notify", says="http"),
+    Bad("a notice with a password", {"notify": "https://me:secret@example.com/"}, "notify", says="password"),
+    Bad("a notice to no host", {"notify": "http:///path"}, "notify", says="host"),
+    Bad("a notice to a port that is none", {"notify": "http://host:99999/"}, "notify", says="port"),
+    Bad("a URL with a space", {"notify": "https://host/a b"}, "notify", says="percent-encode"),
+    Bad("a notice of two lines", {"notify": "date\nreboot"}, "notify", says="one line"),
+    Bad("a notice that is blank", {"notify": "  "}, "notify", says="blank"),
+    Bad("a notice that is too long", {"notify": "x" * 8_193}, "notify", says="8,192"),
     # What is not built.
     Bad("several nodes", {"node_count": 2}, "node_count", Reason.NOT_BUILT),
     Bad("an array", {"array": job_pb2.ArraySpec(indices="1-3")}, "array", Reason.NOT_BUILT),
     Bad("a share of a device", gpus(share=job_pb2.DeviceShare(milli=500)), "devices[0].share", Reason.NOT_BUILT),
     Bad("a service", {"kind": job_pb2.JOB_KIND_SERVICE}, "kind", Reason.NOT_BUILT),
-    Bad("a notification", {"notify": "echo"}, "notify", Reason.NOT_BUILT),
 ]
 
 

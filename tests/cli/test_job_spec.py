@@ -116,6 +116,7 @@ def test_pins_that_name_nothing_are_refused(text: str) -> None:
         ({"band": "hihg"}, '--band: .* did you mean "high"'),
         ({"retries": -1}, "--retries: -1 is less than 1"),
         ({"blame_limit": 0}, "--blame-limit"),
+        ({"notify": " "}, "--notify"),
         ({"queue_timeout": "10"}, "--queue-timeout: 10 has no unit"),
         ({"begin": "soon"}, "--begin"),
         ({"begin": "2001-01-31T18:30"}, "--begin: .* is over"),
@@ -210,6 +211,7 @@ OPTIONS = st.fixed_dictionaries(
         "retries": st.integers(0, 9),
         "blame_limit": st.integers(1, 9),
         "preemptible": st.booleans(),
+        "notify": st.sampled_from(["https://example.com/hook?a=b", 'mail -s "$GPUFLEET_NOTICE" me </dev/null']),
         "after": st.lists(st.integers(1, 10**6), max_size=3, unique=True).flatmap(
             lambda ids: st.tuples(*(st.sampled_from([f"{job}", f"{job}:any", f"{job}:fail"]) for job in ids)).map(list)
         ),

@@ -742,6 +742,7 @@ class Launch(_message.Message):
     NODE_COUNT_FIELD_NUMBER: _builtins.int
     IS_GANG_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
+    NOTIFY_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory."""
     cpus: _builtins.int
@@ -764,6 +765,10 @@ class Launch(_message.Message):
     """Whether the rank must be prepared and wait for Start."""
     input: _job_pb2.InputMode.ValueType
     """What its standard input is."""
+    notify: _builtins.str
+    """A shell line or URL that the agent tells of its start, its end, its time limit and its preemption, as in the job's
+    spec; empty for none, and for every rank but 0.
+    """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -812,10 +817,11 @@ class Launch(_message.Message):
         node_count: _builtins.int = ...,
         is_gang: _builtins.bool = ...,
         input: _job_pb2.InputMode.ValueType = ...,
+        notify: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "grace", b"grace", "key", b"key", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

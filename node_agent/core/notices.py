@@ -1,0 +1,139 @@
+"""Which notices of an attempt are due, and what they say: `--notify`, as a pure function of facts and the clock.
+
+    start ── time_80 ── time_90 ── preemption ── end
+
+An attempt's notices are told one after the other. Those that only its running makes worth telling are left out once
+it is told to stop or has ended; the start and the end never are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from .outcome import AttemptEnd, AttemptKey, AttemptView, ExitedWith, KilledBy, StopCause
+
+MESSAGE_CHARS_MAX = 1_000
+"""What a notice says in a sentence is cut behind so many characters."""
+
+
+class Notice(StrEnum):
+    """What an attempt is told of."""
+
+    START = "start"
+    TIME_80 = "time_80"
+    TIME_90 = "time_90"
+    PREEMPTION = "preemption"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notified:
+    """An attempt whose course is told. `told` was delivered or given up, and is not told again."""
+
+    key: AttemptKey
+    time_limit_us: int | None = None
+    started_us: int | None = None
+    stop_cause: StopCause | None = None
+    end: AttemptEnd | None = None
+    told: frozenset[Notice] = frozenset()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will ever be told of it."""
+        return Notice.END in self.told
+
+
+def next_notice(facts: Notified, now_us: int) -> Notice | None:
+    """The notice to tell at this moment, the earliest first; None when there is none. `now_us` is CLOCK_BOOTTIME."""
+    due = (notice for notice in Notice if notice not in facts.told and _is_due(notice, facts, now_us))
+    return next(due, None)
+
+
+def next_due_us(facts: Notified, now_us: int) -> int | None:
+    """When time alone will make a notice due; None: only something that happens will."""
+    if not _runs(facts):
+        return None
+    moments = (_moment_of(notice, facts) for notice in (Notice.TIME_80, Notice.TIME_90) if notice not in facts.told)
+    return min((moment for moment in moments if moment is not None and moment > now_us), default=None)
+
+
+def seen(facts: Notified, view: AttemptView) -> Notified:
+    """The facts with what a keeper knows of the attempt; what was known is never forgotten."""
+    end = view.end or facts.end
+    ran = not (end is not None and end.failure is not None)
+    return replace(
+        facts,
+        started_us=(view.started_us or facts.started_us) if ran else None,
+        # An end knows whether it came of being told to stop; a stop may have come too late.
+        stop_cause=end.stop_cause if end is not None else view.stop_cause or facts.stop_cause,
+        end=end,
+    )
+
+
+def fields_of(facts: Notified, notice: Notice, reason: str, message: str) -> Mapping[str, str | int | bool]:
+    """What a notice says, by name, in the order in which it is written. `reason` and `message` are of an end."""
+    fields: dict[str, str | int | bool] = {
+        "notice": notice.value,
+        "job_id": facts.key.job_id,
+        "attempt": facts.key.attempt,
+    }
+    if facts.time_limit_us is not None:
+        fields["time_limit_seconds"] = facts.time_limit_us // 1_000_000
+    if notice in (Notice.END, Notice.PREEMPTION) and facts.stop_cause is not None:
+        fields["stop_cause"] = facts.stop_cause.value
+    if notice is Notice.END and facts.end is not None:
+        match facts.end.status:
+            case ExitedWith(code=code):
+                fields["exit_code"] = code
+            case KilledBy(signal=number):
+                fields["exit_signal"] = number
+            case None:
+                pass
+        fields["reason"] = reason
+        fields["message"] = message[:MESSAGE_CHARS_MAX]
+        if facts.stop_cause is StopCause.REQUEUED:
+            fields["is_requeued"] = True
+    return fields
+
+
+def variables_of(fields: Mapping[str, str | int | bool]) -> dict[str, str]:
+    """The same for a command's environment: `job_id` is GPUFLEET_JOB_ID, and what is true is 1."""
+    return {
+        f"GPUFLEET_{name.removeprefix('is_').upper()}": "1" if value is True else str(value)
+        for name, value in fields.items()
+    }
+
+
+def _is_due(notice: Notice, facts: Notified, now_us: int) -> bool:
+    match notice:
+        case Notice.START:
+            return facts.started_us is not None
+        case Notice.TIME_80:
+            # An agent that was away for both tells the later one alone.
+            return _has_come(notice, facts, now_us) and not (
+                Notice.TIME_90 in facts.told or _has_come(Notice.TIME_90, facts, now_us)
+            )
+        case Notice.TIME_90:
+            return _has_come(notice, facts, now_us)
+        case Notice.PREEMPTION:
+            return facts.stop_cause is StopCause.PREEMPTED and facts.end is None
+        case Notice.END:
+            return facts.end is not None
+
+
+def _has_come(notice: Notice, facts: Notified, now_us: int) -> bool:
+    moment_us = _moment_of(notice, facts)
+    return _runs(facts) and moment_us is not None and now_us >= moment_us
+
+
+def _runs(facts: Notified) -> bool:
+    return facts.started_us is not None and facts.end is None and facts.stop_cause is None
+
+
+def _moment_of(notice: Notice, facts: Notified) -> int | None:
+    if facts.time_limit_us is None or facts.started_us is None:
+        return None
+    percent = 80 if notice is Notice.TIME_80 else 90
+    return facts.started_us + facts.time_limit_us * percent // 100

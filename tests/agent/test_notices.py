@@ -1,0 +1,118 @@
+"""Which notices of an attempt are due, when, and what they say: pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from node_agent.core.notices import Notice, Notified, fields_of, next_due_us, next_notice, seen, variables_of
+from node_agent.core.outcome import (
+    AttemptEnd,
+    AttemptKey,
+    AttemptPhase,
+    AttemptView,
+    ExitedWith,
+    KilledBy,
+    LaunchFailure,
+    Offsets,
+    StopCause,
+)
+
+KEY = AttemptKey(7, 2)
+SECOND = 1_000_000
+LIMIT = 100 * SECOND
+BEGUN = 5_000 * SECOND
+RUNS = Notified(key=KEY, time_limit_us=LIMIT, started_us=BEGUN, told=frozenset({Notice.START}))
+VIEW = AttemptView(key=KEY, phase=AttemptPhase.RUNNING, keeper_id="k", directory="/spool", pid=42, started_us=BEGUN)
+END = AttemptEnd(status=ExitedWith(3), output_ends=Offsets(), started_us=BEGUN, ended_us=BEGUN + SECOND)
+
+
+def after(seconds: float) -> int:
+    return BEGUN + round(seconds * SECOND)
+
+
+def told_by(facts: Notified, now_us: int) -> list[Notice]:
+    """Everything that is told at one moment, in its order."""
+    found: list[Notice] = []
+    while (notice := next_notice(facts, now_us)) is not None:
+        found.append(notice)
+        facts = replace(facts, told=facts.told | {notice})
+    return found
+
+
+def test_what_is_not_started_has_no_notice() -> None:
+    facts = Notified(key=KEY, time_limit_us=LIMIT)
+    assert told_by(facts, after(99)) == []
+    assert next_due_us(facts, after(99)) is None
+
+
+def test_a_started_attempt_is_told_of_once() -> None:
+    facts = seen(Notified(key=KEY), VIEW)
+    assert told_by(facts, after(0)) == [Notice.START]
+    assert next_due_us(facts, after(0)) is None, "without a limit no time comes"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "due", "then"),
+    [(79.999, [], 80.0), (80, [Notice.TIME_80], 90.0), (90, [Notice.TIME_90], None), (100, [Notice.TIME_90], None)],
+)
+def test_the_limit_is_told_at_80_and_at_90_percent(seconds: float, due: list[Notice], then: float | None) -> None:
+    assert told_by(RUNS, after(seconds)) == due
+    assert next_due_us(RUNS, after(seconds)) == (None if then is None else after(then))
+
+
+def test_after_90_percent_there_is_no_word_of_80() -> None:
+    assert told_by(replace(RUNS, told=frozenset({Notice.START, Notice.TIME_90})), after(95)) == []
+
+
+def test_who_is_told_to_stop_hears_no_more_of_time() -> None:
+    assert told_by(replace(RUNS, stop_cause=StopCause.CANCELLED), after(95)) == []
+    assert next_due_us(replace(RUNS, stop_cause=StopCause.CANCELLED), after(1)) is None
+
+
+def test_a_preemption_is_told_before_the_end_and_never_after_it() -> None:
+    preempted = seen(RUNS, replace(VIEW, stop_cause=StopCause.PREEMPTED))
+    assert told_by(preempted, after(1)) == [Notice.PREEMPTION]
+    ended = seen(preempted, replace(VIEW, end=replace(END, stop_cause=StopCause.PREEMPTED)))
+    assert told_by(ended, after(2)) == [Notice.END]
+
+
+def test_a_quick_attempt_is_told_of_from_its_start_to_its_end() -> None:
+    facts = seen(Notified(key=KEY, time_limit_us=LIMIT), replace(VIEW, end=END))
+    assert told_by(facts, after(95)) == [Notice.START, Notice.END]
+    assert replace(facts, told=frozenset({Notice.END})).is_over
+
+
+def test_a_command_that_never_ran_has_an_end_only() -> None:
+    end = replace(END, status=ExitedWith(127), failure=LaunchFailure.COMMAND_NOT_FOUND)
+    assert told_by(seen(Notified(key=KEY), replace(VIEW, end=end)), after(1)) == [Notice.END]
+
+
+def test_a_stop_that_came_too_late_is_no_cause() -> None:
+    ended = seen(replace(RUNS, stop_cause=StopCause.CANCELLED), replace(VIEW, end=END))
+    assert "stop_cause" not in fields_of(ended, Notice.END, "EXITED", "")
+
+
+def test_an_end_says_how_and_that_it_is_requeued() -> None:
+    ended = seen(RUNS, replace(VIEW, end=replace(END, status=KilledBy(15), stop_cause=StopCause.REQUEUED)))
+    fields = fields_of(ended, Notice.END, "SIGNALLED", "the command was ended by signal 15")
+    assert fields == {
+        "notice": "end",
+        "job_id": 7,
+        "attempt": 2,
+        "time_limit_seconds": 100,
+        "stop_cause": "REQUEUED",
+        "exit_signal": 15,
+        "reason": "SIGNALLED",
+        "message": "the command was ended by signal 15",
+        "is_requeued": True,
+    }
+    assert variables_of(fields)["GPUFLEET_REQUEUED"] == "1"
+    assert variables_of(fields)["GPUFLEET_EXIT_SIGNAL"] == "15"
+    assert variables_of(fields)["GPUFLEET_NOTICE"] == "end"
+
+
+def test_a_long_message_is_cut() -> None:
+    ended = seen(RUNS, replace(VIEW, end=END))
+    assert len(str(fields_of(ended, Notice.END, "EXITED", "x" * 5_000)["message"])) == 1_000
