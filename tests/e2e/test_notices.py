@@ -9,7 +9,7 @@ from typing import Any
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from tests.e2e.client import Client, select, span
+from tests.e2e.client import Client, select
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import until
 
@@ -55,7 +55,7 @@ async def test_a_url_is_told_in_json(person: Client) -> None:
 
 
 async def test_a_time_limit_is_told_before_it_ends_the_job(person: Client) -> None:
-    job_id = await person.submit("sleep", "1000", notify=WRITE, time_limit=span(4), grace=span(0))
+    job_id = await person.submit("sleep", "1000", notify=WRITE, seconds=4)
     await person.wait(job_id, job_pb2.JOB_STATE_TIMED_OUT)
     await until("the end was told", lambda: len(notices(person.cwd, job_id)) >= 4)
     assert notices(person.cwd, job_id) == [f"{job_id}/1 {what}" for what in ("start", "time_80", "time_90", "end")]
