@@ -80,7 +80,7 @@ def test_a_shell_shows_what_is_typed_and_gives_its_code_and_its_output_is_in_the
     terminal = on_terminal(*SH)
     job = job_of(terminal)
     terminal.type("echo $((40+2)); tty\r")
-    terminal.wait_for("\r\n42\r\n/dev/pts/")
+    terminal.wait_for("42\r\n/dev/pts/")
     terminal.type("exit 7\r")
     assert terminal.end() == 7
     assert has_its_modes_back(terminal)
@@ -111,7 +111,7 @@ def test_ctrl_c_ends_the_command_in_the_foreground_and_not_the_session(on_termin
     terminal = on_terminal(*SH)
     job_of(terminal)
     terminal.type("echo now; sleep 1000\r")
-    after = terminal.wait_for("\r\nnow\r\n")
+    after = terminal.wait_for("now\r\n")
     terminal.type("\x03")
     after = terminal.wait_for("^C", after)
     terminal.type("echo code $?\r")
