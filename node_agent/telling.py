@@ -90,6 +90,7 @@ def _read(loop: asyncio.AbstractEventLoop, fd: int, printed: bytearray) -> None:
 async def post(url: str, fields: Mapping[str, str | int | bool]) -> None:
     """Post the fields as JSON, again after a while where that may help. NotTold when it never worked."""
     pause_s = RETRY_SECONDS
+    problem = ""
     for left in reversed(range(TRIES_MAX)):
         try:
             async with asyncio.timeout(POST_SECONDS_MAX):

@@ -93,7 +93,7 @@ def fields_of(facts: Notified, notice: Notice, reason: str, message: str) -> Map
                 pass
         fields["reason"] = reason
         fields["message"] = message[:MESSAGE_CHARS_MAX]
-        if facts.stop_cause is StopCause.REQUEUED:
+        if facts.stop_cause in (StopCause.REQUEUED, StopCause.PREEMPTED):
             fields["is_requeued"] = True
     return fields
 
