@@ -86,20 +86,20 @@ def test_a_shell_shows_what_is_typed_and_gives_its_code_and_its_output_is_in_the
     assert has_its_modes_back(terminal)
     assert terminal.shown.endswith(b"\r\ngpuctl: job %s failed with exit code 7 (EXITED)\r\n" % job.encode())
     logged = gpuctl(shared_fleet, "logs", job).stdout
-    assert b"echo $((40+2)); tty\r\n42\r\n/dev/pts/" in logged
+    assert b"42\r\n/dev/pts/" in logged
 
 
 def test_the_size_of_the_window_is_that_of_the_job_and_follows_it(on_terminal: Open) -> None:
     terminal = on_terminal(*SH)
     job_of(terminal)
     terminal.type("stty size\r")
-    after = terminal.wait_for("\r\n24 80\r\n")
+    after = terminal.wait_for("24 80\r\n")
     terminal.resize(33, 101)
     # The window's size and the keys go the same way; only here the one may overtake the other.
     for _ in range(100):
         terminal.type("stty size; echo 'asked'\r")
-        after = terminal.wait_for("\r\nasked\r\n", after)
-        if b"\r\n33 101\r\n" in terminal.shown:
+        after = terminal.wait_for("asked\r\n", after)
+        if b"33 101\r\n" in terminal.shown:
             break
     else:
         raise AssertionError(terminal.shown)
@@ -123,8 +123,8 @@ def test_ctrl_c_ends_the_command_in_the_foreground_and_not_the_session(on_termin
 def test_a_person_detaches_and_comes_back_to_the_same_shell(shared_fleet: Fleet, on_terminal: Open) -> None:
     terminal = on_terminal(*SH)
     job = job_of(terminal)
-    terminal.type("mine=kept; echo one\r")
-    terminal.wait_for("\r\none\r\n")
+    terminal.type("mine=kept; echo o''ne\r")
+    terminal.wait_for("one\r\n")
     terminal.type("~.")
     terminal.wait_for(f"gpuctl: detached; job {job} goes on. Come back with: gpuctl attach {job}")
     assert terminal.end() == 0
@@ -170,8 +170,8 @@ def test_a_signal_that_ends_gpuctl_gives_the_terminal_back_and_the_job_goes_on(
 def test_a_window_that_is_closed_leaves_the_shell_for_whoever_comes_back(on_terminal: Open) -> None:
     terminal = on_terminal(*SH)
     job = job_of(terminal)
-    terminal.type("mine=kept; echo one\r")
-    terminal.wait_for("\r\none\r\n")
+    terminal.type("mine=kept; echo o''ne\r")
+    terminal.wait_for("one\r\n")
     assert terminal.close_window() == 128 + signal.SIGHUP
     again = on_terminal("attach", job)
     job_of(again)
@@ -183,8 +183,8 @@ def test_a_window_that_is_closed_leaves_the_shell_for_whoever_comes_back(on_term
 def test_a_second_session_is_refused_and_takes_over_when_it_says_so(on_terminal: Open) -> None:
     first = on_terminal(*SH)
     job = job_of(first)
-    first.type("echo first\r")
-    first.wait_for("\r\nfirst\r\n")
+    first.type("echo fi''rst\r")
+    first.wait_for("first\r\n")
     second = on_terminal("attach", job)
     second.wait_for(f"gpuctl attach --take-over {job}")
     assert second.end() == 125
