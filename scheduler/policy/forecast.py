@@ -29,8 +29,8 @@ from .reservation import START_SPAN, ends_if_placed, holds_on, keep, let_go, res
 ESTIMATED_JOBS = 200
 """How far down the order an estimate looks; behind it there is none."""
 
-ENDS_REPLAYED = 1_000
-"""After so many ends of expected runs an estimate gives up."""
+FITS_TRIED = 2_000
+"""How often a replay asks a node if a job fits there: some 30 ms. Who was not placed by then has no estimate."""
 
 Views = dict[NodeName, NodeView]
 
@@ -103,8 +103,9 @@ def estimates(state: State, views: Views, at: Instant) -> dict[JobId, Instant]:
             run = _rest(state, hold.job, at)
             if run is not None:
                 heapq.heappush(ends, (after(at, run), next(ticket), name, hold))
-    now, caps = at, Caps(state)
-    for _ in range(ENDS_REPLAYED):
+    now, caps, left = at, Caps(state), FITS_TRIED
+    while left > 0:
+        left -= len({job.spec.asked for job in order}) * len(views)
         for job, name, hold in _placed_now(state, views, caps, order, now):
             starts[job.id] = now
             run = expected_run(state, job)
@@ -113,9 +114,11 @@ def estimates(state: State, views: Views, at: Instant) -> dict[JobId, Instant]:
         order = [job for job in order if job.id not in starts]
         if not ends or not order:
             break
-        now, _, name, hold = heapq.heappop(ends)
-        _give_back(views[name], hold)
-        caps.take(state.durable.jobs[hold.job], -1)
+        now = ends[0][0]
+        while ends and ends[0][0] == now:
+            _, _, name, hold = heapq.heappop(ends)
+            _give_back(views[name], hold)
+            caps.take(state.durable.jobs[hold.job], -1)
     return starts
 
 
