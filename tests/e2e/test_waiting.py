@@ -15,6 +15,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.errors import Reason
 from tests.e2e.client import Client, refusal, select
 from tests.e2e.fleet import Fleet
+from tests.e2e.processes import until
 
 OK, ANY, FAIL = (
     job_pb2.DEPENDENCY_CONDITION_OK,
@@ -77,7 +78,9 @@ async def test_a_higher_band_takes_the_place_of_a_preemptible_job(tmp_path: Path
         await fleet.add_node("n1", "--cpus", "1")
         told = tmp_path / "told"
         script = f"trap 'echo stopped >> {shlex.quote(str(told))}; exit 1' TERM; while :; do sleep 0.05; done"
-        victim = await admin.submit("sh", "-c", script, is_preemptible=True)
+        notices = tmp_path / "notices"
+        notify = f"echo $GPUFLEET_ATTEMPT $GPUFLEET_NOTICE >> {shlex.quote(str(notices))}"
+        victim = await admin.submit("sh", "-c", script, is_preemptible=True, notify=notify)
         await admin.wait(victim, job_pb2.JOB_STATE_RUNNING)
         claimant = await admin.run("true", band=job_pb2.BAND_HIGH)
         assert claimant.state == job_pb2.JOB_STATE_SUCCEEDED
@@ -85,9 +88,12 @@ async def test_a_higher_band_takes_the_place_of_a_preemptible_job(tmp_path: Path
         assert (again.attempt_count, again.requeue_count, again.retries_used) == (2, 1, 0)
         assert again.attempts[0].exit_reason == "PREEMPTED"
         assert told.read_text() == "stopped\n"
+        await until("it was told", lambda: "2 start" in notices.read_text())
+        assert notices.read_text().splitlines() == ["1 start", "1 preemption", "1 end", "2 start"]
         assert any(f"job {claimant.id} of band high needs its place" in line for line in await admin.story(victim))
         await admin.cancel(victim)
         await admin.wait(victim)
+        await until("its end was told", lambda: "2 end" in notices.read_text())
 
 
 @pytest.mark.usefixtures("node")
