@@ -6,7 +6,7 @@ from ..policy.admission import minimum_memory
 from ..policy.caps import Caps
 from ..policy.fit import NodeView, node_views
 from ..policy.order import queue_order
-from ..policy.placement import place, take
+from ..policy.placement import Candidates, take
 from ..policy.preemption import victims_for
 from ..policy.reservation import ends_if_placed, holds_on, keep_claims, keep_for, reserve
 from ..state.commands import Command
@@ -32,14 +32,14 @@ def schedule(state: State, at: Instant) -> Decision:
     hopeless: set[Asked | tuple[UserName, Asked]] = set()
     is_kept = False
     keep_claims(state, views, at)
+    candidates = Candidates(views, state.limits.node_order)
     for job in queue_order(state.durable, at, hopeless):
         if caps.refusal(job):
             hopeless.add((job.user, job.spec.asked))
             continue
-        resources = job.spec.resources
-        minimum = minimum_memory(state, resources)
+        minimum = minimum_memory(state, job.spec.resources)
         ends_at = ends_if_placed(job, at)
-        placement = place(views, resources, minimum, job.id, state.limits.node_order, ends_at)
+        placement = candidates.place(job, minimum, ends_at)
         if placement is None:
             hopeless.add(job.spec.asked)
             if not is_kept:

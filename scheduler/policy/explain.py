@@ -14,7 +14,7 @@ from .fit import Miss, NodeView, devices_that_fit, node_views
 from .forecast import bound, estimates
 from .nearest import nearest_change
 from .order import jobs_ahead, may_go_ahead, queue_order
-from .placement import place, take
+from .placement import Candidates, take
 from .reservation import ends_if_placed, keep_claims, keep_for
 
 AHEAD_SHOWN = 20
@@ -225,6 +225,7 @@ def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | 
     kept = False
     hopeless: set[Asked | tuple[UserName, Asked]] = set()
     keep_claims(state, walk.views, at)
+    candidates = Candidates(walk.views, state.limits.node_order)
     for each in queue_order(state.durable, at, hopeless, until):
         yield each, walk
         if walk.caps.refusal(each):
@@ -232,7 +233,7 @@ def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | 
             continue
         minimum = minimum_memory(state, each.spec.resources)
         ends_at = ends_if_placed(each, at)
-        placement = place(walk.views, each.spec.resources, minimum, each.id, state.limits.node_order, ends_at)
+        placement = candidates.place(each, minimum, ends_at)
         if placement is not None:
             take(walk.views[placement.node], placement, each.id, ends_at)
             walk.caps.take(each)

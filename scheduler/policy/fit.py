@@ -102,6 +102,7 @@ def hold_of(job: JobId, placement: Placement, ends_at: Instant | None) -> Hold:
 class NodeView:
     """A node as one pass sees it; a pass takes from it what it gives away. `miss` is why it takes nothing at all.
 
+    `changes` is shared by all nodes of a pass: the name of each that changed, in order; `version` counts its own.
     `taken` is what it gave. What is kept for the job `kept_for` is free for it alone, and for jobs that for sure have
     ended before `kept_until`.
     """
@@ -118,6 +119,13 @@ class NodeView:
     kept_memory_bytes: int = 0
     given: set[DeviceUuid] = field(default_factory=set)
     taken: list[Hold] = field(default_factory=list)
+    changes: list[NodeName] = field(default_factory=list)
+    version: int = 0
+
+    def note_change(self) -> None:
+        """What is free, or kept, on the node is no longer as it was."""
+        self.version += 1
+        self.changes.append(self.node.name)
 
     def is_open_to(self, job: JobId | None, ends_at: Instant | None) -> bool:
         """Whether a job may use what is kept: it is the one, or it has ended by `ends_at`, before the one begins."""
@@ -136,10 +144,11 @@ class NodeView:
 
 def node_views(state: State, at: Instant) -> dict[NodeName, NodeView]:
     """Every node as a pass at this instant sees it, in the order of the names."""
-    return {name: _node_view(state, state.durable.nodes[name], at) for name in sorted(state.durable.nodes)}
+    changes: list[NodeName] = []
+    return {name: _node_view(state, state.durable.nodes[name], at, changes) for name in sorted(state.durable.nodes)}
 
 
-def _node_view(state: State, node: Node, at: Instant) -> NodeView:
+def _node_view(state: State, node: Node, at: Instant, changes: list[NodeName]) -> NodeView:
     hold = state.durable.hold(node.name)
     live = state.live.nodes.get(node.name) or NodeLive(heard_at=at)
     unhealthy = {device.uuid: device.reason for device in node.unhealthy}
@@ -159,6 +168,7 @@ def _node_view(state: State, node: Node, at: Instant) -> NodeView:
         memory_bytes=node.info.memory_bytes - hold.memory_bytes,
         devices=devices,
         miss=node_miss(node, live, state.limits, at),
+        changes=changes,
     )
 
 

@@ -23,7 +23,7 @@ from .admission import minimum_memory
 from .caps import Caps
 from .fit import Hold, NodeView, could_ever_hold
 from .order import queue_order
-from .placement import place, take
+from .placement import Candidates, take
 from .reservation import START_SPAN, ends_if_placed, holds_on, keep, let_go, reserve
 
 ESTIMATED_JOBS = 200
@@ -127,13 +127,14 @@ def _placed_now(
 ) -> Iterator[tuple[Job, NodeName, Hold]]:
     """What a pass at this moment places."""
     let_go(views)
+    candidates = Candidates(views, state.limits.node_order)
     is_kept = False
     given_up: set[Asked] = set()
     for job in order:
         if job.spec.asked in given_up or caps.refusal(job):
             continue
         minimum, ends_at = minimum_memory(state, job.spec.resources), ends_if_placed(job, now)
-        placement = place(views, job.spec.resources, minimum, job.id, state.limits.node_order, ends_at)
+        placement = candidates.place(job, minimum, ends_at)
         if placement is not None:
             view = views[placement.node]
             take(view, placement, job.id, ends_at)

@@ -5,8 +5,11 @@ idlest node; among equal whole devices the higher score, so that the idlest is u
 asks for it, plain index order decides.
 """
 
+import heapq
+from dataclasses import dataclass, field
+
 from ..state.ids import JobId, NodeName
-from ..state.jobs import AllocationMethod, PlacedDevice, Placement, Resources
+from ..state.jobs import AllocationMethod, Asked, Job, PlacedDevice, Placement, Resources
 from ..state.limits import NodeOrder
 from ..state.units import Instant
 from .fit import FreeDevice, Miss, NodeView, devices_that_fit, hold_of
@@ -15,28 +18,64 @@ Rank = tuple[float, float, float, str]
 """Sorts nodes: the least is taken."""
 
 
-def place(
-    views: dict[NodeName, NodeView],
-    resources: Resources,
-    min_memory_bytes: int,
-    job: JobId | None,
-    order: NodeOrder,
-    ends_at: Instant | None = None,
-) -> Placement | None:
-    """Where a request goes now, or None when no node can take it now. `ends_at` as for `devices_that_fit`."""
-    rank_of = _tightness if order is NodeOrder.FRAGMENTATION else _busyness
-    best: tuple[Rank, NodeView, list[FreeDevice]] | None = None
-    for view in views.values():
-        fitting = devices_that_fit(view, resources, min_memory_bytes, job, ends_at)
-        if isinstance(fitting, Miss):
-            continue
-        rank = rank_of(view, resources)
-        if best is None or rank < best[0]:
-            best = (rank, view, fitting)
-    if best is None:
-        return None
-    _, view, fitting = best
-    return _placement_on(view, resources, fitting)
+@dataclass(slots=True)
+class _OfClass:
+    """The nodes that can take one class of request: a heap of (rank, version of the view), and how far it has read."""
+
+    heap: list[tuple[Rank, int]] = field(default_factory=list)
+    changes_seen: int = 0
+
+
+class Candidates:
+    """Which nodes can take what, best first, as a pass goes on.
+
+    Each class of request asks every node once; after that only the nodes that changed. So a pass costs classes × nodes
+    and not jobs × nodes.
+    """
+
+    def __init__(self, views: dict[NodeName, NodeView], order: NodeOrder) -> None:
+        self._views = views
+        self.rank_of = _tightness if order is NodeOrder.FRAGMENTATION else _busyness
+        self._of_class: dict[Asked, _OfClass] = {}
+        self._changes = next(iter(views.values())).changes if views else []
+        self._kept: dict[JobId, list[NodeView]] = {}
+        for view in views.values():
+            if view.kept_for is not None:
+                self._kept.setdefault(view.kept_for, []).append(view)
+
+    def place(self, job: Job, min_memory_bytes: int, ends_at: Instant | None) -> Placement | None:
+        """Where a job goes now, or None when no node can take it now. `ends_at` as for `devices_that_fit`."""
+        resources = job.spec.resources
+        own = [
+            (self.rank_of(view, resources), view)
+            for view in self._kept.get(job.id, ())
+            if not isinstance(devices_that_fit(view, resources, min_memory_bytes, job.id, ends_at), Miss)
+        ]
+        heap = self._fresh(job.spec.asked, min_memory_bytes, ends_at)
+        if heap:
+            own.append((heap[0][0], self._views[NodeName(heap[0][0][-1])]))
+        if not own:
+            return None
+        _, view = min(own, key=lambda each: each[0])
+        fitting = devices_that_fit(view, resources, min_memory_bytes, job.id, ends_at)
+        assert not isinstance(fitting, Miss), f"node {view.node.name} changed and did not say so: {fitting}"
+        return _placement_on(view, resources, fitting)
+
+    def _fresh(self, asked: Asked, min_memory_bytes: int, ends_at: Instant | None) -> list[tuple[Rank, int]]:
+        """The class's heap with a node on top that is as it was asked."""
+        known = self._of_class.get(asked)
+        if known is None:
+            known = self._of_class[asked] = _OfClass()
+            changed = list(self._views)
+        else:
+            changed = list(dict.fromkeys(self._changes[known.changes_seen :]))
+        known.changes_seen = len(self._changes)
+        for view in map(self._views.__getitem__, changed):
+            if not isinstance(devices_that_fit(view, asked.resources, min_memory_bytes, None, ends_at), Miss):
+                heapq.heappush(known.heap, (self.rank_of(view, asked.resources), view.version))
+        while known.heap and known.heap[0][1] != self._views[NodeName(known.heap[0][0][-1])].version:
+            heapq.heappop(known.heap)
+        return known.heap
 
 
 def take(view: NodeView, placement: Placement, job: JobId, ends_at: Instant | None) -> None:
@@ -45,6 +84,7 @@ def take(view: NodeView, placement: Placement, job: JobId, ends_at: Instant | No
     view.cpus -= placement.cpus
     view.memory_bytes -= placement.memory_bytes
     view.given.update(device.uuid for device in placement.devices)
+    view.note_change()
 
 
 def _tightness(view: NodeView, resources: Resources) -> Rank:

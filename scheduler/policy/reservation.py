@@ -165,6 +165,7 @@ def keep(views: dict[NodeName, NodeView], reservation: Reservation) -> None:
     view.kept_until = reservation.begins_at
     view.kept_cpus = reservation.cpus
     view.kept_memory_bytes = reservation.memory_bytes
+    view.note_change()
 
 
 def keep_for(state: State, views: dict[NodeName, NodeView], job: Job, at: Instant) -> bool:
