@@ -207,9 +207,7 @@ def _device_miss(
 
 def default_min_memory_bytes(state: State) -> int:
     """Free memory that a device must have when the job does not say: the setting, or 90 % of the largest device."""
-    largest = max(
-        (device.memory_bytes for node in state.durable.nodes.values() for device in node.info.devices), default=0
-    )
+    largest = state.durable.largest_device_bytes()
     share = int(largest * LARGEST_DEVICE_SHARE)
     return min(state.limits.default_min_memory_bytes, share) if largest else state.limits.default_min_memory_bytes
 

@@ -5,14 +5,14 @@ queue, what holds which device); they are never stored: `load` builds them again
 `touched` and `finished`, so that the engine writes exactly that and nothing is compared.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from .access import Counters, RememberedRequest, Token
 from .equal_jobs import EqualJobs, Jobs
-from .ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
+from .ids import JobId, NodeName, RankKey, TokenId, UserName
+from .indexes import NodeHold, index, index_equals, unindex
 from .jobs import (
     ATTEMPTS_KEPT,
     ActiveState,
@@ -20,7 +20,6 @@ from .jobs import (
     Deferred,
     Dependency,
     EndedAttempt,
-    Finished,
     Held,
     Job,
     JobState,
@@ -95,16 +94,6 @@ def request_key(user: UserName, request_id: str) -> EntityKey:
 
 
 @dataclass(slots=True)
-class NodeHold:
-    """What attempts hold on one node."""
-
-    devices: dict[DeviceUuid, JobId] = field(default_factory=dict)
-    cpus: int = 0
-    memory_bytes: int = 0
-    ranks: dict[RankKey, None] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Durable:
     """The durable state with its indexes. Change it by `apply` only."""
 
@@ -124,6 +113,7 @@ class Durable:
     usage: dict[UserName, Usage] = field(default_factory=dict)
     holds: dict[NodeName, NodeHold] = field(default_factory=dict)
     holds_of_user: dict[UserName, UserHold] = field(default_factory=dict)
+    _largest_device_bytes: int | None = None
     touched: dict[EntityKey, Entity | None] = field(default_factory=dict)
     finished: dict[JobId, Job] = field(default_factory=dict)
 
@@ -135,6 +125,21 @@ class Durable:
         yield from self.tokens.values()
         yield from self.requests.values()
         yield self.counters
+
+    def largest_device_bytes(self) -> int:
+        """Memory of the largest device that any node has, 0 without devices; known until a node changes."""
+        if self._largest_device_bytes is None:
+            sizes = (device.memory_bytes for node in self.nodes.values() for device in node.info.devices)
+            self._largest_device_bytes = max(sizes, default=0)
+        return self._largest_device_bytes
+
+    def set_node(self, name: NodeName, node: Node | None) -> None:
+        """Keep a node, or drop it."""
+        self._largest_device_bytes = None
+        if node is None:
+            self.nodes.pop(name, None)
+        else:
+            self.nodes[name] = node
 
     def hold(self, node: NodeName) -> NodeHold:
         """What attempts hold on a node; an empty hold for a node without any."""
@@ -167,16 +172,16 @@ def adopt(durable: Durable, entity: Entity) -> None:
     """Put a stored entity that is not there yet in its place, with its indexes; one without indexes is replaced."""
     match entity:
         case Job():
-            _index(durable, entity)
+            index(durable, entity)
             durable.jobs.put(entity)
         case EqualJobs():
             if durable.jobs.equals_from(entity.first.id) is None:
-                _index_equals(durable, entity)
+                index_equals(durable, entity)
                 durable.jobs.put_equals(entity)
         case Usage():
             durable.usage[entity.user] = entity
         case Node():
-            durable.nodes[entity.name] = entity
+            durable.set_node(entity.name, entity)
         case Token():
             durable.tokens[entity.id] = entity
         case RememberedRequest():
@@ -195,17 +200,17 @@ def discard(durable: Durable, key: EntityKey) -> None:
             job_id = JobId(int(name))
             old = durable.jobs.get(job_id)
             if old is not None:
-                _unindex(durable, old)
+                unindex(durable, old)
                 durable.jobs.part(job_id)
                 durable.jobs.pop(job_id)
         case "equal_jobs":
             equal = durable.jobs.equals_from(JobId(int(name)))
             if equal is not None:
                 for each in equal.jobs():
-                    _unindex(durable, each)
+                    unindex(durable, each)
                 durable.jobs.put_equals(replace(equal, spans=()))
         case "node":
-            durable.nodes.pop(NodeName(name), None)
+            durable.set_node(NodeName(name), None)
         case "token":
             durable.tokens.pop(TokenId(name), None)
         case "request":
@@ -223,7 +228,7 @@ def apply(durable: Durable, record: Record) -> None:
                 _put_job(durable, None, job)
             else:
                 equal = EqualJobs(first=job, spans=((job.id, JobId(job.id + count)),))
-                _index_equals(durable, equal)
+                index_equals(durable, equal)
                 durable.jobs.put_equals(equal)
                 durable.touched[key_of(equal)] = equal
             if job.id + count > durable.counters.next_job:
@@ -306,7 +311,7 @@ def apply(durable: Durable, record: Record) -> None:
         case NodeResumed(node=name):
             _put_node(durable, replace(durable.nodes[name], is_draining=False, drain_reason="", unhealthy=()))
         case NodeForgotten(node=name):
-            del durable.nodes[name]
+            durable.set_node(name, None)
             durable.touched["node", name] = None
         case DeviceMarked(node=name, device=device):
             node = durable.nodes[name]
@@ -339,7 +344,7 @@ def _charge(durable: Durable, job: Job, ended: EndedAttempt) -> None:
 
 def _put_job(durable: Durable, old: Job | None, new: Job) -> None:
     if old is not None:
-        _unindex(durable, old)
+        unindex(durable, old)
         left = durable.jobs.part(old.id)
         if left is not None:
             durable.touched[key_of(left)] = left if left.spans else None
@@ -348,7 +353,7 @@ def _put_job(durable: Durable, old: Job | None, new: Job) -> None:
         durable.jobs.pop(new.id)
         durable.finished[new.id] = new
     else:
-        _index(durable, new)
+        index(durable, new)
         durable.jobs.put(new)
 
 
@@ -422,109 +427,9 @@ def _change_attempt(durable: Durable, job_id: JobId, change: AttemptChange) -> N
 def _put_node(durable: Durable, node: Node) -> None:
     old = durable.nodes.get(node.name)
     new = replace(node, version=1 if old is None else old.version + 1)
-    durable.nodes[node.name] = new
+    durable.set_node(node.name, new)
     durable.touched[key_of(new)] = new
 
 
 def _with(past: tuple[EndedAttempt, ...], ended: EndedAttempt) -> tuple[EndedAttempt, ...]:
     return (*past, ended)[-ATTEMPTS_KEPT:]
-
-
-def _index(durable: Durable, job: Job) -> None:
-    match job.state:
-        case Queued():
-            durable.lines.add(job)
-        case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
-            durable.active[job.id] = None
-            if isinstance(job.state, Running) and job.spec.is_preemptible:
-                durable.preemptible[job.id] = None
-            if isinstance(job.state, Stopping) and job.state.claimant is not None:
-                durable.claims.setdefault(job.state.claimant, {})[job.id] = None
-            durable.holds_of_user.setdefault(job.user, UserHold()).add(job.spec.resources, attempt.placed_at)
-            for number, rank in enumerate(attempt.ranks):
-                if rank.exit is None:
-                    _take(durable, RankKey(job.id, attempt.number, number), attempt)
-        case Deferred():
-            durable.deferred[job.id] = None
-        case Held():
-            durable.held[job.id] = None
-        case Finished():
-            return
-    for dependency in job.unmet:
-        durable.dependents.setdefault(dependency.job, {})[job.id] = None
-    if job.wakes_at is not None:
-        insort(durable.wakes, (job.wakes_at, job.id))
-
-
-def _index_equals(durable: Durable, equal: EqualJobs) -> None:
-    """Equal jobs wait, or are held; what differs by an attempt is not equal."""
-    match equal.first.state:
-        case Queued():
-            durable.lines.add_equals(equal)
-        case Deferred():
-            durable.deferred.update(dict.fromkeys(equal.ids()))
-        case _:
-            durable.held.update(dict.fromkeys(equal.ids()))
-    for dependency in equal.first.unmet:
-        durable.dependents.setdefault(dependency.job, {}).update(dict.fromkeys(equal.ids()))
-    wakes_at = equal.first.wakes_at
-    if wakes_at is not None:
-        durable.wakes.extend((wakes_at, job_id) for job_id in equal.ids())
-        durable.wakes.sort()
-
-
-def _unindex(durable: Durable, job: Job) -> None:
-    match job.state:
-        case Queued():
-            durable.lines.remove(job)
-        case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
-            del durable.active[job.id]
-            durable.preemptible.pop(job.id, None)
-            if isinstance(job.state, Stopping) and job.state.claimant is not None:
-                victims = durable.claims[job.state.claimant]
-                del victims[job.id]
-                if not victims:
-                    del durable.claims[job.state.claimant]
-            hold = durable.holds_of_user[job.user]
-            hold.add(job.spec.resources, attempt.placed_at, -1)
-            if not hold.jobs:
-                del durable.holds_of_user[job.user]
-            for number, rank in enumerate(attempt.ranks):
-                if rank.exit is None:
-                    _give_back(durable, RankKey(job.id, attempt.number, number), attempt)
-        case Deferred():
-            del durable.deferred[job.id]
-        case Held():
-            del durable.held[job.id]
-        case Finished():
-            return
-    for dependency in job.unmet:
-        waiting = durable.dependents[dependency.job]
-        del waiting[job.id]
-        if not waiting:
-            del durable.dependents[dependency.job]
-    if job.wakes_at is not None:
-        del durable.wakes[bisect_left(durable.wakes, (job.wakes_at, job.id))]
-
-
-def _take(durable: Durable, key: RankKey, attempt: Attempt) -> None:
-    placement = attempt.ranks[key.rank].placement
-    hold = durable.holds.setdefault(placement.node, NodeHold())
-    hold.ranks[key] = None
-    hold.cpus += placement.cpus
-    hold.memory_bytes += placement.memory_bytes
-    for device in placement.devices:
-        assert device.uuid not in hold.devices, f"device {device.uuid} is given twice: {key}"
-        hold.devices[device.uuid] = key.job
-
-
-def _give_back(durable: Durable, key: RankKey, attempt: Attempt) -> None:
-    placement = attempt.ranks[key.rank].placement
-    hold = durable.holds[placement.node]
-    del hold.ranks[key]
-    hold.cpus -= placement.cpus
-    hold.memory_bytes -= placement.memory_bytes
-    for device in placement.devices:
-        del hold.devices[device.uuid]
-    if not hold.ranks:
-        del durable.holds[placement.node]

@@ -7,9 +7,10 @@ what one decision touched, so that a simulation can ask after every step. Neithe
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from .durable import Durable, Entity, EntityKey, NodeHold, load
+from .durable import Durable, Entity, EntityKey, load
 from .equal_jobs import EqualJobs
 from .ids import DeviceUuid, JobId, NodeName, RankKey
+from .indexes import NodeHold
 from .jobs import ATTEMPTS_KEPT, Attempt, Deferred, Finished, Held, Job, Queued, Running, Starting, rank_keys
 from .live import Live
 from .nodes import Node

@@ -15,7 +15,7 @@ from scheduler import engine, links, output_hub
 from scheduler.core import deadlines, jobs
 from scheduler.core.decision import Decision
 from scheduler.policy import fit
-from scheduler.state import durable, live
+from scheduler.state import durable, indexes, live
 from scheduler.state.events import JobsSubmitted
 from scheduler.state.jobs import Job, Stopping
 from scheduler.state.state import State
@@ -64,13 +64,13 @@ def a_launch_is_not_idempotent(plant: pytest.MonkeyPatch) -> None:
 
 def a_stop_frees_the_devices(plant: pytest.MonkeyPatch) -> None:
     """What is told to stop holds nothing any more, while it still runs."""
-    index, unindex = durable._index, durable._unindex
+    index, unindex = indexes.index, indexes.unindex
 
     def unless_stopping(change: Callable[[Any, Job], None]) -> Callable[[Any, Job], None]:
         return lambda state, job: None if isinstance(job.state, Stopping) else change(state, job)
 
-    plant.setattr(durable, "_index", unless_stopping(index))
-    plant.setattr(durable, "_unindex", unless_stopping(unindex))
+    plant.setattr(durable, "index", unless_stopping(index))
+    plant.setattr(durable, "unindex", unless_stopping(unindex))
 
 
 def an_end_counts_before_its_output_is_stored(plant: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,127 @@
+"""The indexes of the durable state: what follows from its entities. They are never stored; `load` builds them again."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .equal_jobs import EqualJobs
+from .ids import DeviceUuid, JobId, RankKey
+from .jobs import Attempt, Deferred, Finished, Held, Job, Queued, Running, Starting, Stopping
+from .usage import UserHold
+
+if TYPE_CHECKING:
+    from .durable import Durable
+
+
+@dataclass(slots=True)
+class NodeHold:
+    """What attempts hold on one node."""
+
+    devices: dict[DeviceUuid, JobId] = field(default_factory=dict)
+    cpus: int = 0
+    memory_bytes: int = 0
+    ranks: dict[RankKey, None] = field(default_factory=dict)
+
+
+def index(durable: Durable, job: Job) -> None:
+    """Put a job that stands for itself in its places."""
+    match job.state:
+        case Queued():
+            durable.lines.add(job)
+        case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
+            durable.active[job.id] = None
+            if isinstance(job.state, Running) and job.spec.is_preemptible:
+                durable.preemptible[job.id] = None
+            if isinstance(job.state, Stopping) and job.state.claimant is not None:
+                durable.claims.setdefault(job.state.claimant, {})[job.id] = None
+            durable.holds_of_user.setdefault(job.user, UserHold()).add(job.spec.resources, attempt.placed_at)
+            for number, rank in enumerate(attempt.ranks):
+                if rank.exit is None:
+                    _take(durable, RankKey(job.id, attempt.number, number), attempt)
+        case Deferred():
+            durable.deferred[job.id] = None
+        case Held():
+            durable.held[job.id] = None
+        case Finished():
+            return
+    for dependency in job.unmet:
+        durable.dependents.setdefault(dependency.job, {})[job.id] = None
+    if job.wakes_at is not None:
+        insort(durable.wakes, (job.wakes_at, job.id))
+
+
+def index_equals(durable: Durable, equal: EqualJobs) -> None:
+    """Equal jobs wait, or are held; what differs by an attempt is not equal."""
+    match equal.first.state:
+        case Queued():
+            durable.lines.add_equals(equal)
+        case Deferred():
+            durable.deferred.update(dict.fromkeys(equal.ids()))
+        case _:
+            durable.held.update(dict.fromkeys(equal.ids()))
+    for dependency in equal.first.unmet:
+        durable.dependents.setdefault(dependency.job, {}).update(dict.fromkeys(equal.ids()))
+    wakes_at = equal.first.wakes_at
+    if wakes_at is not None:
+        durable.wakes.extend((wakes_at, job_id) for job_id in equal.ids())
+        durable.wakes.sort()
+
+
+def unindex(durable: Durable, job: Job) -> None:
+    """Take a job out of its places, as it stood there."""
+    match job.state:
+        case Queued():
+            durable.lines.remove(job)
+        case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
+            del durable.active[job.id]
+            durable.preemptible.pop(job.id, None)
+            if isinstance(job.state, Stopping) and job.state.claimant is not None:
+                victims = durable.claims[job.state.claimant]
+                del victims[job.id]
+                if not victims:
+                    del durable.claims[job.state.claimant]
+            hold = durable.holds_of_user[job.user]
+            hold.add(job.spec.resources, attempt.placed_at, -1)
+            if not hold.jobs:
+                del durable.holds_of_user[job.user]
+            for number, rank in enumerate(attempt.ranks):
+                if rank.exit is None:
+                    _give_back(durable, RankKey(job.id, attempt.number, number), attempt)
+        case Deferred():
+            del durable.deferred[job.id]
+        case Held():
+            del durable.held[job.id]
+        case Finished():
+            return
+    for dependency in job.unmet:
+        waiting = durable.dependents[dependency.job]
+        del waiting[job.id]
+        if not waiting:
+            del durable.dependents[dependency.job]
+    if job.wakes_at is not None:
+        del durable.wakes[bisect_left(durable.wakes, (job.wakes_at, job.id))]
+
+
+def _take(durable: Durable, key: RankKey, attempt: Attempt) -> None:
+    placement = attempt.ranks[key.rank].placement
+    hold = durable.holds.setdefault(placement.node, NodeHold())
+    hold.ranks[key] = None
+    hold.cpus += placement.cpus
+    hold.memory_bytes += placement.memory_bytes
+    for device in placement.devices:
+        assert device.uuid not in hold.devices, f"device {device.uuid} is given twice: {key}"
+        hold.devices[device.uuid] = key.job
+
+
+def _give_back(durable: Durable, key: RankKey, attempt: Attempt) -> None:
+    placement = attempt.ranks[key.rank].placement
+    hold = durable.holds[placement.node]
+    del hold.ranks[key]
+    hold.cpus -= placement.cpus
+    hold.memory_bytes -= placement.memory_bytes
+    for device in placement.devices:
+        del hold.devices[device.uuid]
+    if not hold.ranks:
+        del durable.holds[placement.node]
