@@ -23,7 +23,6 @@ USER_CAP = "USER_CAP"
 NEXT_PASS = "NEXT_PASS"
 """The reason of a job that fits and that the next pass will place."""
 
-
 Reason = tuple[str, str]
 """A stable name and a clause for people."""
 
@@ -188,8 +187,9 @@ def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, 
         alike = wanted.get((tried.user, tried.spec.asked))
         reason = _reason_of(state, tried, walk, at)
         if reason[0] == NEXT_PASS:
-            if alike is not None and alike.pop(tried.id, tried.id) is None:
+            if alike is not None and tried.id in alike:
                 found[tried.id] = reason
+                del alike[tried.id]
         elif reason[0] == USER_CAP:
             found.update(dict.fromkeys(wanted.pop((tried.user, tried.spec.asked), {}), reason))
         else:
