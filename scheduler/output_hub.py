@@ -77,7 +77,13 @@ class OutputHub:
         self._sync_at_once = asyncio.Event()
         self._superseded: TermSuperseded | None = None
         self.synced_listeners: set[Callable[[list[tuple[RankKey, OutputStream, int]]], None]] = set()
-        self.error = ""
+        self._append_error = ""
+        self._sync_error = ""
+
+    @property
+    def error(self) -> str:
+        """What is wrong with the store; what was stored before may still be synced while nothing more is taken."""
+        return self._append_error or self._sync_error
 
     async def on_thread(self, call: Callable[[], T]) -> T:
         """Run a call of the store on its thread. A store that is no longer ours ends run(), whoever found it out."""
@@ -104,8 +110,9 @@ class OutputHub:
         try:
             await self.on_thread(write)
         except OutputStoreUnavailable as error:
-            self._note(str(error))
+            self._note(append_error=str(error))
             raise
+        self._note(append_error="")
         for key, stream, offset, data, is_end in chunks:
             self._unsynced_bytes += len(data)
             for follower in self._followers.get(key.job, ()):
@@ -132,20 +139,22 @@ class OutputHub:
             try:
                 risen = await self.on_thread(self._store.sync)
             except OutputStoreUnavailable as error:
-                self._note(str(error))
+                self._note(sync_error=str(error))
                 self._sync_is_due.set()
                 await asyncio.sleep(SYNC_SECONDS)
                 continue
-            self._note("")
+            self._note(sync_error="")
             self._announce(risen)
 
-    def _note(self, error: str) -> None:
+    def _note(self, *, append_error: str | None = None, sync_error: str | None = None) -> None:
         """Remember what is wrong with the store, and log when it begins and when it is over."""
-        if error and not self.error:
-            log.error("output cannot be stored; the nodes keep it", extra=fields(why=error))
-        if self.error and not error:
+        before = self.error
+        self._append_error = self._append_error if append_error is None else append_error
+        self._sync_error = self._sync_error if sync_error is None else sync_error
+        if self.error and not before:
+            log.error("output cannot be stored; the nodes keep it", extra=fields(why=self.error))
+        if before and not self.error:
             log.info("output is stored again")
-        self.error = error
 
     def _announce(self, risen: list[tuple[RankKey, OutputStream, int]]) -> None:
         for listener in list(self.synced_listeners):

@@ -157,8 +157,11 @@ async def test_a_full_output_disk_holds_the_output_on_the_nodes_until_there_is_r
         async def waits() -> bool:
             return "SpoolStateChanged" in await admin.kinds(large)
 
+        async def is_told() -> bool:
+            return bool((await info(admin)).store_error)
+
         await until("the large job waits for room", waits)
-        assert (await info(admin)).store_error
+        await until("the trouble is told", is_told)
         assert not (fleet.work / "done 1").exists(), "the job is held in its write"
         await until("the small job has printed all", (second(fleet) / "done 1").exists)
         assert (await admin.job(small)).state == RUNNING, "finished means stored"

@@ -198,6 +198,22 @@ async def test_bytes_that_could_not_be_stored_reach_no_follower_and_the_error_is
     assert follower.take() == ([((KEY, OUT), 0, b"abc")], False)
 
 
+async def test_a_sync_of_what_was_stored_before_does_not_hide_that_nothing_more_is_taken(bench: Bench) -> None:
+    bench.store.may_sync.clear()
+    await bench.append(0, b"abc", is_end=True)
+    bench.store.errors["append"] = [OutputStoreUnavailable("the disk is full")]
+    refused = asyncio.create_task(bench.append(3, b"def"))
+    bench.store.may_sync.set()
+    with pytest.raises(OutputStoreUnavailable):
+        await refused
+    syncs = bench.store.syncs
+    bench.hub._sync_is_due.set()
+    await until("it was synced again", lambda: bench.store.syncs > syncs)
+    assert bench.hub.error == "the disk is full"
+    await bench.append(3, b"def")
+    assert bench.hub.error == ""
+
+
 async def test_a_sync_that_fails_is_tried_again(bench: Bench) -> None:
     bench.store.errors["sync"] = [OutputStoreUnavailable("no space")] * 2
     bench.hub.await_end(KEY, ends(3))
