@@ -41,6 +41,7 @@ GRACE_MAX = Span(1 * DAY)
 FENCE_MIN = Span(30 * SECOND)
 """The shortest requeue fence: the node's margin of 5 s, a grace of half the fence and a few heartbeats have room."""
 AFTER_MAX = 100
+AFTER_IN_ALL_MAX = 10_000
 RETRIES_MAX = 1_000
 BLAME_LIMIT_MAX = 1_000
 BEGIN_SECONDS_MAX = 253_402_300_799  # the end of the year 9999
@@ -72,6 +73,9 @@ def wanted_jobs(request: scheduler_pb2.SubmitRequest) -> list[WantedJob]:
     if request.count > 1 and len(request.specs) > 1:
         raise invalid("count", "goes with a single spec only", next_step="repeat the spec, or send one spec")
     check_request_id(request.request_id)
+    named = sum(len(spec.after) for spec in request.specs)
+    if named > AFTER_IN_ALL_MAX:
+        raise invalid("specs", f"name {named:,} jobs to wait for; at most {AFTER_IN_ALL_MAX:,} in one request")
     return [wanted_job(spec, f"specs[{number}]") for number, spec in enumerate(request.specs)]
 
 
@@ -104,6 +108,12 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
             f"{path}.grace",
             "must be at most half of requeue_fence, so that a cut-off job has ended before it is replaced",
             next_step="give a shorter --grace or a longer --requeue-fence",
+        )
+    if spec.is_preemptible and spec.no_requeue:
+        raise invalid(
+            f"{path}.is_preemptible",
+            "does not go with no_requeue: a job whose place is taken is queued again",
+            next_step="leave out --preemptible (what is typed to is never run again, either), or --no-requeue",
         )
     return WantedJob(
         spec=JobSpec(

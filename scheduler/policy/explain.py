@@ -9,13 +9,12 @@ from ..state.jobs import Asked, Deferred, EndWanted, Finished, Held, Job, Queued
 from ..state.state import State
 from ..state.units import SECOND, Instant
 from .admission import minimum_memory
-from .caps import Caps
 from .fit import Miss, NodeView, devices_that_fit, node_views
 from .forecast import bound, estimates
 from .nearest import nearest_change
 from .order import jobs_ahead, may_go_ahead, queue_order
-from .placement import Candidates, take
-from .reservation import ends_if_placed, keep_claims, keep_for
+from .reservation import ends_if_placed
+from .trial import Trial
 
 AHEAD_SHOWN = 20
 USER_CAP = "USER_CAP"
@@ -25,16 +24,6 @@ NEXT_PASS = "NEXT_PASS"
 
 Reason = tuple[str, str]
 """A stable name and a clause for people."""
-
-Views = dict[NodeName, NodeView]
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """Where a walk down the order stands: the nodes and what users hold, after every job ahead was tried."""
-
-    views: Views
-    caps: Caps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +105,11 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
         return Explanation(reason=reason, sentence=f"it would wait because {clause}")
     if not state.durable.nodes:
         return Explanation(reason="NO_NODES", sentence="it would wait because no node has registered yet")
-    walk = _as_seen_by(state, job, at)
-    over = walk.caps.refusal(job)
+    trial = _as_seen_by(state, job, at)
+    over = trial.caps.refusal(job)
     if over:
         return Explanation(reason=USER_CAP, sentence=f"it would wait because {over}")
-    verdicts = tuple(_verdict(state, view, job, at) for view in walk.views.values())
+    verdicts = tuple(_verdict(state, view, job, at) for view in trial.views.values())
     takers = [verdict.node for verdict in verdicts if verdict.miss is None]
     if takers:
         return Explanation(reason=NEXT_PASS, sentence=f"it would start now on node {takers[0]}", nodes=verdicts)
@@ -138,8 +127,8 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
             ahead_count=ahead_count,
             bound_sentence="no bound: no node is known",
         )
-    walk = _as_seen_by(state, job, at)
-    views = walk.views
+    trial = _as_seen_by(state, job, at)
+    views = trial.views
     verdicts = tuple(_verdict(state, view, job, at) for view in views.values())
     reason = _main_reason(verdicts)
     told = Explanation(
@@ -149,7 +138,7 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
         ahead=tuple(ahead),
         ahead_count=ahead_count,
     )
-    over = walk.caps.refusal(job)
+    over = trial.caps.refusal(job)
     if over:
         return replace(
             told, reason=USER_CAP, sentence=f"job {job.id} waits because {over}", bound_sentence=f"no bound: {over}"
@@ -179,13 +168,13 @@ def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, 
     classes = {asked for _, asked in wanted}
     found: dict[JobId, Reason] = {}
     known: dict[Asked, Reason] = {}
-    for tried, walk in _walk(state, at, None):
+    for tried, trial in _walk(state, at, None):
         if tried is None or not wanted:
             break
         if tried.spec.asked not in classes:
             continue
         alike = wanted.get((tried.user, tried.spec.asked))
-        reason = _reason_of(state, tried, walk, at)
+        reason = _reason_of(state, tried, trial, at)
         if reason[0] == NEXT_PASS:
             if alike is not None and tried.id in alike:
                 found[tried.id] = reason
@@ -200,47 +189,33 @@ def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, 
     return found
 
 
-def _reason_of(state: State, job: Job, walk: Walk, at: Instant) -> Reason:
-    over = walk.caps.refusal(job)
+def _reason_of(state: State, job: Job, trial: Trial, at: Instant) -> Reason:
+    over = trial.caps.refusal(job)
     if over:
         return USER_CAP, over
-    verdicts = tuple(_verdict(state, view, job, at) for view in walk.views.values())
+    verdicts = tuple(_verdict(state, view, job, at) for view in trial.views.values())
     return (_main_reason(verdicts), _main_clause(verdicts)) if verdicts else NO_NODES
 
 
 NO_NODES = ("NO_NODES", "no node has registered yet")
 
 
-def _as_seen_by(state: State, job: Job, at: Instant) -> Walk:
+def _as_seen_by(state: State, job: Job, at: Instant) -> Trial:
     """Nodes and caps after every job ahead was tried, as the pass sees them when it comes to this job."""
-    return next(walk for each, walk in _walk(state, at, job) if each is None)
+    return next(trial for each, trial in _walk(state, at, job) if each is None)
 
 
-def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | None, Walk]]:
+def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | None, Trial]]:
     """A pass without consequences: each job that it tries, with all as it is at its turn; at the end None.
 
-    As in a pass, what fits nowhere is not tried again. It ends before the job `until`.
+    It ends before the job `until`.
     """
-    walk = Walk(node_views(state, at), Caps(state))
-    kept = False
-    hopeless: set[Asked | tuple[UserName, Asked]] = set()
-    keep_claims(state, walk.views, at)
-    candidates = Candidates(walk.views, state.limits.node_order)
-    for each in queue_order(state.durable, at, hopeless, until):
-        yield each, walk
-        if walk.caps.refusal(each):
-            hopeless.add((each.user, each.spec.asked))
-            continue
-        minimum = minimum_memory(state, each.spec.resources)
-        ends_at = ends_if_placed(each, at)
-        placement = candidates.place(each, minimum, ends_at)
-        if placement is not None:
-            take(walk.views[placement.node], placement, each.id, ends_at)
-            walk.caps.take(each)
-            continue
-        hopeless.add(each.spec.asked)
-        kept = kept or keep_for(state, walk.views, each, at)
-    yield None, walk
+    trial = Trial(state, node_views(state, at), at)
+    for job in queue_order(state.durable, at, trial.given_up, until):
+        yield job, trial
+        if trial.place(job) is None:
+            trial.keep_for(job)
+    yield None, trial
 
 
 def _verdict(state: State, view: NodeView, job: Job, at: Instant) -> NodeVerdict:

@@ -23,8 +23,8 @@ from .admission import minimum_memory
 from .caps import Caps
 from .fit import Hold, NodeView, could_ever_hold
 from .order import queue_order
-from .placement import Candidates, take
-from .reservation import START_SPAN, ends_if_placed, holds_on, keep, let_go, reserve
+from .reservation import START_SPAN, holds_on, let_go, reserve
+from .trial import Trial
 
 ESTIMATED_JOBS = 200
 """How far down the order an estimate looks; behind it there is none."""
@@ -127,25 +127,15 @@ def _placed_now(
 ) -> Iterator[tuple[Job, NodeName, Hold]]:
     """What a pass at this moment places."""
     let_go(views)
-    candidates = Candidates(views, state.limits.node_order)
-    is_kept = False
-    given_up: set[Asked] = set()
+    trial = Trial(state, views, now, caps, holds=lambda view: view.taken)
     for job in order:
-        if job.spec.asked in given_up or caps.refusal(job):
+        if job.spec.asked in trial.given_up:
             continue
-        minimum, ends_at = minimum_memory(state, job.spec.resources), ends_if_placed(job, now)
-        placement = candidates.place(job, minimum, ends_at)
-        if placement is not None:
-            view = views[placement.node]
-            take(view, placement, job.id, ends_at)
-            caps.take(job)
-            yield job, placement.node, view.taken[-1]
-            continue
-        given_up.add(job.spec.asked)
-        reservation = None if is_kept else reserve(views, job, minimum, now, lambda view: view.taken)
-        if reservation is not None:
-            keep(views, reservation)
-            is_kept = True
+        placement = trial.place(job)
+        if placement is None:
+            trial.keep_for(job)
+        else:
+            yield job, placement.node, views[placement.node].taken[-1]
 
 
 def expected_run(state: State, job: Job) -> Span | None:

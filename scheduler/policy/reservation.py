@@ -8,14 +8,11 @@ time limit is endless: a reservation that waits for such a job has no time, and 
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from ..state.durable import Durable
 from ..state.ids import DeviceUuid, JobId, NodeName
-from ..state.jobs import Attempt, Job, Queued, Resources, Stopping
-from ..state.state import State
+from ..state.jobs import Attempt, Job, Resources, Stopping
 from ..state.units import SECOND, Instant, Span, after
-from .admission import minimum_memory
 from .fit import FreeDevice, Hold, NodeView, could_ever_hold, hold_of, memory_text
 
 START_SPAN = Span(30 * SECOND)
@@ -166,26 +163,6 @@ def keep(views: dict[NodeName, NodeView], reservation: Reservation) -> None:
     view.kept_cpus = reservation.cpus
     view.kept_memory_bytes = reservation.memory_bytes
     view.note_change()
-
-
-def keep_for(state: State, views: dict[NodeName, NodeView], job: Job, at: Instant) -> bool:
-    """Reserve for a job on one of these nodes, and keep it; whether one of them could hold it."""
-    minimum = minimum_memory(state, job.spec.resources)
-    reservation = reserve(views, job, minimum, at, partial(holds_on, state.durable))
-    if reservation is not None:
-        keep(views, reservation)
-    return reservation is not None
-
-
-def keep_claims(state: State, views: dict[NodeName, NodeView], at: Instant) -> None:
-    """Keep for each waiting job the places that others are being taken off for it, until the last of them has gone."""
-    for claimant, victims in state.durable.claims.items():
-        job = state.durable.jobs.get(claimant)
-        if job is None or not isinstance(job.state, Queued):
-            continue
-        stopping = [state.durable.jobs[victim].attempt for victim in victims]
-        nodes = {rank.placement.node for attempt in stopping if attempt is not None for rank in attempt.ranks}
-        keep_for(state, {name: view for name, view in views.items() if name in nodes}, job, at)
 
 
 def let_go(views: dict[NodeName, NodeView]) -> None:

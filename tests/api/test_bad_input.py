@@ -115,6 +115,7 @@ BAD_SPECS = [
     Bad("a queue time-out of nothing", {"queue_timeout": seconds(0)}, "queue_timeout"),
     Bad("a begin before all times", {"begin_time": Timestamp(seconds=-1)}, "begin_time", says="--begin"),
     Bad("a begin after all times", {"begin_time": Timestamp(seconds=2**60)}, "begin_time", says="--begin"),
+    Bad("a place to take of a job not to run again", {"is_preemptible": True, "no_requeue": True}, "is_preemptible"),
     # Other jobs.
     Bad("a job to wait for that is none", {"after": [job_pb2.Dependency(job_id=0)]}, "after[0].job_id"),
     Bad("a job that nobody has", {"after": [job_pb2.Dependency(job_id=999)]}, "after", Reason.JOB_NOT_FOUND, "999"),
@@ -178,9 +179,15 @@ async def test_a_wrong_spec_is_refused_with_its_field(admin: Client, bad: Bad) -
     assert await everything(admin) == before
 
 
+def waiting_for_many() -> job_pb2.JobSpec:
+    """A spec that waits for as many jobs as one may."""
+    return job_pb2.JobSpec(argv=["true"], cwd="/", after=[job_pb2.Dependency(job_id=each) for each in range(1, 101)])
+
+
 BAD_SUBMITS: list[tuple[str, Callable[[Any], dict[str, Any]], str]] = [
     ("no specs", lambda spec: {}, "specs"),
     ("too many specs", lambda spec: {"specs": [Spec(argv=["true"], cwd="/")] * 10_001}, "specs"),
+    ("too many jobs to wait for in all", lambda spec: {"specs": [waiting_for_many()] * 101}, "specs"),
     ("a negative count", lambda spec: {"specs": [spec], "count": -1}, "count"),
     ("an absurd count", lambda spec: {"specs": [spec], "count": LARGEST}, "count"),
     ("a count of several specs", lambda spec: {"specs": [spec, spec], "count": 2}, "count"),

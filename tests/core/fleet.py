@@ -7,7 +7,7 @@ and keeps what a store would keep, so that a restart loads exactly that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from scheduler.core.deadlines import wake_at
 from scheduler.core.decide import make_true, step
@@ -289,24 +289,15 @@ class Fleet:
         return self.state.durable.jobs.get(job_id) or self.store.finished[job_id]
 
 
+HELD_AND_INDEXED = tuple(
+    each.name for each in fields(Durable) if each.name not in ("touched", "finished", "_largest_device_bytes")
+)
+"""Everything of a durable state but what it has yet to commit and what it only remembers."""
+
+
 def assert_same(one: Durable, other: Durable) -> None:
     """Two durable states hold the same, indexes included; what each has yet to commit aside."""
-    for name in (
-        "jobs",
-        "nodes",
-        "tokens",
-        "requests",
-        "counters",
-        "usage",
-        "holds_of_user",
-        "preemptible",
-        "claims",
-        "lines",
-        "deferred",
-        "dependents",
-        "wakes",
-        "holds",
-    ):
+    for name in HELD_AND_INDEXED:
         assert getattr(one, name) == getattr(other, name), f"{name} differ"
 
 

@@ -14,6 +14,7 @@ from scheduler.state.invariants import check_all, check_touched, versions_that_d
 from scheduler.state.jobs import EndedAttempt, ExitCode, ExitSignal, Finished, Job, Outcome, OutputStream
 from scheduler.state.nodes import Node
 from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished
+from tests.core.fleet import HELD_AND_INDEXED
 from tests.simulation.world import Broken, World
 
 if TYPE_CHECKING:
@@ -195,25 +196,8 @@ class Checks:
 
 
 def _differences(one: Durable, other: Durable) -> list[str]:
-    names = (
-        "jobs",
-        "nodes",
-        "tokens",
-        "requests",
-        "counters",
-        "usage",
-        "holds_of_user",
-        "preemptible",
-        "claims",
-        "lines",
-        "deferred",
-        "dependents",
-        "wakes",
-        "holds",
-    )
-    return [
-        f"{name}: what is stored makes another state" for name in names if getattr(one, name) != getattr(other, name)
-    ]
+    differing = (name for name in HELD_AND_INDEXED if getattr(one, name) != getattr(other, name))
+    return [f"{name}: what is stored makes another state" for name in differing]
 
 
 def _status_of(status: ExitStatus | None) -> ExitCode | ExitSignal | None:

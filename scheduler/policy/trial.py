@@ -1,0 +1,91 @@
+"""A pass as it goes on: what it tries, what it gives away, what it keeps.
+
+The scheduler's own pass, the explanation of a job and the estimates all go down the order by this, so that what
+explains is what places.
+"""
+
+from collections.abc import Callable, Collection
+from functools import partial
+
+from ..state.ids import NodeName, UserName
+from ..state.jobs import Asked, Job, Placement, Queued
+from ..state.state import State
+from ..state.units import Instant
+from .admission import minimum_memory
+from .caps import Caps
+from .fit import Hold, NodeView
+from .placement import Candidates, take
+from .reservation import Reservation, ends_if_placed, holds_on, keep, reserve
+
+Views = dict[NodeName, NodeView]
+
+
+class Trial:
+    """The nodes and what users hold, after every job that was tried. `given_up` is what fits nowhere any more.
+
+    `holds` tells what is held on a node, and until when; by default what the state says and what the trial gave away. A
+    replay of later moments has its own, and there the claims of this moment are over.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        views: Views,
+        at: Instant,
+        caps: Caps | None = None,
+        holds: Callable[[NodeView], list[Hold]] | None = None,
+    ) -> None:
+        self.views = views
+        self.caps = Caps(state) if caps is None else caps
+        self.given_up: set[Asked | tuple[UserName, Asked]] = set()
+        self._state = state
+        self._at = at
+        self._holds = partial(holds_on, state.durable) if holds is None else holds
+        self._has_kept = False
+        if holds is None:
+            self._keep_claims()
+        self._candidates = Candidates(views, state.limits.node_order)
+
+    def place(self, job: Job) -> Placement | None:
+        """Place a job, or give up what it asks for: for its user who is over a cap, else for everybody."""
+        if self.caps.refusal(job):
+            self.given_up.add((job.user, job.spec.asked))
+            return None
+        ends_at = ends_if_placed(job, self._at)
+        placement = self._candidates.place(job, minimum_memory(self._state, job.spec.resources), ends_at)
+        if placement is None:
+            self.given_up.add(job.spec.asked)
+            return None
+        take(self.views[placement.node], placement, job.id, ends_at)
+        self.caps.take(job)
+        return placement
+
+    def is_first_to_wait(self, job: Job) -> bool:
+        """Whether a job that was not placed is the one to reserve for: nobody is, and its user is not over a cap."""
+        return not self._has_kept and job.spec.asked in self.given_up
+
+    def keep_for(self, job: Job, nodes: Collection[NodeName] = ()) -> None:
+        """Reserve for the first that waits, on one of these nodes, by default of all, and keep that from the others."""
+        if self.is_first_to_wait(job):
+            reservation = self.soonest(job, nodes)
+            if reservation is not None:
+                keep(self.views, reservation)
+                self._has_kept = True
+
+    def soonest(self, job: Job, nodes: Collection[NodeName] = ()) -> Reservation | None:
+        """Where and when a job fits soonest."""
+        views = {name: self.views[name] for name in nodes} if nodes else self.views
+        return reserve(views, job, minimum_memory(self._state, job.spec.resources), self._at, self._holds)
+
+    def _keep_claims(self) -> None:
+        """Keep for each waiting job the places that others are being taken off for it, until the last has gone."""
+        durable = self._state.durable
+        for claimant, victims in durable.claims.items():
+            job = durable.jobs.get(claimant)
+            if job is None or not isinstance(job.state, Queued):
+                continue
+            stopping = [durable.jobs[victim].attempt for victim in victims]
+            nodes = {rank.placement.node for attempt in stopping if attempt is not None for rank in attempt.ranks}
+            reservation = self.soonest(job, nodes & self.views.keys())
+            if reservation is not None:
+                keep(self.views, reservation)
