@@ -40,6 +40,16 @@ OPTION_OF_FIELD = {
     "time_limit": "--time-limit",
     "grace": "--grace",
     "requeue_fence": "--requeue-fence",
+    "no_requeue": "--no-requeue",
+    "is_held": "--hold",
+    "is_preemptible": "--preemptible",
+    "no_gpu_selection": "--no-gpu-selection",
+    "after": "--after",
+    "begin_time": "--begin",
+    "queue_timeout": "--queue-timeout",
+    "retries": "--retries",
+    "blame_limit": "--blame-limit",
+    "notify": "--notify",
     "request_id": "--request-id",
 }
 """The server names fields of the spec; people typed options."""

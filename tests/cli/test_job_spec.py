@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cli.job_options import JobOptions
 from cli.job_spec import BANDS, argv_of, begin_time, command_line_of, pins, spec_of, variables
 from cli.script import with_script_options
+from cli.submission import OPTION_OF_FIELD
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.job_names import name_of_command
 from tests.cli.conftest import Gpuctl
@@ -152,6 +153,34 @@ def test_other_jobs_to_wait_for_are_read_with_the_end_that_counts() -> None:
         (5, job_pb2.DEPENDENCY_CONDITION_ANY),
         (6, job_pb2.DEPENDENCY_CONDITION_FAIL),
     ]
+
+
+def test_every_field_that_an_option_sets_is_named_as_that_option_when_it_is_refused() -> None:
+    made = spec(
+        gpus=2,
+        node_gpu_ids="n1:0,1",
+        no_gpu_selection=True,
+        cpus=2,
+        memory="1GB",
+        nodelist=["n1"],
+        exclude=["n2"],
+        name="x",
+        label=["a=b"],
+        band="high",
+        hold=True,
+        time_limit="1h",
+        grace="1s",
+        requeue=False,
+        requeue_fence="1m",
+        after=["1"],
+        begin="1h",
+        queue_timeout="1h",
+        retries=1,
+        preemptible=True,
+        blame_limit=2,
+        notify="true",
+    )
+    assert {field.name for field, _ in made.ListFields()} <= OPTION_OF_FIELD.keys()
 
 
 def test_the_working_directory_is_ours_or_relative_to_it() -> None:
