@@ -57,21 +57,24 @@ class InferenceServicer:
     """
 
     def Stream(self, request_iterator, context):
-        """Stream holds one turn: inputs up in order, frames down.
+        """Stream holds one turn: inputs up in order, frames down. The first message up is `open`, within 5 s; its ticket is the
+        only credential. The first message down is `opened`. The worker keeps at most 16 frames that were not said to be
+        shown under way, so a client that never says `shown` sees a few frames and no more. A stream that ends without
+        `leave` leaves the turn waiting for the next one for 15 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Predict(self, request, context):
-        """Predict answers one request without a session.
+        """Predict answers one request without a session. Not built yet: answers UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModelInfo(self, request, context):
-        """GetModelInfo says what the worker serves.
+        """GetModelInfo says what the worker serves. Open to everybody, like health: it says nothing of sessions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from gpufleet.v1 import inference_pb2 as _inference_pb2
 from gpufleet.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
@@ -750,16 +751,28 @@ class WorkerHello(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     SEATS_FIELD_NUMBER: _builtins.int
     TICKET_SECRET_FIELD_NUMBER: _builtins.int
+    WORKER_START_FIELD_NUMBER: _builtins.int
+    ENTRY_POINT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model's name."""
     endpoint: _builtins.str
-    """Where it listens."""
+    """HOST:PORT where gateways reach it."""
     job_id: _builtins.int
     """Its job; 0 for one started by hand."""
     seats: _builtins.int
     """Seats that it has."""
     ticket_secret: _builtins.bytes
-    """Secret that signs its tickets; only of a worker started by hand."""
+    """Secret that signs its tickets; only of a worker started by hand. Others have it from their launch."""
+    worker_start: _builtins.str
+    """Id of this start of the worker: it changes with every start, and stays when the worker connects again."""
+    entry_point: _builtins.str
+    """"package.module:Class" that it serves."""
+    version: _builtins.str
+    """The worker's version."""
+    attempt: _builtins.int
+    """The attempt of its job; 0 for one started by hand."""
     def __init__(
         self,
         *,
@@ -768,10 +781,14 @@ class WorkerHello(_message.Message):
         job_id: _builtins.int = ...,
         seats: _builtins.int = ...,
         ticket_secret: _builtins.bytes = ...,
+        worker_start: _builtins.str = ...,
+        entry_point: _builtins.str = ...,
+        version: _builtins.str = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "job_id", b"job_id", "model", b"model", "seats", b"seats", "ticket_secret", b"ticket_secret"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "endpoint", b"endpoint", "entry_point", b"entry_point", "job_id", b"job_id", "model", b"model", "seats", b"seats", "ticket_secret", b"ticket_secret", "version", b"version", "worker_start", b"worker_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -787,17 +804,22 @@ class LiveTurn(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
     SINCE_INPUT_FIELD_NUMBER: _builtins.int
+    IS_ATTACHED_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session's id."""
     epoch: _builtins.int
     """The epoch."""
+    is_attached: _builtins.bool
+    """Whether a stream holds it; a turn without one is kept for 15 s."""
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
         """How long it has lasted."""
 
     @_builtins.property
     def since_input(self) -> _duration_pb2.Duration:
-        """Time since real input."""
+        """Time without real input: a button, a key that does not repeat itself, text, the wheel, or a move of more than a
+        trembling hand. It runs from the first frame, and rests while no stream holds the turn or a step is late.
+        """
 
     def __init__(
         self,
@@ -806,10 +828,11 @@ class LiveTurn(_message.Message):
         epoch: _builtins.int = ...,
         age: _duration_pb2.Duration | None = ...,
         since_input: _duration_pb2.Duration | None = ...,
+        is_attached: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "since_input", b"since_input"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "epoch", b"epoch", "session", b"session", "since_input", b"since_input"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "epoch", b"epoch", "is_attached", b"is_attached", "session", b"session", "since_input", b"since_input"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -817,31 +840,47 @@ Global___LiveTurn: _TypeAlias = LiveTurn  # noqa: Y015
 
 @_typing.final
 class WorkerReport(_message.Message):
-    """WorkerReport is what a worker says of itself."""
+    """WorkerReport is what a worker says of itself: after each hello, when its state or its turns change, and at most once
+    in a second for new inputs.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STATE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
-    state: _builtins.str
-    """"LOADING", "READY" or "DRAINING"."""
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    SUSPECTS_FIELD_NUMBER: _builtins.int
+    state: _inference_pb2.WorkerState.ValueType
+    """What it does."""
     progress: _builtins.float
-    """Progress of loading, 0 to 1."""
+    """Share of the loading that is done, 0 to 1."""
+    message: _builtins.str
+    """What it is loading, or why it has failed (the missing file or import), in one sentence."""
+    load: _builtins.float
+    """Share of the last second that its model computed, 0 to 1."""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiveTurn]:
-        """Turns that it holds."""
+        """Every turn that it holds."""
+
+    @_builtins.property
+    def suspects(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of a worker that ends because a step hangs: the sessions of that step."""
 
     def __init__(
         self,
         *,
-        state: _builtins.str = ...,
+        state: _inference_pb2.WorkerState.ValueType = ...,
         progress: _builtins.float = ...,
         turns: _abc.Iterable[Global___LiveTurn] | None = ...,
+        message: _builtins.str = ...,
+        load: _builtins.float = ...,
+        suspects: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "state", b"state", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "message", b"message", "progress", b"progress", "state", b"state", "suspects", b"suspects", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -849,29 +888,37 @@ Global___WorkerReport: _TypeAlias = WorkerReport  # noqa: Y015
 
 @_typing.final
 class TurnEnded(_message.Message):
-    """TurnEnded says that a turn has ended on a worker."""
+    """TurnEnded says that a turn has ended on a worker. It is said again on each connection until it is acknowledged."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session's id."""
     epoch: _builtins.int
     """The epoch."""
     reason: _builtins.str
-    """Stable UPPER_SNAKE reason."""
+    """Stable UPPER_SNAKE reason: LEFT, DISCONNECTED, MODEL_FAILED, DRAINING, or the one that the scheduler gave."""
+    message: _builtins.str
+    """One sentence for people; of MODEL_FAILED, the last line of the model's traceback."""
+    number: _builtins.int
+    """Number within the worker's start, from 1, rising."""
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         epoch: _builtins.int = ...,
         reason: _builtins.str = ...,
+        message: _builtins.str = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "reason", b"reason", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "message", b"message", "number", b"number", "reason", b"reason", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -916,8 +963,54 @@ class ConnectWorkerRequest(_message.Message):
 Global___ConnectWorkerRequest: _TypeAlias = ConnectWorkerRequest  # noqa: Y015
 
 @_typing.final
+class WorkerWelcome(_message.Message):
+    """WorkerWelcome answers a hello."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_TIME_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def server_time(self) -> _timestamp_pb2.Timestamp:
+        """The scheduler's clock, by which tickets expire."""
+
+    def __init__(
+        self,
+        *,
+        server_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerWelcome: _TypeAlias = WorkerWelcome  # noqa: Y015
+
+@_typing.final
+class EndsAcknowledged(_message.Message):
+    """EndsAcknowledged says which ends need not be told again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The newest number; every one before it is meant too."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndsAcknowledged: _TypeAlias = EndsAcknowledged  # noqa: Y015
+
+@_typing.final
 class ExpectTurn(_message.Message):
-    """ExpectTurn announces a turn to a worker."""
+    """ExpectTurn announces a turn to a worker: its seat is kept for 10 s, and tickets of lower epochs are void."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -947,29 +1040,33 @@ Global___ExpectTurn: _TypeAlias = ExpectTurn  # noqa: Y015
 
 @_typing.final
 class EndTurn(_message.Message):
-    """EndTurn ends a turn on a worker."""
+    """EndTurn ends a turn on a worker; one of a higher epoch goes on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session's id."""
     epoch: _builtins.int
     """The epoch."""
     reason: _builtins.str
     """Stable UPPER_SNAKE reason."""
+    message: _builtins.str
+    """One sentence for people."""
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         epoch: _builtins.int = ...,
         reason: _builtins.str = ...,
+        message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "reason", b"reason", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "message", b"message", "reason", b"reason", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -977,7 +1074,7 @@ Global___EndTurn: _TypeAlias = EndTurn  # noqa: Y015
 
 @_typing.final
 class LoadModel(_message.Message):
-    """LoadModel tells a worker what to serve."""
+    """LoadModel tells a worker what to serve. Not built yet: a worker serves the model that it was started with."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1001,7 +1098,7 @@ Global___LoadModel: _TypeAlias = LoadModel  # noqa: Y015
 
 @_typing.final
 class DrainWorker(_message.Message):
-    """DrainWorker tells a worker to take no new turns."""
+    """DrainWorker tells a worker to take no new turns and to end after its last one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1026,6 +1123,8 @@ class ConnectWorkerResponse(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     LOAD_MODEL_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    WELCOME_FIELD_NUMBER: _builtins.int
+    ENDS_ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def expect(self) -> Global___ExpectTurn:
         """A turn will be opened."""
@@ -1042,6 +1141,14 @@ class ConnectWorkerResponse(_message.Message):
     def drain(self) -> Global___DrainWorker:
         """Take no new turns."""
 
+    @_builtins.property
+    def welcome(self) -> Global___WorkerWelcome:
+        """The hello was taken; the first message."""
+
+    @_builtins.property
+    def ends_acknowledged(self) -> Global___EndsAcknowledged:
+        """Ends that are stored."""
+
     def __init__(
         self,
         *,
@@ -1049,12 +1156,14 @@ class ConnectWorkerResponse(_message.Message):
         end: Global___EndTurn | None = ...,
         load_model: Global___LoadModel | None = ...,
         drain: Global___DrainWorker | None = ...,
+        welcome: Global___WorkerWelcome | None = ...,
+        ends_acknowledged: Global___EndsAcknowledged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain", b"drain", "end", b"end", "expect", b"expect", "load_model", b"load_model"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain", b"drain", "end", b"end", "ends_acknowledged", b"ends_acknowledged", "expect", b"expect", "load_model", b"load_model", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain", b"drain", "end", b"end", "expect", b"expect", "load_model", b"load_model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain", b"drain", "end", b"end", "ends_acknowledged", b"ends_acknowledged", "expect", b"expect", "load_model", b"load_model", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["expect", "end", "load_model", "drain"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["expect", "end", "load_model", "drain", "welcome", "ends_acknowledged"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
