@@ -20,13 +20,24 @@ class JobOptions:
         int | None,
         Option("--gpus", "-g", metavar="N", rich_help_panel=DEVICES, help="GPUs; none without this option."),
     ] = None
+    gpu_share: Annotated[
+        str | None,
+        Option(
+            "--gpu-share",
+            metavar="PART",
+            rich_help_panel=DEVICES,
+            help="A part of a GPU, shared with other jobs: 0.5. With --gpus 2, that part of each of two. Counted and "
+            "kept free, but nothing keeps a job within its part yet.",
+        ),
+    ] = None
     min_memory: Annotated[
         str | None,
         Option(
             "--min-memory",
             metavar="SIZE",
             rich_help_panel=DEVICES,
-            help="Memory free on each GPU: 8GB. By default 8GB (a setting), or 90 % of the largest GPU if less.",
+            help="Memory free on each GPU: 8GB. By default 8GB (a setting), or 90 % of the largest GPU if less; "
+            "of a part of a GPU as much as the part.",
         ),
     ] = None
     gpu_model: Annotated[

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -81,6 +82,8 @@ def _add_devices(spec: pb.JobSpec, options: JobOptions) -> None:
     count = options.gpus
     if count is None and spec.pins:
         count = sum(len(pin.device_indices) for pin in spec.pins)
+    if count is None and options.gpu_share is not None:
+        count = 1
     if count is None:
         for option, given in (
             ("--min-memory", options.min_memory),
@@ -94,6 +97,26 @@ def _add_devices(spec: pb.JobSpec, options: JobOptions) -> None:
     request.models.extend(options.gpu_model or ())
     if options.min_memory is not None:
         request.min_memory_bytes = _read("--min-memory", parse_size, options.min_memory)
+    if options.gpu_share is not None and (milli := share_milli(options.gpu_share)) < WHOLE_MILLI:
+        request.share.milli = milli
+
+
+WHOLE_MILLI = 1000
+
+
+def share_milli(text: str) -> int:
+    """Thousandths of a GPU: `0.5` is 500. Raises INVALID_ARGUMENT for what is no part of one."""
+    how = "Write a part of one GPU such as 0.5 or 0.125; for whole GPUs: --gpus N."
+    try:
+        part = Decimal(text.strip())
+    except InvalidOperation:
+        raise invalid("--gpu-share", f'"{text}" is not a number', next_step=how) from None
+    if not part.is_finite() or not 0 < part <= 1:
+        raise invalid("--gpu-share", f"{text} is not a part of a GPU: more than 0, and 1 at most", next_step=how)
+    milli = part * WHOLE_MILLI
+    if milli != milli.to_integral_value():
+        raise invalid("--gpu-share", f"{text} has more than three decimals", next_step=how)
+    return int(milli)
 
 
 def _add_durations(spec: pb.JobSpec, options: JobOptions) -> None:
@@ -240,9 +263,12 @@ def command_line_of(spec: pb.JobSpec) -> str:
 def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
     options: list[tuple[str, str | None]] = []
     for request in spec.devices[:1]:
-        options.append(("--gpus", str(request.count)))
-        if request.min_memory_bytes:
-            options.append(("--min-memory", exact_size(request.min_memory_bytes)))
+        if request.count > 1 or not request.share.milli:
+            options.append(("--gpus", str(request.count)))
+        if request.share.milli:
+            options.append(("--gpu-share", f"{request.share.milli / WHOLE_MILLI:g}"))
+        if memory_bytes := request.min_memory_bytes or request.share.memory_bytes:
+            options.append(("--min-memory", exact_size(memory_bytes)))
         options += [("--gpu-model", model) for model in request.models]
         if request.allow_busy:
             options.append(("--allow-busy", None))

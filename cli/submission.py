@@ -25,6 +25,8 @@ OPTION_OF_FIELD = {
     "devices": "--gpus",
     "devices[0].count": "--gpus",
     "devices[0].min_memory_bytes": "--min-memory",
+    "devices[0].share.memory_bytes": "--min-memory",
+    "devices[0].share": "--gpu-share",
     "devices[0].models": "--gpu-model",
     "pins": "--node-gpu-ids",
     "node_labels": "--nodelist",

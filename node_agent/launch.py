@@ -87,6 +87,8 @@ class Launcher:
             master_address=where.address,
             master_port=where.port,
             traceparent=traceparent,
+            share_milli=command.share_milli,
+            share_memory_bytes=command.share_memory_bytes,
         )
         return Launch(
             key=command.key,

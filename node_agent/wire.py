@@ -222,6 +222,8 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         is_gang=launch.is_gang,
         input=_INPUT_MODES.get(launch.input, InputMode.NONE),
         notify=launch.notify,
+        share_milli=launch.share.milli,
+        share_memory_bytes=launch.share.memory_bytes,
     )
 
 

@@ -128,9 +128,12 @@ def _request(spec: job_pb2.JobSpec) -> str:
     parts = []
     if gpus := gpu_count(spec):
         models = " or ".join(spec.devices[0].models)
-        parts.append(words.counted(gpus, f"{models} GPU".strip()))
-        if spec.devices[0].min_memory_bytes:
-            parts.append(f"{format_size(spec.devices[0].min_memory_bytes)} free on each")
+        whole = words.counted(gpus, f"{models} GPU".strip())
+        share = spec.devices[0].share
+        of = f"{share.milli / 1000:g} of {'each of ' if gpus > 1 else ''}" if share.milli else ""
+        parts.append(f"{of}{whole}")
+        if memory_bytes := spec.devices[0].min_memory_bytes or share.memory_bytes:
+            parts.append(f"{format_size(memory_bytes)} free on each")
     parts.append(words.counted(max(spec.cpus, 1), "CPU"))
     if spec.memory_bytes:
         parts.append(f"{format_size(spec.memory_bytes)} of memory")

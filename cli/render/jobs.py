@@ -86,6 +86,15 @@ def gpu_count(spec: job_pb2.JobSpec) -> int:
     return spec.devices[0].count if spec.devices else 0
 
 
+def gpus_in_words(spec: job_pb2.JobSpec) -> str:
+    """`2`, `0.5` for a half of one, `2×0.5` for a half of each of two, `-` for none."""
+    count = gpu_count(spec)
+    share = f"{spec.devices[0].share.milli / 1000:g}" if count and spec.devices[0].share.milli else ""
+    if share:
+        return share if count == 1 else f"{count}×{share}"
+    return str(count) if count else "-"
+
+
 def time_of(job: job_pb2.Job, now: datetime) -> str:
     """How long it ran, or runs, or waits."""
     if job.HasField("start_time") and job.state != job_pb2.JOB_STATE_QUEUED:
@@ -118,13 +127,12 @@ def _how_it_failed(job: job_pb2.Job) -> str:
 
 
 def _row(job: job_pb2.Job, now: datetime, look: Look) -> Row:
-    gpus = gpu_count(job.spec)
     row: list[Cell | str] = [
         str(job.id),
         name_of(job),
         job.user,
         words.job_state(job.state),
-        str(gpus) if gpus else "-",
+        gpus_in_words(job.spec),
         time_of(job, now),
         where_or_why(job),
     ]

@@ -79,12 +79,13 @@ def devices_in_words(node: node_pb2.Node) -> str:
 
 def _node_row(node: node_pb2.Node) -> Row:
     free = sum(each.is_free for each in node.devices)
+    shared_milli = sum(each.free_milli for each in node.devices if each.shares)
     busy = sum(not each.is_free and _is_healthy(each) for each in node.devices)
     return [
         node.name,
         words.node_state(node.state),
         str(len(node.devices)),
-        str(free),
+        f"{free}+{shared_milli / 1000:g}" if shared_milli else str(free),
         str(busy),
         f"{max(node.info.cpus - node.cpus_used, 0)}/{node.info.cpus}",
         devices_in_words(node),
@@ -112,7 +113,7 @@ def _device_row(node: node_pb2.Node, each: node_pb2.NodeDevice) -> Row:
         node.name,
         str(each.device.index),
         _device_state(each),
-        str(each.job_id) if each.job_id else "-",
+        _jobs_on(each),
         f"{sample.utilization_percent}%" if has_load else "-",
         format_megabytes(sample.memory_free_bytes) if has_free else "-",
         format_megabytes(each.device.memory_bytes),
@@ -121,12 +122,20 @@ def _device_row(node: node_pb2.Node, each: node_pb2.NodeDevice) -> Row:
     ]
 
 
+def _jobs_on(each: node_pb2.NodeDevice) -> str:
+    """`41`, and of a shared GPU `41:0.5 42:0.25`."""
+    shares = [f"{held.job_id}:{held.share.milli / 1000:g}" for held in each.shares]
+    return " ".join(shares) or (str(each.job_id) if each.job_id else "-")
+
+
 def _device_state(each: node_pb2.NodeDevice) -> Cell:
     if not _is_healthy(each):
         reason = each.sample.unhealthy_reason or each.device.unhealthy_reason
         return Cell(f"unhealthy: {reason}" if reason else "unhealthy", Colour.BAD)
     if each.job_id:
         return Cell("busy", Colour.GOOD)
+    if each.shares:
+        return Cell(f"shared, {each.free_milli / 1000:g} free", Colour.GOOD)
     return Cell("free") if each.is_free else Cell("not free", Colour.WARNING)
 
 

@@ -42,6 +42,8 @@ class LaunchAttempt:
     is_gang: bool = False
     input: InputMode = InputMode.NONE
     notify: str = ""
+    share_milli: int = 0
+    share_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ CHOOSES_DEVICES = frozenset(
 devices that the job was given, and leave it none."""
 
 
+TELLS_OF_SHARES = frozenset({"GPUFLEET_GPU_SHARE", "GPUFLEET_GPU_MEMORY_BYTES"})
+"""Never taken from the submitter either, who may be a job with a share itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """The account that runs the job."""
@@ -31,7 +35,8 @@ class RankPlace:
 
     `visibility` is what shows the rank its own devices and hides all others. `master_address` and
     `master_port` are where rank 0 listens for the others of its gang; a single rank has them on its own
-    machine.
+    machine. `share_milli` is how much of each device it holds, in thousandths, and `share_memory_bytes` how much of
+    its memory; 0 for whole devices. Nothing keeps it within its share: it is told, so that it can do so itself.
     """
 
     job_id: int
@@ -44,6 +49,8 @@ class RankPlace:
     master_address: str
     master_port: int
     traceparent: str
+    share_milli: int = 0
+    share_memory_bytes: int = 0
 
 
 def environment_of(submitted: Mapping[str, str], account: Account, place: RankPlace) -> dict[str, str]:
@@ -53,7 +60,7 @@ def environment_of(submitted: Mapping[str, str], account: Account, place: RankPl
     overwrote its devices would work on those of others. Environment rule (JOBS.md 3.5): PATH, LANG, TERM from the
     submitter, HOME and USER of the account.
     """
-    wanted = {name: value for name, value in submitted.items() if name not in CHOOSES_DEVICES}
+    wanted = {name: value for name, value in submitted.items() if name not in CHOOSES_DEVICES | TELLS_OF_SHARES}
     return {**_defaults(account), **wanted, **_fixed(place)}
 
 
@@ -84,6 +91,9 @@ def _fixed(place: RankPlace) -> dict[str, str]:
     }
     if place.virtual_uuids:
         fixed["GPUFLEET_VIRTUAL_GPUS"] = ",".join(place.virtual_uuids)
+    if place.share_milli:
+        fixed["GPUFLEET_GPU_SHARE"] = f"{place.share_milli / 1000:g}"
+        fixed["GPUFLEET_GPU_MEMORY_BYTES"] = str(place.share_memory_bytes)
     if place.traceparent:
         fixed["TRACEPARENT"] = place.traceparent
     return fixed

@@ -12,11 +12,10 @@ from ..state.commands import (
     SignalAttempt,
     StopAttempt,
 )
-from ..state.jobs import (
-    StopCause,
-)
+from ..state.jobs import Placement, StopCause
+from ..state.shares import DeviceShare
 from .convert import duration, key_proto
-from .convert_jobs import INPUT_MODES
+from .convert_jobs import INPUT_MODES, share_proto
 
 STOP_CAUSES = {
     StopCause.CANCELLED: node_agent_pb2.STOP_CAUSE_CANCELLED,
@@ -51,6 +50,11 @@ def command_proto(command: Command) -> node_agent_pb2.HeartbeatResponse:
             return node_agent_pb2.HeartbeatResponse(send_signal=send)
 
 
+def _least_share(placement: Placement) -> DeviceShare | None:
+    """The share that the job has of each of its devices: of unlike devices the memory of the smallest."""
+    return min((device.share for device in placement.devices if device.share is not None), default=None)
+
+
 def _launch_proto(command: LaunchAttempt, key: node_agent_pb2.AttemptKey) -> node_agent_pb2.Launch:
     spec = command.spec
     return node_agent_pb2.Launch(
@@ -71,4 +75,5 @@ def _launch_proto(command: LaunchAttempt, key: node_agent_pb2.AttemptKey) -> nod
         node_count=1,
         input=INPUT_MODES[spec.input if command.key.rank == 0 else None],
         notify=spec.notify if command.key.rank == 0 else "",
+        share=share_proto(_least_share(command.placement)),
     )

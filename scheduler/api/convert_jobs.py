@@ -30,6 +30,7 @@ from ..state.jobs import (
     Starting,
     Stopping,
 )
+from ..state.shares import DeviceShare
 from ..state.units import MB
 from .convert import duration, timestamp
 
@@ -110,8 +111,16 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
             min_memory_bytes=resources.min_memory_bytes or 0,
             models=resources.models,
             allow_busy=resources.allow_busy,
+            share=share_proto(DeviceShare(resources.share_milli, resources.min_memory_bytes or 0)),
         )
     return message
+
+
+def share_proto(share: DeviceShare | None) -> job_pb2.DeviceShare | None:
+    """A share of a device on the wire; that of a whole one is absent."""
+    if share is None or not share.milli:
+        return None
+    return job_pb2.DeviceShare(milli=share.milli, memory_bytes=share.memory_bytes)
 
 
 def exit_proto(exit_: ExitStatus | None) -> job_pb2.ExitStatus | None:
@@ -153,6 +162,7 @@ def _gpu_info(ranks: Iterable[Rank]) -> job_pb2.GpuInfo | None:
             memory_free_mb=None if device.memory_free_bytes is None else device.memory_free_bytes // MB,
             utilization_percent=device.utilization_percent,
             availability_score=None if device.score is None else round(device.score, 4),
+            share=share_proto(device.share),
         )
         for placement in placements
         for device in placement.devices

@@ -3,11 +3,12 @@
 from gpufleet.v1 import node_pb2
 
 from ..policy.fit import FreeDevice, NodeView
-from ..state.ids import JobId
+from ..state.indexes import NodeHold
 from ..state.live import NodeLive
 from ..state.nodes import Device, DeviceSample, Node, NodeInfo, Reach
 from ..state.units import Instant, Span
 from .convert import duration, timestamp
+from .convert_jobs import share_proto
 
 
 def device_proto(device: Device, unhealthy_reason: str = "") -> node_pb2.Device:
@@ -77,7 +78,7 @@ def node_state(node: Node, live: NodeLive | None) -> node_pb2.NodeState.ValueTyp
     return node_pb2.NODE_STATE_DRAINING if node.is_draining else node_pb2.NODE_STATE_READY
 
 
-def node_proto(view: NodeView, live: NodeLive | None, jobs: list[JobId], now: Instant) -> node_pb2.Node:
+def node_proto(view: NodeView, live: NodeLive | None, hold: NodeHold, now: Instant) -> node_pb2.Node:
     """A node with its devices and what holds them."""
     node = view.node
     unhealthy = {device.uuid: device.reason for device in node.unhealthy}
@@ -85,7 +86,7 @@ def node_proto(view: NodeView, live: NodeLive | None, jobs: list[JobId], now: In
         name=node.name,
         state=node_state(node, live),
         info=info_proto(node.info),
-        devices=[_node_device(free, view, unhealthy.get(free.device.uuid, ""), now) for free in view.devices],
+        devices=[_node_device(free, hold, view, unhealthy.get(free.device.uuid, ""), now) for free in view.devices],
         address=node.address,
         register_time=timestamp(node.registered_at),
         last_heard_time=timestamp(live.heard_at) if live is not None and live.stream else None,
@@ -93,18 +94,22 @@ def node_proto(view: NodeView, live: NodeLive | None, jobs: list[JobId], now: In
         drain_reason=node.drain_reason,
         cpus_used=node.info.cpus - view.cpus,
         memory_used_bytes=node.info.memory_bytes - view.memory_bytes,
-        job_ids=jobs,
+        job_ids=sorted({key.job for key in hold.ranks}),
         version=node.version,
         is_connected=live is not None and live.is_connected,
         spool_free_bytes=live.spool_free_bytes if live is not None else None,
     )
 
 
-def _node_device(free: FreeDevice, view: NodeView, unhealthy: str, now: Instant) -> node_pb2.NodeDevice:
+def _node_device(free: FreeDevice, hold: NodeHold, view: NodeView, unhealthy: str, now: Instant) -> node_pb2.NodeDevice:
+    shares = hold.shares.get(free.device.uuid, {})
+    takes = view.miss is None and free.miss is None and not free.has_foreign_process
     return node_pb2.NodeDevice(
         device=device_proto(free.device, unhealthy),
         sample=None if free.sample is None else sample_proto(free.sample, now),
         job_id=free.held_by or 0,
         availability_score=None if free.score is None else round(free.score, 4),
-        is_free=view.miss is None and free.miss is None and free.held_by is None and not free.has_foreign_process,
+        is_free=takes and free.held_by is None and not shares,
+        shares=[node_pb2.HeldShare(job_id=job, share=share_proto(share)) for job, share in sorted(shares.items())],
+        free_milli=view.room(free).milli if takes else 0,
     )

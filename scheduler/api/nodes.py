@@ -56,8 +56,7 @@ def shown_node(engine: Engine, name: NodeName) -> node_pb2.Node | None:
         return None
     now = engine.now()
     view = node_views(engine.view, now)[name]
-    jobs = sorted({key.job for key in engine.view.durable.hold(name).ranks})
-    return node_proto(view, engine.view.live.nodes.get(name), jobs, now)
+    return node_proto(view, engine.view.live.nodes.get(name), engine.view.durable.hold(name), now)
 
 
 class NodeCalls:
@@ -87,13 +86,7 @@ class NodeCalls:
         views = node_views(self.engine.view, now)
         live = self.engine.view.live.nodes
         nodes = [
-            node_proto(
-                views[name],
-                live.get(name),
-                sorted({key.job for key in self.engine.view.durable.hold(name).ranks}),
-                now,
-            )
-            for name in wanted[:size]
+            node_proto(views[name], live.get(name), self.engine.view.durable.hold(name), now) for name in wanted[:size]
         ]
         more = self.pages.sign(query, [wanted[size - 1]]) if len(wanted) > size else ""
         return scheduler_pb2.ListNodesResponse(nodes=nodes, next_page_token=more)

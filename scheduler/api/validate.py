@@ -20,6 +20,7 @@ from ..state.jobs import (
     NodePins,
     Resources,
 )
+from ..state.shares import WHOLE_MILLI
 from ..state.units import DAY, SECOND, Instant, Span
 from .convert_jobs import INPUT_MODES
 from .notify_targets import notify_of
@@ -204,7 +205,7 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
         "gpu_mode": spec.gpu_mode not in (job_pb2.GPU_MODE_UNSPECIFIED, job_pb2.GPU_MODE_REQUIRED),
         "kind": spec.kind == job_pb2.JOB_KIND_SERVICE,
         "devices[1]": len(spec.devices) > 1,
-        "devices[0].share": bool(spec.devices) and spec.devices[0].HasField("share"),
+        "devices[0].share.profile": bool(spec.devices) and spec.devices[0].share.profile != "",
         "devices[0].per_node_count": bool(spec.devices) and spec.devices[0].per_node_count != 0,
     }
     for field, is_asked in later.items():
@@ -247,7 +248,7 @@ def _resources(spec: job_pb2.JobSpec, path: str) -> Resources:
     gpus = _in_range(request.count, 0, GPUS_MAX, f"{path}.devices[0].count")
     if spec.devices and not request.count and not pins:
         raise invalid(f"{path}.devices[0].count", "is 0", next_step="leave --gpus out for a job that needs no GPU")
-    min_memory = _in_range(request.min_memory_bytes, 0, MEMORY_BYTES_MAX, f"{path}.devices[0].min_memory_bytes")
+    share_milli, min_memory = _share(request, f"{path}.devices[0]")
     return Resources(
         gpus=gpus or pinned,
         min_memory_bytes=min_memory or None,
@@ -260,7 +261,24 @@ def _resources(spec: job_pb2.JobSpec, path: str) -> Resources:
         exclude=tuple(map(NodeName, _names(spec.exclude, f"{path}.exclude"))),
         node_labels=labels_of(spec.node_labels, f"{path}.node_labels"),
         ignores_telemetry=spec.no_gpu_selection,
+        share_milli=share_milli if gpus or pinned else 0,
     )
+
+
+def _share(request: job_pb2.DeviceRequest, path: str) -> tuple[int, int]:
+    """Thousandths of each device, 0 for whole ones, and the memory of each, which two fields may say."""
+    min_memory = _in_range(request.min_memory_bytes, 0, MEMORY_BYTES_MAX, f"{path}.min_memory_bytes")
+    share = request.share
+    if not 0 <= share.milli <= WHOLE_MILLI:
+        raise invalid(
+            f"{path}.share.milli",
+            f"is {share.milli:,}; it must be 1 to {WHOLE_MILLI:,} thousandths",
+            next_step="ask for a part of a GPU, such as --gpu-share 0.5, or for whole ones with --gpus alone",
+        )
+    share_memory = _in_range(share.memory_bytes, 0, MEMORY_BYTES_MAX, f"{path}.share.memory_bytes")
+    if share_memory and min_memory and share_memory != min_memory:
+        raise invalid(f"{path}.share.memory_bytes", "differs from min_memory_bytes", next_step="say one of the two")
+    return share.milli % WHOLE_MILLI, share_memory or min_memory
 
 
 def _pins(pins: job_pb2.NodePins, path: str) -> NodePins:

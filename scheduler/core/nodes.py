@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ..policy.admission import minimum_memory
+from ..policy.shares import memory_to_find_bytes, shares_in
 from ..state.commands import ClearTroubles, Command, ForgetAttempt, KeepAttempt, KillAttempt, LaunchAttempt, StopAttempt
 from ..state.events import (
     DrainRequested,
@@ -19,7 +20,7 @@ from ..state.events import (
     SeenStarting,
 )
 from ..state.ids import JobId, NodeName, RankKey
-from ..state.jobs import Attempt, Job, Starting, Stopping
+from ..state.jobs import Attempt, Job, Placement, Starting, Stopping
 from ..state.live import inventory_is_welcome
 from ..state.nodes import Node, UnhealthyDevice
 from ..state.records import (
@@ -214,8 +215,17 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> La
         user=job.user,
         placement=placement,
         fence=fence,
-        min_memory_bytes=minimum_memory(state, job.spec.resources),
+        min_memory_bytes=_memory_to_find(state, job, placement),
     )
+
+
+def _memory_to_find(state: State, job: Job, placement: Placement) -> int:
+    """Free memory that the launch expects on each of its devices, in bytes."""
+    resources = job.spec.resources
+    shares = shares_in(placement).values()
+    if shares:
+        return min(memory_to_find_bytes(share, resources) for share in shares)
+    return minimum_memory(state, resources)
 
 
 def _lost(state: State, at: Instant, job: Job, attempt: Attempt, message: str) -> Decision:

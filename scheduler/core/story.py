@@ -25,6 +25,7 @@ from ..state.jobs import (
     Held,
     Job,
     Outcome,
+    PlacedDevice,
     Placement,
     RankExit,
     StopCause,
@@ -59,6 +60,7 @@ from ..state.records import (
     TokenCreated,
     TokenRevoked,
 )
+from ..state.shares import share_text
 from ..state.units import HOUR, MILLISECOND, MINUTE, SECOND
 
 
@@ -279,8 +281,13 @@ def _places(attempt: Attempt) -> str:
 
 
 def _place(placement: Placement) -> str:
-    indices = ",".join(str(device.index) for device in placement.devices)
+    indices = ",".join(_device_text(device) for device in placement.devices)
     return f"{placement.node}:{indices}" if indices else placement.node
+
+
+def _device_text(device: PlacedDevice) -> str:
+    """Its index, and how much of it where that is a share: 0, or 0×0.5."""
+    return f"{device.index}×{share_text(device.share_milli)}" if device.share_milli else str(device.index)
 
 
 def _ended_id(job_id: int, ended: EndedAttempt) -> str:

@@ -138,11 +138,14 @@ FIELD_OF_MISS = {
 
 
 def minimum_memory(state: State, resources: Resources) -> int:
-    """Free memory that each device must have for this request, in bytes; 0 without devices."""
+    """Free memory that each device must have for this request, in bytes; 0 without devices.
+
+    Of a share that is given by thousandths alone it is 0: how much it is differs from device to device.
+    """
     if not resources.gpus:
         return 0
-    if resources.min_memory_bytes is not None:
-        return resources.min_memory_bytes
+    if resources.min_memory_bytes is not None or resources.share_milli:
+        return resources.min_memory_bytes or 0
     return default_min_memory_bytes(state)
 
 

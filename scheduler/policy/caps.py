@@ -2,6 +2,7 @@
 
 from ..state.ids import UserName
 from ..state.jobs import Job
+from ..state.shares import WHOLE_MILLI, share_text
 from ..state.state import State
 
 
@@ -11,22 +12,23 @@ class Caps:
     def __init__(self, state: State) -> None:
         self._limits = state.limits
         self._holds = state.durable.holds_of_user
-        self._gpus: dict[UserName, int] = {}
+        self._gpu_milli: dict[UserName, int] = {}
         self._jobs: dict[UserName, int] = {}
 
     def refusal(self, job: Job) -> str:
         """Why the job's user may not have it too, in a clause; empty when they may."""
         gpus_max, jobs_max = self._limits.user_gpus_max, self._limits.user_jobs_max
         hold = self._holds.get(job.user)
-        gpus = (hold.gpus if hold is not None else 0) + self._gpus.get(job.user, 0)
+        gpu_milli = (hold.gpu_milli if hold is not None else 0) + self._gpu_milli.get(job.user, 0)
         jobs = (hold.jobs if hold is not None else 0) + self._jobs.get(job.user, 0)
-        if gpus_max and job.spec.resources.gpus and gpus + job.spec.resources.gpus > gpus_max:
-            return f"{job.user} holds {gpus} of the {gpus_max} GPUs that one user may hold at once"
+        asked_milli = job.spec.resources.gpu_milli
+        if gpus_max and asked_milli and gpu_milli + asked_milli > gpus_max * WHOLE_MILLI:
+            return f"{job.user} holds {share_text(gpu_milli)} of the {gpus_max} GPUs that one user may hold at once"
         if jobs_max and jobs >= jobs_max:
             return f"{job.user} has {jobs} of the {jobs_max} active jobs that one user may have at once"
         return ""
 
     def take(self, job: Job, sign: int = 1) -> None:
         """Count a placed job in, or one that ended out with the sign −1."""
-        self._gpus[job.user] = self._gpus.get(job.user, 0) + sign * job.spec.resources.gpus
+        self._gpu_milli[job.user] = self._gpu_milli.get(job.user, 0) + sign * job.spec.resources.gpu_milli
         self._jobs[job.user] = self._jobs.get(job.user, 0) + sign

@@ -4,16 +4,19 @@ The same filter functions serve three questions: can it hold it now (a pass), co
 each node say (an explanation). A filter answers None for "yes" or a `Miss` that says why not.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from ..state.ids import DeviceUuid, JobId, NodeName
 from ..state.jobs import NodePins, Placement, Resources
 from ..state.limits import Limits, ScoreWeights
 from ..state.live import NodeLive, silent_from
 from ..state.nodes import Device, DeviceSample, Node
+from ..state.shares import DeviceShare, share_text
 from ..state.state import State
 from ..state.units import GB, MB, Instant
+from .shares import memory_to_find_bytes, room_on, share_of, shares_in
 
 LARGEST_DEVICE_SHARE = 0.9
 """The default for free memory is never more than this part of the largest device."""
@@ -85,6 +88,14 @@ class Hold:
     cpus: int
     memory_bytes: int
     devices: frozenset[DeviceUuid]
+    shares: Mapping[DeviceUuid, DeviceShare] = field(default_factory=dict)
+
+    def of(self, device: DeviceUuid) -> DeviceShare:
+        """What it holds of a device in shares."""
+        return self.shares.get(device, NOTHING)
+
+
+NOTHING = DeviceShare()
 
 
 def hold_of(job: JobId, placement: Placement, ends_at: Instant | None) -> Hold:
@@ -94,7 +105,8 @@ def hold_of(job: JobId, placement: Placement, ends_at: Instant | None) -> Hold:
         ends_at=ends_at,
         cpus=placement.cpus,
         memory_bytes=placement.memory_bytes,
-        devices=frozenset(device.uuid for device in placement.devices),
+        devices=frozenset(device.uuid for device in placement.devices if device.share is None),
+        shares=shares_in(placement),
     )
 
 
@@ -103,7 +115,8 @@ class NodeView:
     """A node as one pass sees it; a pass takes from it what it gives away. `miss` is why it takes nothing at all.
 
     `changes` is shared by all nodes of a pass: the name of each that changed, in order; `version` counts its own.
-    `taken` is what it gave. What is kept for the job `kept_for` is free for it alone, and for jobs that for sure have
+    `taken` is what it gave, `given` the whole devices among it; `shares` is what is given of each device in shares,
+    before the pass and by it. What is kept for the job `kept_for` is free for it alone, and for jobs that for sure have
     ended before `kept_until`.
     """
 
@@ -115,9 +128,11 @@ class NodeView:
     kept_for: JobId | None = None
     kept_until: Instant | None = None
     kept_devices: frozenset[DeviceUuid] = frozenset()
+    kept_shares: Mapping[DeviceUuid, DeviceShare] = field(default_factory=dict)
     kept_cpus: int = 0
     kept_memory_bytes: int = 0
     given: set[DeviceUuid] = field(default_factory=set)
+    shares: dict[DeviceUuid, DeviceShare] = field(default_factory=dict)
     taken: list[Hold] = field(default_factory=list)
     changes: list[NodeName] = field(default_factory=list)
     version: int = 0
@@ -134,12 +149,34 @@ class NodeView:
         return ends_at is not None and self.kept_until is not None and ends_at <= self.kept_until
 
     def free_devices(self) -> list[FreeDevice]:
-        """Devices that nobody holds and nothing is wrong with."""
+        """Devices of which nobody holds anything, and nothing is wrong with."""
         return [
             free
             for free in self.devices
-            if free.miss is None and free.held_by is None and free.device.uuid not in self.given
+            if free.miss is None
+            and free.held_by is None
+            and free.device.uuid not in self.given
+            and free.device.uuid not in self.shares
         ]
+
+    def room(self, free: FreeDevice) -> DeviceShare:
+        """What shares may still be given of a device; nothing of one that is held whole."""
+        uuid = free.device.uuid
+        if free.held_by is not None or uuid in self.given:
+            return NOTHING
+        return room_on(free.device, self.shares.get(uuid, NOTHING), free.sample)
+
+    def take(self, hold: Hold, sign: int = 1) -> None:
+        """Count what a hold has of devices in, or out with the sign −1."""
+        if sign > 0:
+            self.given |= hold.devices
+        else:
+            self.given -= hold.devices
+        for uuid, share in hold.shares.items():
+            before = self.shares.pop(uuid, NOTHING)
+            now = before.plus(share) if sign > 0 else before.less(share)
+            if now.milli:
+                self.shares[uuid] = now
 
 
 def node_views(state: State, at: Instant) -> dict[NodeName, NodeView]:
@@ -167,9 +204,14 @@ def _node_view(state: State, node: Node, at: Instant, changes: list[NodeName]) -
         cpus=node.info.cpus - hold.cpus,
         memory_bytes=node.info.memory_bytes - hold.memory_bytes,
         devices=devices,
+        shares={uuid: _sum(shares.values()) for uuid, shares in hold.shares.items()},
         miss=node_miss(node, live, state.limits, at),
         changes=changes,
     )
+
+
+def _sum(shares: Iterable[DeviceShare]) -> DeviceShare:
+    return reduce(DeviceShare.plus, shares, NOTHING)
 
 
 def node_miss(node: Node, live: NodeLive, limits: Limits, at: Instant) -> Miss | None:
@@ -289,7 +331,7 @@ def devices_that_fit(
                 misses.append(miss)
     if len(fitting) >= resources.gpus:
         return fitting
-    return Miss(reason=misses[0].reason, clause=_summary(len(fitting), resources.gpus, misses))
+    return Miss(reason=misses[0].reason, clause=_summary(len(fitting), resources, misses))
 
 
 def _lacks_room(view: NodeView, resources: Resources, *, is_open: bool) -> Miss | None:
@@ -315,16 +357,28 @@ def _lacks_room(view: NodeView, resources: Resources, *, is_open: bool) -> Miss 
 def _device_refusal(
     view: NodeView, free: FreeDevice, resources: Resources, min_memory_bytes: int, *, is_open: bool
 ) -> Miss | None:
-    if free.held_by is not None or free.device.uuid in view.given:
+    uuid = free.device.uuid
+    if free.held_by is not None or uuid in view.given:
         return Miss(reason="DEVICES_IN_USE", clause="in use")
+    if not resources.share_milli and uuid in view.shares:
+        return Miss(reason="DEVICES_IN_USE", clause="in use in shares")
     if free.miss is not None:
         return free.miss
-    if free.device.uuid in view.kept_devices and not is_open:
+    share, room = share_of(free.device, resources), view.room(free)
+    if room.milli < share.milli:
+        left = f"with {share_text(room.milli)} free" if room.milli else "shared in full"
+        return Miss(reason="DEVICES_IN_USE", clause=left)
+    if resources.share_milli and room.memory_bytes < share.memory_bytes:
+        return Miss(reason="DEVICE_MEMORY_IN_USE", clause=f"with less than {memory_text(share.memory_bytes)} to share")
+    if not is_open and (
+        uuid in view.kept_devices or (uuid in view.kept_shares and not room.less(view.kept_shares[uuid]).holds(share))
+    ):
         return Miss(reason="KEPT_FOR_ANOTHER", clause=f"kept for job {view.kept_for}")
     if free.has_foreign_process and not resources.allow_busy:
         return Miss(reason="DEVICE_BUSY", clause="used by somebody outside gpufleet")
-    if not resources.ignores_telemetry and free.free_memory_bytes < min_memory_bytes:
-        return Miss(reason="DEVICE_MEMORY_IN_USE", clause=f"with less than {memory_text(min_memory_bytes)} free")
+    least_bytes = memory_to_find_bytes(share, resources) if resources.share_milli else min_memory_bytes
+    if not resources.ignores_telemetry and free.free_memory_bytes < least_bytes:
+        return Miss(reason="DEVICE_MEMORY_IN_USE", clause=f"with less than {memory_text(least_bytes)} free")
     return None
 
 
@@ -354,11 +408,16 @@ def _too_few(node: Node, resources: Resources, wanted: list[Device]) -> Miss:
     return Miss(reason="TOO_FEW_DEVICES", clause=f"has {_count(len(wanted), 'GPU')} in all", nearness=len(wanted))
 
 
-def _summary(fitting: int, wanted: int, misses: list[Miss]) -> str:
+def _summary(fitting: int, resources: Resources, misses: list[Miss]) -> str:
+    wanted = resources.gpus
     counts: dict[str, int] = {}
     for miss in misses:
         counts[miss.clause] = counts.get(miss.clause, 0) + 1
     parts = ", ".join(f"{count} {clause}" for clause, count in counts.items())
+    if resources.share_milli:
+        share = f"{share_text(resources.share_milli)} of a GPU"
+        where = f"room for {share} on {fitting} of {wanted}" if wanted > 1 else f"no room for {share}"
+        return f"has {where} ({parts})"
     return f"has {fitting} of the {wanted} GPUs free ({parts})" if wanted > 1 else f"has no free GPU ({parts})"
 
 

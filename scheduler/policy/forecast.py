@@ -160,6 +160,6 @@ def _rest(state: State, job_id: JobId, at: Instant) -> Span | None:
 def _give_back(view: NodeView, hold: Hold) -> None:
     view.cpus += hold.cpus
     view.memory_bytes += hold.memory_bytes
-    view.given -= hold.devices
+    view.take(hold, -1)
     view.taken.remove(hold)
     view.devices = [replace(each, held_by=None) if each.device.uuid in hold.devices else each for each in view.devices]

@@ -5,11 +5,15 @@ from dataclasses import replace
 
 from ..state.ids import NodeName
 from ..state.jobs import Job, Resources
+from ..state.shares import share_text
 from ..state.state import State
 from ..state.units import MB, Instant
 from .admission import minimum_memory
 from .fit import Miss, NodeView, devices_that_fit, memory_text
 from .reservation import ends_if_placed
+
+SHARE_STEP = 50
+"""Shares are proposed in steps of so many thousandths."""
 
 Views = dict[NodeName, NodeView]
 
@@ -46,6 +50,11 @@ def _changes(state: State, asked: Resources, fits: Callable[[Resources], bool]) 
             yield replace(asked, cpus=fewer), f"with --cpus {fewer}"
     if asked.memory_bytes:
         yield replace(asked, memory_bytes=0), "without --memory"
+    if asked.share_milli > SHARE_STEP:
+        steps = _most((asked.share_milli - 1) // SHARE_STEP, lambda n: fits(replace(asked, share_milli=n * SHARE_STEP)))
+        if steps:
+            share = steps * SHARE_STEP
+            yield replace(asked, share_milli=share), f"with --gpu-share {share_text(share)}"
     if asked.gpus > 1 and not asked.pins:
         fewer = _most(asked.gpus - 1, lambda gpus: fits(replace(asked, gpus=gpus)))
         if fewer:

@@ -1,7 +1,8 @@
 """Which of the nodes and devices that fit a job gets.
 
 Between nodes the tightest fit wins, so that wide jobs keep finding whole nodes, or, where the settings say so, the
-idlest node; among equal whole devices the higher score, so that the idlest is used. Without telemetry, or when the job
+idlest node; among equal whole devices the higher score, so that the idlest is used, and for shares the fullest device
+that has room. Without telemetry, or when the job
 asks for it, plain index order decides.
 """
 
@@ -12,7 +13,8 @@ from ..state.ids import JobId, NodeName
 from ..state.jobs import AllocationMethod, Asked, Job, PlacedDevice, Placement, Resources
 from ..state.limits import NodeOrder
 from ..state.units import Instant
-from .fit import FreeDevice, Miss, NodeView, devices_that_fit, hold_of
+from .fit import NOTHING, FreeDevice, Miss, NodeView, devices_that_fit, hold_of
+from .shares import milli_left, share_of
 
 Rank = tuple[float, float, float, str]
 """Sorts nodes: the least is taken."""
@@ -80,19 +82,23 @@ class Candidates:
 
 def take(view: NodeView, placement: Placement, job: JobId, ends_at: Instant | None) -> None:
     """Take a placement out of the view that the rest of the pass sees."""
-    view.taken.append(hold_of(job, placement, ends_at))
+    hold = hold_of(job, placement, ends_at)
+    view.taken.append(hold)
     view.cpus -= placement.cpus
     view.memory_bytes -= placement.memory_bytes
-    view.given.update(device.uuid for device in placement.devices)
+    view.take(hold)
     view.note_change()
 
 
 def _tightness(view: NodeView, resources: Resources) -> Rank:
     """Sorts the tightest fit first: fewest free devices left, then fewest CPUs left, then the name.
 
-    A job without devices goes to nodes without devices first.
+    A job without devices goes to nodes without devices first, a share to the device that it fills most.
     """
     free = len(view.free_devices())
+    if resources.share_milli:
+        room = {each.device.uuid: view.room(each) for each in view.devices if each.miss is None}
+        return (milli_left(room, resources), free, view.cpus - resources.cpus, view.node.name)
     return (free - resources.gpus, len(view.node.info.devices), view.cpus - resources.cpus, view.node.name)
 
 
@@ -112,6 +118,8 @@ def _busyness(view: NodeView, resources: Resources) -> Rank:
 def _placement_on(view: NodeView, resources: Resources, fitting: list[FreeDevice]) -> Placement:
     if not resources.gpus:
         chosen, method = [], AllocationMethod.NONE
+    elif resources.share_milli and not resources.pins:
+        chosen, method = _fullest(view, resources, fitting), AllocationMethod.SHARE
     elif resources.pins:
         chosen, method = fitting, AllocationMethod.PINNED
     elif resources.ignores_telemetry or any(free.score is None for free in fitting):
@@ -123,15 +131,22 @@ def _placement_on(view: NodeView, resources: Resources, fitting: list[FreeDevice
         node=view.node.name,
         agent_id=view.node.agent_id,
         boot_id=view.node.boot_id,
-        devices=tuple(_as_placed(free) for free in sorted(chosen, key=lambda free: free.device.index)),
+        devices=tuple(_as_placed(free, resources) for free in sorted(chosen, key=lambda free: free.device.index)),
         cpus=resources.cpus,
         memory_bytes=resources.memory_bytes,
         method=method,
     )
 
 
-def _as_placed(free: FreeDevice) -> PlacedDevice:
+def _fullest(view: NodeView, resources: Resources, fitting: list[FreeDevice]) -> list[FreeDevice]:
+    """The devices of which least is free, so that whole ones stay whole; then by score, then by index."""
+    order = sorted(fitting, key=lambda free: (view.room(free).milli, -(free.score or 0.0), free.device.index))
+    return order[: resources.gpus]
+
+
+def _as_placed(free: FreeDevice, resources: Resources) -> PlacedDevice:
     sample = free.sample
+    share = share_of(free.device, resources) if resources.share_milli else NOTHING
     return PlacedDevice(
         index=free.device.index,
         uuid=free.device.uuid,
@@ -139,4 +154,6 @@ def _as_placed(free: FreeDevice) -> PlacedDevice:
         memory_free_bytes=None if sample is None else sample.memory_free_bytes,
         utilization_percent=None if sample is None else sample.utilization_percent,
         score=free.score,
+        share_milli=share.milli,
+        share_memory_bytes=share.memory_bytes,
     )

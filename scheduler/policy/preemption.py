@@ -12,6 +12,7 @@ from ..state.jobs import Job, Running
 from ..state.state import State
 from ..state.units import Instant, after
 from .fit import Miss, NodeView, devices_that_fit
+from .shares import shares_in
 
 
 def victims_for(
@@ -67,10 +68,17 @@ def _fits_without(view: NodeView, victims: list[Job], job: Job, min_memory_bytes
     """Whether the job fits once these have let go. What they used of a device's memory is free then."""
     placements = [rank.placement for victim in victims if victim.attempt for rank in victim.attempt.ranks]
     freed = {device.uuid for placement in placements for device in placement.devices}
+    shares = dict(view.shares)
+    for placement in placements:
+        for uuid, share in shares_in(placement).items():
+            left = shares.pop(uuid).less(share)
+            if left.milli:
+                shares[uuid] = left
     emptied = replace(
         view,
         cpus=view.cpus + sum(each.cpus for each in placements),
         memory_bytes=view.memory_bytes + sum(each.memory_bytes for each in placements),
+        shares=shares,
         devices=[
             replace(each, held_by=None, sample=None) if each.device.uuid in freed else each for each in view.devices
         ],

@@ -6,14 +6,16 @@ get, and from when. A job behind it may use what is kept only if its own limit a
 time limit is endless: a reservation that waits for such a job has no time, and nothing passes it.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from ..state.durable import Durable
 from ..state.ids import DeviceUuid, JobId, NodeName
 from ..state.jobs import Attempt, Job, Resources, Stopping
+from ..state.shares import WHOLE_MILLI, DeviceShare
 from ..state.units import SECOND, Instant, Span, after
 from .fit import FreeDevice, Hold, NodeView, could_ever_hold, hold_of, memory_text
+from .shares import memory_to_find_bytes, room_on, share_of
 
 START_SPAN = Span(30 * SECOND)
 """What a launch may take: the limit of an attempt counts from its start, its devices from its placement."""
@@ -21,7 +23,7 @@ START_SPAN = Span(30 * SECOND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What is kept on a node for a job.
+    """What is kept on a node for a job: whole devices, or of each of its devices a share beside what it waits for.
 
     `begins_at` is when it all is free at the latest, by enforced limits; None where it waits for the jobs `endless`,
     which have no limit, or for the end of a `trouble` that no limit ends.
@@ -33,6 +35,7 @@ class Reservation:
     cpus: int
     memory_bytes: int
     begins_at: Instant | None
+    shares: Mapping[DeviceUuid, DeviceShare] = field(default_factory=dict)
     endless: tuple[JobId, ...] = ()
     trouble: str = ""
 
@@ -101,26 +104,34 @@ def _on_node(
     wanted = _candidates(view, job, min_memory_bytes)
     if len(wanted) < resources.gpus:
         return
-    holder = {uuid: hold for hold in holds for uuid in hold.devices}
-    by_end = sorted(
-        wanted, key=lambda each: (_sooner(holder.get(each.device.uuid)), each.miss is not None, each.device.index)
-    )
+    awaited_for = {each.device.uuid: _awaited(view, holds, each, resources) for each in wanted}
+
+    def last_of(each: FreeDevice) -> Hold | None:
+        return max(awaited_for[each.device.uuid], key=_sooner, default=None)
+
+    by_end = sorted(wanted, key=lambda each: (_sooner(last_of(each)), each.miss is not None, each.device.index))
     soonest = by_end[: resources.gpus]
-    awaited = {id(hold): hold for each in soonest if (hold := holder.get(each.device.uuid)) is not None}
+    awaited = {id(hold): hold for each in soonest for hold in awaited_for[each.device.uuid]}
     for hold in sorted(holds, key=_sooner):
         if _has_room(view, awaited.values(), resources):
             break
         awaited[id(hold)] = hold
     ends = [hold.ends_at for hold in awaited.values()]
-    trouble = next((why for each in soonest if (why := _trouble(view, each, job, min_memory_bytes))), "")
+    trouble = next((why for each in soonest if (why := _trouble(view, each, awaited_for, job, min_memory_bytes))), "")
     begins_at = None if trouble or None in ends else max((at, *(each for each in ends if each is not None)))
-    free = sum(1 for each in soonest if each.miss is None and each.device.uuid not in holder)
+    free = sum(1 for each in soonest if each.miss is None and not awaited_for[each.device.uuid])
     yield (
         (begins_at is None, begins_at or 0, -free, -view.cpus),
         Reservation(
             job=job.id,
             node=view.node.name,
-            devices=frozenset(each.device.uuid for each in soonest),
+            devices=frozenset() if resources.share_milli else frozenset(each.device.uuid for each in soonest),
+            shares={
+                each.device.uuid: share_of(each.device, resources).less(
+                    _given_back(each, awaited_for[each.device.uuid])
+                )
+                for each in (soonest if resources.share_milli else ())
+            },
             cpus=max(0, resources.cpus - sum(hold.cpus for hold in awaited.values())),
             memory_bytes=max(0, resources.memory_bytes - sum(hold.memory_bytes for hold in awaited.values())),
             begins_at=begins_at,
@@ -130,7 +141,43 @@ def _on_node(
     )
 
 
-def _trouble(view: NodeView, free: FreeDevice, job: Job, min_memory_bytes: int) -> str:
+def _awaited(view: NodeView, holds: list[Hold], free: FreeDevice, resources: Resources) -> list[Hold]:
+    """The holds that must end until the device has what the request takes of it: the soonest to end, and no more."""
+    uuid = free.device.uuid
+    there = sorted((hold for hold in holds if uuid in hold.devices or uuid in hold.shares), key=_sooner)
+    if not resources.share_milli:
+        return there
+    wanted = share_of(free.device, resources)
+    for count in range(len(there)):
+        left = (
+            DeviceShare()
+            if any(uuid in hold.devices for hold in there[count:])
+            else room_on(free.device, _sum_on(uuid, there[count:]))
+        )
+        if left.holds(wanted):
+            return there[:count]
+    return there
+
+
+def _sum_on(uuid: DeviceUuid, holds: Collection[Hold]) -> DeviceShare:
+    return DeviceShare(sum(hold.of(uuid).milli for hold in holds), sum(hold.of(uuid).memory_bytes for hold in holds))
+
+
+def _given_back(free: FreeDevice, holds: Collection[Hold]) -> DeviceShare:
+    """What these give back of a device."""
+    uuid = free.device.uuid
+    if any(uuid in hold.devices for hold in holds):
+        return DeviceShare(WHOLE_MILLI, free.device.memory_bytes)
+    return _sum_on(uuid, holds)
+
+
+def _trouble(
+    view: NodeView,
+    free: FreeDevice,
+    awaited_for: Mapping[DeviceUuid, Collection[Hold]],
+    job: Job,
+    min_memory_bytes: int,
+) -> str:
     """Why the device may not be fit for the job even when no job of ours holds it; empty when it will be."""
     resources = job.spec.resources
     name = f"GPU {free.device.index} of node {view.node.name}"
@@ -138,7 +185,10 @@ def _trouble(view: NodeView, free: FreeDevice, job: Job, min_memory_bytes: int) 
         return f"{name} is {free.miss.clause}"
     if free.has_foreign_process and not resources.allow_busy:
         return f"{name} is used by somebody outside gpufleet"
-    if free.held_by is None and not resources.ignores_telemetry and free.free_memory_bytes < min_memory_bytes:
+    if resources.share_milli:
+        min_memory_bytes = memory_to_find_bytes(share_of(free.device, resources), resources)
+    is_awaited = free.held_by is not None or awaited_for[free.device.uuid]
+    if not is_awaited and not resources.ignores_telemetry and free.free_memory_bytes < min_memory_bytes:
         return f"{name} has less than {memory_text(min_memory_bytes)} free"
     return ""
 
@@ -158,6 +208,7 @@ def keep(views: dict[NodeName, NodeView], reservation: Reservation) -> None:
     """Take what is reserved out of the view that the rest of the pass sees."""
     view = views[reservation.node]
     view.kept_devices = reservation.devices
+    view.kept_shares = reservation.shares
     view.kept_for = reservation.job
     view.kept_until = reservation.begins_at
     view.kept_cpus = reservation.cpus
@@ -168,7 +219,7 @@ def keep(views: dict[NodeName, NodeView], reservation: Reservation) -> None:
 def let_go(views: dict[NodeName, NodeView]) -> None:
     """Keep nothing any more."""
     for view in views.values():
-        view.kept_devices, view.kept_for, view.kept_until = frozenset(), None, None
+        view.kept_devices, view.kept_shares, view.kept_for, view.kept_until = frozenset(), {}, None, None
         view.kept_cpus = view.kept_memory_bytes = 0
 
 

@@ -60,6 +60,7 @@ from .records import (
     TokenCreated,
     TokenRevoked,
 )
+from .shares import WHOLE_MILLI
 from .units import SECOND, Instant
 from .usage import Usage, UserHold, weight_of
 
@@ -336,7 +337,8 @@ AttemptChange = Callable[[Attempt], Attempt]
 
 
 def _charge(durable: Durable, job: Job, ended: EndedAttempt) -> None:
-    used = weight_of(job.spec.resources) * max(0, ended.ended_at - ended.placed_at) / SECOND
+    weight = weight_of(job.spec.resources) / WHOLE_MILLI
+    used = weight * max(0, ended.ended_at - ended.placed_at) / SECOND
     known = durable.usage.get(job.user) or Usage(user=job.user, cpu_seconds=0.0, at=ended.ended_at)
     durable.usage[job.user] = known.charged(used, ended.ended_at)
     durable.touched[key_of(durable.usage[job.user])] = durable.usage[job.user]

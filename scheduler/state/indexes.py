@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .equal_jobs import EqualJobs
 from .ids import DeviceUuid, JobId, RankKey
 from .jobs import Attempt, Deferred, Finished, Held, Job, Queued, Running, Starting, Stopping
+from .shares import WHOLE_MILLI, DeviceShare
 from .usage import UserHold
 
 if TYPE_CHECKING:
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class NodeHold:
-    """What attempts hold on one node."""
+    """What attempts hold on one node: whole devices, and shares of devices by the job that has each."""
 
     devices: dict[DeviceUuid, JobId] = field(default_factory=dict)
+    shares: dict[DeviceUuid, dict[JobId, DeviceShare]] = field(default_factory=dict)
     cpus: int = 0
     memory_bytes: int = 0
     ranks: dict[RankKey, None] = field(default_factory=dict)
@@ -111,8 +113,16 @@ def _take(durable: Durable, key: RankKey, attempt: Attempt) -> None:
     hold.cpus += placement.cpus
     hold.memory_bytes += placement.memory_bytes
     for device in placement.devices:
+        beside = hold.shares.get(device.uuid, {})
         assert device.uuid not in hold.devices, f"device {device.uuid} is given twice: {key}"
-        hold.devices[device.uuid] = key.job
+        if device.share is None:
+            assert not beside, f"device {device.uuid} is given whole beside shares of it: {key}"
+            hold.devices[device.uuid] = key.job
+        else:
+            given = sum(share.milli for share in beside.values()) + device.share_milli
+            assert key.job not in beside, f"device {device.uuid} is shared twice by job {key.job}"
+            assert given <= WHOLE_MILLI, f"{given} thousandths of device {device.uuid} are given: {key}"
+            hold.shares.setdefault(device.uuid, {})[key.job] = device.share
 
 
 def _give_back(durable: Durable, key: RankKey, attempt: Attempt) -> None:
@@ -122,6 +132,11 @@ def _give_back(durable: Durable, key: RankKey, attempt: Attempt) -> None:
     hold.cpus -= placement.cpus
     hold.memory_bytes -= placement.memory_bytes
     for device in placement.devices:
-        del hold.devices[device.uuid]
+        if device.share is None:
+            del hold.devices[device.uuid]
+        else:
+            del hold.shares[device.uuid][key.job]
+            if not hold.shares[device.uuid]:
+                del hold.shares[device.uuid]
     if not hold.ranks:
         del durable.holds[placement.node]

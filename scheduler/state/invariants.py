@@ -14,6 +14,7 @@ from .indexes import NodeHold
 from .jobs import ATTEMPTS_KEPT, Attempt, Deferred, Finished, Held, Job, Queued, Running, Starting, rank_keys
 from .live import Live
 from .nodes import Node
+from .shares import WHOLE_MILLI
 from .state import State
 
 
@@ -155,9 +156,14 @@ def _of_node(durable: Durable, node: Node) -> Iterator[str]:
         yield f"node {node.name}: {hold.cpus} of {node.info.cpus} CPUs are given"
     if hold.memory_bytes > node.info.memory_bytes:
         yield f"node {node.name}: {hold.memory_bytes} of {node.info.memory_bytes} bytes of memory are given"
-    unknown = hold.devices.keys() - {device.uuid for device in node.info.devices}
+    devices = {device.uuid: device for device in node.info.devices}
+    unknown = (hold.devices.keys() | hold.shares.keys()) - devices.keys()
     if unknown:
         yield f"node {node.name}: devices are given that it does not have: {sorted(unknown)}"
+    for uuid in hold.shares.keys() & devices.keys():
+        given_bytes = sum(share.memory_bytes for share in hold.shares[uuid].values())
+        if given_bytes > devices[uuid].memory_bytes:
+            yield f"device {uuid}: shares of {given_bytes} of its {devices[uuid].memory_bytes} bytes are given"
     yield from _of_hold(durable, node.name)
 
 
@@ -183,7 +189,19 @@ def _take(hold: NodeHold, key: RankKey, attempt: Attempt) -> Iterator[str]:
     for device in placement.devices:
         if device.uuid in hold.devices:
             yield f"device {device.uuid}: is given to job {hold.devices[device.uuid]} and to job {key.job}"
-        hold.devices[device.uuid] = key.job
+        beside = hold.shares.get(device.uuid, {})
+        if device.share is None:
+            if beside:
+                yield f"device {device.uuid}: is given whole to job {key.job} and in shares to jobs {sorted(beside)}"
+            hold.devices[device.uuid] = key.job
+            continue
+        if key.job in beside:
+            yield f"device {device.uuid}: is shared twice by job {key.job}"
+        shares = hold.shares.setdefault(device.uuid, {})
+        shares[key.job] = device.share
+        given = sum(share.milli for share in shares.values())
+        if given > WHOLE_MILLI:
+            yield f"device {device.uuid}: {given} thousandths of it are given, to jobs {sorted(shares)}"
 
 
 def _of_indexes(durable: Durable) -> Iterator[str]:
@@ -202,7 +220,7 @@ def _of_indexes(durable: Durable) -> Iterator[str]:
         yield f"the holds are {durable.holds}, the jobs make {again.holds}"
     owners: dict[DeviceUuid, NodeName] = {}
     for name, hold in durable.holds.items():
-        for uuid in hold.devices:
+        for uuid in (*hold.devices, *hold.shares):
             if uuid in owners:
                 yield f"device {uuid}: is given on node {owners[uuid]} and on node {name}"
             owners[uuid] = name

@@ -8,6 +8,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from .ids import AttemptId, DeviceUuid, JobId, NodeName, RankKey, UserName
+from .shares import WHOLE_MILLI, DeviceShare
 from .units import MB, SECOND, Instant, Span, after
 
 ATTEMPTS_KEPT = 10
@@ -100,7 +101,8 @@ class Resources:
     """What a job needs on the node that takes it; equal resources are one class of request.
 
     `min_memory_bytes` None means the default of the placement rules: 8,000 MB unless set otherwise, or 90 % of the
-    largest device, whichever is less.
+    largest device, whichever is less. With `share_milli` it is a share of each of the `gpus` devices in place of whole
+    ones; then `min_memory_bytes` is the memory of each share, None: as much of the device's as the share is of it.
     """
 
     gpus: int = 0
@@ -114,6 +116,12 @@ class Resources:
     exclude: tuple[NodeName, ...] = ()
     node_labels: tuple[tuple[str, str], ...] = ()
     ignores_telemetry: bool = False
+    share_milli: int = 0
+
+    @property
+    def gpu_milli(self) -> int:
+        """What it takes of GPUs in all, in thousandths of one."""
+        return self.gpus * (self.share_milli or WHOLE_MILLI)
 
 
 class Asked(NamedTuple):
@@ -201,7 +209,10 @@ class RankExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedDevice:
-    """One device as it was when the scheduler decided; None where there was no telemetry."""
+    """One device as it was when the scheduler decided; None where there was no telemetry.
+
+    With `share_milli` a share of it was given, with `share_memory_bytes` of its memory; else the whole device.
+    """
 
     index: int
     uuid: DeviceUuid
@@ -209,6 +220,13 @@ class PlacedDevice:
     memory_free_bytes: int | None = None
     utilization_percent: int | None = None
     score: float | None = None
+    share_milli: int = 0
+    share_memory_bytes: int = 0
+
+    @property
+    def share(self) -> DeviceShare | None:
+        """The share of it; None for the whole device."""
+        return DeviceShare(self.share_milli, self.share_memory_bytes) if self.share_milli else None
 
 
 class AllocationMethod(Enum):
@@ -218,6 +236,7 @@ class AllocationMethod(Enum):
     SCORE = "score"
     PINNED = "pinned"
     FALLBACK = "fallback"
+    SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

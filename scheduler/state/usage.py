@@ -1,7 +1,7 @@
 """How much of the fleet each user has used: the ground of fair share.
 
-Usage is counted in CPU-seconds; a GPU counts as much as GPU_WEIGHT CPUs. It decays: after HALF_LIFE half of it counts
-(the rule of Slurm's PriorityDecayHalfLife, whose default is 7 days as well).
+Usage is counted in CPU-seconds; a GPU counts as much as GPU_WEIGHT CPUs, and a share of one as much of that. It decays:
+after HALF_LIFE half of it counts (the rule of Slurm's PriorityDecayHalfLife, whose default is 7 days as well).
 """
 
 import math
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from .ids import UserName
 from .jobs import Resources
+from .shares import WHOLE_MILLI
 from .units import DAY, Instant, Span
 
 HALF_LIFE = Span(7 * DAY)
@@ -34,10 +35,13 @@ class Usage:
 
 @dataclass(slots=True)
 class UserHold:
-    """What a user's active jobs hold, and since when: `weighted_start` is the sum of weight × placed_at."""
+    """What a user's active jobs hold, and since when: `weighted_start` is the sum of weight × placed_at.
+
+    GPUs and weights are in thousandths, so that shares of GPUs are summed up exactly.
+    """
 
     jobs: int = 0
-    gpus: int = 0
+    gpu_milli: int = 0
     weight: int = 0
     weighted_start: int = 0
 
@@ -45,15 +49,15 @@ class UserHold:
         """Count an active job in, or out with the sign −1."""
         weight = weight_of(resources)
         self.jobs += sign
-        self.gpus += sign * resources.gpus
+        self.gpu_milli += sign * resources.gpu_milli
         self.weight += sign * weight
         self.weighted_start += sign * weight * placed_at
 
     def used_by(self, at: Instant) -> int:
         """What they have used so far, in CPU-microseconds."""
-        return max(0, self.weight * at - self.weighted_start)
+        return max(0, self.weight * at - self.weighted_start) // WHOLE_MILLI
 
 
 def weight_of(resources: Resources) -> int:
-    """How many CPUs a request counts as."""
-    return GPU_WEIGHT * resources.gpus + resources.cpus
+    """How many thousandths of a CPU a request counts as."""
+    return GPU_WEIGHT * resources.gpu_milli + WHOLE_MILLI * resources.cpus

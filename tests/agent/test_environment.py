@@ -66,5 +66,15 @@ def test_what_chooses_devices_on_the_submitters_machine_chooses_none_here() -> N
     assert environment["MINE"] == "2"
 
 
+def test_a_job_with_a_share_is_told_how_much_it_has() -> None:
+    place = replace(PLACE, share_milli=250, share_memory_bytes=20 * 10**9)
+    environment = environment_of({"GPUFLEET_GPU_SHARE": "0.5"}, ACCOUNT, place)
+    assert environment["GPUFLEET_GPU_SHARE"] == "0.25"
+    assert environment["GPUFLEET_GPU_MEMORY_BYTES"] == "20000000000"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    whole = environment_of(environment, ACCOUNT, PLACE)
+    assert "GPUFLEET_GPU_SHARE" not in whole and "GPUFLEET_GPU_MEMORY_BYTES" not in whole
+
+
 def test_without_a_path_commands_are_still_found() -> None:
     assert "/usr/bin" in environment_of({}, ACCOUNT, PLACE)["PATH"].split(":")

@@ -146,7 +146,19 @@ BAD_SPECS = [
     # What is not built.
     Bad("several nodes", {"node_count": 2}, "node_count", Reason.NOT_BUILT),
     Bad("an array", {"array": job_pb2.ArraySpec(indices="1-3")}, "array", Reason.NOT_BUILT),
-    Bad("a share of a device", gpus(share=job_pb2.DeviceShare(milli=500)), "devices[0].share", Reason.NOT_BUILT),
+    Bad("a MIG profile", gpus(share=job_pb2.DeviceShare(profile="1g")), "devices[0].share.profile", Reason.NOT_BUILT),
+    Bad("a negative share", gpus(share=job_pb2.DeviceShare(milli=-1)), "devices[0].share.milli"),
+    Bad("more than a device", gpus(share=job_pb2.DeviceShare(milli=1001)), "devices[0].share.milli", says="--gpus"),
+    Bad(
+        "negative memory of a share",
+        gpus(share=job_pb2.DeviceShare(milli=1, memory_bytes=-1)),
+        "devices[0].share.memory_bytes",
+    ),
+    Bad(
+        "two sizes of a share",
+        gpus(min_memory_bytes=10**9, share=job_pb2.DeviceShare(milli=500, memory_bytes=2 * 10**9)),
+        "devices[0].share.memory_bytes",
+    ),
     Bad("a service", {"kind": job_pb2.JOB_KIND_SERVICE}, "kind", Reason.NOT_BUILT),
 ]
 

@@ -106,6 +106,11 @@ def test_pins_that_name_nothing_are_refused(text: str) -> None:
         ({"gpus": -2}, "--gpus: -2 is less than 1"),
         ({"gpus": 2**40}, "--gpus: .* more than any fleet"),
         ({"cpus": 0}, "--cpus"),
+        ({"gpu_share": "0"}, "--gpu-share: 0 is not a part of a GPU"),
+        ({"gpu_share": "1.5"}, "--gpu-share: 1.5 is not a part of a GPU"),
+        ({"gpu_share": "nan"}, "--gpu-share: nan is not a part of a GPU"),
+        ({"gpu_share": "half"}, '--gpu-share: "half" is not a number'),
+        ({"gpu_share": "0.0005"}, "--gpu-share: 0.0005 has more than three decimals"),
         ({"min_memory": "8GB"}, "--min-memory: .* no GPUs are asked for"),
         ({"gpu_model": ["h100"]}, "--gpu-model: .* no GPUs are asked for"),
         ({"gpus": 1, "min_memory": "8"}, "--min-memory: 8 has no unit"),
@@ -132,6 +137,17 @@ def test_a_wrong_value_is_refused_with_its_option(options: dict[str, Any], field
     with pytest.raises(GpufleetError, match=field) as caught:
         spec(**options)
     assert caught.value.next_step
+
+
+def test_a_part_of_a_gpu_is_of_one_unless_more_are_asked_for() -> None:
+    half = spec(gpu_share="0.5").devices[0]
+    assert (half.count, half.share.milli) == (1, 500)
+    of_each = spec(gpu_share="0.125", gpus=2, min_memory="4GB").devices[0]
+    assert (of_each.count, of_each.share.milli, of_each.min_memory_bytes) == (2, 125, 4 * 10**9)
+    pinned = spec(gpu_share="0.5", node_gpu_ids="n1:0,1").devices[0]
+    assert (pinned.count, pinned.share.milli) == (2, 500)
+    whole = spec(gpu_share="1.0").devices[0]
+    assert (whole.count, whole.HasField("share")) == (1, False)
 
 
 def test_a_begin_is_a_time_of_day_a_date_or_a_span() -> None:
@@ -224,6 +240,7 @@ OPTIONS = st.fixed_dictionaries(
     {},
     optional={
         "gpus": st.integers(1, 64),
+        "gpu_share": st.sampled_from(["0.5", "0.125", "1"]),
         "cpus": st.integers(2, 64),
         "memory": st.sampled_from(["1GB", "3GiB", "512MB"]),
         "name": TEXT,

@@ -37,7 +37,9 @@ def test_the_node_is_the_one_that_asking_all_of_them_finds(seed: int, order: Nod
             argv=("true",),
             name="true",
             cwd="/",
-            resources=Resources(gpus=rng.randint(0, 3), cpus=rng.randint(1, 3), min_memory_bytes=0),
+            resources=Resources(
+                gpus=rng.randint(0, 3), cpus=rng.randint(1, 3), min_memory_bytes=0, share_milli=rng.choice((0, 0, 300))
+            ),
             time_limit=rng.choice((None, Span(rng.randint(1, 60) * MINUTE))),
         )
         for _ in range(4)

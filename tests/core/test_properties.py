@@ -127,6 +127,7 @@ class World:
         asked = spec(
             gpus=1 if pins else a % 4,
             pins=pins,
+            share_milli=(0, 0, 300, 500)[b % 4] if pins or a % 4 else 0,
             cpus=1 + b % 3,
             is_requeueable=c % 3 > 0,
             requeue_fence=None if b % 4 else Span(30 * SECOND),

@@ -361,7 +361,13 @@ class Transcript:
         lines = []
         for name, hold in sorted(self.fleet.state.durable.holds.items()):
             ranks = " ".join(str(key) for key in sorted(hold.ranks))
-            lines.append(f"{name}: {ranks} with {len(hold.devices)} GPUs, {hold.cpus} CPUs")
+            shared = ", ".join(
+                f"{sum(shares[job].milli for job in shares) / 1000:g} of {uuid} to {jobs}"
+                for uuid, shares in hold.shares.items()
+                for jobs in [" and ".join(map(str, sorted(shares)))]
+            )
+            shared = f" ({shared})" if shared else ""
+            lines.append(f"{name}: {ranks} with {len(hold.devices)} GPUs{shared}, {hold.cpus} CPUs")
         return lines or ["nothing is held"]
 
     # --- words

@@ -87,9 +87,11 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         NodePins(node=NodeName(node), indices=tuple(map(int, indices.split("+"))))
         for node, indices in (split_once(pin, ":") for pin in words.list("pins"))
     )
-    gpus = words.integer("gpus", sum(len(pin.indices) for pin in pins))
+    share_milli = round(float(words.value("share", "0")) * 1000)
+    gpus = words.integer("gpus", sum(len(pin.indices) for pin in pins) or (1 if share_milli else 0))
     resources = Resources(
         gpus=gpus,
+        share_milli=share_milli,
         min_memory_bytes=parse_size(words.values.pop("min-memory")) if "min-memory" in words.values else None,
         models=words.list("models"),
         allow_busy=words.switch("allow-busy"),

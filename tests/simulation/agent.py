@@ -281,7 +281,9 @@ class Agent:
         )
 
         def ask(keeper: Keeper) -> None:
-            answer, was_known = keeper.launch(asked, command.expectations.device_uuids, command.cpus)
+            answer, was_known = keeper.launch(
+                asked, dict.fromkeys(command.expectations.device_uuids, command.share_milli), command.cpus
+            )
             if self._rng.random() < 0.1:
                 self._after(0.2, self._spawn, action)  # the answer did not come in time: it is asked again
             else:

@@ -14,6 +14,7 @@ from scheduler.state.invariants import check_all, check_touched, versions_that_d
 from scheduler.state.jobs import EndedAttempt, ExitCode, ExitSignal, Finished, Job, Outcome, OutputStream
 from scheduler.state.nodes import Node
 from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished
+from scheduler.state.shares import WHOLE_MILLI
 from tests.core.fleet import HELD_AND_INDEXED
 from tests.simulation.world import Broken, World
 
@@ -60,9 +61,13 @@ class Checks:
                 )
         beside = [other for other in machine.processes.values() if other.is_alive and other is not process]
         for other in beside:
-            shared = set(process.devices) & set(other.devices)
-            if shared:
-                raise Broken(f"{key} and {other.key} both run on {sorted(shared)} of {machine.name}", key.job)
+            both = process.devices.keys() & other.devices.keys()
+            if any(not process.devices[uuid] or not other.devices[uuid] for uuid in both):
+                raise Broken(f"{key} and {other.key} both run on {sorted(both)} of {machine.name}", key.job)
+        for uuid, milli in process.devices.items():
+            given = milli + sum(other.devices.get(uuid, 0) for other in beside)
+            if given > WHOLE_MILLI:
+                raise Broken(f"{key} makes it {given} thousandths of {uuid} of {machine.name}", key.job)
         if process.cpus + sum(other.cpus for other in beside) > machine.info.cpus:
             raise Broken(f"{key} does not fit on the {machine.info.cpus} CPUs of {machine.name}", key.job)
         self.processes[key] = process

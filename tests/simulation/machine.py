@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -63,9 +63,12 @@ NEVER = float("inf")
 
 
 class Process:
-    """A job's process group on a machine. It is real as far as this world goes: the checks count these."""
+    """A job's process group on a machine. It is real as far as this world goes: the checks count these.
 
-    def __init__(self, machine: Machine, asked: Launch, devices: tuple[str, ...], cpus: int) -> None:
+    `devices` is how much it has of each, in thousandths; 0 for the whole.
+    """
+
+    def __init__(self, machine: Machine, asked: Launch, devices: Mapping[str, int], cpus: int) -> None:
         self.machine = machine
         self.key = asked.key
         self.devices = devices
@@ -277,7 +280,7 @@ class Keeper:
         self.attempts: dict[AttemptKey, Kept] = {}
         self._newest_heartbeat_us = 0
 
-    def launch(self, asked: Launch, devices: tuple[str, ...], cpus: int) -> tuple[AttemptView | Refusal, bool]:
+    def launch(self, asked: Launch, devices: Mapping[str, int], cpus: int) -> tuple[AttemptView | Refusal, bool]:
         """Start what this machine has never seen; answers whether it was known."""
         known = self.machine.known(asked.key)
         if adoption.decide_launch(known.phase if known else None) is LaunchDecision.ANSWER and known is not None:

@@ -60,10 +60,13 @@ class Users:
 
     def _invent(self, number: int, count: int) -> Submission:
         rng = self._rng
+        gpus = rng.choice((0, 0, 1, 1, 1, 2, 3))
+        share_milli = rng.choice((0, 0, 0, 250, 500, 600)) if gpus else 0
         resources = Resources(
-            gpus=rng.choice((0, 0, 1, 1, 1, 2, 3)),
+            gpus=gpus,
             cpus=rng.choice((1, 1, 2, 3)),
-            min_memory_bytes=0,
+            min_memory_bytes=None if share_milli else 0,
+            share_milli=share_milli,
         )
         plan = Plan(
             seconds=round(rng.choice((0.05, 1.0, rng.uniform(1, 15), rng.uniform(10, 45), rng.uniform(60, 160))), 3),

@@ -269,7 +269,9 @@ Global___TerminalSize: _TypeAlias = TerminalSize  # noqa: Y015
 
 @_typing.final
 class DeviceShare(_message.Message):
-    """DeviceShare is a part of one device."""
+    """DeviceShare is a part of one device. It is an account: no more than the whole of a device is given, and nothing keeps a
+    job within its share yet.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -277,11 +279,11 @@ class DeviceShare(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
     milli: _builtins.int
-    """Thousandths of the device, 1 to 1000; 0 means the whole device."""
+    """Thousandths of the device, 1 to 999; 0 and 1000 mean the whole device."""
     memory_bytes: _builtins.int
     """Device memory of the share in bytes; 0 means by milli."""
     profile: _builtins.str
-    """A vendor's own partition profile, such as a MIG profile; empty means none."""
+    """A vendor's own partition profile, such as a MIG profile; empty means none. Not built yet."""
     def __init__(
         self,
         *,
@@ -323,7 +325,9 @@ class DeviceRequest(_message.Message):
 
     @_builtins.property
     def share(self) -> Global___DeviceShare:
-        """A part of one device instead of whole ones; absent means whole devices."""
+        """A part of each of them instead of whole ones; absent means whole devices. Then min_memory_bytes is the memory of
+        each share, as its memory_bytes is.
+        """
 
     def __init__(
         self,
@@ -792,6 +796,7 @@ class PlacedDevice(_message.Message):
     MEMORY_FREE_MB_FIELD_NUMBER: _builtins.int
     UTILIZATION_PERCENT_FIELD_NUMBER: _builtins.int
     AVAILABILITY_SCORE_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name."""
     index: _builtins.int
@@ -806,6 +811,10 @@ class PlacedDevice(_message.Message):
     """Utilisation in percent; absent without telemetry."""
     availability_score: _builtins.float
     """0.6 × free memory share + 0.4 × idle share (the weights are settings); absent without telemetry."""
+    @_builtins.property
+    def share(self) -> Global___DeviceShare:
+        """The part of it that the job holds; absent for the whole device."""
+
     def __init__(
         self,
         *,
@@ -816,10 +825,11 @@ class PlacedDevice(_message.Message):
         memory_free_mb: _builtins.int | None = ...,
         utilization_percent: _builtins.int | None = ...,
         availability_score: _builtins.float | None = ...,
+        share: Global___DeviceShare | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "_memory_free_mb", b"_memory_free_mb", "_utilization_percent", b"_utilization_percent", "availability_score", b"availability_score", "memory_free_mb", b"memory_free_mb", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "_memory_free_mb", b"_memory_free_mb", "_utilization_percent", b"_utilization_percent", "availability_score", b"availability_score", "memory_free_mb", b"memory_free_mb", "share", b"share", "utilization_percent", b"utilization_percent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "_memory_free_mb", b"_memory_free_mb", "_utilization_percent", b"_utilization_percent", "availability_score", b"availability_score", "index", b"index", "memory_free_mb", b"memory_free_mb", "name", b"name", "node", b"node", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "_memory_free_mb", b"_memory_free_mb", "_utilization_percent", b"_utilization_percent", "availability_score", b"availability_score", "index", b"index", "memory_free_mb", b"memory_free_mb", "name", b"name", "node", b"node", "share", b"share", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__availability_score: _TypeAlias = _typing.Literal["availability_score"]  # noqa: Y015
     _WhichOneofArgType__availability_score: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score"]  # noqa: Y015
@@ -848,7 +858,7 @@ class GpuInfo(_message.Message):
     count: _builtins.int
     """Devices in all."""
     allocation_method: _builtins.str
-    """How they were chosen: "score", "pinned", "fallback"."""
+    """How they were chosen: "score", "pinned", "fallback", and for shares "share", the fullest device that had room."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacedDevice]:
         """One entry per device."""

@@ -743,6 +743,7 @@ class Launch(_message.Message):
     IS_GANG_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
     NOTIFY_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory."""
     cpus: _builtins.int
@@ -797,6 +798,10 @@ class Launch(_message.Message):
     def fence(self) -> _duration_pb2.Duration:
         """Time after the last acknowledged heartbeat at which the keeper ends it; absent means never."""
 
+    @_builtins.property
+    def share(self) -> _job_pb2.DeviceShare:
+        """The part of each device that the job holds, for its environment; absent for whole devices."""
+
     def __init__(
         self,
         *,
@@ -818,10 +823,11 @@ class Launch(_message.Message):
         is_gang: _builtins.bool = ...,
         input: _job_pb2.InputMode.ValueType = ...,
         notify: _builtins.str = ...,
+        share: _job_pb2.DeviceShare | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "grace", b"grace", "key", b"key", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "grace", b"grace", "key", b"key", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from gpufleet.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -395,6 +396,34 @@ class NodeInfo(_message.Message):
 Global___NodeInfo: _TypeAlias = NodeInfo  # noqa: Y015
 
 @_typing.final
+class HeldShare(_message.Message):
+    """HeldShare is the part of a device that a job holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    """The job."""
+    @_builtins.property
+    def share(self) -> _job_pb2.DeviceShare:
+        """The part."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        share: _job_pb2.DeviceShare | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["share", b"share"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "share", b"share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldShare: _TypeAlias = HeldShare  # noqa: Y015
+
+@_typing.final
 class NodeDevice(_message.Message):
     """NodeDevice is a device with what the scheduler knows of it now."""
 
@@ -405,12 +434,16 @@ class NodeDevice(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     AVAILABILITY_SCORE_FIELD_NUMBER: _builtins.int
     IS_FREE_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    FREE_MILLI_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
-    """The job that holds it; 0 when it is free."""
+    """The job that holds it whole; 0 when none does."""
     availability_score: _builtins.float
     """0.6 × free memory share + 0.4 × idle share (the weights are settings); absent without telemetry."""
     is_free: _builtins.bool
-    """Whether it would be given to a job now."""
+    """Whether it would be given whole to a job now."""
+    free_milli: _builtins.int
+    """Thousandths of it that would be given in shares now: 1000 of a free one, 0 of one that is held whole."""
     @_builtins.property
     def device(self) -> Global___Device:
         """The device's facts."""
@@ -418,6 +451,10 @@ class NodeDevice(_message.Message):
     @_builtins.property
     def sample(self) -> Global___DeviceSample:
         """Its newest sample; absent without telemetry."""
+
+    @_builtins.property
+    def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldShare]:
+        """The parts of it that jobs hold, by the jobs' ids."""
 
     def __init__(
         self,
@@ -427,10 +464,12 @@ class NodeDevice(_message.Message):
         job_id: _builtins.int = ...,
         availability_score: _builtins.float | None = ...,
         is_free: _builtins.bool = ...,
+        shares: _abc.Iterable[Global___HeldShare] | None = ...,
+        free_milli: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "sample", b"sample"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "is_free", b"is_free", "job_id", b"job_id", "sample", b"sample"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "free_milli", b"free_milli", "is_free", b"is_free", "job_id", b"job_id", "sample", b"sample", "shares", b"shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__availability_score: _TypeAlias = _typing.Literal["availability_score"]  # noqa: Y015
     _WhichOneofArgType__availability_score: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score"]  # noqa: Y015
