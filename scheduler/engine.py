@@ -24,6 +24,7 @@ from .core.decide import make_true, step
 from .core.decision import NOTHING, Decision
 from .core.nodes import on_node_beat
 from .core.scheduling import schedule
+from .policy.known_nodes import KnownNodes
 from .ports import AgentLink, Clock, Commit, Store
 from .state import live
 from .state.commands import Command
@@ -119,6 +120,7 @@ class Engine:
         self._wakeup = asyncio.Event()
         self._commit_number = 0
         self._shown_commit = 0
+        self._known_nodes = KnownNodes()
         self._pass_is_due = True
         self._last_pass = Instant(0)
         self._wake_at: Instant | None = None
@@ -287,7 +289,7 @@ class Engine:
         if not self._state.durable.lines.count:
             return NOTHING
         self._last_pass = now
-        decision = schedule(self._state, now)
+        decision = schedule(self._state, now, self._known_nodes)
         make_true(self._state, decision)
         self._pass_is_due = bool(decision.records)
         return decision

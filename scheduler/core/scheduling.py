@@ -1,7 +1,7 @@
 """The pass: try the waiting jobs in their order and place what fits."""
 
 from ..policy.admission import minimum_memory
-from ..policy.fit import node_views
+from ..policy.known_nodes import KnownNodes
 from ..policy.order import queue_order
 from ..policy.preemption import victims_for
 from ..policy.trial import Trial
@@ -19,9 +19,14 @@ PLACEMENTS_PER_PASS = 256
 """A pass gives way to the loop after this many placements; the next one goes on."""
 
 
-def schedule(state: State, at: Instant) -> Decision:
-    """Place what fits now, in the order of the queue, around one reservation for the first that does not."""
-    trial = Trial(state, node_views(state, at), at)
+def schedule(state: State, at: Instant, known: KnownNodes | None = None) -> Decision:
+    """Place what fits now, in the order of the queue, around one reservation for the first that does not.
+
+    `known` is what the last pass on this state remembered; it makes the pass faster and decides nothing.
+    """
+    known = KnownNodes() if known is None else known
+    candidates = known.brought_up_to(state, at)
+    trial = Trial(state, known.views, at, candidates=candidates)
     records: list[Record] = []
     commands: list[Command] = []
     for job in queue_order(state.durable, at, trial.given_up):
@@ -37,8 +42,6 @@ def schedule(state: State, at: Instant) -> Decision:
         records.append(AttemptPlaced(at=at, job=job.id, attempt=attempt))
         commands.append(_launch(state, job, attempt))
         if len(records) >= PLACEMENTS_PER_PASS:
-            break
-        if not any(view.cpus > 0 for view in trial.views.values()):
             break
     return Decision(records=tuple(records), commands=tuple(commands))
 

@@ -110,12 +110,27 @@ def hold_of(job: JobId, placement: Placement, ends_at: Instant | None) -> Hold:
     )
 
 
+@dataclass(slots=True)
+class Changes:
+    """Which nodes of a pass changed since somebody looked last, and how many changes there were in all."""
+
+    count: int = 0
+    names: dict[NodeName, None] = field(default_factory=dict)
+
+    def note(self, name: NodeName) -> int:
+        """A node is no longer as it was; the number of this change."""
+        self.count += 1
+        self.names[name] = None
+        return self.count
+
+
 @dataclass(slots=True, kw_only=True)
 class NodeView:
     """A node as one pass sees it; a pass takes from it what it gives away. `miss` is why it takes nothing at all.
 
-    `changes` is shared by all nodes of a pass: the name of each that changed, in order; `version` counts its own.
-    `taken` is what it gave, `given` the whole devices among it; `shares` is what is given of each device in shares,
+    `changes` is shared by all nodes of a pass; `version` is the number of the change that made this one as it is, so
+    that what a version was found to be stays true. `taken` is what the pass gave, `given` the whole devices among it;
+    `held` is what ranks held before, once somebody has asked; `shares` is what is given of each device in shares,
     before the pass and by it. What is kept for the job `kept_for` is free for it alone, and for jobs that for sure have
     ended before `kept_until`.
     """
@@ -134,13 +149,13 @@ class NodeView:
     given: set[DeviceUuid] = field(default_factory=set)
     shares: dict[DeviceUuid, DeviceShare] = field(default_factory=dict)
     taken: list[Hold] = field(default_factory=list)
-    changes: list[NodeName] = field(default_factory=list)
+    held: list[Hold] | None = None
+    changes: Changes = field(default_factory=Changes)
     version: int = 0
 
     def note_change(self) -> None:
         """What is free, or kept, on the node is no longer as it was."""
-        self.version += 1
-        self.changes.append(self.node.name)
+        self.version = self.changes.note(self.node.name)
 
     def is_open_to(self, job: JobId | None, ends_at: Instant | None) -> bool:
         """Whether a job may use what is kept: it is the one, or it has ended by `ends_at`, before the one begins."""
@@ -181,11 +196,12 @@ class NodeView:
 
 def node_views(state: State, at: Instant) -> dict[NodeName, NodeView]:
     """Every node as a pass at this instant sees it, in the order of the names."""
-    changes: list[NodeName] = []
-    return {name: _node_view(state, state.durable.nodes[name], at, changes) for name in sorted(state.durable.nodes)}
+    changes = Changes()
+    return {name: node_view(state, state.durable.nodes[name], at, changes) for name in sorted(state.durable.nodes)}
 
 
-def _node_view(state: State, node: Node, at: Instant, changes: list[NodeName]) -> NodeView:
+def node_view(state: State, node: Node, at: Instant, changes: Changes) -> NodeView:
+    """One node as a pass at this instant sees it. What it reads is what `known_nodes.facts_of` must name."""
     hold = state.durable.hold(node.name)
     live = state.live.nodes.get(node.name) or NodeLive(heard_at=at)
     unhealthy = {device.uuid: device.reason for device in node.unhealthy}
@@ -207,6 +223,7 @@ def _node_view(state: State, node: Node, at: Instant, changes: list[NodeName]) -
         shares={uuid: _sum(shares.values()) for uuid, shares in hold.shares.items()},
         miss=node_miss(node, live, state.limits, at),
         changes=changes,
+        version=changes.note(node.name),
     )
 
 

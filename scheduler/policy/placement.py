@@ -6,78 +6,213 @@ that has room. Without telemetry, or when the job
 asks for it, plain index order decides.
 """
 
-import heapq
-from dataclasses import dataclass, field
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 
-from ..state.ids import JobId, NodeName
+from ..state.ids import DeviceUuid, JobId, NodeName
 from ..state.jobs import AllocationMethod, Asked, Job, PlacedDevice, Placement, Resources
 from ..state.limits import NodeOrder
+from ..state.nodes import NodeInfo
 from ..state.units import Instant
-from .fit import NOTHING, FreeDevice, Miss, NodeView, devices_that_fit, hold_of
+from .fit import NOTHING, Changes, FreeDevice, Miss, NodeView, could_ever_hold, devices_that_fit, hold_of
 from .shares import milli_left, share_of
 
 Rank = tuple[float, float, float, str]
-"""Sorts nodes: the least is taken."""
+"""Sorts nodes alike for every class of request: the least that fits is taken. The name comes last."""
+
+Ranking = Callable[[NodeView], Rank]
+
+
+@dataclass(slots=True)
+class _Line:
+    """Nodes from the least rank on, each with its kind; only those that have a free CPU and what `takes` asks for.
+
+    `is_by_count`: a rank begins with the count of free devices.
+    """
+
+    rank: Ranking
+    takes: Callable[[NodeView], bool]
+    is_by_count: bool = False
+    is_used: bool = True
+    entries: list[tuple[Rank, int, NodeView]] = field(default_factory=list)
+    ranks: dict[NodeName, Rank] = field(default_factory=dict)
+
+    def fill(self, nodes: Iterator[tuple[int, NodeView]]) -> None:
+        """Put these nodes in line and no others."""
+        self.entries = sorted((self.rank(view), kind, view) for kind, view in nodes if self._takes(view))
+        self.ranks = {view.node.name: rank for rank, _, view in self.entries}
+
+    def drop(self, name: NodeName) -> None:
+        """Take a node out, if it is in."""
+        rank = self.ranks.pop(name, None)
+        if rank is not None:
+            del self.entries[bisect_left(self.entries, (rank,))]
+
+    def add(self, kind: int, view: NodeView) -> None:
+        """Put a node in its place, if it belongs here."""
+        if self._takes(view):
+            rank = self.ranks[view.node.name] = self.rank(view)
+            insort(self.entries, (rank, kind, view))
+
+    def _takes(self, view: NodeView) -> bool:
+        return view.miss is None and view.cpus > 0 and self.takes(view)
 
 
 @dataclass(slots=True)
 class _OfClass:
-    """The nodes that can take one class of request: a heap of (rank, version of the view), and how far it has read."""
+    """What one class of request was told: which kinds of nodes could ever hold it, which versions of nodes refused."""
 
-    heap: list[tuple[Rank, int]] = field(default_factory=list)
-    changes_seen: int = 0
+    could_hold: dict[int, bool] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
 
 
 class Candidates:
-    """Which nodes can take what, best first, as a pass goes on.
+    """Which node takes a job, best first, as a pass goes on and from pass to pass.
 
-    Each class of request asks every node once; after that only the nodes that changed. So a pass costs classes × nodes
-    and not jobs × nodes.
+    The order of the nodes is the same for all classes of request (but for shares), so that they stand in line once, and
+    only those that changed change their place (`NodeView.note_change`). A class goes down the line to the first node
+    that takes it. It asks each version of a node once: who refused, has refused until it changes. Most nodes are passed
+    by at a glance, by counts of what is free and by their kind; nodes that differ by names alone are of one kind.
     """
 
-    def __init__(self, views: dict[NodeName, NodeView], order: NodeOrder) -> None:
+    def __init__(self, views: dict[NodeName, NodeView], changes: Changes, order: NodeOrder) -> None:
         self._views = views
-        self.rank_of = _tightness if order is NodeOrder.FRAGMENTATION else _busyness
-        self._of_class: dict[Asked, _OfClass] = {}
-        self._changes = next(iter(views.values())).changes if views else []
-        self._kept: dict[JobId, list[NodeView]] = {}
-        for view in views.values():
-            if view.kept_for is not None:
-                self._kept.setdefault(view.kept_for, []).append(view)
+        self._order = order
+        self._lines: dict[_Ordered, _Line] = {}
+        self._changes = changes
+        self._kinds: dict[NodeInfo, int] = {}
+        self._kind_of: dict[NodeName, tuple[NodeInfo, int]] = {}
+        self._kept: dict[NodeName, JobId] = {}
+        self._asking: dict[tuple[Asked, int], _OfClass] = {}
+        self._asked: dict[tuple[Asked, int], _OfClass] = {}
+        self._fill()
+
+    def begin_pass(self) -> None:
+        """Forget the classes, and the lines, that no job of the last pass needed."""
+        self._asked, self._asking = self._asking, {}
+        self._lines = {key: line for key, line in self._lines.items() if line.is_used}
+        for line in self._lines.values():
+            line.is_used = False
+
+    def rank_of(self, view: NodeView, resources: Resources) -> Rank:
+        """What sorts the nodes for such a request."""
+        return self._line_for(resources).rank(view)
 
     def place(self, job: Job, min_memory_bytes: int, ends_at: Instant | None) -> Placement | None:
         """Where a job goes now, or None when no node can take it now. `ends_at` as for `devices_that_fit`."""
-        resources = job.spec.resources
-        own = [
-            (self.rank_of(view, resources), view)
-            for view in self._kept.get(job.id, ())
-            if not isinstance(devices_that_fit(view, resources, min_memory_bytes, job.id, ends_at), Miss)
-        ]
-        heap = self._fresh(job.spec.asked, min_memory_bytes, ends_at)
-        if heap:
-            own.append((heap[0][0], self._views[NodeName(heap[0][0][-1])]))
-        if not own:
+        view = next(self.nodes_for(job, min_memory_bytes, ends_at), None)
+        if view is None:
             return None
-        _, view = min(own, key=lambda each: each[0])
-        fitting = devices_that_fit(view, resources, min_memory_bytes, job.id, ends_at)
+        fitting = devices_that_fit(view, job.spec.resources, min_memory_bytes, job.id, ends_at)
         assert not isinstance(fitting, Miss), f"node {view.node.name} changed and did not say so: {fitting}"
-        return _placement_on(view, resources, fitting)
+        return _placement_on(view, job.spec.resources, fitting)
 
-    def _fresh(self, asked: Asked, min_memory_bytes: int, ends_at: Instant | None) -> list[tuple[Rank, int]]:
-        """The class's heap with a node on top that is as it was asked."""
-        known = self._of_class.get(asked)
-        if known is None:
-            known = self._of_class[asked] = _OfClass()
-            changed = list(self._views)
-        else:
-            changed = list(dict.fromkeys(self._changes[known.changes_seen :]))
-        known.changes_seen = len(self._changes)
-        for view in map(self._views.__getitem__, changed):
-            if not isinstance(devices_that_fit(view, asked.resources, min_memory_bytes, None, ends_at), Miss):
-                heapq.heappush(known.heap, (self.rank_of(view, asked.resources), view.version))
-        while known.heap and known.heap[0][1] != self._views[NodeName(known.heap[0][0][-1])].version:
-            heapq.heappop(known.heap)
-        return known.heap
+    def nodes_for(self, job: Job, min_memory_bytes: int, ends_at: Instant | None) -> Iterator[NodeView]:
+        """The nodes that can take a job now, best first. Nothing may change before the last that is wanted is told."""
+        self._catch_up()
+        resources = job.spec.resources
+        line = self._line_for(resources)
+        own = sorted(
+            (line.rank(view), view)
+            for view in (self._views[name] for name, claimant in self._kept.items() if claimant == job.id)
+            if not isinstance(devices_that_fit(view, resources, min_memory_bytes, job.id, ends_at), Miss)
+        )
+        for rank, view in self._fitting(line, job.spec.asked, min_memory_bytes, ends_at):
+            while own and own[0][0] <= rank:
+                yield own.pop(0)[1]
+            if self._kept.get(view.node.name) != job.id:
+                yield view
+        yield from (view for _, view in own)
+
+    def _fitting(
+        self, line: _Line, asked: Asked, min_memory_bytes: int, ends_at: Instant | None
+    ) -> Iterator[tuple[Rank, NodeView]]:
+        """The nodes of a line that anybody of the class can have."""
+        key = (asked, min_memory_bytes)
+        told = self._asking.get(key)
+        if told is None:
+            told = self._asking[key] = self._asked.pop(key) if key in self._asked else _OfClass()
+        resources = asked.resources
+        gpus, cpus, memory_bytes = resources.gpus, resources.cpus, resources.memory_bytes
+        could_hold, refused = told.could_hold, told.refused
+        begin = bisect_left(line.entries, ((gpus,),)) if line.is_by_count else 0
+        for rank, kind, view in islice(line.entries, begin, None):
+            if view.cpus < cpus or view.memory_bytes < memory_bytes or view.version in refused:
+                continue
+            could = could_hold.get(kind)
+            if could is None:
+                could = could_hold[kind] = could_ever_hold(view.node, _unnamed(resources), min_memory_bytes) is None
+            if not could:
+                continue
+            if isinstance(devices_that_fit(view, resources, min_memory_bytes, None, ends_at), Miss):
+                refused.add(view.version)
+            else:
+                yield rank, view
+        if len(refused) > 2 * len(self._views):
+            refused &= {view.version for view in self._views.values()}
+
+    def _line_for(self, resources: Resources) -> _Line:
+        """The line of such requests; where their ranks differ by what is asked for, there is one for each."""
+        share = (resources.gpus, resources.share_milli, resources.min_memory_bytes)
+        key: _Ordered = share if resources.share_milli else bool(resources.gpus)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _line_of(resources, self._order)
+            line.fill((self._kind(view), view) for view in self._views.values())
+        line.is_used = True
+        return line
+
+    def _fill(self) -> None:
+        for line in self._lines.values():
+            line.fill((self._kind(view), view) for view in self._views.values())
+        self._kept = {name: view.kept_for for name, view in self._views.items() if view.kept_for is not None}
+        self._changes.names.clear()
+
+    def _catch_up(self) -> None:
+        """Put the nodes that changed where they belong now."""
+        if len(self._changes.names) > len(self._views) // 4:
+            self._fill()  # sorting all at once costs less than finding each its place
+        for name in self._changes.names:
+            view = self._views.get(name)
+            self._kept.pop(name, None)
+            for line in self._lines.values():
+                line.drop(name)
+                if view is not None:
+                    line.add(self._kind(view), view)
+            if view is None:
+                self._kind_of.pop(name, None)
+            elif view.kept_for is not None:
+                self._kept[name] = view.kept_for
+        self._changes.names.clear()
+
+    def _kind(self, view: NodeView) -> int:
+        """A number that nodes share which could ever hold the same."""
+        name, info = view.node.name, view.node.info
+        known = self._kind_of.get(name)
+        if known is None or known[0] is not info:
+            known = self._kind_of[name] = (info, self._kinds.setdefault(_without_names(info), len(self._kinds)))
+        return known[1]
+
+
+def _without_names(info: NodeInfo) -> NodeInfo:
+    """What `could_ever_hold` may read of a node: all but what tells equal machines apart."""
+    devices = tuple(replace(device, uuid=DeviceUuid(""), pci_bus_id="") for device in info.devices)
+    return replace(info, hostname="", advertise_address="", devices=devices)
+
+
+def _unnamed(resources: Resources) -> Resources:
+    """The request without what names nodes: the same of every node of a kind."""
+    if resources.pins or resources.nodelist or resources.exclude:
+        return replace(resources, pins=(), nodelist=(), exclude=())
+    return resources
+
+
+def candidates_of(views: dict[NodeName, NodeView], order: NodeOrder) -> Candidates:
+    """The candidates of views that were made together."""
+    return Candidates(views, next((view.changes for view in views.values()), Changes()), order)
 
 
 def take(view: NodeView, placement: Placement, job: JobId, ends_at: Instant | None) -> None:
@@ -90,29 +225,58 @@ def take(view: NodeView, placement: Placement, job: JobId, ends_at: Instant | No
     view.note_change()
 
 
-def _tightness(view: NodeView, resources: Resources) -> Rank:
+_Ordered = bool | tuple[int, int, int | None]
+"""What requests have in common that go down the same line: devices or none, or shares of devices that are alike."""
+
+
+def _line_of(resources: Resources, order: NodeOrder) -> _Line:
+    is_tight = order is NodeOrder.FRAGMENTATION
+    if not resources.gpus:
+        return _Line(_tightness if is_tight else _busyness_of_cpus, takes=_any)
+    if resources.share_milli:
+        return _Line(partial(_tightness_of_shares, resources) if is_tight else _busyness, takes=_has_devices)
+    return _Line(_tightness if is_tight else _busyness, takes=_has_free_devices, is_by_count=is_tight)
+
+
+def _any(view: NodeView) -> bool:
+    return True
+
+
+def _has_devices(view: NodeView) -> bool:
+    return bool(view.devices)
+
+
+def _has_free_devices(view: NodeView) -> bool:
+    return bool(view.free_devices())
+
+
+def _tightness(view: NodeView) -> Rank:
     """Sorts the tightest fit first: fewest free devices left, then fewest CPUs left, then the name.
 
-    A job without devices goes to nodes without devices first, a share to the device that it fills most.
+    A job without devices goes to nodes without devices first.
     """
-    free = len(view.free_devices())
-    if resources.share_milli:
-        room = {each.device.uuid: view.room(each) for each in view.devices if each.miss is None}
-        return (milli_left(room, resources), free, view.cpus - resources.cpus, view.node.name)
-    return (free - resources.gpus, len(view.node.info.devices), view.cpus - resources.cpus, view.node.name)
+    return (len(view.free_devices()), len(view.node.info.devices), view.cpus, view.node.name)
 
 
-def _busyness(view: NodeView, resources: Resources) -> Rank:
-    """Sorts the idlest node first: the least part of its devices in use, then of its CPUs, then the name.
+def _tightness_of_shares(resources: Resources, view: NodeView) -> Rank:
+    """The same for shares of devices: a share goes to the device that it fills most."""
+    room = {each.device.uuid: view.room(each) for each in view.devices if each.miss is None}
+    return (milli_left(room, resources), len(view.free_devices()), view.cpus, view.node.name)
 
-    A job without devices goes to nodes without devices first, here too.
-    """
-    devices, cpus = len(view.node.info.devices), view.node.info.cpus
-    cpus_in_use = 1 - view.cpus / cpus if cpus else 1.0
-    if not resources.gpus:
-        return (min(devices, 1), cpus_in_use, 0, view.node.name)
+
+def _busyness(view: NodeView) -> Rank:
+    """Sorts the idlest node first: the least part of its devices in use, then of its CPUs, then the name."""
     idle = sum(1 for free in view.free_devices() if free.is_idle)
-    return (1 - idle / devices, cpus_in_use, 0, view.node.name)
+    return (1 - idle / len(view.node.info.devices), _cpus_in_use(view), 0, view.node.name)
+
+
+def _busyness_of_cpus(view: NodeView) -> Rank:
+    """The same by CPUs alone. A job without devices goes to nodes without devices first, here too."""
+    return (min(len(view.node.info.devices), 1), _cpus_in_use(view), 0, view.node.name)
+
+
+def _cpus_in_use(view: NodeView) -> float:
+    return 1 - view.cpus / view.node.info.cpus if view.node.info.cpus else 1.0
 
 
 def _placement_on(view: NodeView, resources: Resources, fitting: list[FreeDevice]) -> Placement:

@@ -83,13 +83,14 @@ def reserve(
 
 def holds_on(durable: Durable, view: NodeView) -> list[Hold]:
     """What the ranks hold that are live on a node, and what a pass has given away there."""
-    held: list[Hold] = []
-    for key in durable.hold(view.node.name).ranks:
-        job = durable.jobs[key.job]
-        assert job.attempt is not None
-        placement = job.attempt.ranks[key.rank].placement
-        held.append(hold_of(key.job, placement, ends_by(job, job.attempt)))
-    return held + view.taken
+    if view.held is None:
+        view.held = []
+        for key in durable.hold(view.node.name).ranks:
+            job = durable.jobs[key.job]
+            assert job.attempt is not None
+            placement = job.attempt.ranks[key.rank].placement
+            view.held.append(hold_of(key.job, placement, ends_by(job, job.attempt)))
+    return view.held + view.taken
 
 
 Rank = tuple[bool, int, int, int]

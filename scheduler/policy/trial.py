@@ -14,7 +14,7 @@ from ..state.units import Instant
 from .admission import minimum_memory
 from .caps import Caps
 from .fit import Hold, NodeView
-from .placement import Candidates, take
+from .placement import Candidates, candidates_of, take
 from .reservation import Reservation, ends_if_placed, holds_on, keep, reserve
 
 Views = dict[NodeName, NodeView]
@@ -23,8 +23,9 @@ Views = dict[NodeName, NodeView]
 class Trial:
     """The nodes and what users hold, after every job that was tried. `given_up` is what fits nowhere any more.
 
-    `holds` tells what is held on a node, and until when; by default what the state says and what the trial gave away. A
-    replay of later moments has its own, and there the claims of this moment are over.
+    `candidates` are those of the views, where they are known already. `holds` tells what is held on a node, and until
+    when; by default what the state says and what the trial gave away. A replay of later moments has its own, and there
+    the claims of this moment are over.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Trial:
         at: Instant,
         caps: Caps | None = None,
         holds: Callable[[NodeView], list[Hold]] | None = None,
+        candidates: Candidates | None = None,
     ) -> None:
         self.views = views
         self.caps = Caps(state) if caps is None else caps
@@ -44,7 +46,7 @@ class Trial:
         self._has_kept = False
         if holds is None:
             self._keep_claims()
-        self._candidates = Candidates(views, state.limits.node_order)
+        self._candidates = candidates_of(views, state.limits.node_order) if candidates is None else candidates
 
     def place(self, job: Job) -> Placement | None:
         """Place a job, or give up what it asks for: for its user who is over a cap, else for everybody."""

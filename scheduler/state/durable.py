@@ -113,6 +113,7 @@ class Durable:
     claims: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
     usage: dict[UserName, Usage] = field(default_factory=dict)
     holds: dict[NodeName, NodeHold] = field(default_factory=dict)
+    hold_changes: int = 0
     holds_of_user: dict[UserName, UserHold] = field(default_factory=dict)
     _largest_device_bytes: int | None = None
     touched: dict[EntityKey, Entity | None] = field(default_factory=dict)

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class NodeHold:
-    """What attempts hold on one node: whole devices, and shares of devices by the job that has each."""
+    """What attempts hold on one node: whole devices, and shares of devices by the job that has each.
+
+    No two states of a hold have the same `version`; that of an empty one is 0.
+    """
 
     devices: dict[DeviceUuid, JobId] = field(default_factory=dict)
     shares: dict[DeviceUuid, dict[JobId, DeviceShare]] = field(default_factory=dict)
     cpus: int = 0
     memory_bytes: int = 0
     ranks: dict[RankKey, None] = field(default_factory=dict)
+    version: int = field(default=0, compare=False)
 
 
 def index(durable: Durable, job: Job) -> None:
@@ -109,6 +113,7 @@ def unindex(durable: Durable, job: Job) -> None:
 def _take(durable: Durable, key: RankKey, attempt: Attempt) -> None:
     placement = attempt.ranks[key.rank].placement
     hold = durable.holds.setdefault(placement.node, NodeHold())
+    hold.version = durable.hold_changes = durable.hold_changes + 1
     hold.ranks[key] = None
     hold.cpus += placement.cpus
     hold.memory_bytes += placement.memory_bytes
@@ -128,6 +133,7 @@ def _take(durable: Durable, key: RankKey, attempt: Attempt) -> None:
 def _give_back(durable: Durable, key: RankKey, attempt: Attempt) -> None:
     placement = attempt.ranks[key.rank].placement
     hold = durable.holds[placement.node]
+    hold.version = durable.hold_changes = durable.hold_changes + 1
     del hold.ranks[key]
     hold.cpus -= placement.cpus
     hold.memory_bytes -= placement.memory_bytes

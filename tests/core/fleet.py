@@ -13,6 +13,7 @@ from scheduler.core.deadlines import wake_at
 from scheduler.core.decide import make_true, step
 from scheduler.core.decision import Decision
 from scheduler.core.scheduling import schedule
+from scheduler.policy.known_nodes import KnownNodes
 from scheduler.state.commands import Command
 from scheduler.state.durable import Durable, Entity, EntityKey, load, turn_over
 from scheduler.state.events import (
@@ -104,6 +105,7 @@ class Fleet:
         self.streams = 0
         self.view = Durable()
         self._passes = passes
+        self._known = KnownNodes()
         self.take_up(SchedulerStarted(at=self.now))
 
     # --- one event
@@ -111,7 +113,7 @@ class Fleet:
     def take_up(self, event: Event) -> Turn:
         """Take up an event as the engine does, run the pass, and check what must always be true."""
         decision = step(self.state, event)
-        passed = schedule(self.state, self.now) if self._passes else Decision()
+        passed = self._pass() if self._passes else Decision()
         make_true(self.state, passed)
         records = (*decision.records, *passed.records)
         self._check(event, records)
@@ -123,6 +125,12 @@ class Fleet:
             commands=(*decision.commands, *passed.commands),
             reply=decision.reply,
         )
+
+    def _pass(self) -> Decision:
+        """What a pass decides by what it remembers is what it would decide without."""
+        passed = schedule(self.state, self.now, self._known)
+        assert passed == schedule(self.state, self.now), "a pass remembers something of the nodes that is not true"
+        return passed
 
     def _turn_over(self) -> None:
         """The view that reads are answered from follows the commits and never the decisions."""
@@ -290,7 +298,9 @@ class Fleet:
 
 
 HELD_AND_INDEXED = tuple(
-    each.name for each in fields(Durable) if each.name not in ("touched", "finished", "_largest_device_bytes")
+    each.name
+    for each in fields(Durable)
+    if each.name not in ("touched", "finished", "hold_changes", "_largest_device_bytes")
 )
 """Everything of a durable state but what it has yet to commit and what it only remembers."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.policy.admission import minimum_memory
 from scheduler.policy.fit import Miss, devices_that_fit, node_views
-from scheduler.policy.placement import Candidates, take
+from scheduler.policy.placement import candidates_of, take
 from scheduler.policy.reservation import ends_if_placed, holds_on, keep, reserve
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.jobs import Band, Job, JobSpec, Queued, Resources
@@ -53,7 +53,7 @@ def test_the_node_is_the_one_that_asking_all_of_them_finds(seed: int, order: Nod
 
     if claim := reserve(views, job(1), 0, at, lambda view: holds_on(state.durable, view)):
         keep(views, claim)
-    candidates = Candidates(views, order)
+    candidates = candidates_of(views, order)
     for number in range(1, 30):
         asking = replace(job(number), id=JobId(1 if rng.random() < 0.2 else number))
         minimum, ends_at = minimum_memory(state, asking.spec.resources), ends_if_placed(asking, at)
