@@ -11,6 +11,7 @@ from ..ports import StoredRecord
 from ..state.jobs import (
     Attempt,
     Deferred,
+    Divided,
     EndedAttempt,
     EndWanted,
     ExitCode,
@@ -62,6 +63,10 @@ def state_of(job: Job) -> job_pb2.JobState.ValueType:
             return job_pb2.JOB_STATE_RUNNING
         case Stopping():
             return job_pb2.JOB_STATE_STOPPING
+        case Divided(rest=Held()):
+            return job_pb2.JOB_STATE_HELD
+        case Divided():
+            return job_pb2.JOB_STATE_RUNNING
         case Finished(outcome=outcome):
             return OUTCOMES[outcome]
 

@@ -9,10 +9,18 @@ from ..policy.preemption import may_be_taken_at
 from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced
 from ..state.ids import NodeName
-from ..state.jobs import Deferred, Finished, Job, Outcome, rank_keys
+from ..state.jobs import Deferred, Divided, Finished, Job, Outcome, rank_keys
 from ..state.live import SWEEP_SPAN, NodeLive, silent_from
 from ..state.nodes import Node, Reach
-from ..state.records import AttemptUnreachable, BeginReached, JobFinished, NodeLost, Record, RequestForgotten
+from ..state.records import (
+    AttemptUnreachable,
+    BeginReached,
+    ItemsFinished,
+    JobFinished,
+    NodeLost,
+    Record,
+    RequestForgotten,
+)
 from ..state.state import State
 from ..state.units import Instant, Span, after
 from .attempts import without_its_node
@@ -114,8 +122,13 @@ def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
         if wakes_at > at:
             return
         job = state.durable.jobs[job_id]
-        if isinstance(job.state, Deferred):
+        if isinstance(job.state, Deferred | Divided) and job.begins_at is not None:
             yield BeginReached(at=at, job=job_id)
+        elif isinstance(job.state, Divided):
+            alike = state.durable.items_alike(job_id)
+            assert alike is not None
+            finished = _no_capacity(state, at, next(alike.jobs()))
+            yield ItemsFinished(at=at, array=job_id, spans=alike.spans, finished=finished)
         else:
             yield JobFinished(at=at, job=job_id, finished=_no_capacity(state, at, job))
 

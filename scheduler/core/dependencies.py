@@ -1,54 +1,179 @@
 """Jobs that wait for the ends of others: an end is met, or can never be met and then ends who waited for it."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..policy.explain import WANTED_WORDS
 from ..state.ids import JobId
-from ..state.jobs import Dependency, EndWanted, Finished, Outcome
-from ..state.records import DependencyMet, JobFinished, Record
+from ..state.jobs import Deferred, Dependency, EndedTogether, EndWanted, Finished, Held, Outcome, Queued, Tally
+from ..state.records import AttemptEnded, AttemptVoided, DependencyMet, ItemsFinished, JobFinished, Record
 from ..state.replies import Refused
 from ..state.state import State
 from ..state.units import Instant
+from .arrays import end_of_array, too_many_failures
 from .decision import Decision
 
 
 def with_consequences(state: State, decision: Decision) -> Decision:
-    """The decision with what the ends in it mean for the jobs that wait for them, transitively.
+    """The decision with what the ends in it mean: for the jobs that wait for them, and for arrays, transitively.
 
-    The state is that before the decision. A requeue is no end: nothing follows from it.
+    The state is that before the decision. A requeue is no end: nothing follows from it but that an item is not tried
+    again whose array failed too often.
     """
-    if not state.durable.dependents:
+    if not state.durable.dependents and not state.durable.arrays:
         return decision
-    finished = [record for record in decision.records if isinstance(record, JobFinished)]
-    more = _follow(state, finished) if finished else ()
+    following = _Following(state)
+    for record in decision.records:
+        following.note(record)
+    more = following.all()
     return replace(decision, records=(*decision.records, *more)) if more else decision
 
 
-def _follow(state: State, finished: list[JobFinished]) -> tuple[Record, ...]:
-    records: list[Record] = []
-    over = {record.job for record in finished}
-    waiting = deque(finished)
-    while waiting:
-        end = waiting.popleft()
-        for job_id in state.durable.dependents.get(end.job, ()):
-            if job_id in over:
+_End = JobFinished | ItemsFinished | AttemptEnded | AttemptVoided
+
+
+class _Following:
+    """Follows the ends of a decision until nothing more comes of them. Its state is that before the decision."""
+
+    def __init__(self, state: State) -> None:
+        self._durable = state.durable
+        self._records: list[Record] = []
+        self._waiting: deque[_End] = deque()
+        self._over: set[JobId] = set()
+        self._alike_over: set[JobId] = set()
+        self._queued_again: dict[JobId, None] = {}
+        self._tallies: dict[JobId, Tally] = {}
+
+    def note(self, record: Record) -> None:
+        """Something was decided that may have consequences."""
+        match record:
+            case JobFinished(job=job):
+                self._over.add(job)
+            case ItemsFinished(array=array):
+                self._alike_over.add(array)
+            case AttemptEnded(job=job) | AttemptVoided(job=job):
+                self._queued_again[job] = None
+            case _:
+                return
+        self._waiting.append(record)
+
+    def all(self) -> list[Record]:
+        """What follows from all that was noted, in order."""
+        while self._waiting:
+            end = self._waiting.popleft()
+            match end:
+                case JobFinished(job=job_id, finished=finished, at=at):
+                    self._meet(self._durable.dependents.get(job_id, ()), job_id, finished, at)
+                    job = self._durable.jobs[job_id]
+                    if job.array is not None:
+                        self._tallies[job.array] = self._tally(job.array).adding(finished)
+                        self._look_at_array(job.array, at)
+                case ItemsFinished(array=array, spans=spans, finished=finished, at=at):
+                    together = EndedTogether(spans=spans, finished=finished)
+                    self._tallies[array] = self._tally(array).adding_together(together)
+                    for item in [each for each in self._durable.dependents if _is_in(each, spans)]:
+                        self._meet(self._durable.dependents[item], item, finished, at)
+                    self._look_at_array(array, at)
+                case AttemptEnded(job=job_id, at=at) | AttemptVoided(job=job_id, at=at):
+                    job = self._durable.jobs[job_id]
+                    if job.array is not None:
+                        self._look_at_array(job.array, at)
+        return self._records
+
+    def _tally(self, array: JobId) -> Tally:
+        return self._tallies.get(array) or self._durable.tally(array)
+
+    def _end(self, end: JobFinished | ItemsFinished) -> None:
+        if isinstance(end, JobFinished):
+            if end.job in self._over:
+                return
+        elif end.array in self._alike_over:
+            return
+        self._records.append(end)
+        self.note(end)
+
+    def _meet(self, waiting: Iterable[JobId], on: JobId, finished: Finished, at: Instant) -> None:
+        """A job has ended: who waited for it may run, or never will."""
+        for job_id in waiting:
+            if job_id in self._over:
                 continue
-            wanted = next(each.wanted for each in state.durable.jobs[job_id].unmet if each.job == end.job)
-            if wanted.is_met_by(end.finished.outcome):
-                records.append(DependencyMet(at=end.at, job=job_id, on=end.job))
-                continue
-            cancelled = JobFinished(at=end.at, job=job_id, finished=_impossible(end.at, end.job, end.finished, wanted))
-            over.add(job_id)
-            records.append(cancelled)
-            waiting.append(cancelled)
-    return tuple(records)
+            wanted = self._wanted(job_id, on)
+            if wanted.is_met_by(finished.outcome):
+                if not self._has_ended(job_id):
+                    self._records.append(DependencyMet(at=at, job=job_id, on=on))
+            else:
+                self._give_up(job_id, _impossible(at, on, finished, wanted))
+
+    def _wanted(self, job_id: JobId, on: JobId) -> EndWanted:
+        return next(each.wanted for each in self._durable.jobs[job_id].unmet if each.job == on)
+
+    def _has_ended(self, job_id: JobId) -> bool:
+        """Whether a job that waits has ended in this decision; of an array, all of it that waited."""
+        return job_id in self._over or job_id in self._alike_over
+
+    def _give_up(self, job_id: JobId, finished: Finished) -> None:
+        """End a job that can never run; of an array what never differed, for the others wait for themselves."""
+        if self._durable.jobs[job_id].items is None:
+            self._end(JobFinished(at=finished.at, job=job_id, finished=finished))
+            return
+        self._end_alike(job_id, finished)
+
+    def _look_at_array(self, array_id: JobId, at: Instant) -> None:
+        """More of an array has ended: its rest may be given up, who waits for it may be, and it may have ended."""
+        if array_id in self._over:
+            return
+        array, tally = self._durable.jobs[array_id], self._tally(array_id)
+        cut = too_many_failures(array, tally, at)
+        if cut is not None:
+            self._cut(array_id, cut)
+        end = end_of_array(array, tally, at)
+        if end is not None:
+            self._end(JobFinished(at=at, job=array_id, finished=end))
+        elif tally.ended > tally.succeeded:
+            for job_id in self._durable.dependents.get(array_id, ()):
+                if job_id not in self._over and self._wanted(job_id, array_id) is EndWanted.OK:
+                    self._give_up(job_id, _never_all(at, array_id, tally))
+
+    def _end_alike(self, array_id: JobId, finished: Finished) -> None:
+        """End those items of an array that never differed, but for what has come to in this very decision."""
+        alike = self._durable.items_alike(array_id)
+        if alike is None:
+            return
+        for job_id in self._over:
+            if job_id in alike:
+                alike = alike.without(job_id)
+        if alike.spans:
+            self._end(ItemsFinished(at=finished.at, array=array_id, spans=alike.spans, finished=finished))
+
+    def _cut(self, array_id: JobId, cut: Finished) -> None:
+        """End what waits of an array, and what was to be queued again in this very decision."""
+        self._end_alike(array_id, cut)
+        for item in sorted(self._durable.arrays[array_id].apart):
+            waits = isinstance(self._durable.jobs[item].state, Queued | Deferred | Held)
+            if waits or item in self._queued_again:
+                self._end(JobFinished(at=cut.at, job=item, finished=cut))
+
+
+def _is_in(job_id: JobId, spans: tuple[tuple[JobId, JobId], ...]) -> bool:
+    return any(begin <= job_id < end for begin, end in spans)
 
 
 def _impossible(at: Instant, on: JobId, end: Finished, wanted: EndWanted) -> Finished:
     message = f"it was to run {WANTED_WORDS[wanted]} job {on}, which ended {end.outcome.value}"
     return Finished(outcome=Outcome.CANCELLED, at=at, reason="DEPENDENCY_FAILED", message=message)
+
+
+def _never_all(at: Instant, array: JobId, tally: Tally) -> Finished:
+    message = f"it was to run {WANTED_WORDS[EndWanted.OK]} all items of array {array}, of which {_unlike(tally)}"
+    return Finished(outcome=Outcome.CANCELLED, at=at, reason="DEPENDENCY_FAILED", message=message)
+
+
+def _unlike(tally: Tally) -> str:
+    """How items of an array did that did not succeed: 1 failed, 2 were cancelled."""
+    cancelled = f"{tally.cancelled:,} {'was' if tally.cancelled == 1 else 'were'} cancelled"
+    told = [(tally.failures, f"{tally.failures:,} failed"), (tally.cancelled, cancelled)]
+    return " and ".join(words for number, words in told if number)
 
 
 def unmet(
@@ -58,6 +183,10 @@ def unmet(
     still: list[Dependency] = []
     for each in after:
         if each.job in state.durable.jobs:
+            tally = state.durable.tallies.get(each.job)
+            if each.wanted is EndWanted.OK and tally is not None and tally.ended > tally.succeeded:
+                message = f"{WANTED_WORDS[EndWanted.OK]} array {each.job} it would never run: {_unlike(tally)}"
+                return Refused(reason="DEPENDENCY_FAILED", message=message)
             still.append(each)
             continue
         outcome = ended.get(each.job) or state.live.ended.get(each.job)

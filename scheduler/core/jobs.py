@@ -6,6 +6,7 @@ from dataclasses import replace
 from ..policy.admission import notes_for, refusal
 from ..state.access import RememberedRequest
 from ..state.commands import Command, KillAttempt, SignalAttempt, StopAttempt
+from ..state.equal_jobs import EqualJobs
 from ..state.events import (
     BandRequested,
     CancelRequested,
@@ -19,6 +20,7 @@ from ..state.jobs import (
     Attempt,
     Deferred,
     Dependency,
+    Divided,
     Finished,
     Held,
     Job,
@@ -32,6 +34,10 @@ from ..state.jobs import (
 )
 from ..state.records import (
     AttemptStopping,
+    ItemsFinished,
+    ItemsHeld,
+    ItemsMoved,
+    ItemsReleased,
     JobBandChanged,
     JobFinished,
     JobHeld,
@@ -56,11 +62,13 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
         return _answer_again(state, event, remembered)
     many = event.count > 1
     total = event.count if many else len(event.specs)
+    made = total if event.items is None else total + event.items.indices.count
     known = len(state.durable.jobs)
-    if known + total > state.limits.queued_jobs:
+    if known + made > state.limits.queued_jobs:
+        more = f", and these would be {made:,} more" if made > 1 else ""
         return refused(
             "QUEUE_FULL",
-            f"{known:,} of at most {state.limits.queued_jobs:,} jobs have not ended",
+            f"{known:,} of at most {state.limits.queued_jobs:,} jobs have not ended{more}",
             next_step="wait until some have started, or cancel some with: gpuctl cancel",
         )
     for number, spec in enumerate(event.specs):
@@ -102,15 +110,17 @@ def _new_job(event: JobsSubmitted, job_id: JobId, index: int, still: tuple[Depen
     spec = event.specs[index]
     begins_at = spec.begin_at if spec.begin_at is not None and spec.begin_at > event.at else None
     waits = Deferred() if still or begins_at is not None else Queued()
+    begun = Held() if event.is_held[index] else waits
     return Job(
         id=job_id,
         user=event.user,
         spec=spec,
         band=event.band[index],
         submitted_at=event.at,
-        state=Held() if event.is_held[index] else waits,
+        state=begun if event.items is None else Divided(rest=begun),
         unmet=still,
         begins_at=begins_at,
+        items=event.items,
     )
 
 
@@ -129,23 +139,74 @@ def _answer_again(state: State, event: JobsSubmitted, remembered: RememberedRequ
 JobDecision = tuple[JobChange, tuple[Record, ...], tuple[Command, ...]]
 
 
-def _for_each(state: State, jobs: Iterable[JobId], change: Callable[[Job], JobDecision]) -> Decision:
-    """One decision over several jobs; those that have ended stay as they are."""
+ItemsDecision = tuple[str, tuple[Record, ...]]
+"""What befalls the items of an array that wait and never differed, in words, and its records; none leaves them."""
+
+
+def _for_each(
+    state: State,
+    jobs: Iterable[JobId],
+    change: Callable[[Job], JobDecision],
+    change_alike: Callable[[Job, EqualJobs], ItemsDecision] = lambda array, alike: ("", ()),
+) -> Decision:
+    """One decision over several jobs; those that have ended stay as they are.
+
+    An array is changed as a whole: what never differed by `change_alike`, at once, and each of the others by `change`.
+    """
     changes: list[JobChange] = []
     records: list[Record] = []
     commands: list[Command] = []
-    for job_id in dict.fromkeys(jobs):
+    chosen = dict.fromkeys(jobs)
+    for job_id in chosen:
         job = state.durable.jobs.get(job_id)
         if job is None:
             never = job_id >= state.durable.counters.next_job
             message = f"there is no job {job_id}" if never else f"job {job_id} has ended"
             changes.append(JobChange(job=job_id, changed=False, message=message))
             continue
-        made, more, down = change(job)
+        if job.array is not None and job.array in chosen:
+            changes.append(JobChange(job=job_id, changed=False, message=f"job {job_id} is changed with its array"))
+            continue
+        if job.items is not None:
+            made, more, down = _change_array(state, job, change, change_alike)
+        else:
+            made, more, down = change(job)
         changes.append(made)
         records.extend(more)
         commands.extend(down)
     return Decision(records=tuple(records), commands=tuple(commands), reply=JobsChanged(changes=tuple(changes)))
+
+
+def _change_array(
+    state: State,
+    array: Job,
+    change: Callable[[Job], JobDecision],
+    change_alike: Callable[[Job, EqualJobs], ItemsDecision],
+) -> JobDecision:
+    records: list[Record] = []
+    commands: list[Command] = []
+    told: dict[str, int] = {}
+    alike = state.durable.items_alike(array.id)
+    if alike is not None:
+        words, more = change_alike(array, alike)
+        records.extend(more)
+        told[words] = len(alike) if more else 0
+    for item in sorted(state.durable.arrays[array.id].apart):
+        made, more, down = change(state.durable.jobs[item])
+        records.extend(more)
+        commands.extend(down)
+        words = made.message.removeprefix(f"job {item} ").removesuffix(f" to job {item}")
+        told[words] = told.get(words, 0) + made.changed
+    message = "; ".join(_many(number, words) for words, number in told.items() if number) or "none of its items changes"
+    change_of_all = JobChange(job=array.id, changed=bool(records), message=f"array {array.id}: {message}")
+    return change_of_all, tuple(records), tuple(commands)
+
+
+def _many(number: int, words: str) -> str:
+    """So many items, and what befalls each of them."""
+    if not words.startswith("is "):
+        return f"{words} to {number:,} {'item' if number == 1 else 'items'}"
+    return f"1 item {words}" if number == 1 else f"{number:,} items are {words.removeprefix('is ')}"
 
 
 def _unchanged(job: Job, message: str) -> JobDecision:
@@ -154,7 +215,13 @@ def _unchanged(job: Job, message: str) -> JobDecision:
 
 def on_cancel_requested(state: State, event: CancelRequested) -> Decision:
     """A waiting job ends at once; an active one is stopped by the grace rule, or abandoned."""
-    return _for_each(state, event.jobs, lambda job: _cancel(state, event, job))
+
+    def cancel_alike(array: Job, alike: EqualJobs) -> ItemsDecision:
+        finished = _cancelled(event.at, event.by, event.reason)
+        record = ItemsFinished(at=event.at, array=array.id, spans=alike.spans, finished=finished, by=event.by)
+        return "is cancelled", (record,)
+
+    return _for_each(state, event.jobs, lambda job: _cancel(state, event, job), cancel_alike)
 
 
 def _cancel(state: State, event: CancelRequested, job: Job) -> JobDecision:
@@ -179,7 +246,7 @@ def _cancel(state: State, event: CancelRequested, job: Job) -> JobDecision:
                 (stopping,),
                 stop_commands(job, attempt, StopCause.CANCELLED),
             )
-        case Finished():
+        case Finished() | Divided():
             return _unchanged(job, f"job {job.id} has ended")
 
 
@@ -237,7 +304,14 @@ def on_hold_requested(state: State, event: HoldRequested) -> Decision:
             case _:
                 return _unchanged(job, f"job {job.id} does not wait any more")
 
-    return _for_each(state, event.jobs, change)
+    def change_alike(array: Job, alike: EqualJobs) -> ItemsDecision:
+        if isinstance(alike.first.state, Held) == event.is_held:
+            return "", ()
+        if event.is_held:
+            return "is held", (ItemsHeld(at=event.at, array=array.id, by=event.by),)
+        return "is released", (ItemsReleased(at=event.at, array=array.id, by=event.by),)
+
+    return _for_each(state, event.jobs, change, change_alike)
 
 
 def on_band_requested(state: State, event: BandRequested) -> Decision:
@@ -250,7 +324,13 @@ def on_band_requested(state: State, event: BandRequested) -> Decision:
         record = JobBandChanged(at=event.at, job=job.id, by=event.by, band=event.band)
         return JobChange(job=job.id, changed=True, message=f"job {job.id} is in band {name}"), (record,), ()
 
-    return _for_each(state, event.jobs, change)
+    def change_alike(array: Job, alike: EqualJobs) -> ItemsDecision:
+        if alike.first.band == event.band:
+            return "", ()
+        words = f"is in band {event.band.name.lower()}"
+        return words, (ItemsMoved(at=event.at, array=array.id, by=event.by, band=event.band),)
+
+    return _for_each(state, event.jobs, change, change_alike)
 
 
 def on_signal_requested(state: State, event: SignalRequested) -> Decision:

@@ -15,10 +15,11 @@ from ..state.commands import (
     SignalAttempt,
     StopAttempt,
 )
-from ..state.ids import UserName
+from ..state.ids import JobId, UserName
 from ..state.jobs import (
     Attempt,
     Deferred,
+    Divided,
     EndedAttempt,
     ExitCode,
     ExitSignal,
@@ -40,6 +41,10 @@ from ..state.records import (
     BeginReached,
     DependencyMet,
     DeviceMarked,
+    ItemsFinished,
+    ItemsHeld,
+    ItemsMoved,
+    ItemsReleased,
     JobBandChanged,
     JobFinished,
     JobHeld,
@@ -68,10 +73,13 @@ def sentence(record: Record) -> str:
     """One sentence for people that says what happened; without its time, which stands beside it."""
     match record:
         case JobQueued(job=job, count=count):
-            held = ", held" if isinstance(job.state, Held) else ""
+            held = ", held" if isinstance(job.state, Held | Divided) and _not_eligible(job) == " held" else ""
             who = f"by {job.user} in band {job.band.name.lower()}{held}"
             if count > 1:
                 return f"Jobs {job.id} to {job.id + count - 1}, all alike, were submitted {who}."
+            if job.items is not None:
+                number = job.items.indices.count
+                return f"Array {job.id} of {number:,} {'item' if number == 1 else 'items'} was submitted {who}."
             return f"Job {job.id} was submitted {who}."
         case RequestRemembered(request=request):
             return f"Request {request.request_id} of {request.user} was carried out."
@@ -87,6 +95,14 @@ def sentence(record: Record) -> str:
             return f"Job {on} has ended as job {job_id} waited for."
         case JobBandChanged(job=job_id, by=by, band=band):
             return f"{by} moved job {job_id} to band {band.name.lower()}."
+        case ItemsHeld(array=array, by=by):
+            return f"{by} holds array {array}."
+        case ItemsReleased(array=array, by=by):
+            return f"{by} released array {array}."
+        case ItemsMoved(array=array, by=by, band=band):
+            return f"{by} moved array {array} to band {band.name.lower()}."
+        case ItemsFinished():
+            return _items_end_sentence(record)
         case AttemptPlaced(job=job_id, attempt=attempt):
             return f"Attempt {job_id}/{attempt.number} was placed on {_places(attempt)}."
         case AttemptStarted(key=key):
@@ -142,6 +158,8 @@ def tell(record: Record) -> str:
     match record:
         case JobQueued(job=job, count=count):
             ids = f"{job.id}" if count == 1 else f"{job.id}-{job.id + count - 1}"
+            if job.items is not None:
+                ids = f"{job.id} with items {job.id + 1}-{job.id + job.items.indices.count}"
             return f"JobQueued {ids}{_not_eligible(job)}"
         case RequestRemembered(request=request):
             return f"RequestRemembered {request.user} {request.request_id}"
@@ -157,6 +175,14 @@ def tell(record: Record) -> str:
             return f"DependencyMet {job_id} on {on}"
         case JobBandChanged(job=job_id, band=band):
             return f"JobBandChanged {job_id} {band.name.lower()}"
+        case ItemsHeld(array=array):
+            return f"ItemsHeld {array}"
+        case ItemsReleased(array=array):
+            return f"ItemsReleased {array}"
+        case ItemsMoved(array=array, band=band):
+            return f"ItemsMoved {array} {band.name.lower()}"
+        case ItemsFinished(array=array, spans=spans, finished=finished):
+            return f"ItemsFinished {array}: {spans_text(spans)} {finished.outcome.value} {finished.reason}"
         case AttemptPlaced(job=job_id, attempt=attempt):
             return f"AttemptPlaced {job_id}/{attempt.number} on {_places(attempt)}"
         case AttemptStarted(key=key):
@@ -202,9 +228,9 @@ def tell(record: Record) -> str:
 
 def _not_eligible(job: Job) -> str:
     match job.state:
-        case Held():
+        case Held() | Divided(rest=Held()):
             return " held"
-        case Deferred():
+        case Deferred() | Divided(rest=Deferred()):
             return " deferred"
         case _:
             return ""
@@ -239,14 +265,35 @@ def span_text(span: int) -> str:
     return f"{span}us" if span else "0s"
 
 
+def spans_text(spans: tuple[tuple[JobId, JobId], ...]) -> str:
+    """Ids in spans, whose ends are not among them, as people write them: 42-50,52."""
+    return ",".join(f"{begin}" if end - begin == 1 else f"{begin}-{end - 1}" for begin, end in spans)
+
+
+def _items_end_sentence(record: ItemsFinished) -> str:
+    finished = record.finished
+    count = sum(end - begin for begin, end in record.spans)
+    many = (
+        f"{count:,} waiting items of array {record.array}" if count > 1 else f"A waiting item of array {record.array}"
+    )
+    were = "were" if count > 1 else "was"
+    how = f"{were} cancelled" if finished.outcome is Outcome.CANCELLED else "failed"
+    if finished.message.startswith("cancelled"):
+        return f"{many} {were} {finished.message}."
+    return f"{many} {how} ({finished.reason}: {finished.message})."
+
+
+_END_WORDS = {
+    Outcome.SUCCEEDED: "succeeded",
+    Outcome.FAILED: "failed",
+    Outcome.CANCELLED: "was cancelled",
+    Outcome.TIMED_OUT: "ran into its time limit",
+}
+
+
 def _end_sentence(record: JobFinished) -> str:
     finished = record.finished
-    how = {
-        Outcome.SUCCEEDED: "succeeded",
-        Outcome.FAILED: "failed",
-        Outcome.CANCELLED: "was cancelled",
-        Outcome.TIMED_OUT: "ran into its time limit",
-    }[finished.outcome]
+    how = _END_WORDS[finished.outcome]
     reason = "" if finished.reason in _PLAIN_REASONS else f"{finished.reason}: "
     why = f" ({reason}{finished.message})" if finished.message else f" ({finished.reason})"
     if finished.outcome is Outcome.CANCELLED and finished.message.startswith("cancelled"):
@@ -272,7 +319,7 @@ def _tell_end(record: JobFinished) -> str:
     return f"JobFinished {record.job} {finished.outcome.value}{why}{cut}"
 
 
-_PLAIN_REASONS = frozenset({"EXITED", "SIGNALLED", "CANCELLED", "TIME_LIMIT"})
+_PLAIN_REASONS = frozenset({"EXITED", "SIGNALLED", "CANCELLED", "TIME_LIMIT", "ITEMS_ENDED"})
 """Reasons that the outcome and its message say already."""
 
 

@@ -4,8 +4,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from ..state.durable import Durable
 from ..state.ids import JobId, NodeName, UserName
-from ..state.jobs import Asked, Deferred, EndWanted, Finished, Held, Job, Queued, Running, Starting, Stopping
+from ..state.jobs import (
+    Asked,
+    Deferred,
+    Divided,
+    EndWanted,
+    Finished,
+    Held,
+    Job,
+    Queued,
+    Running,
+    Starting,
+    Stopping,
+    items_alike,
+)
 from ..state.state import State
 from ..state.units import SECOND, Instant
 from .admission import minimum_memory
@@ -19,6 +33,8 @@ from .trial import Trial
 AHEAD_SHOWN = 20
 USER_CAP = "USER_CAP"
 """The reason of a job whose user holds as much as one user may."""
+ARRAY_CAP = "ARRAY_CAP"
+"""The reason of an item whose array runs as many as it may at a time."""
 NEXT_PASS = "NEXT_PASS"
 """The reason of a job that fits and that the next pass will place."""
 
@@ -50,8 +66,13 @@ class Explanation:
 
 
 def explain(state: State, job: Job, at: Instant) -> Explanation:
-    """Explain where a job is. For a waiting one, replay the pass up to it and ask every node."""
+    """Explain where a job is. For a waiting one, replay the pass up to it and ask every node.
+
+    Of an array, why the first of its items that wait does; where none waits, what the others do.
+    """
     match job.state:
+        case Divided():
+            return _explain_array(state, job, at)
         case Finished(reason=reason, message=message):
             return Explanation(reason=reason, sentence=f"job {job.id} has ended: {message or reason}")
         case Held():
@@ -72,6 +93,31 @@ def explain(state: State, job: Job, at: Instant) -> Explanation:
             return Explanation(reason="STOPPING", sentence=f"job {job.id} is being stopped ({cause.value.lower()})")
         case Queued():
             return _explain_waiting(state, job, at)
+
+
+def _explain_array(state: State, array: Job, at: Instant) -> Explanation:
+    item = next_item(state.durable, array.id)
+    if item is not None and isinstance(item.state, Held):
+        sentence = f"array {array.id} is held; release it with: gpuctl release {array.id}"
+        return Explanation(reason="HELD", sentence=sentence)
+    if item is not None:
+        told = explain(state, item, at)
+        return replace(told, sentence=told.sentence.replace(f"job {item.id} ", f"array {array.id} ", 1))
+    live = state.durable.arrays[array.id]
+    running, active = live.counts.get(Running, 0), live.active
+    does = f"{active:,} of its items {'is' if active == 1 else 'are'} active, and none waits"
+    return Explanation(reason="RUNNING" if running else "STARTING", sentence=f"array {array.id} goes on: {does}")
+
+
+def next_item(durable: Durable, array: JobId) -> Job | None:
+    """Of an array's items that wait the one that comes first; one that is held comes after all others."""
+    live, alike = durable.arrays.get(array), durable.items_alike(array)
+    waiting = [durable.jobs[item] for item in live.apart] if live is not None else []
+    if alike is not None:
+        waiting.append(next(alike.jobs()))
+    rank = {Queued: 0, Deferred: 1, Held: 2}
+    waiting = [job for job in waiting if type(job.state) in rank]
+    return min(waiting, key=lambda job: (rank[type(job.state)], job.age_since, job.id), default=None)
 
 
 def why_deferred(job: Job) -> tuple[str, str]:
@@ -97,7 +143,12 @@ WANTED_WORDS = {
 
 
 def foretell(state: State, job: Job, at: Instant) -> Explanation:
-    """What `explain` would say of a job that is not submitted, as a sentence about what would happen."""
+    """What `explain` would say of a job that is not submitted, as a sentence about what would happen.
+
+    Of an array, what would happen to its first item.
+    """
+    if isinstance(job.state, Divided):
+        job = items_alike(job)
     if isinstance(job.state, Held):
         return Explanation(reason="HELD", sentence="it would be held until it is released")
     if isinstance(job.state, Deferred):
@@ -106,9 +157,9 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
     if not state.durable.nodes:
         return Explanation(reason="NO_NODES", sentence="it would wait because no node has registered yet")
     trial = _as_seen_by(state, job, at)
-    over = trial.caps.refusal(job)
+    reason, over = over_a_cap(trial, job)
     if over:
-        return Explanation(reason=USER_CAP, sentence=f"it would wait because {over}")
+        return Explanation(reason=reason, sentence=f"it would wait because {over}")
     verdicts = tuple(_verdict(state, view, job, at) for view in trial.views.values())
     takers = [verdict.node for verdict in verdicts if verdict.miss is None]
     if takers:
@@ -138,10 +189,10 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
         ahead=tuple(ahead),
         ahead_count=ahead_count,
     )
-    over = trial.caps.refusal(job)
+    cap, over = over_a_cap(trial, job)
     if over:
         return replace(
-            told, reason=USER_CAP, sentence=f"job {job.id} waits because {over}", bound_sentence=f"no bound: {over}"
+            told, reason=cap, sentence=f"job {job.id} waits because {over}", bound_sentence=f"no bound: {over}"
         )
     if reason == NEXT_PASS:
         return replace(told, estimated_start=at, latest_start=at)
@@ -154,6 +205,15 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
         bound_sentence=latest.sentence,
         nearest_change=nearest_change(state, job, views, at),
     )
+
+
+def over_a_cap(trial: Trial, job: Job) -> Reason:
+    """The cap that keeps a job from being placed now, of its array or its user; two empty texts without one."""
+    over = trial.caps.array_refusal(job)
+    if over:
+        return ARRAY_CAP, over
+    over = trial.caps.refusal(job)
+    return (USER_CAP, over) if over else ("", "")
 
 
 def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, Reason]:
@@ -181,6 +241,10 @@ def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, 
                 del alike[tried.id]
         elif reason[0] == USER_CAP:
             found.update(dict.fromkeys(wanted.pop((tried.user, tried.spec.asked), {}), reason))
+        elif reason[0] == ARRAY_CAP:
+            for item in [each for each in alike or () if state.durable.jobs[each].array == tried.array]:
+                found[item] = reason
+                wanted[tried.user, tried.spec.asked].pop(item)
         else:
             known.setdefault(tried.spec.asked, reason)
     for (_, asked), ids in wanted.items():
@@ -190,9 +254,9 @@ def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, 
 
 
 def _reason_of(state: State, job: Job, trial: Trial, at: Instant) -> Reason:
-    over = trial.caps.refusal(job)
-    if over:
-        return USER_CAP, over
+    over = over_a_cap(trial, job)
+    if over[1]:
+        return over
     verdicts = tuple(_verdict(state, view, job, at) for view in trial.views.values())
     return (_main_reason(verdicts), _main_clause(verdicts)) if verdicts else NO_NODES
 

@@ -16,7 +16,7 @@ from itertools import count, islice
 
 from ..state.ids import JobId, NodeName
 from ..state.jobs import Asked, Job, Running
-from ..state.lines import Entry
+from ..state.lines import Line
 from ..state.state import State
 from ..state.units import Instant, Span, after
 from .admission import minimum_memory
@@ -81,10 +81,10 @@ def _endless(state: State, job: Job) -> JobId | None:
     return next((job_id for line in waiting for _, job_id in line[:2] if job_id != job.id), None)
 
 
-def _lines(state: State) -> Iterator[tuple[Asked, list[Entry]]]:
+def _lines(state: State) -> Iterator[tuple[Asked, Line]]:
     for users in state.durable.lines.of_band.values():
         for of_user in users.values():
-            yield from of_user.items()
+            yield from ((key.asked, line) for key, line in of_user.items())
 
 
 def estimates(state: State, views: Views, at: Instant) -> dict[JobId, Instant]:

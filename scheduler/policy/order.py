@@ -20,7 +20,9 @@ from ..state.usage import GPU_WEIGHT
 TURN = GPU_WEIGHT * MINUTE
 """What a job ahead counts for, in CPU-microseconds: a GPU-minute."""
 
-GivenUp = Collection[Asked | tuple[UserName, Asked]]
+GivenUp = Collection[Asked | tuple[UserName, Asked] | JobId]
+"""What fits nowhere any more: a class of request, that of a user over a cap, or the items of an array at its cap."""
+
 Turn = tuple[int, Entry, UserName]
 """Sorts the jobs of a band: usage with the turns before it, then who has the oldest job, then the name."""
 
@@ -73,8 +75,8 @@ def _merged(user: UserName, lines: UserLines, given_up: GivenUp) -> Iterator[Ent
     heapq.heapify(heads)
     while heads:
         entry, at, number = heads[0]
-        asked, line = of_number[number]
-        if given_up and (asked in given_up or (user, asked) in given_up):
+        (asked, array), line = of_number[number]
+        if given_up and (asked in given_up or (user, asked) in given_up or array in given_up):
             heapq.heappop(heads)
             continue
         yield entry

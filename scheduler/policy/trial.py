@@ -7,7 +7,7 @@ explains is what places.
 from collections.abc import Callable, Collection
 from functools import partial
 
-from ..state.ids import NodeName, UserName
+from ..state.ids import JobId, NodeName, UserName
 from ..state.jobs import Asked, Job, Placement, Queued
 from ..state.state import State
 from ..state.units import Instant
@@ -39,7 +39,7 @@ class Trial:
     ) -> None:
         self.views = views
         self.caps = Caps(state) if caps is None else caps
-        self.given_up: set[Asked | tuple[UserName, Asked]] = set()
+        self.given_up: set[Asked | tuple[UserName, Asked] | JobId] = set()
         self._state = state
         self._at = at
         self._holds = partial(holds_on, state.durable) if holds is None else holds
@@ -49,7 +49,10 @@ class Trial:
         self._candidates = candidates_of(views, state.limits.node_order) if candidates is None else candidates
 
     def place(self, job: Job) -> Placement | None:
-        """Place a job, or give up what it asks for: for its user who is over a cap, else for everybody."""
+        """Place a job, or give up what it asks for: for its array or user at a cap, else for everybody."""
+        if job.array is not None and self.caps.array_refusal(job):
+            self.given_up.add(job.array)
+            return None
         if self.caps.refusal(job):
             self.given_up.add((job.user, job.spec.asked))
             return None

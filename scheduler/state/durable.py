@@ -12,14 +12,16 @@ from typing import assert_never
 from .access import Counters, RememberedRequest, Token
 from .equal_jobs import EqualJobs, Jobs
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
-from .indexes import NodeHold, index, index_equals, unindex
+from .indexes import ItemsLive, NodeHold, index, index_alike, index_equals, unindex, unindex_alike
 from .jobs import (
     ATTEMPTS_KEPT,
     ActiveState,
     Attempt,
     Deferred,
     Dependency,
+    Divided,
     EndedAttempt,
+    EndedTogether,
     Held,
     Job,
     JobState,
@@ -27,6 +29,8 @@ from .jobs import (
     Running,
     Starting,
     Stopping,
+    Tally,
+    items_alike,
 )
 from .lines import Lines
 from .nodes import Node
@@ -40,6 +44,10 @@ from .records import (
     BeginReached,
     DependencyMet,
     DeviceMarked,
+    ItemsFinished,
+    ItemsHeld,
+    ItemsMoved,
+    ItemsReleased,
     JobBandChanged,
     JobFinished,
     JobHeld,
@@ -64,7 +72,7 @@ from .shares import WHOLE_MILLI
 from .units import SECOND, Instant
 from .usage import Usage, UserHold, weight_of
 
-Entity = Job | EqualJobs | Usage | Node | Token | RememberedRequest | Counters
+Entity = Job | EqualJobs | Tally | Usage | Node | Token | RememberedRequest | Counters
 EntityKey = tuple[str, str]
 
 
@@ -75,6 +83,8 @@ def key_of(entity: Entity) -> EntityKey:
             return ("job", str(entity.id))
         case EqualJobs():
             return ("equal_jobs", str(entity.first.id))
+        case Tally():
+            return ("tally", str(entity.array))
         case Usage():
             return ("usage", entity.user)
         case Node():
@@ -111,6 +121,8 @@ class Durable:
     active: dict[JobId, None] = field(default_factory=dict)
     preemptible: dict[JobId, None] = field(default_factory=dict)
     claims: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
+    tallies: dict[JobId, Tally] = field(default_factory=dict)
+    arrays: dict[JobId, ItemsLive] = field(default_factory=dict)
     usage: dict[UserName, Usage] = field(default_factory=dict)
     holds: dict[NodeName, NodeHold] = field(default_factory=dict)
     hold_changes: int = 0
@@ -122,11 +134,20 @@ class Durable:
     def entities(self) -> Iterator[Entity]:
         """Every entity, for checks and for comparing with a store."""
         yield from self.jobs.entities()
+        yield from self.tallies.values()
         yield from self.usage.values()
         yield from self.nodes.values()
         yield from self.tokens.values()
         yield from self.requests.values()
         yield self.counters
+
+    def tally(self, array: JobId) -> Tally:
+        """How the items of a live array that have ended did."""
+        return self.tallies.get(array) or Tally(array=array)
+
+    def items_alike(self, array: JobId) -> EqualJobs | None:
+        """The items of an array that wait and never differed, if there are any."""
+        return self.jobs.equals_from(JobId(array + 1))
 
     def largest_device_bytes(self) -> int:
         """Memory of the largest device that any node has, 0 without devices; known until a node changes."""
@@ -177,9 +198,14 @@ def adopt(durable: Durable, entity: Entity) -> None:
             index(durable, entity)
             durable.jobs.put(entity)
         case EqualJobs():
-            if durable.jobs.equals_from(entity.first.id) is None:
+            known = durable.jobs.equals_from(entity.first.id)
+            if known is not None and entity.first.array is not None:
+                unindex_alike(durable, known)  # they may have changed together
+            if known is None or entity.first.array is not None:
                 index_equals(durable, entity)
                 durable.jobs.put_equals(entity)
+        case Tally():
+            durable.tallies[entity.array] = entity
         case Usage():
             durable.usage[entity.user] = entity
         case Node():
@@ -202,15 +228,14 @@ def discard(durable: Durable, key: EntityKey) -> None:
             job_id = JobId(int(name))
             old = durable.jobs.get(job_id)
             if old is not None:
-                unindex(durable, old)
-                durable.jobs.part(job_id)
+                _take_out(durable, old)
                 durable.jobs.pop(job_id)
         case "equal_jobs":
             equal = durable.jobs.equals_from(JobId(int(name)))
             if equal is not None:
-                for each in equal.jobs():
-                    unindex(durable, each)
-                durable.jobs.put_equals(replace(equal, spans=()))
+                _drop_equals(durable, equal)
+        case "tally":
+            durable.tallies.pop(JobId(int(name)), None)
         case "node":
             durable.set_node(NodeName(name), None)
         case "token":
@@ -226,15 +251,16 @@ def apply(durable: Durable, record: Record) -> None:
     """Make a decided fact true. A record that cannot be applied is a programming error and raises."""
     match record:
         case JobQueued(job=job, count=count):
+            end = JobId(job.id + count)
             if count == 1:
                 _put_job(durable, None, job)
             else:
-                equal = EqualJobs(first=job, spans=((job.id, JobId(job.id + count)),))
-                index_equals(durable, equal)
-                durable.jobs.put_equals(equal)
-                durable.touched[key_of(equal)] = equal
-            if job.id + count > durable.counters.next_job:
-                durable.counters = Counters(next_job=job.id + count)
+                _put_equals(durable, EqualJobs(first=job, spans=((job.id, end),)))
+            if job.items is not None:
+                first, end = items_alike(job), JobId(end + job.items.indices.count)
+                _put_equals(durable, EqualJobs(first=first, spans=((first.id, end),)))
+            if end > durable.counters.next_job:
+                durable.counters = Counters(next_job=end)
                 durable.touched[key_of(durable.counters)] = durable.counters
         case RequestRemembered(request=request):
             durable.requests[request.user, request.request_id] = request
@@ -245,20 +271,31 @@ def apply(durable: Durable, record: Record) -> None:
         case JobHeld(job=job_id):
             _set_state(durable, job_id, Held())
         case JobReleased(job=job_id, at=at):
-            job = durable.jobs[job_id]
-            released = replace(job, state=Deferred())
-            new = _with_conditions(released, at, begins_at=_still_to_come(job, at), unmet=job.unmet)
-            _put_job(durable, job, new)
+            _change(durable, job_id, lambda job: _released(job, at))
         case BeginReached(job=job_id, at=at):
-            job = durable.jobs[job_id]
-            _put_job(durable, job, _with_conditions(job, at, begins_at=None, unmet=job.unmet))
+            _change(durable, job_id, lambda job: _with_conditions(job, at, begins_at=None, unmet=job.unmet))
         case DependencyMet(job=job_id, on=on, at=at):
-            job = durable.jobs[job_id]
-            unmet = tuple(each for each in job.unmet if each.job != on)
-            _put_job(durable, job, _with_conditions(job, at, begins_at=job.begins_at, unmet=unmet))
+
+            def met(job: Job) -> Job:
+                unmet = tuple(each for each in job.unmet if each.job != on)
+                return _with_conditions(job, at, begins_at=job.begins_at, unmet=unmet)
+
+            _change(durable, job_id, met)
         case JobBandChanged(job=job_id, band=band):
-            job = durable.jobs[job_id]
-            _put_job(durable, job, replace(job, band=band, version=job.version + 1))
+            _change(durable, job_id, lambda job: replace(job, band=band, version=job.version + 1))
+        case ItemsHeld(array=array):
+            _change(durable, array, lambda job: replace(job, state=Held(), version=job.version + 1))
+        case ItemsReleased(array=array, at=at):
+            _change(durable, array, lambda job: _released(job, at))
+        case ItemsMoved(array=array, band=band):
+            _change(durable, array, lambda job: replace(job, band=band, version=job.version + 1))
+        case ItemsFinished(array=array, spans=spans, finished=finished):
+            equal = durable.items_alike(array)
+            assert equal is not None and equal.spans == spans, f"array {array}: other items wait than those that end"
+            _drop_equals(durable, equal)
+            durable.touched[key_of(equal)] = None
+            _tally(durable, durable.tally(array).adding_together(EndedTogether(spans=spans, finished=finished)))
+            _set_state(durable, array, Divided(rest=None))
         case AttemptPlaced(job=job_id, attempt=attempt):
             job = durable.jobs[job_id]
             placed = replace(
@@ -299,7 +336,14 @@ def apply(durable: Durable, record: Record) -> None:
             if last is not None:
                 _charge(durable, job, last)
             past = job.past if last is None else _with(job.past, last)
-            _put_job(durable, job, replace(job, state=finished, past=past, version=job.version + 1))
+            items = job.items
+            if items is not None:
+                items = replace(items, ended=durable.tally(job.id))
+                if durable.tallies.pop(job.id, None) is not None:
+                    durable.touched["tally", str(job.id)] = None
+            if job.array is not None:
+                _tally(durable, durable.tally(job.array).adding(finished))
+            _put_job(durable, job, replace(job, state=finished, past=past, items=items, version=job.version + 1))
         case SpoolStateChanged() | SignalSent():
             pass
         case NodeRegistered(node=node):
@@ -345,12 +389,78 @@ def _charge(durable: Durable, job: Job, ended: EndedAttempt) -> None:
     durable.touched[key_of(durable.usage[job.user])] = durable.usage[job.user]
 
 
+def _tally(durable: Durable, tally: Tally) -> None:
+    durable.tallies[tally.array] = tally
+    durable.touched[key_of(tally)] = tally
+
+
+def _put_equals(durable: Durable, equal: EqualJobs) -> None:
+    index_equals(durable, equal)
+    durable.jobs.put_equals(equal)
+    durable.touched[key_of(equal)] = equal
+
+
+def _drop_equals(durable: Durable, equal: EqualJobs) -> None:
+    if equal.first.array is not None:
+        unindex_alike(durable, equal)
+    else:
+        for each in equal.jobs():
+            unindex(durable, each)
+    durable.jobs.put_equals(replace(equal, spans=()))
+
+
+def _take_out(durable: Durable, job: Job) -> EqualJobs | None:
+    """Take a job out of its places, and from among its equals; what is left of them, None where it stood for itself."""
+    equal = durable.jobs.equals_of(job.id)
+    if equal is None or equal.first.array is None:
+        unindex(durable, job)
+        return durable.jobs.part(job.id)
+    unindex_alike(durable, equal)
+    left = durable.jobs.part(job.id)
+    assert left is not None
+    index_alike(durable, left)
+    return left
+
+
+def _change(durable: Durable, job_id: JobId, change: Callable[[Job], Job]) -> None:
+    """Change a job that waits; of an array those items that never differed, and with them what it says of them."""
+    job = durable.jobs[job_id]
+    if job.items is None:
+        _put_job(durable, job, change(job))
+        return
+    equal = durable.items_alike(job_id)
+    if equal is None:
+        changed = change(job)
+        _put_job(durable, job, replace(changed, state=job.state))
+        return
+    first = change(equal.first)
+    assert isinstance(first.state, Queued | Deferred | Held)
+    unindex_alike(durable, equal)
+    _put_equals(durable, replace(equal, first=first))
+    said = replace(
+        job,
+        state=Divided(rest=first.state),
+        band=first.band,
+        eligible_at=first.eligible_at,
+        unmet=first.unmet,
+        begins_at=first.begins_at,
+        version=job.version + 1,
+    )
+    _put_job(durable, job, said)
+
+
+def _released(job: Job, at: Instant) -> Job:
+    waits = replace(job, state=Deferred())
+    return _with_conditions(waits, at, begins_at=_still_to_come(job, at), unmet=job.unmet)
+
+
 def _put_job(durable: Durable, old: Job | None, new: Job) -> None:
     if old is not None:
-        unindex(durable, old)
-        left = durable.jobs.part(old.id)
+        left = _take_out(durable, old)
         if left is not None:
             durable.touched[key_of(left)] = left if left.spans else None
+            if not left.spans and new.array is not None:
+                _set_state(durable, new.array, Divided(rest=None))
     durable.touched[key_of(new)] = None if new.is_finished else new
     if new.is_finished:
         durable.jobs.pop(new.id)

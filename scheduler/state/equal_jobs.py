@@ -12,8 +12,9 @@ from .jobs import Job
 class EqualJobs:
     """Jobs of one submit that are alike but for their ids.
 
-    `first` is the first of them as it was queued, whether or not it is still one of them. `spans` are those that are:
-    (begin, end) each, `end` not among them, in rising order and never touching. A job that changes leaves for good.
+    `first` is the first of them as it is now, whether or not it is still one of them. `spans` are those that are:
+    (begin, end) each, `end` not among them, in rising order and never touching. A job that changes leaves for good; the
+    items of an array may also change all together.
     """
 
     first: Job

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 from .access import Token
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
-from .jobs import Band, JobSpec, Outcome, OutputEnd, RankExit
+from .jobs import Band, Items, JobSpec, Outcome, OutputEnd, RankExit
 from .nodes import DeviceSample, NodeInfo
 from .units import Instant, Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSubmitted:
-    """A user submits jobs: one per spec, or `count` equal ones of a single spec. All are taken or none.
+    """A user submits jobs: one per spec, `count` equal ones of a single spec, or an array of it. All are taken or none.
 
-    `ended` holds how jobs ended that the specs wait for and that are no longer live.
+    `items` is the array's. `ended` holds how jobs ended that the specs wait for and that are no longer live.
     """
 
     at: Instant
@@ -30,6 +30,7 @@ class JobsSubmitted:
     request_digest: str = ""
     is_dry_run: bool = False
     ended: Mapping[JobId, Outcome | None] = field(default_factory=dict)
+    items: Items | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from .equal_jobs import EqualJobs
 from .ids import DeviceUuid, JobId, RankKey
-from .jobs import Attempt, Deferred, Finished, Held, Job, Queued, Running, Starting, Stopping
+from .jobs import Attempt, Deferred, Divided, Finished, Held, Job, JobState, Queued, Running, Starting, Stopping
 from .shares import WHOLE_MILLI, DeviceShare
 from .usage import UserHold
 
@@ -31,8 +31,32 @@ class NodeHold:
     version: int = field(default=0, compare=False)
 
 
+@dataclass(slots=True)
+class ItemsLive:
+    """The items of an array that have not ended: how many are in each state, and which stand for themselves."""
+
+    counts: dict[type[JobState], int] = field(default_factory=dict)
+    apart: dict[JobId, None] = field(default_factory=dict)
+
+    @property
+    def active(self) -> int:
+        """Items that have an attempt: what the array's cap counts."""
+        return sum(self.counts.get(state, 0) for state in (Starting, Running, Stopping))
+
+    def count(self, state: JobState, number: int) -> None:
+        """Count some in, or out with a negative number."""
+        total = self.counts.get(type(state), 0) + number
+        self.counts[type(state)] = total
+        if not total:
+            del self.counts[type(state)]
+
+
 def index(durable: Durable, job: Job) -> None:
     """Put a job that stands for itself in its places."""
+    if job.array is not None:
+        items = durable.arrays.setdefault(job.array, ItemsLive())
+        items.count(job.state, 1)
+        items.apart[job.id] = None
     match job.state:
         case Queued():
             durable.lines.add(job)
@@ -46,10 +70,12 @@ def index(durable: Durable, job: Job) -> None:
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
                     _take(durable, RankKey(job.id, attempt.number, number), attempt)
-        case Deferred():
+        case Deferred() | Divided(rest=Deferred()):
             durable.deferred[job.id] = None
-        case Held():
+        case Held() | Divided(rest=Held()):
             durable.held[job.id] = None
+        case Divided():
+            pass
         case Finished():
             return
     for dependency in job.unmet:
@@ -60,6 +86,9 @@ def index(durable: Durable, job: Job) -> None:
 
 def index_equals(durable: Durable, equal: EqualJobs) -> None:
     """Equal jobs wait, or are held; what differs by an attempt is not equal."""
+    if equal.first.array is not None:
+        index_alike(durable, equal)
+        return
     match equal.first.state:
         case Queued():
             durable.lines.add_equals(equal)
@@ -75,8 +104,37 @@ def index_equals(durable: Durable, equal: EqualJobs) -> None:
         durable.wakes.sort()
 
 
+def index_alike(durable: Durable, equal: EqualJobs) -> None:
+    """Put the items of an array that never differed in their places. What they wait for is noted of the array alone."""
+    assert equal.first.array is not None
+    if isinstance(equal.first.state, Queued):
+        durable.lines.set_alike(equal)
+    if equal.spans:
+        durable.arrays.setdefault(equal.first.array, ItemsLive()).count(equal.first.state, len(equal))
+
+
+def unindex_alike(durable: Durable, equal: EqualJobs) -> None:
+    """Take the items of an array that never differed out of their places."""
+    assert equal.first.array is not None
+    if isinstance(equal.first.state, Queued):
+        durable.lines.set_alike(replace(equal, spans=()))
+    items = durable.arrays[equal.first.array]
+    items.count(equal.first.state, -len(equal))
+    _drop_array_without_items(durable, equal.first.array)
+
+
+def _drop_array_without_items(durable: Durable, array: JobId) -> None:
+    if not durable.arrays[array].counts:
+        del durable.arrays[array]
+
+
 def unindex(durable: Durable, job: Job) -> None:
-    """Take a job out of its places, as it stood there."""
+    """Take a job that stands for itself, or is among plain equal ones, out of its places, as it stood there."""
+    if job.array is not None:
+        items = durable.arrays[job.array]
+        items.count(job.state, -1)
+        del items.apart[job.id]
+        _drop_array_without_items(durable, job.array)
     match job.state:
         case Queued():
             durable.lines.remove(job)
@@ -95,10 +153,12 @@ def unindex(durable: Durable, job: Job) -> None:
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
                     _give_back(durable, RankKey(job.id, attempt.number, number), attempt)
-        case Deferred():
+        case Deferred() | Divided(rest=Deferred()):
             del durable.deferred[job.id]
-        case Held():
+        case Held() | Divided(rest=Held()):
             del durable.held[job.id]
+        case Divided():
+            pass
         case Finished():
             return
     for dependency in job.unmet:

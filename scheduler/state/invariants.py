@@ -10,8 +10,8 @@ from itertools import pairwise
 from .durable import Durable, Entity, EntityKey, load
 from .equal_jobs import EqualJobs
 from .ids import DeviceUuid, JobId, NodeName, RankKey
-from .indexes import NodeHold
-from .jobs import ATTEMPTS_KEPT, Attempt, Deferred, Finished, Held, Job, Queued, Running, Starting, rank_keys
+from .indexes import ItemsLive, NodeHold
+from .jobs import ATTEMPTS_KEPT, Attempt, Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, rank_keys
 from .live import Live
 from .nodes import Node
 from .shares import WHOLE_MILLI
@@ -79,6 +79,9 @@ def _of_job(durable: Durable, job: Job) -> Iterator[str]:
         yield f"{name}: its ended attempts are {numbers}"
     if numbers and numbers[-1] > job.attempt_count:
         yield f"{name}: attempt {numbers[-1]} has ended and {job.attempt_count} were made"
+    if isinstance(job.state, Divided):
+        yield from _of_array(durable, job, job.state)
+        return
     waits = bool(job.unmet) or job.begins_at is not None
     if waits != isinstance(job.state, Deferred) and not isinstance(job.state, Held):
         yield f"{name}: is {job.state} and waits for {job.unmet} and {job.begins_at}"
@@ -86,9 +89,37 @@ def _of_job(durable: Durable, job: Job) -> Iterator[str]:
         yield from _of_attempt(durable, job, job.attempt)
 
 
+def _of_array(durable: Durable, array: Job, state: Divided) -> Iterator[str]:
+    """An array accounts for each of its items once, and those that never differed wait as it says."""
+    name, items = f"array {array.id}", array.items
+    if items is None or items.ended is not None:
+        yield f"{name}: has no items, or they have ended, and it has not"
+        return
+    count, tally = items.indices.count, durable.tally(array.id)
+    live, alike = durable.arrays.get(array.id, ItemsLive()), durable.items_alike(array.id)
+    if sum(live.counts.values()) + tally.ended != count or tally.ended == count:
+        yield f"{name}: of {count} items {live.counts} live and {tally} have ended"
+    if len(live.apart) + (0 if alike is None else len(alike)) != sum(live.counts.values()):
+        yield f"{name}: {live} are noted, {alike} are alike"
+    if any(not array.id < item <= array.id + count or durable.jobs[item].array != array.id for item in live.apart):
+        yield f"{name}: {sorted(live.apart)} are not its items"
+    if (None if alike is None else alike.first.state) != state.rest:
+        yield f"{name}: its rest is {state.rest}, its items are {alike}"
+    if alike is not None and any(getattr(array, field) != getattr(alike.first, field) for field in _SHARED):
+        yield f"{name}: differs from its items, {alike.first}"
+    if items.active_max and live.active > items.active_max:
+        yield f"{name}: {live.active} of its items are active, at most {items.active_max} may be"
+    if items.failures_max and tally.failures >= items.failures_max and alike is not None:
+        yield f"{name}: {tally.failures} items have failed, and others still wait"
+
+
+_SHARED = ("user", "spec", "band", "submitted_at", "eligible_at", "unmet", "begins_at")
+"""What an array and those of its items have in common that never differed."""
+
+
 def _of_equals(equal: EqualJobs) -> Iterator[str]:
     name = f"equal jobs {equal.first.id}"
-    if not isinstance(equal.first.state, Queued | Deferred | Held) or equal.first.past:
+    if not isinstance(equal.first.state, Queued | Deferred | Held) or equal.first.past or equal.first.items:
         yield f"{name}: they are {equal.first.state}"
     if not equal.spans or any(end <= begin for begin, end in equal.spans):
         yield f"{name}: their spans are {equal.spans}"
@@ -213,7 +244,17 @@ def _of_indexes(durable: Durable) -> Iterator[str]:
         return
     if again.lines != durable.lines:
         yield f"the lines are {durable.lines}, the jobs make {again.lines}"
-    for index in ("held", "deferred", "dependents", "wakes", "holds_of_user", "preemptible", "claims"):
+    for index in (
+        "held",
+        "deferred",
+        "dependents",
+        "wakes",
+        "holds_of_user",
+        "preemptible",
+        "claims",
+        "arrays",
+        "tallies",
+    ):
         if getattr(again, index) != getattr(durable, index):
             yield f"{index}: is {getattr(durable, index)}, the jobs make {getattr(again, index)}"
     if again.holds != durable.holds:

@@ -3,11 +3,12 @@
 A state is a class that carries exactly the data that is valid in it, so that no field is ever half filled.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from .ids import AttemptId, DeviceUuid, JobId, NodeName, RankKey, UserName
+from .indices import Indices
 from .shares import WHOLE_MILLI, DeviceShare
 from .units import MB, SECOND, Instant, Span, after
 
@@ -339,9 +340,102 @@ class Finished:
     message: str = ""
     exit: ExitStatus | None = None
 
+    @property
+    def exit_code(self) -> int:
+        """The code that a program gives who waits for the job: its own, 128 + its signal, 124 or 125."""
+        match self.outcome, self.exit:
+            case Outcome.SUCCEEDED, _:
+                return 0
+            case Outcome.TIMED_OUT, _:
+                return 124
+            case Outcome.CANCELLED, _:
+                return 125
+            case _, ExitCode(code=code):
+                return code
+            case _, ExitSignal(signal=number):
+                return 128 + number
+            case _:
+                return 125
 
-JobState = Queued | Deferred | Held | Starting | Running | Stopping | Finished
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """An array: where it is on its way are its items. `rest` is the state of those that never differed from another."""
+
+    rest: Queued | Deferred | Held | None
+
+
+JobState = Queued | Deferred | Held | Starting | Running | Stopping | Divided | Finished
 ActiveState = Starting | Running | Stopping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTogether:
+    """Items of an array that ended at once and had never differed: spans (begin, end) of ids, `end` not among them."""
+
+    spans: tuple[tuple[JobId, JobId], ...]
+    finished: Finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How the items of an array that have ended did. `highest_exit` is the highest exit code that one gives to wait."""
+
+    array: JobId
+    succeeded: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    cancelled: int = 0
+    highest_exit: int = 0
+    together: tuple[EndedTogether, ...] = ()
+    version: int = 1
+
+    @property
+    def ended(self) -> int:
+        """Items that have ended."""
+        return self.succeeded + self.failed + self.timed_out + self.cancelled
+
+    @property
+    def failures(self) -> int:
+        """Items that failed; a time limit that was reached is a failure."""
+        return self.failed + self.timed_out
+
+    def adding(self, finished: Finished, count: int = 1) -> "Tally":
+        """The same with `count` more that ended so."""
+        counted = TALLIED[finished.outcome]
+        return replace(
+            self,
+            highest_exit=max(self.highest_exit, finished.exit_code),
+            version=self.version + 1,
+            **{counted: getattr(self, counted) + count},
+        )
+
+    def adding_together(self, ended: EndedTogether) -> "Tally":
+        """The same with more that ended at once."""
+        count = sum(end - begin for begin, end in ended.spans)
+        return replace(self.adding(ended.finished, count), together=(*self.together, ended))
+
+
+TALLIED = {
+    Outcome.SUCCEEDED: "succeeded",
+    Outcome.FAILED: "failed",
+    Outcome.TIMED_OUT: "timed_out",
+    Outcome.CANCELLED: "cancelled",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Items:
+    """What makes a job an array: its items are the jobs with the ids right behind its own, in the order of `indices`.
+
+    `active_max` is how many may be active at once, and `failures_max` after how many failures the waiting rest is
+    cancelled; 0 is no bound. `ended` is how they did, once all have ended.
+    """
+
+    indices: Indices
+    active_max: int = 0
+    failures_max: int = 0
+    ended: Tally | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +445,8 @@ class Job:
     `told_with` is set for equal jobs of one submit: the last of them, in whose story stands that all were queued.
     `eligible_at` is when it came to be eligible where that was not at its submit; its age counts from there. `unmet`
     are the dependencies that are still waited for, `begins_at` the begin time that has not come. `waits_since` is when
-    it was queued again, from where its queue time-out counts.
+    it was queued again, from where its queue time-out counts. `array` is the array that it is an item of, and in whose
+    story stands what befell all of them (`told_with`). `items` makes it an array itself.
     """
 
     id: JobId
@@ -371,6 +466,8 @@ class Job:
     begins_at: Instant | None = None
     retries_used: int = 0
     waits_since: Instant | None = None
+    array: JobId | None = None
+    items: Items | None = None
 
     @property
     def age_since(self) -> Instant:
@@ -381,9 +478,9 @@ class Job:
     def wakes_at(self) -> Instant | None:
         """When time alone changes something for it: it begins to be eligible, or has waited too long."""
         match self.state:
-            case Deferred():
+            case Deferred() | Divided(rest=Deferred()):
                 return self.begins_at
-            case Queued() if self.spec.queue_timeout is not None:
+            case Queued() | Divided(rest=Queued()) if self.spec.queue_timeout is not None:
                 return after(self.waits_since or self.age_since, self.spec.queue_timeout)
             case _:
                 return None
@@ -411,3 +508,28 @@ def rank_keys(job: Job, attempt: Attempt) -> tuple[RankKey, ...]:
 def attempt_id(job: Job, attempt: Attempt) -> AttemptId:
     """The id of an attempt of this job."""
     return AttemptId(job.id, attempt.number)
+
+
+def items_alike(array: Job) -> Job:
+    """The first item of an array as it is queued, and all others but for their ids."""
+    assert isinstance(array.state, Divided) and array.state.rest is not None, f"job {array.id} has no items that wait"
+    first = JobId(array.id + 1)
+    return replace(array, id=first, state=array.state.rest, version=1, array=array.id, items=None, told_with=array.id)
+
+
+def item_ended_together(array: Job, tally: Tally, job_id: JobId) -> Job | None:
+    """An item that ended without ever having differed, of which nothing else is kept; None for any other."""
+    for ended in tally.together:
+        if any(begin <= job_id < end for begin, end in ended.spans):
+            return replace(
+                array,
+                id=job_id,
+                state=ended.finished,
+                version=2,
+                array=array.id,
+                items=None,
+                told_with=array.id,
+                unmet=(),
+                begins_at=None,
+            )
+    return None

@@ -4,8 +4,10 @@ Jobs that ask for the same are one class of request: when one of them fits nowhe
 costs what there are classes and not what there are jobs.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, overload
 
 from .equal_jobs import EqualJobs
 from .ids import JobId, UserName
@@ -15,7 +17,62 @@ from .units import Instant
 Entry = tuple[Instant, JobId]
 """A job's place in its line: from when its age counts, then its id."""
 
-UserLines = dict[Asked, list[Entry]]
+
+class AlikeLine(Sequence[Entry]):
+    """The line of an array's items that never differed: as long as they are, and as large as their spans.
+
+    All of them have the age `since`. Their ids are one behind the other, so that nobody else stands between them.
+    """
+
+    __slots__ = ("_offsets", "_spans", "since")
+
+    def __init__(self, equal: EqualJobs) -> None:
+        self.since = equal.first.age_since
+        self._spans = equal.spans
+        self._offsets = [0]
+        for begin, end in equal.spans:
+            self._offsets.append(self._offsets[-1] + end - begin)
+
+    def __len__(self) -> int:
+        return self._offsets[-1]
+
+    @overload
+    def __getitem__(self, at: int) -> Entry: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Entry]: ...
+    def __getitem__(self, at: int | slice) -> Entry | list[Entry]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        number = at + len(self) if at < 0 else at
+        if not 0 <= number < len(self):
+            raise IndexError(at)
+        span = bisect_right(self._offsets, number) - 1
+        return (self.since, JobId(self._spans[span][0] + number - self._offsets[span]))
+
+    def __contains__(self, entry: object) -> bool:
+        if not isinstance(entry, tuple) or len(entry) != 2 or entry[0] != self.since:
+            return False
+        return any(begin <= entry[1] < end for begin, end in self._spans)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AlikeLine) and (self.since, self._spans) == (other.since, other._spans)
+
+    def __hash__(self) -> int:
+        return hash((self.since, self._spans))
+
+    def __repr__(self) -> str:
+        return f"AlikeLine({self.since}, {self._spans})"
+
+
+class LineKey(NamedTuple):
+    """What a line is for: a class of request, and the array whose items that never differed have it for themselves."""
+
+    asked: Asked
+    array: JobId | None = None
+
+
+Line = Sequence[Entry]
+UserLines = dict[LineKey, Line]
 """The lines of one user in one band, none of them empty."""
 
 
@@ -31,9 +88,21 @@ class Lines:
     count: int = 0
 
     def add(self, job: Job) -> None:
-        """Put a job in its place."""
+        """Put a job in its place; an item of an array that differs from the others stands among all jobs."""
         insort(self._line(job), (job.age_since, job.id))
         self.count += 1
+
+    def set_alike(self, equal: EqualJobs) -> None:
+        """Make a line of the items of an array that never differed, in place of that there was; none left ends it."""
+        first = equal.first
+        key = LineKey(first.spec.asked, first.array)
+        lines = self.of_band[first.band].setdefault(first.user, {})
+        old, line = lines.pop(key, ()), AlikeLine(equal)
+        self.count += len(line) - len(old)
+        if line:
+            lines[key] = line
+        elif not lines:
+            del self.of_band[first.band][first.user]
 
     def add_equals(self, equal: EqualJobs) -> None:
         """Put all of them in their places at once; one that differed and waits again may stand between them."""
@@ -46,20 +115,23 @@ class Lines:
         """Take a job out of its line."""
         of_user = self.of_band[job.band]
         lines = of_user[job.user]
-        line = lines[job.spec.asked]
+        line = self._line(job)
         del line[bisect_left(line, (job.age_since, job.id))]
         self.count -= 1
         if not line:
-            del lines[job.spec.asked]
+            del lines[LineKey(job.spec.asked)]
         if not lines:
             del of_user[job.user]
 
     def holds(self, job: Job, band: Band) -> bool:
         """Whether a job stands in a line of a band: for checks."""
-        line = self.of_band[band].get(job.user, {}).get(job.spec.asked, [])
+        lines = self.of_band[band].get(job.user, {})
         entry = (job.age_since, job.id)
-        at = bisect_left(line, entry)
-        return at < len(line) and line[at] == entry
+        found = [line for line in (lines.get(LineKey(job.spec.asked, of)) for of in {None, job.array}) if line]
+        places = [(line, bisect_left(line, entry)) for line in found]
+        return any(at < len(line) and line[at] == entry for line, at in places)
 
     def _line(self, job: Job) -> list[Entry]:
-        return self.of_band[job.band].setdefault(job.user, {}).setdefault(job.spec.asked, [])
+        line = self.of_band[job.band].setdefault(job.user, {}).setdefault(LineKey(job.spec.asked), [])
+        assert isinstance(line, list)  # only an array has a line of another kind
+        return line

@@ -14,7 +14,10 @@ from .units import Instant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQueued:
-    """A job was accepted, or `count` equal ones with the ids from `job.id` on; `job.state` says if it is eligible."""
+    """A job was accepted, or `count` equal ones with the ids from `job.id` on; `job.state` says if it is eligible.
+
+    An array is accepted with all of its items, whose ids follow its own.
+    """
 
     at: Instant
     job: Job
@@ -81,6 +84,45 @@ class JobBandChanged:
     job: JobId
     by: UserName
     band: Band
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsHeld:
+    """A person holds an array: all of its items that wait and never differed, at once."""
+
+    at: Instant
+    array: JobId
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsReleased:
+    """A person released an array: all of its items that are held and never differed, at once."""
+
+    at: Instant
+    array: JobId
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsMoved:
+    """A person moved an array to another band: it, and all of its items that wait and never differed, at once."""
+
+    at: Instant
+    array: JobId
+    by: UserName
+    band: Band
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsFinished:
+    """All items of an array that never differed have ended at once, without an attempt. `spans` are their ids."""
+
+    at: Instant
+    array: JobId
+    spans: tuple[tuple[JobId, JobId], ...]
+    finished: Finished
+    by: UserName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +315,10 @@ Record = (
     | BeginReached
     | DependencyMet
     | JobBandChanged
+    | ItemsHeld
+    | ItemsReleased
+    | ItemsMoved
+    | ItemsFinished
     | AttemptPlaced
     | AttemptStarted
     | AttemptStopping
@@ -317,5 +363,22 @@ def job_of(record: Record) -> JobId | None:
             | SignalSent(job=job_id)
         ):
             return job_id
+        case ItemsHeld(array=array) | ItemsReleased(array=array) | ItemsMoved(array=array) | ItemsFinished(array=array):
+            return array
         case _:
             return None
+
+
+SHARED_KINDS = (JobQueued, ItemsHeld, ItemsReleased, ItemsMoved, ItemsFinished, BeginReached, DependencyMet)
+"""What befalls all items of an array at once, and stands in its story."""
+
+
+def is_shared(record: Record, job: Job) -> bool:
+    """Whether a record in the story that a job is told with (`told_with`) is of that job, too."""
+    match record:
+        case JobQueued():
+            return True
+        case ItemsFinished(spans=spans):
+            return any(begin <= job.id < end for begin, end in spans)
+        case _:
+            return job.array is not None and isinstance(record, SHARED_KINDS)

@@ -7,7 +7,7 @@ from typing import get_args
 from ..state.access import Counters, RememberedRequest, Token
 from ..state.durable import Entity, EntityKey, key_of
 from ..state.equal_jobs import EqualJobs
-from ..state.jobs import Finished, Job
+from ..state.jobs import Finished, Job, Tally
 from ..state.nodes import Node
 from ..state.records import Record, job_of
 from ..state.usage import Usage
@@ -17,6 +17,7 @@ from .statements import Row
 ENTITY_CLASSES: dict[str, type[Entity]] = {
     "job": Job,
     "equal_jobs": EqualJobs,
+    "tally": Tally,
     "usage": Usage,
     "node": Node,
     "token": Token,

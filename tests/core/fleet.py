@@ -29,7 +29,7 @@ from scheduler.state.events import (
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
-from scheduler.state.jobs import Band, Job, JobSpec, Resources
+from scheduler.state.jobs import Band, Job, JobSpec, Resources, item_ended_together
 from scheduler.state.limits import Limits
 from scheduler.state.nodes import Device, DeviceSample, NodeInfo
 from scheduler.state.records import Record
@@ -294,7 +294,17 @@ class Fleet:
     def job(self, number: int) -> Job:
         """A job, live or ended."""
         job_id = JobId(number)
-        return self.state.durable.jobs.get(job_id) or self.store.finished[job_id]
+        found = self.state.durable.jobs.get(job_id) or self.store.finished.get(job_id)
+        return found or next(item for item in self._ended_together(job_id) if item is not None)
+
+    def _ended_together(self, job_id: JobId) -> Iterator[Job | None]:
+        """An item of which only its array knows how it ended."""
+        durable = self.state.durable
+        for array, tally in durable.tallies.items():
+            yield item_ended_together(durable.jobs[array], tally, job_id)
+        for job in self.store.finished.values():
+            if job.items is not None and job.items.ended is not None:
+                yield item_ended_together(job, job.items.ended, job_id)
 
 
 HELD_AND_INDEXED = tuple(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from scheduler.state.durable import Durable
 from scheduler.state.ids import JobId
-from scheduler.state.jobs import EndedAttempt, Finished, Job
+from scheduler.state.jobs import Divided, EndedAttempt, Finished, Job
 from scheduler.state.replies import JobsChanged, NodeGone, Refused, Reply, Submitted
 from scheduler.state.units import SECOND, Instant
 from tests.core.fleet import BEGIN
@@ -14,7 +15,12 @@ GAP = "   "
 WIDTH = 110
 
 
-def state_text(job: Job) -> str:
+def state_text(job: Job, durable: Durable | None = None) -> str:
+    if isinstance(job.state, Divided) and durable is not None:
+        live, tally = durable.arrays[job.id], durable.tally(job.id)
+        counts = [f"{number} {state.__name__.lower()}" for state, number in sorted(live.counts.items(), key=str)]
+        ended = {"succeeded": tally.succeeded, "failed": tally.failures, "cancelled": tally.cancelled}
+        return f"array: {', '.join([*counts, *(f'{number} {how}' for how, number in ended.items() if number)])}"
     if isinstance(job.state, Finished):
         return f"{job.state.outcome.value}: {job.state.message} ({job.state.reason})"
     held = "" if job.attempt is None else f" {job.attempt.number} on {job.attempt.ranks[0].placement.node}"

@@ -39,12 +39,14 @@ from scheduler.state.events import (
     TokenRequested,
 )
 from scheduler.state.ids import JobId, NodeName, RankKey, TokenId, UserName
+from scheduler.state.indices import Indices
 from scheduler.state.jobs import (
     Band,
     Dependency,
     EndWanted,
     ExitCode,
     ExitSignal,
+    Items,
     NodePins,
     OutputEnd,
     OutputStream,
@@ -138,6 +140,8 @@ class World:
             retries=c % 2,
             is_preemptible=c % 5 > 2,
         )
+        indices = Indices.of_ranges([range(c, c + 1 + c % 6)])
+        items = Items(indices=indices, active_max=a % 3, failures_max=b % 3) if (a + b) % 3 == 0 else None
         self.fleet.take_up(
             JobsSubmitted(
                 at=self.fleet.now,
@@ -145,7 +149,8 @@ class World:
                 specs=(asked,),
                 band=(list(Band)[a % 4],),
                 is_held=(b % 5 == 4,),
-                count=1 + c % 3,
+                count=1 if items else 1 + c % 3,
+                items=items,
                 request_id=f"r{a % 3}" if b % 2 else "",
                 request_digest=str(a % 6),
                 is_dry_run=c % 11 == 10,

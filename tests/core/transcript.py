@@ -20,6 +20,7 @@ from scheduler.core.story import sentence, span_text, tell, tell_command
 from scheduler.policy.explain import explain
 from scheduler.policy.order import queue_order
 from scheduler.state.access import Role, Token
+from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.events import (
     BandRequested,
     CancelRequested,
@@ -43,12 +44,12 @@ from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, U
 from scheduler.state.jobs import Band
 from scheduler.state.limits import NodeOrder, ScoreWeights
 from scheduler.state.nodes import DeviceProcess
-from scheduler.state.records import job_of
+from scheduler.state.records import is_shared, job_of
 from scheduler.state.replies import Refused
 from scheduler.state.units import Instant, Span
 from tests.core.fleet import Fleet, Turn
 from tests.core.telling import GAP, clock_text, reply_lines, state_text, wrapped
-from tests.core.words import Words, ends_of, exit_of, job_ids, key_of, seen_of, span_of, spec_of, split_once
+from tests.core.words import Words, ends_of, exit_of, items_of, job_ids, key_of, seen_of, span_of, spec_of, split_once
 
 
 class Transcript:
@@ -156,11 +157,15 @@ class Transcript:
     # --- jobs
 
     def submit(self, words: Words) -> list[str]:
-        """A user submits: see `spec_of` for the arguments, and band= held count= request= dry-run."""
+        """A user submits: see `spec_of` for the arguments, and band= held count= request= dry-run.
+
+        `array=1-9 cap=2 max-fails=1` makes it an array.
+        """
         user = UserName(words.next())
         band = Band[words.value("band", "normal").upper()]
         held, dry_run = words.switch("held"), words.switch("dry-run")
         count, request = words.integer("count", 1), words.value("request")
+        items = items_of(words)
         spec = spec_of(words, self.fleet.now)
         event = JobsSubmitted(
             at=self.fleet.now,
@@ -172,6 +177,7 @@ class Transcript:
             request_id=request,
             request_digest=str(hash(spec)) if request else "",
             is_dry_run=dry_run,
+            items=items,
         )
         return self.take_up(event)
 
@@ -337,13 +343,24 @@ class Transcript:
     def queue(self, words: Words) -> list[str]:
         jobs = sorted(self.fleet.state.durable.jobs.values(), key=lambda job: job.id)
         order = [str(job.id) for job in queue_order(self.fleet.state.durable, self.fleet.now)]
-        lines = [f"job {job.id} {state_text(job)}" for job in jobs]
-        return [*lines, f"order: {' '.join(order)}"] if order else lines or ["empty"]
+        alike = {
+            job
+            for equal in self.fleet.state.durable.jobs.entities()
+            if isinstance(equal, EqualJobs)
+            for job in equal.ids()
+        }
+        lines = [
+            f"job {job.id} {state_text(job, self.fleet.state.durable)}"
+            for job in jobs
+            if job.id not in alike or job.array is None
+        ]
+        shown = order if len(order) <= ORDER_SHOWN else [*order[:3], "…", order[-1]]
+        return [*lines, f"order: {' '.join(shown)}"] if order else lines or ["empty"]
 
     def show(self, words: Words) -> list[str]:
         """A job: its state, and its attempts that are over."""
         job = self.fleet.job(int(words.next()))
-        lines = [f"job {job.id} {state_text(job)}"]
+        lines = [f"job {job.id} {state_text(job, self.fleet.state.durable)}"]
         for ended in job.past:
             cut = "" if ended.output_is_complete else ", output incomplete"
             lines.append(
@@ -354,7 +371,12 @@ class Transcript:
     def story(self, words: Words) -> list[str]:
         """A job's records as sentences."""
         job = JobId(int(words.next()))
-        return [sentence(record) for record in self.fleet.store.records if job_of(record) == job]
+        known = self.fleet.job(job)
+        return [
+            sentence(record)
+            for record in self.fleet.store.records
+            if job_of(record) == job or (job_of(record) == known.told_with and is_shared(record, known))
+        ]
 
     def holds(self, words: Words) -> list[str]:
         """What is given on each node."""
@@ -385,6 +407,9 @@ class Transcript:
         assert key.attempt in ranks, f"{key} is not known any more: say from=NODE"
         return key, ranks[key.attempt][key.rank].placement.node
 
+
+ORDER_SHOWN = 40
+"""A longer order is told by its first jobs and its last."""
 
 Command = Callable[[Transcript, Words], list[str]]
 COMMANDS: dict[str, Command] = {

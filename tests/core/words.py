@@ -10,12 +10,14 @@ from datetime import timedelta
 from gpufleet.units import parse_duration, parse_size
 from scheduler.state.events import Seen, SeenExited, SeenRefused, SeenRunning, SeenStarting
 from scheduler.state.ids import JobId, NodeName, RankKey
+from scheduler.state.indices import Indices
 from scheduler.state.jobs import (
     Dependency,
     EndWanted,
     ExitCode,
     ExitSignal,
     ExitStatus,
+    Items,
     JobSpec,
     NodePins,
     OutputEnd,
@@ -118,6 +120,16 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         blame_limit=words.integer("blame-limit", 0) or None,
         is_preemptible=words.switch("preemptible"),
     )
+
+
+def items_of(words: Words) -> Items | None:
+    """The items of an array: array=1-9,12 and cap=, max-fails=."""
+    text = words.value("array")
+    if not text:
+        return None
+    bounds = [part.partition("-") for part in text.split(",")]
+    indices = Indices.of_ranges([range(int(low), int(high or low) + 1) for low, _, high in bounds])
+    return Items(indices=indices, active_max=words.integer("cap", 0), failures_max=words.integer("max-fails", 0))
 
 
 def dependency_of(text: str) -> Dependency:
