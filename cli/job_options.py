@@ -89,6 +89,15 @@ class JobOptions:
         list[str] | None,
         Option("--exclude", metavar="NODE,…", rich_help_panel=DEVICES, help="None of these nodes."),
     ] = None
+    node_label: Annotated[
+        list[str] | None,
+        Option(
+            "--node-label",
+            metavar="NAME=VALUE",
+            rich_help_panel=DEVICES,
+            help="Only nodes that carry this label; see them with: gpuctl nodes -o wide.",
+        ),
+    ] = None
     name: Annotated[
         str | None,
         Option("--name", "-n", metavar="NAME", rich_help_panel=PROCESS, help="A name; else that of the program."),

@@ -50,6 +50,7 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
         labels=pairs("--label", options.label or ()),
         nodelist=names(options.nodelist),
         exclude=names(options.exclude),
+        node_labels=pairs("--node-label", options.node_label or ()),
         is_held=options.hold,
         is_preemptible=options.preemptible,
         no_requeue=not options.requeue,
@@ -285,6 +286,7 @@ def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
         options.append(("--nodelist", ",".join(spec.nodelist)))
     if spec.exclude:
         options.append(("--exclude", ",".join(spec.exclude)))
+    options += [("--node-label", f"{name}={spec.node_labels[name]}") for name in sorted(spec.node_labels)]
     if spec.name and spec.name != name_of_command(spec.argv):
         options.append(("--name", spec.name))
     options += [("--env", f"{name}={spec.env[name]}") for name in sorted(spec.env) if name not in PASSED_ON]

@@ -29,7 +29,7 @@ OPTION_OF_FIELD = {
     "devices[0].share": "--gpu-share",
     "devices[0].models": "--gpu-model",
     "pins": "--node-gpu-ids",
-    "node_labels": "--nodelist",
+    "node_labels": "--node-label",
     "nodelist": "--nodelist",
     "exclude": "--exclude",
     "cpus": "--cpus",

@@ -25,7 +25,10 @@ def list_nodes(
         list[str] | None, Option("--node", metavar="NODE", help="Only this node.", autocompletion=complete_nodes)
     ] = None,
 ) -> None:
-    """Show the nodes with their GPUs; -o wide shows each GPU."""
+    """Show the nodes with their GPUs; -o wide shows each GPU.
+
+    FREE 3+0.5: three whole GPUs, and a half in all of those that jobs share. -o wide shows labels, too.
+    """
     if invoked.invoked_subcommand is not None:
         return
     from ..node_calls import show_nodes

@@ -130,8 +130,9 @@ def _request(spec: job_pb2.JobSpec) -> str:
         models = " or ".join(spec.devices[0].models)
         whole = words.counted(gpus, f"{models} GPU".strip())
         share = spec.devices[0].share
-        of = f"{share.milli / 1000:g} of {'each of ' if gpus > 1 else ''}" if share.milli else ""
-        parts.append(f"{of}{whole}")
+        if share.milli:
+            whole = f"{share.milli / 1000:g} of {'each of ' if gpus > 1 else ''}{whole}"
+        parts.append(whole)
         if memory_bytes := spec.devices[0].min_memory_bytes or share.memory_bytes:
             parts.append(f"{format_size(memory_bytes)} free on each")
     parts.append(words.counted(max(spec.cpus, 1), "CPU"))
@@ -139,6 +140,11 @@ def _request(spec: job_pb2.JobSpec) -> str:
         parts.append(f"{format_size(spec.memory_bytes)} of memory")
     if spec.nodelist:
         parts.append(f"on {' or '.join(spec.nodelist)}")
+    if spec.exclude:
+        parts.append(f"not on {' or '.join(spec.exclude)}")
+    if spec.node_labels:
+        labels = " and ".join(f"{name}={value}" for name, value in sorted(spec.node_labels.items()))
+        parts.append(f"nodes with {labels}")
     if spec.HasField("time_limit"):
         parts.append(f"{words.span(spec.time_limit)} at most")
     parts.append(f"band {words.band(spec.band)}")

@@ -40,6 +40,7 @@ FACT_COLUMNS = (
     Column("HEARD", is_right=True),
     Column("AGENT"),
     Column("DRIVER"),
+    Column("LABELS"),
     Column("PLATFORM", least=12),
 )
 
@@ -101,6 +102,7 @@ def _fact_row(node: node_pb2.Node, now: datetime) -> Row:
         f"{words.since(node.last_heard_time, now)} ago" if node.HasField("last_heard_time") else "not yet",
         node.info.agent_version,
         node.info.driver_version or "-",
+        " ".join(f"{name}={value}" for name, value in sorted(node.info.labels.items())) or "-",
         node.info.platform,
     ]
 

@@ -42,6 +42,8 @@ def _changes(state: State, asked: Resources, fits: Callable[[Resources], bool]) 
         yield replace(asked, models=()), "without --gpu-model"
     if asked.nodelist:
         yield replace(asked, nodelist=()), "without --nodelist"
+    if asked.node_labels:
+        yield replace(asked, node_labels=()), "without --node-label"
     if asked.exclude:
         yield replace(asked, exclude=()), "without --exclude"
     if asked.cpus > 1:

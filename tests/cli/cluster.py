@@ -133,6 +133,19 @@ def nodes() -> list[node_pb2.Node]:
     return [node("n1", node_pb2.NODE_STATE_READY, 8, {0: 12, 1: 12, 2: 0}), sick, plain]
 
 
+def shared_nodes() -> list[node_pb2.Node]:
+    """A node of which jobs share two GPUs, a half of one is free."""
+    made = node("n1", node_pb2.NODE_STATE_READY, 4, {3: 15})
+    made.info.labels["zone"] = "east"
+    for each, shares in zip(made.devices, ({12: 500, 13: 500}, {14: 500}), strict=False):
+        each.is_free = False
+        for job, milli in shares.items():
+            each.shares.add(job_id=job).share.milli = milli
+    for each in made.devices:
+        each.free_milli = 0 if each.job_id else 1000 - sum(held.share.milli for held in each.shares)
+    return [made]
+
+
 def queue_answer(*jobs: job_pb2.Job) -> scheduler_pb2.QueueResponse:
     return scheduler_pb2.QueueResponse(
         jobs=jobs, counts=scheduler_pb2.QueueCounts(queued=1, held=1, running=1), view_time=ago(0)

@@ -16,7 +16,7 @@ from cli.render.job import explain_screen, job_screen, story_screen
 from cli.render.table import Cell, Colour, Column, Look, clean, cut, draw, shown_width, wrapped
 from cli.render.words import since
 from cli.screen import with_tilde
-from tests.cli.cluster import NOW, ago, failed, held, nodes, queue_answer, queued, running
+from tests.cli.cluster import NOW, ago, failed, held, nodes, queue_answer, queued, running, shared_nodes
 from tests.cli.golden import assert_golden
 
 LOOK = Look()
@@ -59,6 +59,21 @@ def test_the_nodes() -> None:
 
 def test_the_wide_nodes() -> None:
     assert_golden("nodes_wide", text(nodes_view.nodes_screen(nodes(), NOW, Look(width=None, is_wide=True))))
+
+
+def test_the_nodes_whose_gpus_are_shared() -> None:
+    screen = nodes_view.nodes_screen(shared_nodes(), NOW, Look(width=None, is_wide=True))
+    assert_golden("nodes_shared", text(screen))
+
+
+@pytest.mark.parametrize(("milli", "gpus", "shown"), [(0, 2, "2"), (500, 1, "0.5"), (125, 2, "2×0.125"), (0, 0, "-")])
+def test_a_part_of_a_gpu_stands_in_the_queue_as_such(milli: int, gpus: int, shown: str) -> None:
+    job = queued()
+    del job.spec.devices[:]
+    if gpus:
+        job.spec.devices.add(count=gpus).share.milli = milli
+    assert jobs_view.gpus_in_words(job.spec) == shown
+    assert shown in queue(job)[1].split()
 
 
 @pytest.mark.parametrize("name", ["running", "queued", "failed"])
