@@ -85,6 +85,8 @@ class Reason(Enum):
         "Stop its agent first, or keep work away from it with: gpuctl drain NODE")
     AGENT_VERSION_UNSUPPORTED = (Code.FAILED_PRECONDITION, "The versions of agent and scheduler do not mix.",
         "Install the scheduler's version on the node; see both with: gpuctl version")
+    MODEL_NOT_LOADED = (Code.FAILED_PRECONDITION, "The worker's model cannot be loaded.",
+        "Install or correct what is named; docs/write-a-model.md says what a model has.")
     TLS_REQUIRED = (Code.FAILED_PRECONDITION, "The connection would leave this machine without encryption.",
         "Give TLS files, or say --insecure if the network is trusted.")
 
@@ -129,6 +131,8 @@ class Reason(Enum):
         "The file must hold one line that begins with gf_; an admin makes one with: gpuctl token create")
     PERMISSION_DENIED = (Code.PERMISSION_DENIED, "The token's role does not allow this call.",
         "Ask an admin, or use a token of another role.")
+    TICKET_REFUSED = (Code.UNAUTHENTICATED, "The turn ticket is forged, expired or was used.",
+        "Ask the scheduler for a new turn; in a browser, load the page again.")
     NOT_YOUR_JOB = (Code.PERMISSION_DENIED, "The job belongs to another user.",
         "Ask its owner or an admin.")
 
@@ -137,6 +141,8 @@ class Reason(Enum):
         "Wait until jobs end, or cancel some: gpuctl cancel 40-45")
     QUOTA_EXCEEDED = (Code.RESOURCE_EXHAUSTED, "The request is beyond the user's limit.",
         "Ask an admin for more, or wait until your jobs end.")
+    NO_FREE_SEAT = (Code.RESOURCE_EXHAUSTED, "The worker holds as many sessions as it has seats.",
+        "Try again when a session has ended.")
     TOO_MANY_STREAMS = (Code.RESOURCE_EXHAUSTED, "As many followers as allowed are connected.",
         "Try again later, or close a follower.")
 
@@ -151,6 +157,10 @@ class Reason(Enum):
         "Try again in a few seconds.")
     NODE_UNREACHABLE = (Code.UNAVAILABLE, "The node's agent does not answer at the moment.",
         "See its state with: gpuctl nodes")
+    WORKER_NOT_READY = (Code.UNAVAILABLE, "The worker is loading its model, draining, or about to end.",
+        "Try again in a few seconds, or at another worker.")
+    MODEL_HANGS = (Code.UNAVAILABLE, "A step of the model took so long that its worker was given up.",
+        "See the worker's log for the session; a step must end within 10 s.")
     DEADLINE = (Code.DEADLINE_EXCEEDED, "No answer came in time.",
         "Try again, or allow more time with --connection-timeout.")
     CONFLICT = (Code.ABORTED, "Another change came first.",

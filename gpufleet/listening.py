@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import pwd
 import socket
 import sys
 from collections.abc import Iterator
@@ -168,6 +167,8 @@ def _command(process: Path) -> str:
 
 
 def _account(uid: int) -> str:
+    import pwd  # here: Windows has none, and workers run there, too
+
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterable
 
 UNLIMITED_FILES = 2**31 - 1
@@ -26,5 +25,7 @@ def first_installed(distributions: Iterable[str]) -> str:
 
 def open_files_max() -> int:
     """How many files this process may hold open."""
+    import resource  # here: Windows has none, and workers run there, too
+
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return UNLIMITED_FILES if soft == resource.RLIM_INFINITY else soft

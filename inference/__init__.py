@@ -1,6 +1,18 @@
-"""The inference worker: holds a model on its devices and serves live sessions and single predictions.
+"""The inference worker: holds a model on its device and serves live sessions. It takes all policy from the scheduler.
 
-Nothing of it is built yet. `core/` will hold its decisions as pure functions (input filter, pacing, epochs); around it
-the worker shell, the runtimes and the models. It will dial in to the scheduler as agents do, take its policy from
-there, and never import another program.
+Read `core/inputs.py` and `core/turns.py` first: what the worker decides. `core/` decides; all else carries out:
+
+    __main__.py options.py program.py    how it starts: flags, server, line to the scheduler
+    worker.py turning.py                 what it holds: the model, the turns, and what it says of itself
+    stepping.py loading.py               the model's own thread, and how a model is found
+    sending.py encoding.py               frames: paced, encoded off the loop, only when they show something new
+    service.py server.py wire.py         the Inference service, and the only module that knows messages and values
+    link.py                              the scheduler: hello, reports, what to expect and to end
+    models/                              test-pattern and canvas
+
+A frame's way: stepping (model's thread) → sending (encoder thread) → service (event loop) → client, whose sign that
+it was shown gives credit for the next one.
+
+What never happens here: a call into the model on the event loop, a decision about who has a turn, an import of another
+program, an interesting input that is dropped, a frame that waits in a queue.
 """

@@ -749,7 +749,6 @@ class WorkerHello(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
-    SEATS_FIELD_NUMBER: _builtins.int
     TICKET_SECRET_FIELD_NUMBER: _builtins.int
     WORKER_START_FIELD_NUMBER: _builtins.int
     ENTRY_POINT_FIELD_NUMBER: _builtins.int
@@ -761,8 +760,6 @@ class WorkerHello(_message.Message):
     """HOST:PORT where gateways reach it."""
     job_id: _builtins.int
     """Its job; 0 for one started by hand."""
-    seats: _builtins.int
-    """Seats that it has."""
     ticket_secret: _builtins.bytes
     """Secret that signs its tickets; only of a worker started by hand. Others have it from their launch."""
     worker_start: _builtins.str
@@ -779,7 +776,6 @@ class WorkerHello(_message.Message):
         model: _builtins.str = ...,
         endpoint: _builtins.str = ...,
         job_id: _builtins.int = ...,
-        seats: _builtins.int = ...,
         ticket_secret: _builtins.bytes = ...,
         worker_start: _builtins.str = ...,
         entry_point: _builtins.str = ...,
@@ -788,7 +784,7 @@ class WorkerHello(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "endpoint", b"endpoint", "entry_point", b"entry_point", "job_id", b"job_id", "model", b"model", "seats", b"seats", "ticket_secret", b"ticket_secret", "version", b"version", "worker_start", b"worker_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "endpoint", b"endpoint", "entry_point", b"entry_point", "job_id", b"job_id", "model", b"model", "ticket_secret", b"ticket_secret", "version", b"version", "worker_start", b"worker_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -851,6 +847,7 @@ class WorkerReport(_message.Message):
     TURNS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    SEATS_FIELD_NUMBER: _builtins.int
     SUSPECTS_FIELD_NUMBER: _builtins.int
     state: _inference_pb2.WorkerState.ValueType
     """What it does."""
@@ -860,6 +857,8 @@ class WorkerReport(_message.Message):
     """What it is loading, or why it has failed (the missing file or import), in one sentence."""
     load: _builtins.float
     """Share of the last second that its model computed, 0 to 1."""
+    seats: _builtins.int
+    """Sessions that it can hold; 0 until its model is loaded."""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiveTurn]:
         """Every turn that it holds."""
@@ -876,11 +875,12 @@ class WorkerReport(_message.Message):
         turns: _abc.Iterable[Global___LiveTurn] | None = ...,
         message: _builtins.str = ...,
         load: _builtins.float = ...,
+        seats: _builtins.int = ...,
         suspects: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "message", b"message", "progress", b"progress", "state", b"state", "suspects", b"suspects", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "message", b"message", "progress", b"progress", "seats", b"seats", "state", b"state", "suspects", b"suspects", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

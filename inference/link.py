@@ -1,0 +1,196 @@
+"""The worker's line to its scheduler: says what it holds, hears what to expect and to end, and dials again.
+
+Turns go on while the scheduler is away. On each connection the worker lists what it holds; ends are told again until
+they are acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from gpufleet.v1 import scheduler_pb2_grpc, sessions_pb2
+
+from gpufleet.addresses import Address
+from gpufleet.channel import Target, connect_async
+from gpufleet.errors import GpufleetError
+from gpufleet.status import from_rpc_error
+
+from .worker import Worker
+
+_log = logging.getLogger(__name__)
+
+RETRY_S_MIN = 0.1
+RETRY_S_MAX = 5.0
+"""The pause between two rounds over the addresses doubles from the first to the second."""
+
+REPORT_S = 1.0
+"""While there are turns, their idle times are told this often; what changes is told at once."""
+
+WELCOME_S_MAX = 10.0
+"""A scheduler that does not answer a hello in this time is taken for absent."""
+
+
+class Link:
+    """One worker's connection to the schedulers at these addresses, one after the other.
+
+    `target_of` is asked before each dial, so that a token file that was replaced is read again. `hello` is the first
+    message on each connection.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        addresses: Sequence[Address],
+        *,
+        target_of: Callable[[Address], Target],
+        hello: Callable[[], sessions_pb2.WorkerHello],
+    ) -> None:
+        assert addresses
+        self._worker = worker
+        self._addresses = tuple(addresses)
+        self._target_of = target_of
+        self._hello = hello
+        self._problem = ""
+        self._held_s = 0.0
+        self._ends_told = 0
+        self._told = asyncio.Event()
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        pause_s = RETRY_S_MIN
+        while True:
+            self._held_s = 0.0
+            for address in self._addresses:
+                await self._try(address)
+            if self._held_s > RETRY_S_MAX:
+                pause_s = RETRY_S_MIN
+            # Workers whose scheduler restarts must not all come back in one beat.
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, RETRY_S_MAX)
+
+    async def flush(self, wait_s: float) -> None:
+        """Give what was not told yet a moment to leave; the worker is about to end."""
+        self._told.clear()
+        self._worker.tell()
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._told.wait()
+        except TimeoutError:
+            pass
+
+    async def _try(self, address: Address) -> None:
+        try:
+            target = self._target_of(address)
+            channel = connect_async(target)
+        except GpufleetError as error:
+            self._say(logging.ERROR, f"cannot connect to {address}: {error.message} {error.next_step}")
+            return
+        try:
+            await self._hold(address, scheduler_pb2_grpc.SchedulerStub(channel))
+        except grpc.aio.AioRpcError as problem:
+            refused = from_rpc_error(problem)
+            self._say(logging.WARNING, f"not connected to {address}: {refused.reason.name}: {refused.message}")
+        except ConnectionError as problem:
+            self._say(logging.WARNING, f"not connected to {address}: {problem}")
+        except Exception:
+            # Whatever one connection meets, people have turns here: the worker stays and tries the next one.
+            _log.exception("the connection to %s ended by an error", address)
+        finally:
+            await channel.close()
+
+    async def _hold(self, address: Address, stub: Any) -> None:
+        call = stub.ConnectWorker()
+        try:
+            await call.write(sessions_pb2.ConnectWorkerRequest(hello=self._hello()))
+            try:
+                async with asyncio.timeout(WELCOME_S_MAX):
+                    first = await call.read()
+            except TimeoutError:
+                raise ConnectionError(f"no answer within {WELCOME_S_MAX:g} s") from None
+            if first is grpc.aio.EOF or first.WhichOneof("command") != "welcome":
+                await _raise_status(call)
+                raise ConnectionError("the scheduler's first message is no welcome")
+            since = time.monotonic()
+            self._problem = ""
+            _log.info("connected to the scheduler at %s", address)
+            self._take(first)
+            try:
+                await self._talk(call)
+            finally:
+                self._held_s = time.monotonic() - since
+        finally:
+            call.cancel()
+
+    async def _talk(self, call: Any) -> None:
+        sending = asyncio.create_task(self._send(call))
+        try:
+            async for message in call:
+                self._take(message)
+                if sending.done():
+                    break
+            await _raise_status(call)
+            raise ConnectionError("the scheduler ended the stream")
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def _send(self, call: Any) -> None:
+        """Reports: the first at once, then whatever is new, and idle times once in a second."""
+        worker = self._worker
+        self._ends_told = 0
+        while True:
+            worker.changed.clear()
+            for end in worker.turning.ends:
+                if end.number > self._ends_told:
+                    await call.write(sessions_pb2.ConnectWorkerRequest(ended=end))
+                    self._ends_told = end.number
+            await call.write(worker.report())
+            if not worker.changed.is_set():
+                self._told.set()
+            try:
+                async with asyncio.timeout(REPORT_S if worker.turning.held else None):
+                    await worker.changed.wait()
+            except TimeoutError:
+                pass
+
+    def _take(self, message: sessions_pb2.ConnectWorkerResponse) -> None:
+        worker = self._worker
+        match message.WhichOneof("command"):
+            case "welcome":
+                if message.welcome.HasField("server_time"):
+                    worker.set_scheduler_time(message.welcome.server_time.ToMicroseconds() / 1e6)
+            case "expect":
+                worker.expect(message.expect.session, message.expect.epoch, message.expect.identity)
+            case "end":
+                end = message.end
+                worker.turning.end(end.session, end.epoch, end.reason, end.message)
+            case "drain":
+                worker.drain()
+            case "ends_acknowledged":
+                worker.turning.acknowledged(message.ends_acknowledged.number)
+            case other:
+                _log.warning("the scheduler asks for %s, which this version does not do", other)
+
+    def _say(self, level: int, text: str) -> None:
+        """Log what is new; a try that fails like the one before it is no news."""
+        if self._problem != text:
+            self._problem = text
+            _log.log(level, text)
+
+
+async def _raise_status(call: Any) -> None:
+    """Raise the status of a call that has ended by an error."""
+    if call.done() and await call.code() is not grpc.StatusCode.OK:
+        raise grpc.aio.AioRpcError(
+            await call.code(),
+            await call.initial_metadata(),
+            await call.trailing_metadata(),
+            details=await call.details(),
+        )

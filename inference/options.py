@@ -1,0 +1,162 @@
+"""What the worker's command line says."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpufleet.addresses import Address, parse_address
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.paths import state_dir
+from gpufleet.tickets import SECRET_BYTES, make_secret
+from gpufleet.tokens import find_token
+
+from .loading import SHIPPED, Wanted
+
+DEVICE = re.compile(r"(?:(?:cuda:)?(\d{1,3})|cpu|[a-z]+(?::\d{1,3})?)")
+SECRET_VARIABLE = "GPUFLEET_TICKET_SECRET"
+"""In the environment of a worker that an agent starts: the secret of its tickets, in hexadecimal digits."""
+
+SECRET_FILE_BYTES_MAX = 4_096
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    flags = argparse.ArgumentParser(
+        prog="gpuctl worker",
+        description="Serve live sessions with a model. Stop it with Ctrl-C or SIGTERM: its turns end then.",
+    )
+    flags.add_argument(
+        "model", metavar="MODEL", help=f"package.module:Class (see docs/write-a-model.md), {', '.join(SHIPPED)}"
+    )
+    flags.add_argument("--name", metavar="NAME", default="", help="the model's name; default: the class's")
+    flags.add_argument(
+        "--device", metavar="N|cpu", default="", help="GPU for the model; default: the first, or the CPU"
+    )
+    flags.add_argument(
+        "--model-arg", metavar="K=V", action="append", default=[], help="argument of the model; repeatable"
+    )
+    flags.add_argument("--host", default="127.0.0.1", help="where to listen (default 127.0.0.1)")
+    flags.add_argument(
+        "--port", type=_port, metavar="PORT", help="default: 8001 + the device's number, or the next free one; 0: any"
+    )
+    flags.add_argument("--advertise", metavar="HOST[:PORT]", help="where gateways reach this worker; default: --host")
+    flags.add_argument("--scheduler", metavar="HOST:PORT[,…]", help="where the scheduler is; several are tried in turn")
+    flags.add_argument(
+        "--standalone", action="store_true", help="no scheduler: admit whoever has a ticket of --ticket-secret-file"
+    )
+    flags.add_argument(
+        "--ticket-secret-file", metavar="FILE", type=Path, help="64 hexadecimal digits; made where it is missing"
+    )
+    flags.add_argument("--token-file", metavar="FILE", type=Path, help="file with the worker's token")
+    flags.add_argument("--ca-file", metavar="FILE", type=Path, help="authority that signed the scheduler's certificate")
+    flags.add_argument("--tls-cert", metavar="FILE", type=Path, help="this worker's certificate")
+    flags.add_argument("--tls-key", metavar="FILE", type=Path, help="the private key of the certificate")
+    flags.add_argument("--insecure", action="store_true", help="no TLS beyond this machine")
+    flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
+    flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    flags.add_argument("--log-format", choices=("text", "json"), default="text")
+    return flags
+
+
+def wanted_of(given: argparse.Namespace) -> Wanted:
+    """The model to load. Raises INVALID_ARGUMENT."""
+    device = given.device
+    found = DEVICE.fullmatch(device)
+    if device and found is None:
+        raise invalid("--device", f'"{device}" is neither a number nor cpu')
+    if found is not None and found[1] is not None:
+        device = f"cuda:{found[1]}"
+    return Wanted(entry_point=given.model, arguments=_arguments(given.model_arg), device=device)
+
+
+def device_number(wanted: Wanted) -> int:
+    """The number of the GPU; 0 without one."""
+    number = wanted.device.rpartition(":")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def schedulers_of(given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> tuple[Address, ...]:
+    """Where the scheduler is; none for a worker that stands alone. Raises ADDRESS_INVALID, INVALID_ARGUMENT."""
+    text = given.scheduler or ("" if given.standalone else environment.get("GPUCTL_SCHEDULER", ""))
+    if given.standalone:
+        if given.scheduler:
+            raise invalid("--standalone", "has no --scheduler; choose one")
+        return ()
+    if not text:
+        raise invalid(
+            "--scheduler", "is missing", next_step="Give --scheduler HOST:PORT, or --standalone to do without one."
+        )
+    return tuple(parse_address(each) for each in text.split(","))
+
+
+def secret_of(given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> tuple[bytes, bool]:
+    """The secret of the tickets, and whether the scheduler has it already from the launch.
+
+    Raises CONFIG_INVALID for a secret of another form, TOKEN_FILE_EXPOSED for a file that other accounts can read.
+    """
+    if (text := environment.get(SECRET_VARIABLE)) is not None:
+        return _secret(text, SECRET_VARIABLE), True
+    if given.standalone or given.ticket_secret_file is not None:
+        return _secret_in(given.ticket_secret_file or state_dir("worker") / "ticket.secret"), False
+    return make_secret(), False
+
+
+def token_of(given: argparse.Namespace) -> str | None:
+    """The worker's token: --token-file or GPUCTL_TOKEN."""
+    found = find_token(given.token_file, os.environ, None)
+    return found.token if found is not None else None
+
+
+def _arguments(pairs: Sequence[str]) -> dict[str, str]:
+    arguments: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (equals and name.isidentifier()):
+            raise invalid("--model-arg", f'"{pair}" is not NAME=VALUE')
+        arguments[name] = value
+    return arguments
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= 65_535):
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number from 0 to 65535')
+    return int(text)
+
+
+def _secret_in(file: Path) -> bytes:
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Made and opened in one step, so that nobody else can have made it meanwhile.
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+            secret = make_secret()
+            made.write(secret.hex() + "\n")
+            return secret
+    except FileExistsError:
+        pass
+    except OSError as problem:
+        raise GpufleetError(Reason.FILE_NOT_FOUND, f"{file} cannot be made: {problem.strerror}") from None
+    try:
+        with file.open("rb") as opened:
+            if os.name == "posix" and os.fstat(opened.fileno()).st_mode & 0o077:
+                raise GpufleetError(Reason.TOKEN_FILE_EXPOSED, f"other accounts can read {file}")
+            return _secret(opened.read(SECRET_FILE_BYTES_MAX).decode("ascii", "replace"), str(file))
+    except OSError as problem:
+        raise GpufleetError(Reason.FILE_NOT_FOUND, f"{file} cannot be read: {problem.strerror}") from None
+
+
+def _secret(text: str, where: str) -> bytes:
+    try:
+        secret = bytes.fromhex(text.strip())
+    except ValueError:
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        raise GpufleetError(
+            Reason.CONFIG_INVALID,
+            f"{where} does not hold {2 * SECRET_BYTES} hexadecimal digits",
+            next_step="Remove it: the worker makes one where the file is missing.",
+        )
+    return secret

@@ -1,0 +1,112 @@
+"""One run of a worker: what its flags say, its server, and its line to the scheduler."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+from contextlib import suppress
+
+from gpufleet.v1 import sessions_pb2
+
+from gpufleet.addresses import Address, parse_address
+from gpufleet.channel import Target
+from gpufleet.errors import GpufleetError
+from gpufleet.machine_facts import first_installed
+from gpufleet.tls import check_protection, server_credentials
+
+from .link import Link
+from .options import device_number, schedulers_of, secret_of, token_of, wanted_of
+from .server import Server
+from .worker import Described, Worker
+
+FLUSH_S_MAX = 1.0
+"""How long the last words to the scheduler may take."""
+
+STREAMS_END_S_MAX = 1.0
+"""How long streams may take to hear of their end."""
+
+_log = logging.getLogger(__name__)
+
+
+class Program:
+    """Made inside the running loop. Raises what is wrong with the flags."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
+        self._schedulers = schedulers_of(given)
+        secret, self._is_launched = secret_of(given)
+        wanted = wanted_of(given)
+        self._device = device_number(wanted)
+        has_tls = given.tls_cert is not None and given.tls_key is not None
+        check_protection(given.host, has_tls=has_tls, is_insecure=given.insecure)
+        self._credentials = server_credentials(given.tls_cert, given.tls_key) if has_tls else None
+        version = first_installed(["gpufleet"])
+        self.worker = Worker(Described(wanted=wanted, name=given.name, secret=secret, version=version))
+        self._endpoint = ""
+
+    def stop(self) -> None:
+        """End its turns, and then the program."""
+        _log.info("stopping")
+        self.worker.stop()
+
+    async def run(self) -> GpufleetError | None:
+        """Serve until stopped, drained or failed; answers why it failed."""
+        given, worker = self._given, self.worker
+        server = Server(worker)
+        address = server.listen(given.host, given.port, self._device, self._credentials)
+        self._endpoint = str(_advertised(given.advertise, address))
+        await server.start()
+        _log.info("listening on %s, start %s", address, worker.described.start)
+        if not self._schedulers:
+            _log.info("standing alone: whoever can sign a ticket is admitted")
+        link = self._link() if self._schedulers else None
+        linked = asyncio.create_task(link.run()) if link is not None else None
+        health = asyncio.create_task(_follow_health(server, worker))
+        try:
+            await worker.run()
+        finally:
+            if link is not None:
+                await link.flush(FLUSH_S_MAX)
+            for task in (linked, health):
+                if task is not None:
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
+            await server.stop(STREAMS_END_S_MAX)
+        return worker.failure
+
+    def _link(self) -> Link:
+        return Link(self.worker, self._schedulers, target_of=self._target_of, hello=self._hello)
+
+    def _target_of(self, address: Address) -> Target:
+        given = self._given
+        return Target(address=address, token=token_of(given), ca_file=given.ca_file, is_insecure=given.insecure)
+
+    def _hello(self) -> sessions_pb2.WorkerHello:
+        described = self.worker.described
+        return sessions_pb2.WorkerHello(
+            model=described.model,
+            endpoint=self._endpoint,
+            job_id=int(os.environ.get("GPUFLEET_JOB_ID", "0")) if self._is_launched else 0,
+            attempt=int(os.environ.get("GPUFLEET_ATTEMPT", "0")) if self._is_launched else 0,
+            ticket_secret=b"" if self._is_launched else described.secret,
+            worker_start=described.start,
+            entry_point=described.wanted.entry_point,
+            version=described.version,
+        )
+
+
+def _advertised(text: str | None, listening: Address) -> Address:
+    return listening if text is None else parse_address(text, listening.port)
+
+
+async def _follow_health(server: Server, worker: Worker) -> None:
+    state = None
+    while True:
+        if worker.state != state:
+            state = worker.state
+            await server.tell_health()
+        await worker.state_changed.wait()
+        worker.state_changed.clear()

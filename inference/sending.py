@@ -1,0 +1,151 @@
+"""Frames on their way to one stream: paced, encoded off the loop, sent only when they show something new.
+
+A shot comes from the model's thread, a sign that a frame was shown from the event loop; whichever finds that a frame
+may go gives it to an encoder thread. One frame of a stream is encoded at a time, so that they leave in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from gpufleet.v1 import inference_pb2
+
+from . import wire
+from .core.pacing import Outlet
+from .core.quality import Quality
+from .encoding import BadFrame, Picture, encode, picture_of
+from .loading import last_line
+from .stepping import Shot, now_us
+
+_log = logging.getLogger(__name__)
+
+Response = inference_pb2.StreamResponse
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Messages for one stream, on the event loop. It holds no more frames than the window allows."""
+
+    is_finished: bool = False
+    _messages: deque[Response] = field(default_factory=deque)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, message: Response) -> None:
+        """Send it, unless the stream is finished."""
+        if not self.is_finished:
+            self._messages.append(message)
+            self._changed.set()
+
+    def finish(self, last: Response | None = None) -> None:
+        """Nothing more after this, and after what waits already."""
+        if last is not None:
+            self.put(last)
+        self.is_finished = True
+        self._changed.set()
+
+    async def take(self) -> Response | None:
+        """The next message; None at the end."""
+        while not self._messages:
+            if self.is_finished:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        return self._messages.popleft()
+
+
+class FrameSender:
+    """The frames of one stream. `offer` may be called on any thread, all else on the event loop."""
+
+    def __init__(
+        self,
+        encoding: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        encoders: Executor,
+        send: Callable[[Response], None],
+        bad_frame: Callable[[str], None],
+    ) -> None:
+        self.encoding = encoding
+        self._loop = loop
+        self._encoders = encoders
+        self._send = send
+        self._bad_frame = bad_frame
+        self._lock = threading.Lock()
+        self._outlet = Outlet[Shot]()
+        self._quality = Quality()
+        self._shown: Picture | None = None
+        self._is_closed = False
+
+    def offer(self, shot: Shot) -> None:
+        """A new picture; it replaces the one that waits."""
+        with self._lock:
+            if self._is_closed:
+                return
+            if (waiting := self._outlet.waiting) is not None:
+                shot = replace(shot, coalesced=shot.coalesced + waiting.coalesced)
+            ready = self._outlet.offer(shot, now_us())
+        self._begin(ready)
+
+    def shown(self, number: int) -> None:
+        """The client has shown this frame."""
+        with self._lock:
+            at_us = now_us()
+            ready = self._outlet.shown(number, at_us)
+            shown, replaced = self._outlet.shown_count, self._outlet.replaced_count
+            self._quality.note(shown_count=shown, replaced_count=replaced, at_us=at_us)
+        self._begin(ready)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        with self._lock:
+            self._is_closed = True
+            self._shown = None
+
+    def _begin(self, ready: Shot | None) -> None:
+        if ready is not None and not self._is_closed:
+            self._encoders.submit(self._encode_all, ready)
+
+    def _encode_all(self, ready: Shot | None) -> None:
+        """On an encoder thread: this frame, and then any that has come to wait meanwhile."""
+        try:
+            while ready is not None and not self._is_closed:
+                ready = self._encode(ready)
+        except BadFrame as problem:
+            self._fail(str(problem))
+        except Exception as problem:
+            _log.exception("a frame could not be encoded")
+            self._fail(last_line(problem))
+
+    def _encode(self, shot: Shot) -> Shot | None:
+        picture = picture_of(shot.frame)
+        if self._shown is not None and np.array_equal(picture, self._shown):
+            with self._lock:
+                self._outlet.left_out()
+                return self._outlet.next()
+        data = encode(picture, self.encoding, self._quality.value)
+        with self._lock:
+            if self._is_closed:
+                return None
+            self._shown = picture
+            number = self._outlet.sent(now_us())
+            ready = self._outlet.next()
+        size = (picture.shape[0], picture.shape[1])
+        self._on_loop(self._send, wire.frame_to_proto(shot, number, self.encoding, size, data))
+        return ready
+
+    def _fail(self, why: str) -> None:
+        self._on_loop(self._bad_frame, why)
+
+    def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            if not self._loop.is_closed():  # the program has ended meanwhile
+                raise

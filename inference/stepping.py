@@ -1,0 +1,311 @@
+"""The model's own thread: it loads the model, opens and closes sessions, and steps all that have something to step.
+
+Everything of the model runs here and nowhere else. The thread sleeps until there is an input, a tick, or a session to
+open or close: it never polls. What it finds out, it tells by the callbacks of `Told`, on this thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpufleet.model import Event, Frame, Inputs, Session, Traits
+
+from .core.inputs import Kind, Taken, WaitingInputs
+from .core.ticking import Ticker
+from .loading import Loaded, NotLoaded, last_line
+
+_log = logging.getLogger(__name__)
+
+
+def now_us() -> int:
+    """Microseconds of the clock by which everything in a worker is timed."""
+    return time.monotonic_ns() // 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shot:
+    """A frame as a step gave it, and what it shows."""
+
+    frame: Frame
+    newest: int
+    coalesced: int
+    compute_us: int
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One session on the model's thread. `deliver` is given each shot, on that thread."""
+
+    session: Session
+    deliver: Callable[[Shot], None]
+    inputs: WaitingInputs[Event] = field(default_factory=WaitingInputs)
+    last: Shot | None = None
+    state: Any = None
+    is_open: bool = False
+    has_ended: bool = False
+    stepped_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call into the model that is going on: since when, and of which sessions."""
+
+    began_us: int
+    sessions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the model's thread tells, on that thread."""
+
+    loaded: Callable[[Traits], None]
+    not_loaded: Callable[[str], None]
+    failed: Callable[[Seat, str], None]
+    has_room: Callable[[Seat], None]
+
+
+class ModelThread:
+    """Runs the model. All methods may be called on any thread."""
+
+    def __init__(self, load: Callable[[], Loaded], told: Told) -> None:
+        self._load = load
+        self._told = told
+        self._changed = threading.Condition(threading.Lock())
+        self._opening: list[Seat] = []
+        self._closing: list[Seat] = []
+        self._seats: dict[Seat, None] = {}
+        self._is_stopping = False
+        self._model: Any = None
+        self._traits = Traits()
+        self._ticker = Ticker(0.0)
+        self._busy_us = 0
+        self.call: Call | None = None
+        self._thread = threading.Thread(target=self._run, name="model", daemon=True)
+
+    def start(self) -> None:
+        """Load the model, and then serve it."""
+        self._thread.start()
+
+    def stop(self, wait_s: float) -> bool:
+        """Close every session and end; False where the model did not come back within this time."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify()
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def open(self, seat: Seat) -> None:
+        """A session comes: its state is made, and it is stepped once without inputs."""
+        with self._changed:
+            seat.inputs.takes_one = self._traits.takes_one_input
+            self._opening.append(seat)
+            self._changed.notify()
+
+    def close(self, seat: Seat) -> None:
+        """The session has ended; it is stepped no more, and its state is freed."""
+        with self._changed:
+            seat.has_ended = True
+            self._closing.append(seat)
+            self._changed.notify()
+
+    def add(self, seat: Seat, sequence: int, kind: Kind, event: Event) -> bool:
+        """An input for the next step; False where its number does not rise."""
+        with self._changed:
+            is_taken = seat.inputs.add(sequence, kind, event)
+            if is_taken:
+                self._changed.notify()
+            return is_taken
+
+    def begin_stream(self, seat: Seat, deliver: Callable[[Shot], None]) -> Shot | None:
+        """A new stream has the session: frames go there from now on. Answers the newest one."""
+        with self._changed:
+            seat.inputs.begin_stream()
+            seat.deliver = deliver
+            return seat.last
+
+    def busy_us(self) -> int:
+        """For how long the model has computed in all."""
+        return self._busy_us
+
+    # --- on the model's thread
+
+    def _run(self) -> None:
+        try:
+            loaded = self._load()
+        except NotLoaded as problem:
+            _log.error("the model cannot be loaded: %s", problem, exc_info=problem.__cause__)
+            self._told.not_loaded(str(problem))
+            return
+        self._model, self._traits = loaded.model, loaded.traits
+        self._ticker = Ticker(loaded.traits.ticks_per_second)
+        self._told.loaded(loaded.traits)
+        while not self._is_stopping:
+            closing, opening, stepping = self._wait()
+            for seat in closing:
+                self._close(seat)
+            for seat in opening:
+                self._open(seat)
+            self._step_all(stepping)
+            # What a step leaves must not outlive its session until the next one comes.
+            del closing, opening, stepping
+        for seat in [*self._closing, *self._seats]:
+            self._close(seat)
+        self._model = None
+
+    def _wait(self) -> tuple[list[Seat], list[Seat], list[tuple[Seat, Taken[Event], int]]]:
+        with self._changed:
+            while True:
+                at_us = now_us()
+                stepping = self._due(at_us)
+                if self._opening or self._closing or stepping or self._is_stopping:
+                    closing, self._closing = self._closing, []
+                    opening, self._opening = self._opening, []
+                    return closing, opening, stepping
+                next_us = self._ticker.next_us(at_us) if self._seats else None
+                if next_us is None:
+                    self._ticker.rest()
+                self._changed.wait(None if next_us is None else max(0, next_us - at_us) / 1e6)
+
+    def _due(self, at_us: int) -> list[tuple[Seat, Taken[Event], int]]:
+        is_tick = bool(self._seats) and self._ticker.is_due(at_us)
+        due: list[tuple[Seat, Taken[Event], int]] = []
+        for seat in self._seats:
+            if seat.has_ended or not (is_tick or seat.inputs or seat.stepped_us is None):
+                continue
+            was_full = seat.inputs.is_full
+            elapsed_us = 0 if seat.stepped_us is None else at_us - seat.stepped_us
+            seat.stepped_us = at_us
+            due.append((seat, seat.inputs.take(), elapsed_us))
+            if was_full:
+                self._told.has_room(seat)
+        return due
+
+    def _open(self, seat: Seat) -> None:
+        if seat.has_ended:
+            return
+        with self._calling(seat) as outcome:
+            seat.state = self._model.open(seat.session)
+            seat.is_open = True
+        if outcome.problem is not None:
+            self._fail(seat, outcome)
+            return
+        with self._changed:
+            self._seats[seat] = None
+
+    def _close(self, seat: Seat) -> None:
+        with self._changed:
+            self._seats.pop(seat, None)
+        if seat.is_open:
+            seat.is_open = False
+            with self._calling(seat) as outcome:
+                self._model.close(seat.state)
+            if outcome.problem is not None:
+                _log.error("closing session %s raised: %s", seat.session.id, outcome.problem)
+        seat.state = seat.last = None
+
+    def _step_all(self, stepping: list[tuple[Seat, Taken[Event], int]]) -> None:
+        if self._traits.steps_together and len(stepping) > 1 and self._step_together(stepping):
+            return
+        for seat, taken, elapsed_us in stepping:
+            frame: Frame = None
+            with self._calling(seat) as outcome:
+                frame = self._model.step(seat.state, _inputs(taken, elapsed_us))
+            if outcome.problem is not None:
+                self._fail(seat, outcome)
+            else:
+                self._deliver(seat, taken, frame, outcome.compute_us)
+
+    def _step_together(self, stepping: list[tuple[Seat, Taken[Event], int]]) -> bool:
+        seats = [seat for seat, _, _ in stepping]
+        frames: list[Frame] = []
+        with self._calling(*seats) as outcome:
+            inputs = [_inputs(taken, elapsed_us) for _, taken, elapsed_us in stepping]
+            frames = list(self._model.step_many([seat.state for seat in seats], inputs))
+            if len(frames) != len(seats):
+                raise ValueError(f"step_many gave {len(frames)} frames for {len(seats)} sessions")
+        if outcome.problem is not None:
+            _log.error("stepping %d sessions together raised, each is stepped alone: %s", len(seats), outcome.problem)
+            return False
+        for (seat, taken, _), frame in zip(stepping, frames, strict=True):
+            self._deliver(seat, taken, frame, outcome.compute_us)
+        return True
+
+    def _deliver(self, seat: Seat, taken: Taken[Event], frame: Frame, compute_us: int) -> None:
+        if frame is None or seat.has_ended:
+            return
+        shot = Shot(frame=frame, newest=taken.newest, coalesced=taken.coalesced, compute_us=compute_us)
+        with self._changed:
+            seat.last = shot
+            deliver = seat.deliver
+        deliver(shot)
+
+    def _fail(self, seat: Seat, outcome: _Calling) -> None:
+        _log.error("the model failed in session %s: %s\n%s", seat.session.id, outcome.problem, outcome.traceback)
+        with self._changed:
+            seat.has_ended = True
+            self._seats.pop(seat, None)
+        self._told.failed(seat, outcome.problem or "")
+
+    def _calling(self, *seats: Seat) -> _Calling:
+        return _Calling(self, seats)
+
+    def _note_call(self, call: Call | None, busy_us: int = 0) -> None:
+        self.call = call
+        self._busy_us += busy_us
+
+
+class _Calling:
+    """A call into the model: timed, watched, and what it raises is caught and let go with all that it held."""
+
+    def __init__(self, thread: ModelThread, seats: tuple[Seat, ...]) -> None:
+        self._thread = thread
+        self._sessions = tuple(seat.session.id for seat in seats)
+        self._began_us = 0
+        self.compute_us = 0
+        self.problem: str | None = None
+        self.traceback = ""
+
+    def __enter__(self) -> _Calling:
+        self._began_us = now_us()
+        self._thread._note_call(Call(self._began_us, self._sessions))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: Any) -> bool:
+        self.compute_us = now_us() - self._began_us
+        self._thread._note_call(None, self.compute_us)
+        if problem is not None:
+            self.problem = last_line(problem)
+            self.traceback = "".join(traceback.format_exception(problem)).rstrip()
+            _let_go(problem)
+        return True
+
+
+def _let_go(problem: BaseException) -> None:
+    """Free what an exception holds: the variables of its calls, and the memory that torch keeps for later."""
+    traceback.clear_frames(problem.__traceback__)
+    problem.__traceback__ = None
+    torch = sys.modules.get("torch")
+    if torch is not None and "memory" in str(problem).lower():
+        with suppress(Exception):
+            torch.cuda.empty_cache()
+
+
+def _inputs(taken: Taken[Event], elapsed_us: int) -> Inputs:
+    from gpufleet.model import Pointer
+
+    pointer = taken.pointer
+    return Inputs(
+        events=taken.events,
+        pointer=pointer if isinstance(pointer, Pointer) else None,
+        elapsed_s=elapsed_us / 1e6,
+        coalesced=taken.coalesced,
+        newest=taken.newest,
+    )

@@ -1,0 +1,291 @@
+"""The turns of a worker, with all that belongs to them: seat, presence, stream. On the event loop.
+
+`core/turns.py` decides; this carries out, and tells the scheduler's link of what has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+
+from gpufleet.v1 import inference_pb2, sessions_pb2
+
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.logs import fields
+from gpufleet.model import Event, Key, Pointer, Session
+from gpufleet.tickets import TurnTicket
+
+from . import wire
+from .core.inputs import Kind
+from .core.presence import Presence
+from .core.turns import NotOpened, Turn, Turns
+from .encoding import chosen
+from .sending import FrameSender, Outbox, Response
+from .stepping import ModelThread, Seat, Shot, now_us
+
+_log = logging.getLogger(__name__)
+
+ENDS_KEPT_MAX = 1_000
+"""Ends that the scheduler has not acknowledged; beyond it the oldest is known from the list of live turns alone."""
+
+
+@unique
+class End(StrEnum):
+    """Why a turn ends by the worker's word."""
+
+    LEFT = "LEFT"
+    MOVED = "MOVED"
+    DISCONNECTED = "DISCONNECTED"
+    MODEL_FAILED = "MODEL_FAILED"
+    WORKER_LOST = "WORKER_LOST"
+    DRAINING = "DRAINING"
+
+
+_SENTENCES = {
+    End.LEFT: "You have left.",
+    End.MOVED: "Your turn goes on in another tab or window.",
+    End.DISCONNECTED: "Your connection was lost for too long.",
+    End.WORKER_LOST: "The model does not answer any more.",
+    End.DRAINING: "This worker is being stopped.",
+}
+
+
+@dataclass(slots=True, eq=False)
+class TurnStream:
+    """One open stream of a turn."""
+
+    epoch: int
+    sender: FrameSender
+    outbox: Outbox
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A session on this worker."""
+
+    seat: Seat
+    presence: Presence = field(default_factory=Presence)
+    stream: TurnStream | None = None
+    has_frame: bool = False
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Turning:
+    """Opens, feeds and ends turns. `changed` is called when a report would say something new."""
+
+    def __init__(
+        self, model: ModelThread, encoders: Executor, *, changed: Callable[[], None], ended: Callable[[], None]
+    ) -> None:
+        self._model = model
+        self._encoders = encoders
+        self._changed = changed
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self.turns = Turns(0)
+        self.held: dict[str, Held] = {}
+        self.ends: list[sessions_pb2.TurnEnded] = []
+        self._ends_count = 0
+        self.is_step_late = False
+
+    # --- opening
+
+    def open(self, ticket: TurnTicket, wanted: inference_pb2.OpenTurn) -> TurnStream:
+        """A stream with a good ticket. Raises TICKET_REFUSED, NO_FREE_SEAT or WORKER_NOT_READY."""
+        found = self.turns.open(ticket.session, ticket.epoch, ticket.identity, now_us())
+        if isinstance(found, NotOpened):
+            raise _refusal(found)
+        held = self.held.get(ticket.session)
+        if held is None:
+            size = (max(0, wanted.width), max(0, wanted.height))
+            held = self._seat(Session(id=ticket.session, width=size[0], height=size[1]))
+        elif held.stream is not None:
+            self._finish(held.stream, wire.notice(End.MOVED, _SENTENCES[End.MOVED], is_end=True))
+        held.stream = self._stream(held, found.turn, chosen(wanted.encodings), is_resumed=found.is_resumed)
+        _log.info("turn opened", extra=fields(session=ticket.session, epoch=ticket.epoch))
+        if held.has_frame and not self.is_step_late:
+            held.presence.run(now_us())
+        self._changed()
+        return held.stream
+
+    def _seat(self, session: Session) -> Held:
+        held = Held(seat=Seat(session=session, deliver=lambda _: None))
+        self.held[session.id] = held
+        self._model.open(held.seat)
+        return held
+
+    def _stream(self, held: Held, turn: Turn, encoding: str, *, is_resumed: bool) -> TurnStream:
+        outbox = Outbox()
+
+        def bad_frame(why: str) -> None:
+            self._failed(held, why)
+
+        sender = FrameSender(encoding, loop=self._loop, encoders=self._encoders, send=outbox.put, bad_frame=bad_frame)
+        opened = inference_pb2.TurnOpened(
+            session=turn.session, epoch=turn.epoch, encoding=encoding, is_resumed=is_resumed
+        )
+        outbox.put(Response(opened=opened))
+
+        def deliver(shot: Shot) -> None:
+            if not held.has_frame:
+                held.has_frame = True
+                self._soon(self._first_frame, held)
+            sender.offer(shot)
+
+        last = self._model.begin_stream(held.seat, deliver)
+        if last is not None:
+            sender.offer(Shot(frame=last.frame, newest=0, coalesced=0, compute_us=last.compute_us))
+        return TurnStream(turn.epoch, sender, outbox)
+
+    def _first_frame(self, held: Held) -> None:
+        if held.stream is not None:
+            held.presence.run(now_us())
+
+    # --- while it lasts
+
+    def held_by(self, session: str, stream: TurnStream) -> Held | None:
+        """The session, while this very stream has it."""
+        held = self.held.get(session)
+        return held if held is not None and held.stream is stream else None
+
+    def add(self, held: Held, message: inference_pb2.Input) -> None:
+        """An input of the stream that has the turn. Raises INVALID_ARGUMENT."""
+        kind, event = wire.input_from_proto(message)
+        if not self._model.add(held.seat, message.sequence, kind, event):
+            raise GpufleetError(Reason.INVALID_ARGUMENT, f"input {message.sequence} does not follow the one before")
+        at_us = now_us()
+        if isinstance(event, Pointer):
+            has_moved = held.presence.moved(event.x, event.y, at_us)
+            if kind is Kind.BUTTON and not has_moved:
+                held.presence.real(at_us)
+        elif _is_real(event):
+            held.presence.real(at_us)
+
+    async def wait_for_room(self, held: Held) -> None:
+        """Return once a step has taken some of the inputs."""
+        while held.seat.inputs.is_full and not held.seat.has_ended:
+            held.room.clear()
+            if held.seat.inputs.is_full:
+                await held.room.wait()
+
+    def room_made(self, seat: Seat) -> None:
+        """A step has taken inputs of a session that could hold no more."""
+        if (held := self.held.get(seat.session.id)) is not None:
+            held.room.set()
+
+    def still_here(self, held: Held) -> None:
+        """The person says so."""
+        held.presence.real(now_us())
+
+    def set_step_late(self, is_late: bool) -> None:
+        """Whether a step takes too long: nobody's idle time counts meanwhile."""
+        if is_late == self.is_step_late:
+            return
+        self.is_step_late = is_late
+        at_us = now_us()
+        for held in self.held.values():
+            if is_late:
+                held.presence.rest(at_us)
+            elif held.stream is not None and held.has_frame:
+                held.presence.run(at_us)
+
+    def live(self) -> list[sessions_pb2.LiveTurn]:
+        """Every turn, for a report."""
+        at_us = now_us()
+        return [
+            wire.live_turn(
+                turn.session,
+                turn.epoch,
+                age_us=at_us - turn.began_us,
+                idle_us=self.held[turn.session].presence.idle_us(at_us),
+                is_attached=turn.detached_us is None,
+            )
+            for turn in self.turns.live()
+        ]
+
+    # --- ends
+
+    def detach(self, session: str, stream: TurnStream) -> None:
+        """A stream has ended without leaving: the turn waits for the next one."""
+        stream.sender.close()
+        if not self.turns.detach(session, stream.epoch, now_us()):
+            return
+        held = self.held[session]
+        held.stream = None
+        held.presence.rest(now_us())
+        _log.info("turn lost its stream", extra=fields(session=session, epoch=stream.epoch))
+        self._changed()
+
+    def end(self, session: str, epoch: int, reason: str, message: str = "") -> bool:
+        """End a turn of this epoch or an older one; False where a newer one has it, or none was there."""
+        turn = self.turns.end(session, epoch, now_us())
+        if turn is None:
+            return False
+        held = self.held.pop(session)
+        self._model.close(held.seat)
+        held.room.set()
+        message = message or (_SENTENCES.get(End(reason), "") if reason in End.__members__ else "")
+        if held.stream is not None:
+            self._finish(held.stream, wire.notice(reason, message, is_end=True))
+        _log.info("turn ended", extra=fields(session=session, epoch=turn.epoch, reason=reason))
+        self._ends_count += 1
+        self.ends = self.ends[-ENDS_KEPT_MAX + 1 :]
+        self.ends.append(
+            sessions_pb2.TurnEnded(
+                session=session, epoch=turn.epoch, reason=reason, message=message, number=self._ends_count
+            )
+        )
+        self._changed()
+        self._ended()
+        return True
+
+    def end_all(self, reason: str) -> None:
+        """End every turn."""
+        for turn in self.turns.live():
+            self.end(turn.session, turn.epoch, reason)
+
+    def end_overdue(self) -> None:
+        """End the turns that were without a stream for too long."""
+        for turn in self.turns.overdue(now_us()):
+            self.end(turn.session, turn.epoch, End.DISCONNECTED)
+
+    def acknowledged(self, number: int) -> None:
+        """The scheduler has stored the ends up to this one."""
+        self.ends = [each for each in self.ends if each.number > number]
+
+    def seat_failed(self, seat: Seat, why: str) -> None:
+        """The model raised in this session."""
+        held = self.held.get(seat.session.id)
+        if held is not None and held.seat is seat:
+            self._failed(held, why)
+
+    def _failed(self, held: Held, why: str) -> None:
+        session = held.seat.session.id
+        if self.held.get(session) is held:
+            epoch = next(turn.epoch for turn in self.turns.live() if turn.session == session)
+            self.end(session, epoch, End.MODEL_FAILED, why)
+
+    def _finish(self, stream: TurnStream, last: Response) -> None:
+        stream.sender.close()
+        stream.outbox.finish(last)
+
+    def _soon(self, call: Callable[..., None], *arguments: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+
+def _is_real(event: Event) -> bool:
+    return event.is_down and not event.is_repeat if isinstance(event, Key) else True
+
+
+def _refusal(why: NotOpened) -> GpufleetError:
+    match why:
+        case NotOpened.NO_SEAT:
+            return GpufleetError(Reason.NO_FREE_SEAT, why.value)
+        case NotOpened.DRAINING:
+            return GpufleetError(Reason.WORKER_NOT_READY, why.value)
+        case _:
+            return GpufleetError(Reason.TICKET_REFUSED, why.value)

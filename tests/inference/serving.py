@@ -1,0 +1,158 @@
+"""A worker in this process behind a real gRPC server, and a client of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc.aio
+from gpufleet.v1 import inference_pb2, inference_pb2_grpc
+
+from gpufleet.addresses import Address
+from gpufleet.channel import Target, connect_async
+from gpufleet.model import traits_of
+from gpufleet.tickets import sign_ticket, ticket_for
+from inference.loading import Loaded, NotLoaded, Wanted
+from inference.server import Server
+from inference.worker import Described, Worker
+
+WAIT_S_MAX = 20.0
+ME = "0" * 64
+
+
+@dataclass
+class Running:
+    """A worker that serves, and how to reach it."""
+
+    worker: Worker
+    server: Server
+    stub: Any
+    stub_channel: Any
+
+    def ticket(self, session: str, epoch: int = 1, *, identity: str = ME, at_s: float | None = None) -> str:
+        described = self.worker.described
+        now_s = time.time() if at_s is None else at_s
+        made = ticket_for(session, epoch, worker_start=described.start, identity=identity, now_s=now_s)
+        return sign_ticket(made, described.secret)
+
+    async def open(self, session: str, epoch: int = 1, **wanted: Any) -> Client:
+        client = Client(self.stub.Stream())
+        await client.open(self.ticket(session, epoch), **wanted)
+        return client
+
+
+@asynccontextmanager
+async def serving(model: Callable[[], Any] | None = None, entry_point: str = "a.b:C") -> AsyncIterator[Running]:
+    """A worker with the model that the call makes, or what the entry point names."""
+
+    def load() -> Loaded:
+        assert model is not None
+        try:
+            made = model()
+        except Exception as problem:
+            raise NotLoaded(str(problem)) from problem
+        return Loaded(made, traits_of(made))
+
+    worker = Worker(
+        Described(wanted=Wanted(entry_point=entry_point, arguments={}, device="cpu")),
+        load if model is not None else None,
+    )
+    server = Server(worker)
+    address = server.listen("127.0.0.1", 0, 0, None)
+    await server.start()
+    running = asyncio.create_task(worker.run())
+    channel = connect_async(Target(address=Address("127.0.0.1", address.port)))
+    try:
+        async with asyncio.timeout(WAIT_S_MAX):
+            await worker.wait_until_loaded()
+        yield Running(worker, server, inference_pb2_grpc.InferenceStub(channel), channel)
+    finally:
+        await channel.close()
+        worker.stop()
+        await running
+        await server.stop(0)
+
+
+@dataclass
+class Client:
+    """One stream, as a gateway would hold it."""
+
+    call: Any
+    opened: inference_pb2.TurnOpened | None = None
+    sequence: int = 0
+    notices: list[inference_pb2.StreamNotice] = field(default_factory=list)
+
+    async def open(self, ticket: str, **wanted: Any) -> None:
+        await self.say(open=inference_pb2.OpenTurn(ticket=ticket, **wanted))
+        first = await self.next()
+        assert first is not None and first.WhichOneof("body") == "opened", first
+        self.opened = first.opened
+
+    async def say(self, **body: Any) -> None:
+        await self.call.write(inference_pb2.StreamRequest(**body))
+
+    async def move(self, x: float, y: float) -> None:
+        await self.input(pointer=inference_pb2.PointerInput(x=x, y=y))
+
+    async def click(self, x: float = 0.5, y: float = 0.5, buttons: int = 1) -> None:
+        await self.input(pointer=inference_pb2.PointerInput(x=x, y=y, buttons=buttons, is_button_change=True))
+
+    async def key(self, key: str, is_down: bool = True, is_repeat: bool = False) -> None:
+        await self.input(key=inference_pb2.KeyInput(key=key, is_down=is_down, is_repeat=is_repeat))
+
+    async def input(self, **kind: Any) -> int:
+        self.sequence += 1
+        await self.say(input=inference_pb2.Input(sequence=self.sequence, **kind))
+        return self.sequence
+
+    async def next(self) -> inference_pb2.StreamResponse | None:
+        """The next message; None at the end of the stream."""
+        async with asyncio.timeout(WAIT_S_MAX):
+            message = await self.call.read()
+        return None if message is grpc.aio.EOF else message
+
+    async def frame(self, *, says_shown: bool = True) -> inference_pb2.Frame:
+        """The next frame; notices are put aside."""
+        while (message := await self.next()) is not None:
+            if message.WhichOneof("body") == "notice":
+                self.notices.append(message.notice)
+                assert not message.notice.is_end, message.notice
+                continue
+            if says_shown:
+                await self.say(shown=inference_pb2.FrameShown(frame=message.frame.sequence))
+            return message.frame
+        raise AssertionError("the stream has ended")
+
+    async def frame_with(self, sequence: int) -> inference_pb2.Frame:
+        """The first frame that shows this input."""
+        while (frame := await self.frame()).input_sequence < sequence:
+            pass
+        return frame
+
+    async def end(self) -> inference_pb2.StreamNotice | None:
+        """Read to the end; the notice that it ended with, if any."""
+        last = None
+        while (message := await self.next()) is not None:
+            if message.WhichOneof("body") == "notice":
+                last = message.notice
+        return last
+
+    async def leave(self) -> None:
+        await self.say(leave=True)
+        last = await self.end()
+        assert last is not None and (last.reason, last.is_end) == ("LEFT", True)
+
+    def vanish(self) -> None:
+        """Go without a word."""
+        self.call.cancel()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for it, within bounds."""
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
