@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, assert_never
@@ -19,6 +18,8 @@ from .core.actions import (
     CheckNode,
     Follow,
     ForgetAttempt,
+    Hold,
+    LetGo,
     Order,
     SignalProcess,
     SpawnAttempt,
@@ -26,13 +27,12 @@ from .core.actions import (
     Tell,
 )
 from .core.delivery import Receipt
-from .core.duties import Duties
-from .core.expectations import Misfit, Unfit
+from .core.duties import PREPARED_US_MAX, Duties
+from .core.expectations import Misfit
 from .core.inventory import EndSeen, Prepared, Refused, Seen, SpoolSeen, StartSeen
-from .core.launch import Refusal, RefusalReason
+from .core.launch import Objection, Refusal, RefusalReason
 from .core.outcome import AttemptKey, AttemptPhase, AttemptView, Stream
 from .devices import DeviceSample
-from .environment import free_port
 from .heartbeat import Report
 from .keeper.client import Launched
 from .keeping import Keeping
@@ -40,10 +40,9 @@ from .launch import Launcher
 from .machine import sample_to_proto
 from .notices import Notices
 from .output import OutputSender
+from .ports import MasterPorts
 
 _log = logging.getLogger(__name__)
-
-ANY_HOST = "0.0.0.0"
 
 
 class Attempts:
@@ -70,6 +69,8 @@ class Attempts:
         self._carried_out = carried_out
         self._traces = traces
         self._samples: dict[AttemptKey, tuple[DeviceSample, ...]] = {}
+        self._ports = MasterPorts()
+        self._holds: dict[AttemptKey, asyncio.TimerHandle] = {}
         self._working: set[asyncio.Task[None]] = set()
         keeping.listen(self)
         output.listen(self.output_lost)
@@ -101,6 +102,9 @@ class Attempts:
         for work in self._working:
             work.cancel()
         await asyncio.gather(*self._working, return_exceptions=True)
+        for key in tuple(self._holds):
+            self._stop_holding(key)
+        self._ports.close()
 
     def _perform(self, actions: Iterable[Action]) -> None:
         """Do at once what needs no waiting, and begin the rest: a launch on free devices waits for the keeper only."""
@@ -112,6 +116,11 @@ class Attempts:
                     self._tell(action.report)
                 case CarriedOut():
                     self._carried_out(action.receipt)
+                case Hold(prepared=prepared):
+                    self._hold(prepared)
+                case LetGo(key=key):
+                    self._stop_holding(key)
+                    self._ports.release(key)
                 case Follow():
                     self._notices.see(action.view)
                     self._output.see(action.view, is_new=action.is_new)
@@ -142,19 +151,30 @@ class Attempts:
 
     async def _check(self, action: CheckNode) -> None:
         key, command = action.command.key, action.command
-        misfit: Misfit | Refusal | None = None
+        found: Misfit | Objection | None = None
         port = 0
         try:
             if action.is_prepare:
-                port = free_port(ANY_HOST) if key.rank == 0 else 0
-                if not await asyncio.to_thread(os.path.isdir, command.cwd):
-                    misfit = Misfit(Unfit.CWD_MISSING, f"there is no directory {command.cwd} on this node", ())
-            if misfit is None:
-                misfit, self._samples[key] = await self._launcher.misfit(command.expectations)
+                found = await self._keeping.check(self._launcher.rehearsed(command))
+            if found is None:
+                found, self._samples[key] = await self._launcher.misfit(command.expectations)
+            if found is None and action.is_prepare and key.rank == 0:
+                port = self._ports.reserve(key)
         except Exception as problem:
-            misfit = _not_begun(key, problem)
-        self._perform(self._duties.checked(key, misfit, port))
+            found = _not_begun(key, problem)
+        self._perform(self._duties.checked(key, found, port))
         self._samples.pop(key, None)
+
+    def _hold(self, prepared: Prepared) -> None:
+        self._stop_holding(prepared.key)
+        self._holds[prepared.key] = asyncio.get_running_loop().call_later(
+            PREPARED_US_MAX / 1e6, lambda: self._perform(self._duties.held_too_long(prepared))
+        )
+
+    def _stop_holding(self, key: AttemptKey) -> None:
+        hold = self._holds.pop(key, None)
+        if hold is not None:
+            hold.cancel()
 
     async def _spawn(self, action: SpawnAttempt) -> None:
         key = action.command.key

@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Protocol, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 from .core.actions import Change
 from .core.inventory import Inventory
-from .core.launch import Launch, Refusal, RefusalReason
+from .core.launch import Launch, Objection, Refusal, RefusalReason
 from .core.outcome import AttemptKey, AttemptView, Offsets, StopCause, Stream
 from .keeper.client import KeeperNotStarted, Keepers, Launched
 from .keeper.connection import KeeperGone, KeeperSilent
@@ -30,6 +30,9 @@ FORGET_RETRY_SECONDS = 2.0
 
 TOLD_STEP_BYTES = 64 * 1024
 """A keeper hears of so much synced output at once: less than the smallest piece of a spool that it can delete."""
+
+
+Answer = TypeVar("Answer")
 
 
 class Listener(Protocol):
@@ -63,18 +66,31 @@ class Keeping:
 
     async def launch(self, launch: Launch) -> Launched | Refusal:
         """Start it, or answer what became of it when it was launched before."""
+
+        async def ask() -> Launched | Refusal:
+            answer = await self._keepers.launch(launch)
+            if isinstance(answer, Refusal) and answer.reason is RefusalReason.INTERNAL:
+                # Nobody knows whether it runs, and to call it refused would have it run elsewhere, too.
+                return await self._found(launch.key) or answer
+            return answer
+
+        # When a keeper dies under it, whether it was started is not known; asking again either starts it or tells.
+        return await self._ask_the_active("launching", launch.key, ask)
+
+    async def check(self, launch: Launch) -> Objection | None:
+        """What speaks against a launch, as far as it shows without starting it; None when nothing does."""
+        return await self._ask_the_active("checking", launch.key, lambda: self._keepers.check(launch))
+
+    async def _ask_the_active(
+        self, doing: str, key: AttemptKey, ask: Callable[[], Awaitable[Answer]]
+    ) -> Answer | Refusal:
         while True:
             try:
-                answer = await self._keepers.launch(launch)
-                if isinstance(answer, Refusal) and answer.reason is RefusalReason.INTERNAL:
-                    # Nobody knows whether it runs, and to call it refused would have it run elsewhere, too.
-                    return await self._found(launch.key) or answer
-                return answer
+                return await ask()
             except (KeeperNotStarted, OSError) as problem:
                 return Refusal(RefusalReason.SPAWN_FAILED, f"no keeper can be started on this node: {problem}")
             except (KeeperGone, KeeperSilent) as problem:
-                # Whether it was started is not known now; asking again either starts it or tells.
-                _log.warning("launching %s is tried again: %s", launch.key, problem)
+                _log.warning("%s %s is tried again: %s", doing, key, problem)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _found(self, key: AttemptKey) -> Launched | None:

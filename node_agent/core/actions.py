@@ -35,10 +35,27 @@ class Master:
 
 @dataclass(frozen=True, slots=True)
 class CheckNode:
-    """See whether the node is as the launch expects, for a Prepare also its folder; answer with `checked`."""
+    """See whether the node is as the launch expects; answer with `checked`.
+
+    For a Prepare, which starts nothing that would show it: also all that a keeper would say to the launch.
+    """
 
     command: LaunchAttempt
     is_prepare: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Hold a rank for its gang; answer with `held_too_long` when PREPARED_US_MAX have passed."""
+
+    prepared: Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """A rank is not held any more, because it is started or given up: what was kept for it is free."""
+
+    key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +116,7 @@ class CarriedOut:
 Outstanding = CheckNode | SpawnAttempt | StopProcess | SignalProcess | ForgetAttempt
 """What takes its time: nothing else is done about the attempt before it is answered."""
 
-Action = Outstanding | Follow | Tell | CarriedOut
+Action = Outstanding | Hold | LetGo | Follow | Tell | CarriedOut
 
 Change = AttemptEnd | FullReason | Offsets | None
 """What a keeper says of an attempt: its end, why its output waits (None: it goes on), or how far its output goes."""

@@ -1,6 +1,7 @@
 """What the agent does about each command and each change: orders in, actions out. The agent's file to read first.
 
     order ──▶ CheckNode ──checked──▶ SpawnAttempt ──spawned──▶ Follow, Tell, CarriedOut
+                   └──checked──▶ Hold … Start ─▶ LetGo, SpawnAttempt …       (a rank of a gang)
          ──▶ StopProcess | SignalProcess | ForgetAttempt ──done──▶ CarriedOut
 
 For each attempt one order is carried out at a time, in the order in which they came. Every order is safe to repeat:
@@ -21,6 +22,8 @@ from .actions import (
     CheckNode,
     Follow,
     ForgetAttempt,
+    Hold,
+    LetGo,
     Master,
     Order,
     Outstanding,
@@ -44,11 +47,15 @@ from .commands import (
 from .expectations import Misfit
 from .fence import CommandRefusal
 from .inventory import Checking, Entry, Inventory, Prepared, Refused, reports_of
-from .launch import Refusal
+from .launch import NotRun, Objection, Refusal
 from .outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView, Offsets, StopCause, Stream
 
 ORDERS_WAITING_MAX = 1_000
 """Orders that wait for one attempt; a flood of signals beyond it is not carried out."""
+
+PREPARED_US_MAX = 60_000_000
+"""A rank that was prepared and hears nothing more of its gang is dropped after this: four times as long as a scheduler
+waits for a whole gang. One that still wants it finds it missing in the inventory, or refused, and prepares it again."""
 
 
 @dataclass(slots=True)
@@ -87,22 +94,28 @@ class Duties:
         waiting.append(order)
         return ()
 
-    def checked(self, key: AttemptKey, misfit: Misfit | Refusal | None, port: int = 0) -> tuple[Action, ...]:
-        """The node was checked, or could not be; `port` is a free one for rank 0 of a gang."""
+    def checked(self, key: AttemptKey, found: Misfit | Objection | None, port: int = 0) -> tuple[Action, ...]:
+        """The node was checked, or could not be; `found` is what speaks against the launch.
+
+        `port` is a free one for rank 0 of a gang.
+        """
         order, _ = self._under_way[key]
-        if isinstance(misfit, Refusal):
-            return (*self._refuse(key, reason_of(misfit), misfit.detail), *self._finish(key))
-        if misfit is not None:
-            return (*self._refuse(key, misfit.reason, misfit.sentence), *self._finish(key))
+        match found:
+            case AttemptView():
+                return self.spawned(key, found, was_known=True)
+            case Refusal():
+                return (*self._refuse(key, reason_of(found), found.detail), *self._finish(key))
+            case NotRun():
+                return (*self._refuse(key, found.failure, found.detail), *self._finish(key))
+            case Misfit():
+                return (*self._refuse(key, found.reason, found.sentence), *self._finish(key))
         match order.command:
             case LaunchAttempt():
                 spawn = self._spawn(order.command, None, order)
                 self._under_way[key] = (order, spawn)
                 return (spawn,)
             case PrepareAttempt():
-                prepared = Prepared(order.command.launch, port)
-                self.inventory.take(prepared)
-                return (Tell(prepared), *self._finish(key))
+                return (*self._hold(Prepared(order.command.launch, port)), *self._finish(key))
             case _:
                 raise AssertionError(f"{order.command} needs no check")
 
@@ -121,6 +134,13 @@ class Duties:
         for change in early:
             actions += self.changed(key, change)
         return (*actions, *self._finish(key))
+
+    def held_too_long(self, prepared: Prepared) -> tuple[Action, ...]:
+        """The time of a prepared rank is over; nothing happens when it was started, given up or renewed meanwhile."""
+        if self.inventory[prepared.key] is not prepared:
+            return ()
+        self.inventory.drop(prepared.key)
+        return (LetGo(prepared.key),)
 
     def done(self, key: AttemptKey) -> tuple[Action, ...]:
         """What was asked of the keeper was done."""
@@ -200,6 +220,8 @@ class Duties:
                 assert_never(order.command)
 
     def _to_check(self, order: Order, launch: LaunchAttempt, entry: Entry | None, *, is_prepare: bool) -> list[Action]:
+        if isinstance(entry, Prepared) and is_prepare and order.refusal is None:
+            return self._hold(replace(entry))
         if entry is not None:
             return _told_again(entry)
         if order.refusal is not None:
@@ -213,16 +235,19 @@ class Duties:
         if not isinstance(entry, Prepared):
             return _told_again(entry)
         if order.refusal is not None:
-            return self._refuse_old(start.key, order.refusal)
+            return [LetGo(start.key), *self._refuse_old(start.key, order.refusal)]
         self.inventory.take(Checking(start.key))
-        return [self._spawn(entry.launch, Master(start.master_address, start.master_port), order)]
+        master = Master(start.master_address, start.master_port)
+        return [LetGo(start.key), self._spawn(entry.launch, master, order)]
 
     def _to_abort(self, key: AttemptKey, entry: Entry | None) -> list[Action]:
         if isinstance(entry, AttemptView):
             return [StopProcess(key, StopCause.GANG, None)] if entry.phase.is_live else []
-        # Remembered, so that a start that comes late finds it void.
-        self.inventory.take(Refused(key, NotLaunched.ABORTED, "the gang was aborted before it started"))
-        return []
+        if isinstance(entry, Refused):
+            return [Tell(entry)]
+        # Remembered until it is forgotten, so that a prepare or a start that comes late finds it void.
+        aborted = self._refuse(key, NotLaunched.ABORTED, "the gang was aborted before it started")
+        return [*_let_go(entry), *aborted]
 
     def _to_stop(self, stop: StopAttempt, entry: Entry | None) -> list[Action]:
         match entry:
@@ -231,13 +256,17 @@ class Duties:
             case AttemptView() | Refused():
                 return _told_again(entry)
             case _:
-                return self._refuse(stop.key, NotLaunched.STOPPED_BEFORE_START, "it was stopped before it was started")
+                sentence = "it was stopped before it was started"
+                return [*_let_go(entry), *self._refuse(stop.key, NotLaunched.STOPPED_BEFORE_START, sentence)]
 
     def _to_obey(self, key: AttemptKey, verdict: Verdict, entry: Entry | None) -> list[Action]:
+        if isinstance(entry, Prepared) and verdict is Verdict.KILL:
+            return self._to_abort(key, entry)  # whoever orders a Kill waits for the end of what may live
         if not isinstance(entry, AttemptView):
-            if verdict is not Verdict.KEEP:
-                self.inventory.drop(key)
-            return []
+            if verdict is Verdict.KEEP:
+                return []
+            self.inventory.drop(key)
+            return _let_go(entry)
         match obey(verdict, entry.phase):
             case Obedience.NOTHING:
                 return []
@@ -254,6 +283,10 @@ class Duties:
     def _spawn(self, command: LaunchAttempt, master: Master | None, order: Order) -> SpawnAttempt:
         return SpawnAttempt(command, master, max(self.fence_base_us, order.heartbeat_sent_us))
 
+    def _hold(self, prepared: Prepared) -> list[Action]:
+        self.inventory.take(prepared)
+        return [Hold(prepared), Tell(prepared)]
+
     def _refuse_old(self, key: AttemptKey, refusal: CommandRefusal) -> list[Action]:
         if refusal is CommandRefusal.TOO_OLD:
             return self._refuse(key, NotLaunched.COMMAND_TOO_OLD, "the command rests on knowledge that is too old")
@@ -264,6 +297,10 @@ class Duties:
         refused = Refused(key, reason, sentence)
         self.inventory.take(refused)
         return [Tell(refused)]
+
+
+def _let_go(entry: Entry | None) -> list[Action]:
+    return [LetGo(entry.key)] if isinstance(entry, Prepared) else []
 
 
 def _told_again(entry: Entry) -> list[Action]:

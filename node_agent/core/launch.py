@@ -7,7 +7,7 @@ from enum import StrEnum
 from .attempt import Limits, fence_deadline_of
 from .fence import FENCE_US_MIN
 from .offsets import SPOOL_BYTES, SPOOL_BYTES_MIN
-from .outcome import AttemptKey, AttemptView
+from .outcome import AttemptKey, AttemptView, LaunchFailure
 from .typed import InputMode
 
 NOTE_CHARS_MAX = 8192
@@ -68,6 +68,19 @@ class Refusal:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class NotRun:
+    """The command itself is at fault: launched, its attempt ends as a shell would end it, with 127 or 126."""
+
+    failure: LaunchFailure
+    detail: str
+
+    @property
+    def code(self) -> int:
+        """Answer the exit code a shell would give."""
+        return 127 if self.failure is LaunchFailure.COMMAND_NOT_FOUND else 126
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """Run this command. Argv and environment are complete: nothing is added but GPUFLEET_ATTEMPT_KEY.
@@ -94,6 +107,10 @@ class Launched:
 
     attempt: AttemptView
     was_known: bool
+
+
+Objection = AttemptView | Refusal | NotRun
+"""Why a launch would start nothing: it is known already, it is refused, or its command cannot be run."""
 
 
 def refusal_of_launch(launch: Launch, now_us: int) -> Refusal | None:

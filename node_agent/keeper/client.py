@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..core.launch import Launch, Refusal, RefusalReason
+from ..core.launch import Launch, Objection, Refusal, RefusalReason
 from ..core.launch import Launched as Launched  # part of this interface
 from ..core.outcome import AttemptKey, AttemptView, Offsets, StopCause
 from ..core.typed import Piece, Typed
@@ -22,7 +22,7 @@ from .roster import KeeperNotStarted as KeeperNotStarted  # part of this interfa
 from .roster import Roster
 from .state_dir import StateDir
 from .tombstones import Tombstones
-from .values import offsets_from, refusal_from, to_json, typed_from, view_from
+from .values import not_run_from, offsets_from, refusal_from, to_json, typed_from, view_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +109,28 @@ class Keepers:
         try:
             answer = await connection.request("launch", {"launch": to_json(launch)})
         except FrameTooLong as error:
-            return Refusal(RefusalReason.ARGV_TOO_LONG, f"argv and env: {error}")
+            return _too_long(error)
         if "refused" in answer:
             return refusal_from(answer["refused"])
         view = view_from(answer["attempt"])
         self._owners[view.key] = view.keeper_id
         return Launched(view, bool(answer["was_known"]))
+
+    async def check(self, launch: Launch) -> Objection | None:
+        """Answer why a launch would start nothing, as far as that shows without starting it; None: it would."""
+        known = self._roster.settled.get(launch.key)
+        if known is not None:
+            return known
+        connection = self._owner(launch.key) or await self._roster.active()
+        try:
+            answer = await connection.request("check", {"launch": to_json(launch)})
+        except FrameTooLong as error:
+            return _too_long(error)
+        if "refused" in answer:
+            return refusal_from(answer["refused"])
+        if "not_run" in answer:
+            return not_run_from(answer["not_run"])
+        return view_from(answer["attempt"]) if "attempt" in answer else None
 
     async def signal(self, key: AttemptKey, number: int) -> Refusal | None:
         """Send a signal to all processes of an attempt's group."""
@@ -241,6 +257,10 @@ async def _inventory_of(connection: KeeperConnection) -> list[AttemptView]:
         if not page["has_more"]:
             return views
         after = str(views[-1].key)
+
+
+def _too_long(error: FrameTooLong) -> Refusal:
+    return Refusal(RefusalReason.ARGV_TOO_LONG, f"argv and env: {error}")
 
 
 def _unknown(key: AttemptKey) -> Refusal:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..core.adoption import LaunchDecision, decide_launch
-from ..core.launch import Launch, Launched, Refusal, RefusalReason, refusal_of_launch
+from ..core.launch import Launch, Launched, NotRun, Objection, Refusal, RefusalReason, refusal_of_launch
 from ..core.offsets import CHUNK_BYTES
 from ..core.outcome import AttemptKey, AttemptView, Offsets
 from ..spool import SpoolWriter
 from . import records, reports
 from .linux import boot_id, boottime_us
 from .reactor import Reactor
-from .spawn import NotRun, Spawner, key_value, missing_cwd
+from .spawn import Spawner, key_value, missing_cwd
 from .state_dir import StateDir
 from .strays import Strays
 from .supervised import Supervised
@@ -83,6 +83,13 @@ class Keeper:
             return Refusal(RefusalReason.CLAIMED_ELSEWHERE, f"{launch.key} has a directory and no record")
         started = self._start(launch, directory)
         return started if isinstance(started, Refusal) else Launched(started, was_known=False)
+
+    def check(self, launch: Launch) -> Objection | None:
+        """Say what a launch would be answered, as far as it shows without starting anything; None: it would start."""
+        known = self.known(launch.key)
+        if known is not None and decide_launch(known.phase) is LaunchDecision.ANSWER:
+            return known
+        return self._refusal_of(launch) or self._spawner.check(launch, key_value(self.keeper_id, launch.key))
 
     def attempt(self, key: AttemptKey) -> Supervised | None:
         """Answer an attempt of its own that is not forgotten."""

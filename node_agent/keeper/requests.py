@@ -11,8 +11,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ..core.launch import Refusal, RefusalReason
-from ..core.outcome import AttemptKey, Offsets, StopCause
+from ..core.launch import NotRun, Refusal, RefusalReason
+from ..core.outcome import AttemptKey, AttemptView, Offsets, StopCause
 from ..core.typed import CHUNK_BYTES_MAX, COLUMNS_MAX, ROWS_MAX, Piece
 from .input import Input
 from .keeper import Keeper
@@ -39,6 +39,7 @@ class Requests:
         self._agents = 0
         self._handlers: dict[str, Callable[[Json], Json | None]] = {
             "launch": self._launch,
+            "check": self._check,
             "signal": self._signal,
             "stop": self._stop,
             "forget": self._forget,
@@ -83,6 +84,18 @@ class Requests:
         launch = launch_from(request["launch"])
         answer = self._keeper.launch(launch)
         return _refused(answer) if isinstance(answer, Refusal) else to_json(answer)
+
+    def _check(self, request: Json) -> Json:
+        """Answered like a launch, and nothing is started."""
+        match self._keeper.check(launch_from(request["launch"])):
+            case AttemptView() as known:
+                return {"attempt": to_json(known)}
+            case Refusal() as refusal:
+                return _refused(refusal)
+            case NotRun() as not_run:
+                return {"not_run": to_json(not_run)}
+            case None:
+                return _DONE
 
     def _signal(self, request: Json) -> Json:
         number = _number(request["signal"], "signal", 1, 64)

@@ -6,10 +6,11 @@ import os
 import resource
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
-from ..core.launch import Launch, Refusal, RefusalReason
+from ..core.launch import Launch, NotRun, Refusal, RefusalReason
 from ..core.outcome import LaunchFailure, Stream
 from ..core.typed import InputMode
 from .descriptors import Ends, pipes_of, terminal_of
@@ -21,6 +22,14 @@ _NOT_FOUND = frozenset({errno.ENOENT, errno.ENOTDIR})
 _NOT_EXECUTABLE = frozenset(
     {errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.EISDIR, errno.ETXTBSY, errno.ELOOP, errno.ENAMETOOLONG}
 )
+WORD_BYTES_MAX = 32 * 4096
+"""MAX_ARG_STRLEN of Linux: one word of argv or env, with its end."""
+
+WORDS_BYTES_MAX = 6 * 1024 * 1024
+"""What argv and env together take at most on Linux; less where the stack is limited, never less than WORD_BYTES_MAX."""
+
+Found = TypeVar("Found")
+
 _SIGNALS_RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
@@ -31,19 +40,6 @@ class Spawned:
     pid: int
     pipes: dict[Stream, int]
     input_fd: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NotRun:
-    """The command itself is at fault: the attempt ends as a shell would end it, with 127 or 126."""
-
-    failure: LaunchFailure
-    detail: str
-
-    @property
-    def code(self) -> int:
-        """Answer the exit code a shell would give."""
-        return 127 if self.failure is LaunchFailure.COMMAND_NOT_FOUND else 126
 
 
 class Spawner:
@@ -58,13 +54,21 @@ class Spawner:
 
     def spawn(self, launch: Launch, key_value: str) -> Spawned | NotRun | Refusal:
         """Start a launch's command; a Refusal when the node, not the command, is at fault."""
+        return self._there(launch, lambda: self._spawn_here(launch, {**launch.env, KEY_VARIABLE: key_value}))
+
+    def check(self, launch: Launch, key_value: str) -> NotRun | Refusal | None:
+        """Say what would keep a launch's command from being started, as far as it shows without starting it."""
+        return self._there(launch, lambda: _unfit_here(launch, {**launch.env, KEY_VARIABLE: key_value}))
+
+    def _there(self, launch: Launch, act: Callable[[], Found]) -> Found | Refusal:
+        """Act in the launch's working directory."""
         try:
             cwd_fd = os.open(launch.cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             return Refusal(RefusalReason.CWD_MISSING, f"cwd {launch.cwd[:500]!r}: {error.strerror}")
         try:
             os.fchdir(cwd_fd)
-            return self._spawn_here(launch, {**launch.env, KEY_VARIABLE: key_value})
+            return act()
         except PermissionError as error:
             return Refusal(RefusalReason.CWD_MISSING, f"cwd {launch.cwd[:500]!r}: {error.strerror}")
         finally:
@@ -170,15 +174,42 @@ def _set_hard_limits(pid: int, launch: Launch) -> None:
 def _failure_of(error: OSError, found: str, launch: Launch) -> NotRun | Refusal:
     sentence = f"{found[:500]}: {error.strerror}"
     if error.errno == errno.E2BIG:
-        size = sum(len(os.fsencode(word)) + 1 for word in launch.argv)
-        detail = f"argv has {size} bytes: together with env, or in one word, more than Linux takes"
-        return Refusal(RefusalReason.ARGV_TOO_LONG, detail)
+        return _too_long(launch)
     if error.errno in _NOT_FOUND:
         return NotRun(LaunchFailure.COMMAND_NOT_FOUND, sentence + _missing_interpreter(found))
     if error.errno in _NOT_EXECUTABLE:
         hint = " (a script's first line must name its interpreter, like #!/bin/sh)"
         return NotRun(LaunchFailure.NOT_EXECUTABLE, sentence + (hint if error.errno == errno.ENOEXEC else ""))
     return Refusal(RefusalReason.SPAWN_FAILED, sentence)
+
+
+def _unfit_here(launch: Launch, env: dict[str, str]) -> NotRun | Refusal | None:
+    found = find_command(launch.argv[0], env.get("PATH", os.defpath))
+    if isinstance(found, NotRun):
+        return found
+    if _is_too_long([*launch.argv, *(f"{name}={value}" for name, value in env.items())]):
+        return _too_long(launch)
+    try:
+        is_file = stat.S_ISREG(os.stat(found).st_mode)  # noqa: PTH116 - the dot of "./x" must stay
+    except OSError as error:
+        return _failure_of(error, found, launch)
+    if not is_file or not os.access(found, os.X_OK):
+        return NotRun(LaunchFailure.NOT_EXECUTABLE, f"{found[:500]}: {os.strerror(errno.EACCES)}")
+    return None
+
+
+def _is_too_long(words: list[str]) -> bool:
+    """Reckon as Linux does: each word with its end, and a pointer to it."""
+    sizes = [len(os.fsencode(word)) + 1 for word in words]
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    together = WORDS_BYTES_MAX if stack == resource.RLIM_INFINITY else min(WORDS_BYTES_MAX, stack // 4)
+    return max(sizes) > WORD_BYTES_MAX or sum(sizes) + 8 * len(sizes) > max(together, WORD_BYTES_MAX)
+
+
+def _too_long(launch: Launch) -> Refusal:
+    size = sum(len(os.fsencode(word)) + 1 for word in launch.argv)
+    detail = f"argv has {size} bytes: together with env, or in one word, more than Linux takes"
+    return Refusal(RefusalReason.ARGV_TOO_LONG, detail)
 
 
 def _missing_interpreter(found: str) -> str:

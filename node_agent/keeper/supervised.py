@@ -24,7 +24,7 @@ from ..core.attempt import (
 )
 from ..core.attempt import after as phase_after
 from ..core.ending import Ending, next_step_of_ending, observe
-from ..core.launch import Launch
+from ..core.launch import Launch, NotRun
 from ..core.outcome import (
     AttemptEnd,
     AttemptKey,
@@ -42,7 +42,7 @@ from .linux import boottime_us
 from .output import Output
 from .processes import group_exists, has_exited, look_at
 from .reactor import Reactor
-from .spawn import NotRun, Spawned
+from .spawn import Spawned
 from .values import Json
 
 RETRY_US = 1_000_000

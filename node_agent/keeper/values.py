@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..core.attempt import Limits
-from ..core.launch import Launch, Refusal, RefusalReason
+from ..core.launch import Launch, NotRun, Refusal, RefusalReason
 from ..core.outcome import (
     AttemptEnd,
     AttemptKey,
@@ -59,6 +59,11 @@ def offsets_from(data: Json) -> Offsets:
 def refusal_from(data: Json) -> Refusal:
     """Read a refusal."""
     return Refusal(RefusalReason(data["reason"]), data["detail"])
+
+
+def not_run_from(data: Json) -> NotRun:
+    """Read why a command cannot be run."""
+    return NotRun(LaunchFailure(data["failure"]), data["detail"])
 
 
 def end_from(data: Json) -> AttemptEnd:

@@ -2,8 +2,11 @@
 may be newer than this scheduler, and a job must not fail for a reason that says nothing about it.
 """
 
-BLAMES_THE_JOB = frozenset({"CWD_MISSING", "ARGV_TOO_LONG", "BAD_REQUEST", "INVALID_LAUNCH"})
-"""Every node would refuse it: the job ends."""
+BLAMES_THE_JOB = frozenset(
+    {"CWD_MISSING", "COMMAND_NOT_FOUND", "NOT_EXECUTABLE", "ARGV_TOO_LONG", "BAD_REQUEST", "INVALID_LAUNCH"}
+)
+"""Every node would refuse it: the job ends. That a command cannot be run is refused only while a gang is prepared; a
+single rank runs, and ends by it."""
 
 BLAMES_DEVICES = frozenset({"DEVICE_BUSY", "DEVICE_UNHEALTHY"})
 """These devices are left out: those of the samples that come with the refusal, or all that were placed."""

@@ -353,32 +353,6 @@ async def test_a_second_agent_on_the_same_data_folder_is_refused_with_the_pid_of
     assert "--data" in said.decode()
 
 
-async def test_a_gang_of_two_ranks_is_prepared_and_started_with_its_master(
-    scheduler: FakeScheduler, agent: AgentProcess
-) -> None:
-    code = "import os; print(*(os.environ[n] for n in ('NODE_RANK', 'NNODES', 'MASTER_ADDR', 'MASTER_PORT')))"
-    ranks = [(1, 1, 0), (1, 1, 1)]
-    for key in ranks:
-        scheduler.known.add(key)
-        launch = pb.Launch(key=proto_key(key), argv=[sys.executable, "-c", code], cwd="/", node_count=2, is_gang=True)
-        scheduler.command(prepare=pb.Prepare(launch=launch))
-    await scheduler.wait_for(lambda: set(ranks) <= scheduler.ready.keys(), "both to be ready")
-    port = scheduler.ready[1, 1, 0].master_port
-    assert port > 0
-    assert scheduler.ready[1, 1, 1].master_port == 0
-    for key in ranks:
-        scheduler.command(start=pb.Start(key=proto_key(key), master_address="10.0.0.9", master_port=port))
-    await scheduler.wait_for(lambda: all(scheduler.is_finished(key) for key in ranks), "both ends")
-    assert [scheduler.stdout(key).decode() for key in ranks] == [f"{rank} 2 10.0.0.9 {port}\n" for rank in (0, 1)]
-
-
-async def test_a_prepare_without_its_folder_is_refused(scheduler: FakeScheduler, agent: AgentProcess) -> None:
-    launch = pb.Launch(key=proto_key((1, 1, 0)), argv=["true"], cwd="/no/such/folder", node_count=2, is_gang=True)
-    scheduler.command(prepare=pb.Prepare(launch=launch))
-    await scheduler.wait_for(lambda: (1, 1, 0) in scheduler.refused, "a refusal")
-    assert scheduler.refused[1, 1, 0].reason == "CWD_MISSING"
-
-
 async def test_the_inventory_says_why_a_rank_was_refused(scheduler: FakeScheduler, agent: AgentProcess) -> None:
     scheduler.forgets = False
     key = scheduler.launch(1, ["true"], cwd="/no/such/folder")

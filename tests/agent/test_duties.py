@@ -14,6 +14,8 @@ from node_agent.core.actions import (
     CheckNode,
     Follow,
     ForgetAttempt,
+    Hold,
+    LetGo,
     Master,
     Order,
     SignalProcess,
@@ -37,7 +39,7 @@ from node_agent.core.duties import ORDERS_WAITING_MAX, Duties
 from node_agent.core.expectations import Expectations, Misfit, Unfit
 from node_agent.core.fence import CommandRefusal
 from node_agent.core.inventory import Checking, EndSeen, Prepared, Refused, StartSeen
-from node_agent.core.launch import Refusal, RefusalReason
+from node_agent.core.launch import NotRun, Refusal, RefusalReason
 from node_agent.core.outcome import (
     AttemptEnd,
     AttemptKey,
@@ -45,6 +47,7 @@ from node_agent.core.outcome import (
     AttemptView,
     ExitedWith,
     FullReason,
+    LaunchFailure,
     Offsets,
     StopCause,
     Stream,
@@ -65,6 +68,10 @@ END = AttemptEnd(status=ExitedWith(0), output_ends=Offsets(5, 0), started_us=1_0
 ENDED = replace(RUNNING, phase=AttemptPhase.ENDED, end=END, output_ends=END.output_ends)
 
 
+PREPARED = Prepared(LAUNCH, 61500)
+START = StartAttempt(KEY, "10.0.0.1", 61500)
+
+
 def order(command: AttemptCommand, number: int = 5, **fields: object) -> Order:
     return Order(command=command, receipt=(1, number), **fields)  # type: ignore[arg-type]
 
@@ -76,6 +83,20 @@ def running() -> Duties:
     duties.checked(KEY, None)
     duties.spawned(KEY, RUNNING, was_known=False)
     return duties
+
+
+def prepared() -> Duties:
+    """An agent that holds rank 0 of a gang."""
+    duties = Duties()
+    duties.order(order(PrepareAttempt(LAUNCH), 1))
+    duties.checked(KEY, None, 61500)
+    return duties
+
+
+def refusal_in(action: Action) -> str:
+    """The reason that the scheduler is told."""
+    assert isinstance(action, Tell) and isinstance(action.report, Refused)
+    return action.report.reason
 
 
 def test_a_launch_is_checked_then_spawned_then_told_and_followed() -> None:
@@ -278,23 +299,127 @@ def test_a_signal_reaches_what_lives_and_nothing_else() -> None:
 def test_a_rank_of_a_gang_is_prepared_and_then_started() -> None:
     duties = Duties()
     assert duties.order(order(PrepareAttempt(LAUNCH))) == (CheckNode(LAUNCH, is_prepare=True),)
-    prepared = Prepared(LAUNCH, 29500)
-    assert duties.checked(KEY, None, 29500) == (Tell(prepared), CarriedOut(RECEIPT))
-    assert duties.order(order(PrepareAttempt(LAUNCH))) == (Tell(prepared), CarriedOut(RECEIPT))
-    start = StartAttempt(KEY, "10.0.0.1", 29500)
-    assert duties.order(order(start)) == (SpawnAttempt(LAUNCH, Master("10.0.0.1", 29500), 0),)
+    assert duties.inventory[KEY] == Checking(KEY)
+    assert duties.checked(KEY, None, 61500) == (Hold(PREPARED), Tell(PREPARED), CarriedOut(RECEIPT))
+    assert duties.inventory[KEY] == PREPARED
+    assert duties.order(order(START)) == (LetGo(KEY), SpawnAttempt(LAUNCH, Master("10.0.0.1", 61500), 0))
     duties.spawned(KEY, RUNNING, was_known=False)
-    assert duties.order(order(start)) == (Tell(StartSeen(RUNNING)), CarriedOut(RECEIPT))
+    assert duties.inventory[KEY] == RUNNING
 
 
-def test_an_aborted_rank_is_not_started_any_more() -> None:
+def test_a_rank_is_started_once_however_often_it_is_told_to_start() -> None:
+    duties = prepared()
+    duties.order(order(START, 1))
+    assert duties.order(order(START, 2)) == ()
+    assert duties.spawned(KEY, RUNNING, was_known=False) == (
+        Follow(RUNNING, is_new=True),
+        Tell(StartSeen(RUNNING)),
+        CarriedOut((1, 1)),
+        Tell(StartSeen(RUNNING)),
+        CarriedOut((1, 2)),
+    )
+    assert duties.order(order(START)) == (Tell(StartSeen(RUNNING)), CarriedOut(RECEIPT))
+    assert duties.order(order(PrepareAttempt(LAUNCH))) == (Tell(StartSeen(RUNNING)), CarriedOut(RECEIPT))
+
+
+def test_a_prepared_rank_is_dropped_when_its_gang_does_not_come_and_nothing_else_is() -> None:
+    duties = prepared()
+    first = duties.inventory[KEY]
+    again = order(PrepareAttempt(LAUNCH))
+    assert duties.order(again) == (Hold(PREPARED), Tell(PREPARED), CarriedOut(RECEIPT))
+    second = duties.inventory[KEY]
+    assert isinstance(first, Prepared) and isinstance(second, Prepared)
+    assert duties.held_too_long(first) == (), "it was asked for again, and its time began anew"
+    assert duties.held_too_long(second) == (LetGo(KEY),)
+    assert duties.inventory[KEY] is None
+    told, _ = duties.order(order(START))
+    assert refusal_in(told) == "NOT_PREPARED"
+
+
+def test_a_rank_that_was_started_outlives_the_time_of_its_prepare() -> None:
+    duties = prepared()
+    held = duties.inventory[KEY]
+    assert isinstance(held, Prepared)
+    duties.order(order(START))
+    assert duties.held_too_long(held) == ()
+    duties.spawned(KEY, RUNNING, was_known=False)
+    assert duties.held_too_long(held) == ()
+    assert duties.inventory[KEY] == RUNNING
+
+
+def test_an_old_prepare_of_what_is_prepared_is_answered_and_does_not_prolong_it() -> None:
+    duties = prepared()
+    late = order(PrepareAttempt(LAUNCH), refusal=CommandRefusal.TOO_OLD)
+    assert duties.order(late) == (Tell(PREPARED), CarriedOut(RECEIPT))
+
+
+def test_an_aborted_rank_is_told_and_not_started_any_more() -> None:
+    duties = prepared()
+    let_go, told, done = duties.order(order(AbortAttempt(KEY)))
+    assert (let_go, refusal_in(told), done) == (LetGo(KEY), "ABORTED", CarriedOut(RECEIPT))
+    for late in (START, PrepareAttempt(LAUNCH), AbortAttempt(KEY)):
+        assert duties.order(order(late)) == (told, CarriedOut(RECEIPT))
+    duties.order(order(JudgeAttempt(KEY, Verdict.FORGET)))
+    assert tuple(duties.inventory) == ()
+
+
+def test_an_abort_that_comes_while_a_rank_is_checked_waits_for_it() -> None:
+    duties = Duties()
+    duties.order(order(PrepareAttempt(LAUNCH), 1))
+    assert duties.order(order(AbortAttempt(KEY), 2)) == ()
+    *_, told, _ = duties.checked(KEY, None, 61500)
+    assert refusal_in(told) == "ABORTED"
+
+
+def test_an_abort_of_a_rank_that_never_came_makes_its_prepare_void() -> None:
+    duties = Duties()
+    told, _ = duties.order(order(AbortAttempt(KEY)))
+    assert duties.order(order(PrepareAttempt(LAUNCH))) == (told, CarriedOut(RECEIPT))
+
+
+def test_an_abort_of_a_refused_rank_leaves_the_reason_as_it_is() -> None:
     duties = Duties()
     duties.order(order(PrepareAttempt(LAUNCH)))
-    duties.checked(KEY, None, 29500)
-    assert duties.order(order(AbortAttempt(KEY))) == (CarriedOut(RECEIPT),)
-    told, _ = duties.order(order(StartAttempt(KEY, "10.0.0.1", 29500)))
-    assert isinstance(told, Tell) and isinstance(told.report, Refused)
-    assert told.report.reason == "ABORTED"
+    told, _ = duties.checked(KEY, Misfit(Unfit.DEVICE_BUSY, "somebody is there", ("GPU-a",)))
+    assert duties.order(order(AbortAttempt(KEY))) == (told, CarriedOut(RECEIPT))
+
+
+def test_an_abort_of_a_rank_that_runs_stops_it_by_the_grace_rule() -> None:
+    duties = running()
+    assert duties.order(order(AbortAttempt(KEY))) == (StopProcess(KEY, StopCause.GANG, None),)
+
+
+def test_a_prepared_rank_that_is_killed_is_told_and_one_that_is_forgotten_or_stopped_is_let_go() -> None:
+    let_go, told, _ = prepared().order(order(JudgeAttempt(KEY, Verdict.KILL)))
+    assert (let_go, refusal_in(told)) == (LetGo(KEY), "ABORTED")
+    duties = prepared()
+    assert duties.order(order(JudgeAttempt(KEY, Verdict.KEEP))) == (CarriedOut(RECEIPT),)
+    assert duties.order(order(JudgeAttempt(KEY, Verdict.FORGET))) == (LetGo(KEY), CarriedOut(RECEIPT))
+    assert tuple(duties.inventory) == ()
+    let_go, told, _ = prepared().order(order(StopAttempt(KEY, StopCause.CANCELLED, None)))
+    assert (let_go, refusal_in(told)) == (LetGo(KEY), "STOPPED_BEFORE_START")
+
+
+@pytest.mark.parametrize("command", [PrepareAttempt(LAUNCH), StartAttempt(KEY, "10.0.0.1", 61500)])
+def test_what_begins_a_rank_on_old_knowledge_is_refused(command: AttemptCommand) -> None:
+    duties = Duties() if isinstance(command, PrepareAttempt) else prepared()
+    *_, told, _ = duties.order(order(command, refusal=CommandRefusal.TOO_OLD))
+    assert refusal_in(told) == "COMMAND_TOO_OLD"
+
+
+def test_a_prepare_of_what_ran_and_was_forgotten_tells_its_end_and_holds_nothing() -> None:
+    duties = Duties()
+    duties.order(order(PrepareAttempt(LAUNCH)))
+    buried = replace(ENDED, phase=AttemptPhase.FORGOTTEN)
+    assert duties.checked(KEY, buried) == (Tell(StartSeen(buried)), Tell(EndSeen(buried)), CarriedOut(RECEIPT))
+    assert tuple(duties.inventory) == ()
+
+
+def test_a_prepare_whose_command_cannot_be_run_is_refused_with_what_would_have_been_its_end() -> None:
+    duties = Duties()
+    duties.order(order(PrepareAttempt(LAUNCH)))
+    told, _ = duties.checked(KEY, NotRun(LaunchFailure.COMMAND_NOT_FOUND, "true: not found"))
+    assert told == Tell(Refused(KEY, "COMMAND_NOT_FOUND", "true: not found"))
 
 
 def test_a_full_spool_is_told_and_so_is_its_end() -> None:
@@ -331,6 +456,7 @@ class World:
         self.outstanding: list[Action] = []
         self.carried_out: list[tuple[int, int]] = []
         self.told: list[object] = []
+        self.held: dict[AttemptKey, Prepared] = {}
         self.view: AttemptView | None = None
 
     def take(self, actions: tuple[Action, ...]) -> None:
@@ -339,6 +465,10 @@ class World:
                 self.carried_out.append(action.receipt)
             elif isinstance(action, Tell):
                 self.told.append(action.report)
+            elif isinstance(action, Hold):
+                self.held[action.prepared.key] = action.prepared
+            elif isinstance(action, LetGo):
+                del self.held[action.key]
             elif not isinstance(action, Follow):
                 self.outstanding.append(action)
         assert len(self.outstanding) <= 1, "one thing at a time for each attempt"
@@ -370,7 +500,7 @@ class World:
             self.take(self.duties.changed(KEY, END))
 
 
-@given(st.lists(st.one_of(COMMANDS, st.sampled_from(["fit", "unfit", "end"])), max_size=40))
+@given(st.lists(st.one_of(COMMANDS, st.sampled_from(["fit", "unfit", "end", "too long"])), max_size=40))
 def test_whatever_comes_the_inventory_is_the_keepers_truth_and_every_order_is_answered_once(
     steps: list[AttemptCommand | str],
 ) -> None:
@@ -382,6 +512,9 @@ def test_whatever_comes_the_inventory_is_the_keepers_truth_and_every_order_is_an
                 world.answer(is_fit=step == "fit")
             case "end":
                 world.end()
+            case "too long":
+                for held in tuple(world.held.values()):
+                    world.take(world.duties.held_too_long(held))
             case str():
                 raise AssertionError(step)
             case _:
@@ -394,6 +527,7 @@ def test_whatever_comes_the_inventory_is_the_keepers_truth_and_every_order_is_an
         assert entry == world.view
     else:
         assert not isinstance(entry, AttemptView)
+    assert world.held == ({KEY: entry} if isinstance(entry, Prepared) else {})
     if world.view is not None:
         assert StartSeen(RUNNING) in world.told
         assert world.view.end is None or EndSeen(ENDED) in world.told

@@ -17,6 +17,8 @@ from node_agent.core.actions import (
     CheckNode,
     Follow,
     ForgetAttempt,
+    Hold,
+    LetGo,
     Order,
     SignalProcess,
     SpawnAttempt,
@@ -25,7 +27,7 @@ from node_agent.core.actions import (
 )
 from node_agent.core.commands import LaunchAttempt, refusal_of
 from node_agent.core.delivery import Inbox, Judgement, Outbox
-from node_agent.core.duties import Duties
+from node_agent.core.duties import PREPARED_US_MAX, Duties
 from node_agent.core.expectations import Misfit, Reading, misfit
 from node_agent.core.inventory import Prepared, Refused, Seen
 from node_agent.core.launch import Launch, Refusal
@@ -41,7 +43,10 @@ Report = Seen | Refused | Prepared
 
 REGISTER_SECONDS_MAX = 10.0
 RETRY_SECONDS = (0.1, 3.0)
-COMMANDS = ("launch", "stop", "send_signal", "keep", "kill", "forget")
+COMMANDS = ("launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget")
+
+MASTER_PORT = 61_000
+"""Every machine finds this one free."""
 
 
 class Agent:
@@ -229,8 +234,12 @@ class Agent:
                 case Follow(view=view, is_new=is_new):
                     self._uploads.see(view, is_new=is_new)
                     self._pump()
-                case CheckNode(command=command):
-                    self._after(self._check_seconds(), self._checked, command)
+                case CheckNode(command=command, is_prepare=is_prepare):
+                    self._after(self._check_seconds(), self._checked, command, is_prepare)
+                case Hold(prepared=prepared):
+                    self._after(PREPARED_US_MAX / 1e6, self._held_too_long, prepared)
+                case LetGo():
+                    pass
                 case SpawnAttempt():
                     self._spawn(action)
                 case StopProcess(key=key, cause=cause, grace_us=grace_us):
@@ -250,11 +259,16 @@ class Agent:
     def _check_seconds(self) -> float:
         return self._rng.choice((0.0, 0.0, 0.0, 0.002, 0.3))
 
-    def _checked(self, command: LaunchAttempt) -> None:
-        found = self._misfit(command)
-        if found is not None:
+    def _checked(self, command: LaunchAttempt, is_prepare: bool) -> None:
+        objection = self.machine.objection(command.key, command.argv) if is_prepare else None
+        found = objection or self._misfit(command)
+        if isinstance(found, Misfit):
             self._refused_samples[command.key] = found.uuids
-        self._perform(self.duties.checked(command.key, found))
+        port = MASTER_PORT if is_prepare and command.key.rank == 0 else 0
+        self._perform(self.duties.checked(command.key, found, port))
+
+    def _held_too_long(self, prepared: Prepared) -> None:
+        self._perform(self.duties.held_too_long(prepared))
 
     def _misfit(self, command: LaunchAttempt) -> Misfit | None:
         readings = [

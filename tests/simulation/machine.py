@@ -12,7 +12,7 @@ from node_agent.core import adoption, attempt, launch
 from node_agent.core.adoption import LaunchDecision, RecordFate
 from node_agent.core.attempt import Phase, Running, SendKill, SendTerm, Wait
 from node_agent.core.ending import Ending, Finish, next_step_of_ending, observe
-from node_agent.core.launch import Launch, Refusal, RefusalReason
+from node_agent.core.launch import Launch, NotRun, Objection, Refusal, RefusalReason
 from node_agent.core.outcome import (
     AttemptEnd,
     AttemptKey,
@@ -359,6 +359,14 @@ class Machine:
         keeper = self.keeper
         kept = keeper.attempts.get(process.key) if keeper is not None and keeper.is_alive else None
         return kept if kept is not None and kept.process is process else None
+
+    def objection(self, key: AttemptKey, argv: tuple[str, ...]) -> Objection | None:
+        """What speaks against starting a rank of a gang that is being prepared."""
+        trouble: dict[str, Objection] = {
+            "no folder": Refusal(RefusalReason.CWD_MISSING, "there is no such folder"),
+            "no command": NotRun(LaunchFailure.COMMAND_NOT_FOUND, "there is no such command"),
+        }
+        return self.known(key) or trouble.get(Plan.of(argv).trouble)
 
     def known(self, key: AttemptKey) -> AttemptView | None:
         """What this machine knows of an attempt, in memory or on its disk."""
