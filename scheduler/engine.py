@@ -24,6 +24,7 @@ from .core.decide import make_true, step
 from .core.decision import NOTHING, Decision
 from .core.nodes import on_node_beat
 from .core.scheduling import schedule
+from .core.turns import settle
 from .policy.known_nodes import KnownNodes
 from .ports import AgentLink, Clock, Commit, Store
 from .state import live
@@ -42,6 +43,7 @@ from .state.jobs import Job
 from .state.limits import Limits
 from .state.records import Record, job_of
 from .state.replies import Reply
+from .state.session_commands import SessionCommand
 from .state.state import State
 from .state.units import MILLISECOND, SECOND, Instant, Span
 from .store.errors import StoreUnavailable
@@ -104,9 +106,11 @@ class Engine:
         limits: Limits,
         publish: Callable[[Changes], None],
         telemetry: Telemetry = OFF,
+        tell_session: Callable[[SessionCommand], None] = lambda command: None,
     ) -> None:
         self.store = store
         self._link = link
+        self._tell_session = tell_session
         self._clock = clock
         self._publish = publish
         self._telemetry = telemetry
@@ -269,6 +273,9 @@ class Engine:
         for waiting in batch:
             decisions.append(step(self._state, waiting.event))
             outgoing.extend(self._addressed(decisions[-1]))
+        settled = settle(self._state, self.now())
+        make_true(self._state, settled)
+        decisions.append(settled)
         # Whatever happened may have made room, if only by a rank that ended where nothing durable changed.
         self._pass_is_due = self._pass_is_due or bool(batch)
         now = self.now()
@@ -376,6 +383,9 @@ class Engine:
                 waiting.reply.set_result(decision.reply)
         for command, stream in outgoing:
             self._link.send(command, stream)
+        for decision in decisions:
+            for news in decision.session_commands:
+                self._tell_session(news)
 
 
 def _answer_unknown(batch: list[_Waiting], why: str) -> None:

@@ -27,6 +27,7 @@ from .attempts import without_its_node
 from .decision import Decision, together
 from .nodes import jobs_on
 from .story import span_text
+from .turns import on_time, session_deadlines
 
 WAKES_AT_ONCE = 1_000
 """Waiting jobs whose time has come that are seen to at once; the rest follow at once, in a turn of their own."""
@@ -65,6 +66,7 @@ def _deadlines(state: State) -> Iterator[Instant]:
         yield from (since for since in victims if since is not None and since > state.live.clock_at)
     if state.durable.wakes:
         yield state.durable.wakes[0][0]
+    yield from session_deadlines(state)
     oldest = next(iter(state.durable.requests.values()), None)
     if oldest is not None:
         # An old one may have to stay as long as its jobs, so that the next look is never sooner than the sweep.
@@ -87,6 +89,7 @@ def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:
     ]
     decisions.append(Decision(records=tuple(_of_waiting_jobs(state, event.at))))
     decisions.append(Decision(records=tuple(_forgotten_requests(state, event.at))))
+    decisions.append(on_time(state, event.at))
     return together(*decisions)
 
 

@@ -6,7 +6,7 @@ only after the records are stored; that is the engine's part.
 
 from typing import assert_never
 
-from ..state import durable, live
+from ..state import durable, live, turns
 from ..state.events import (
     BandRequested,
     CancelRequested,
@@ -32,8 +32,9 @@ from ..state.events import (
     SpoolFilled,
     TokenRequested,
 )
+from ..state.session_events import SessionEvent
 from ..state.state import State
-from . import access, attempts, deadlines, jobs, nodes
+from . import access, attempts, deadlines, jobs, nodes, sessions
 from .decision import NOTHING, Decision
 from .dependencies import with_consequences
 
@@ -51,10 +52,14 @@ def make_true(state: State, decision: Decision) -> None:
     for record in decision.records:
         durable.apply(state.durable, record)
         live.follow(state.live, state.durable, record)
+    for note in decision.notes:
+        turns.take(state.live.turns, state.durable.sessions, note)
 
 
 def decide(state: State, event: Event) -> Decision:
     """What follows from an event. Changes nothing."""
+    if isinstance(event, SessionEvent):
+        return sessions.decide_session(state, event)
     match event:
         case JobsSubmitted():
             return jobs.on_jobs_submitted(state, event)

@@ -5,14 +5,21 @@ from dataclasses import dataclass
 from ..state.commands import Command
 from ..state.records import Record
 from ..state.replies import Done, Refused, Reply
+from ..state.session_commands import SessionCommand
+from ..state.turns import Note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Records to apply and store, commands that leave once they are stored, and the reply to the asker."""
+    """Records to apply and store, commands that leave once they are stored, and the reply to the asker.
+
+    `notes` change what is known only while the scheduler runs, and are not stored.
+    """
 
     records: tuple[Record, ...] = ()
     commands: tuple[Command, ...] = ()
+    session_commands: tuple[SessionCommand, ...] = ()
+    notes: tuple[Note, ...] = ()
     reply: Reply = Done()
 
 
@@ -29,5 +36,7 @@ def together(*decisions: Decision) -> Decision:
     return Decision(
         records=tuple(record for each in decisions for record in each.records),
         commands=tuple(command for each in decisions for command in each.commands),
+        session_commands=tuple(command for each in decisions for command in each.session_commands),
+        notes=tuple(note for each in decisions for note in each.notes),
         reply=decisions[-1].reply if decisions else Done(),
     )

@@ -65,12 +65,16 @@ from ..state.records import (
     TokenCreated,
     TokenRevoked,
 )
+from ..state.session_records import SessionRecord
 from ..state.shares import share_text
 from ..state.units import HOUR, MILLISECOND, MINUTE, SECOND
+from .session_story import session_sentence, tell_session
 
 
 def sentence(record: Record) -> str:
     """One sentence for people that says what happened; without its time, which stands beside it."""
+    if isinstance(record, SessionRecord):
+        return session_sentence(record)
     match record:
         case JobQueued(job=job, count=count):
             held = ", held" if isinstance(job.state, Held | Divided) and _not_eligible(job) == " held" else ""
@@ -155,6 +159,8 @@ def sentence(record: Record) -> str:
 
 def tell(record: Record) -> str:
     """The short form of a record: its kind, its ids and what tells it from others of its kind."""
+    if isinstance(record, SessionRecord):
+        return tell_session(record)
     match record:
         case JobQueued(job=job, count=count):
             ids = f"{job.id}" if count == 1 else f"{job.id}-{job.id + count - 1}"

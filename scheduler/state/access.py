@@ -46,6 +46,7 @@ class RememberedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """The next job id; ids are never given twice."""
+    """The next ids of jobs and of sessions; none is ever given twice."""
 
     next_job: int = 1
+    next_session: int = 1

@@ -68,11 +68,13 @@ from .records import (
     TokenCreated,
     TokenRevoked,
 )
+from .session_records import SessionRecord, changed_by, gone_by
+from .sessions import Model, ModelName, Session, SessionId, Sessions
 from .shares import WHOLE_MILLI
 from .units import SECOND, Instant
 from .usage import Usage, UserHold, weight_of
 
-Entity = Job | EqualJobs | Tally | Usage | Node | Token | RememberedRequest | Counters
+Entity = Job | EqualJobs | Tally | Usage | Node | Token | RememberedRequest | Counters | Model | Session
 EntityKey = tuple[str, str]
 
 
@@ -95,6 +97,10 @@ def key_of(entity: Entity) -> EntityKey:
             return request_key(entity.user, entity.request_id)
         case Counters():
             return ("counters", "jobs")
+        case Model():
+            return ("model", entity.name)
+        case Session():
+            return ("session", str(entity.id))
         case _:
             assert_never(entity)
 
@@ -113,6 +119,8 @@ class Durable:
     tokens: dict[TokenId, Token] = field(default_factory=dict)
     requests: dict[tuple[UserName, str], RememberedRequest] = field(default_factory=dict)
     counters: Counters = Counters()
+    models: dict[ModelName, Model] = field(default_factory=dict)
+    sessions: Sessions = field(default_factory=Sessions)
     lines: Lines = field(default_factory=Lines)
     held: dict[JobId, None] = field(default_factory=dict)
     deferred: dict[JobId, None] = field(default_factory=dict)
@@ -139,6 +147,8 @@ class Durable:
         yield from self.nodes.values()
         yield from self.tokens.values()
         yield from self.requests.values()
+        yield from self.models.values()
+        yield from self.sessions.by_id.values()
         yield self.counters
 
     def tally(self, array: JobId) -> Tally:
@@ -216,6 +226,10 @@ def adopt(durable: Durable, entity: Entity) -> None:
             durable.requests[entity.user, entity.request_id] = entity
         case Counters():
             durable.counters = entity
+        case Model():
+            durable.models[entity.name] = entity
+        case Session():
+            durable.sessions.put(entity)
         case _:
             assert_never(entity)
 
@@ -243,12 +257,19 @@ def discard(durable: Durable, key: EntityKey) -> None:
         case "request":
             user, _, request_id = name.partition("\x00")
             durable.requests.pop((UserName(user), request_id), None)
+        case "model":
+            durable.models.pop(ModelName(name), None)
+        case "session":
+            durable.sessions.drop(SessionId(int(name)))
         case _:
             raise AssertionError(f"no entity of kind {kind!r} is ever gone")
 
 
 def apply(durable: Durable, record: Record) -> None:
     """Make a decided fact true. A record that cannot be applied is a programming error and raises."""
+    if isinstance(record, SessionRecord):
+        _apply_session(durable, record)
+        return
     match record:
         case JobQueued(job=job, count=count):
             end = JobId(job.id + count)
@@ -260,7 +281,7 @@ def apply(durable: Durable, record: Record) -> None:
                 first, end = items_alike(job), JobId(end + job.items.indices.count)
                 _put_equals(durable, EqualJobs(first=first, spans=((first.id, end),)))
             if end > durable.counters.next_job:
-                durable.counters = Counters(next_job=end)
+                durable.counters = replace(durable.counters, next_job=end)
                 durable.touched[key_of(durable.counters)] = durable.counters
         case RequestRemembered(request=request):
             durable.requests[request.user, request.request_id] = request
@@ -376,6 +397,18 @@ def apply(durable: Durable, record: Record) -> None:
 
 NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN"})
 """Ends of an attempt for which its node is to blame, not the job."""
+
+
+def _apply_session(durable: Durable, record: SessionRecord) -> None:
+    for entity in changed_by(record, durable.sessions):
+        if isinstance(entity, Session) and entity.id >= durable.counters.next_session:
+            durable.counters = replace(durable.counters, next_session=entity.id + 1)
+            durable.touched[key_of(durable.counters)] = durable.counters
+        adopt(durable, entity)
+        durable.touched[key_of(entity)] = entity
+    for key in gone_by(record):
+        discard(durable, key)
+        durable.touched[key] = None
 
 
 AttemptChange = Callable[[Attempt], Attempt]

@@ -10,6 +10,7 @@ from .access import Token
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
 from .jobs import Band, Items, JobSpec, Outcome, OutputEnd, RankExit
 from .nodes import DeviceSample, NodeInfo
+from .session_events import SessionEvent
 from .units import Instant, Span
 
 
@@ -301,4 +302,5 @@ Event = (
     | SchedulerStarted
     | ReadingResumed
     | ClockAdvanced
+    | SessionEvent
 )

@@ -32,6 +32,12 @@ from .limits import Limits
 from .nodes import DeviceSample, Reach
 from .records import AttemptEnded, AttemptVoided, JobFinished, NodeForgotten, NodeRegistered, NodeResumed, Record
 from .refusals import BLAMES_DEVICES, BLAMES_NOBODY, BLAMES_THE_JOB
+from .session_events import SessionEvent
+from .session_records import SessionRecord
+from .turns import Turns
+from .turns import follow as follow_session
+from .turns import observe as observe_session
+from .turns import restart as restart_sessions
 from .units import SECOND, Instant, Span, after
 
 RESUME_SPAN = Span(10 * SECOND)
@@ -81,6 +87,7 @@ class Live:
     synced: dict[RankKey, dict[OutputStream, int]] = field(default_factory=dict)
     ended: dict[JobId, Outcome] = field(default_factory=dict)
     runs: dict[tuple[UserName, str], Span] = field(default_factory=dict)
+    turns: Turns = field(default_factory=Turns)
     clock_at: Instant = Instant(0)
     swept_at: Instant = Instant(0)
     sweep_is_due: bool = False
@@ -97,9 +104,13 @@ class Live:
 
 def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
     """Take note of what an event says about the world."""
+    if isinstance(event, SessionEvent):
+        observe_session(live.turns, durable.sessions, event)
+        return
     match event:
         case SchedulerStarted(at=at):
             live.nodes = {name: NodeLive(heard_at=at) for name in durable.nodes}
+            restart_sessions(live.turns, durable.sessions, at)
         case ReadingResumed(gap=gap):
             for node in live.nodes.values():
                 node.heard_at = after(node.heard_at, gap)
@@ -161,6 +172,9 @@ def _forget_oldest(kept: dict[K, Any]) -> None:
 
 def follow(live: Live, durable: Durable, record: Record) -> None:
     """Take note of what was decided, after it was applied."""
+    if isinstance(record, SessionRecord):
+        follow_session(live.turns, record)
+        return
     match record:
         case AttemptEnded(job=job, ended=ended):
             _settle(live, ended, [RankKey(job, ended.number, rank) for rank in range(len(ended.ranks))])

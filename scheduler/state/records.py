@@ -9,6 +9,7 @@ from .access import RememberedRequest, Token
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
 from .jobs import Attempt, Band, EndedAttempt, Finished, Job, RankExit, StopCause
 from .nodes import Node, UnhealthyDevice
+from .session_records import SessionRecord
 from .units import Instant
 
 
@@ -338,6 +339,7 @@ Record = (
     | DeviceMarked
     | TokenCreated
     | TokenRevoked
+    | SessionRecord
 )
 
 

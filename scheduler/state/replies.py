@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from .ids import JobId
 from .jobs import Job
 from .nodes import Node
+from .sessions import SessionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +61,16 @@ class NodeGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """A person has a place or a turn; `is_new`: False for one that was there before."""
+
+    session: SessionId
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """Done, and nothing more to say."""
 
 
-Reply = Refused | Submitted | JobsChanged | NodeChanged | NodeGone | Done
+Reply = Refused | Submitted | JobsChanged | NodeChanged | NodeGone | Joined | Done

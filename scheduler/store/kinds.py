@@ -10,6 +10,7 @@ from ..state.equal_jobs import EqualJobs
 from ..state.jobs import Finished, Job, Tally
 from ..state.nodes import Node
 from ..state.records import Record, job_of
+from ..state.sessions import Model, Session
 from ..state.usage import Usage
 from .codec import Codec
 from .statements import Row
@@ -23,6 +24,8 @@ ENTITY_CLASSES: dict[str, type[Entity]] = {
     "token": Token,
     "request": RememberedRequest,
     "counters": Counters,
+    "model": Model,
+    "session": Session,
 }
 
 RECORD_CLASSES: dict[str, type[Record]] = {cls.__name__: cls for cls in get_args(Record)}

@@ -13,6 +13,7 @@ from scheduler.core.deadlines import wake_at
 from scheduler.core.decide import make_true, step
 from scheduler.core.decision import Decision
 from scheduler.core.scheduling import schedule
+from scheduler.core.turns import settle
 from scheduler.policy.known_nodes import KnownNodes
 from scheduler.state.commands import Command
 from scheduler.state.durable import Durable, Entity, EntityKey, load, turn_over
@@ -34,6 +35,7 @@ from scheduler.state.limits import Limits
 from scheduler.state.nodes import Device, DeviceSample, NodeInfo
 from scheduler.state.records import Record
 from scheduler.state.replies import Reply
+from scheduler.state.session_commands import SessionCommand
 from scheduler.state.state import State
 from scheduler.state.units import GB, SECOND, Instant, after
 
@@ -66,6 +68,7 @@ class Turn:
     records: tuple[Record, ...]
     commands: tuple[Command, ...]
     reply: Reply
+    session_commands: tuple[SessionCommand, ...] = ()
 
 
 @dataclass(slots=True)
@@ -113,9 +116,11 @@ class Fleet:
     def take_up(self, event: Event) -> Turn:
         """Take up an event as the engine does, run the pass, and check what must always be true."""
         decision = step(self.state, event)
+        settled = settle(self.state, self.now)
+        make_true(self.state, settled)
         passed = self._pass() if self._passes else Decision()
         make_true(self.state, passed)
-        records = (*decision.records, *passed.records)
+        records = (*decision.records, *settled.records, *passed.records)
         self._check(event, records)
         self._turn_over()
         self.store.commit(self.state.durable, records)
@@ -124,6 +129,7 @@ class Fleet:
             records=records,
             commands=(*decision.commands, *passed.commands),
             reply=decision.reply,
+            session_commands=(*decision.session_commands, *settled.session_commands),
         )
 
     def _pass(self) -> Decision:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from gpufleet.units import parse_size
 from scheduler.core.story import sentence, span_text, tell, tell_command
@@ -449,9 +450,17 @@ COMMANDS: dict[str, Command] = {
 }
 
 
-def run(path: Path) -> str:
+class Answers(Protocol):
+    """A run of a golden file."""
+
+    def answer(self, line: str) -> list[str]:
+        """Run one command and tell what followed."""
+        ...
+
+
+def run(path: Path, begin: Callable[[], Answers] = Transcript) -> str:
     """The file as it should be: its comments and commands, with what follows from them now."""
-    transcript = Transcript()
+    transcript = begin()
     lines: list[str] = []
     for line in path.read_text().splitlines():
         if line.startswith("  "):

@@ -1,0 +1,319 @@
+"""People and workers of models: what a join, a leave, a lost connection or a lost worker means.
+
+Who is called to a free seat, whose turn is limited and who is told what follows in turns.py, once for all that
+happened in a turn of the loop.
+"""
+
+from typing import assert_never
+
+from ..state.replies import Joined
+from ..state.session_commands import EndTurn, ExpectTurn, OfferSeat, SessionCommand, TellEnd, TellPerson
+from ..state.session_events import (
+    CloseRequested,
+    Connection,
+    ConnectionLost,
+    GatewayLost,
+    JoinRequested,
+    LeaveRequested,
+    ServeRequested,
+    SessionEvent,
+    StopModelRequested,
+    TurnClosed,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReported,
+    WorkerUnreachable,
+)
+from ..state.session_records import (
+    ModelServed,
+    ModelStopped,
+    SessionEnded,
+    SessionJoined,
+    SessionRequeued,
+    TicketRenewed,
+)
+from ..state.sessions import EndReason, Granted, Session, SessionId, Waiting, WorkerId
+from ..state.state import State
+from ..state.turns import Attached, WorkerAvoided, WorkerGivenUp
+from ..state.units import Instant, Span
+from .decision import NOTHING, Decision, refused, together
+
+WORKER_DEATHS_MAX = 2
+"""Workers that may be lost under a session that was stepped alone there, or was named: then the session is to blame."""
+
+
+def decide_session(state: State, event: SessionEvent) -> Decision:
+    """What follows from an event of the sessions' part. Changes nothing."""
+    match event:
+        case ServeRequested():
+            return Decision(records=(ModelServed(at=event.at, model=event.model),))
+        case StopModelRequested():
+            return _on_stop_model(state, event)
+        case JoinRequested():
+            return _on_join(state, event)
+        case LeaveRequested():
+            return _on_leave(state, event)
+        case WorkerUnreachable():
+            return _on_unreachable(state, event)
+        case CloseRequested():
+            return _on_close(state, event)
+        case WorkerJoined():
+            return _on_worker_joined(state, event)
+        case WorkerLost():
+            return _on_worker_lost(state, event)
+        case TurnClosed():
+            return _on_turn_closed(state, event)
+        case WorkerReported() | ConnectionLost() | GatewayLost():
+            return NOTHING
+        case _:
+            assert_never(event)
+
+
+def _on_stop_model(state: State, event: StopModelRequested) -> Decision:
+    if event.model not in state.durable.models:
+        return refused("MODEL_NOT_FOUND", f"no model is called {event.model!r}", field="name")
+    message = f"{event.by} stopped the model"
+    sessions = [each for each in state.durable.sessions.by_id.values() if each.model == event.model]
+    ends = [end_session(state, event.at, each, EndReason.CLOSED, message) for each in sessions]
+    stopped = Decision(records=(ModelStopped(at=event.at, model=event.model, by=event.by),))
+    return together(*ends, stopped)
+
+
+def _on_join(state: State, event: JoinRequested) -> Decision:
+    model = state.durable.models.get(event.model)
+    if model is None:
+        served = ", ".join(sorted(state.durable.models)) or "none is"
+        return refused(
+            "MODEL_NOT_FOUND", f"no model is called {event.model!r}", field="model", next_step=f"served now: {served}"
+        )
+    sessions = state.durable.sessions
+    earlier = sessions.by_id.get(sessions.by_identity.get(event.identity, SessionId(0)))
+    if earlier is None and event.resumes:
+        # The key is of whoever shows it: a cookie may be lost, and another person's key is 128 bits away.
+        earlier = sessions.by_id.get(sessions.by_key.get(event.resumes, SessionId(0)))
+        if earlier is not None and earlier.identity != event.identity:
+            earlier = None
+    if earlier is not None and earlier.model == event.model:
+        return _come_back(state, event, earlier)
+    moved = NOTHING
+    if earlier is not None:
+        moved = end_session(state, event.at, earlier, EndReason.MOVED, f"you joined the line of {event.model}")
+    if sessions.line_length(event.model) >= model.limits.line_length:
+        return refused(
+            "LINE_FULL",
+            f"the line of {event.model} has all of its {model.limits.line_length:,} places taken",
+            field="model",
+            next_step="try again in a minute",
+        )
+    session = Session(
+        id=SessionId(state.durable.counters.next_session),
+        model=event.model,
+        identity=event.identity,
+        key_digest=event.key_digest,
+        joined_at=event.at,
+    )
+    joined = Decision(
+        records=(SessionJoined(at=event.at, session=session),),
+        notes=(Attached(session=session.id, connection=event.connection),),
+        reply=Joined(session=session.id, is_new=True),
+    )
+    return together(moved, joined)
+
+
+def _come_back(state: State, event: JoinRequested, session: Session) -> Decision:
+    """The newest connection has the place or the turn; an older one is told that it moved."""
+    attached = Attached(session=session.id, connection=event.connection)
+    older = state.live.turns.connection_of(session.id)
+    told: tuple[SessionCommand, ...] = ()
+    if older is not None and older != event.connection:
+        told = (
+            TellEnd(
+                connection=older,
+                session=session.id,
+                reason=EndReason.MOVED,
+                message="you went on in another window",
+            ),
+        )
+    back = Decision(session_commands=told, notes=(attached,), reply=Joined(session=session.id, is_new=False))
+    # A worker that has not come back since the start is no place to go to: the ticket follows once it has.
+    if isinstance(session.state, Waiting) or session.state.worker in state.live.turns.missing:
+        return back
+    return together(_renew(event.at, session, event.connection), back)
+
+
+def offer(session: Session, worker: WorkerId, epoch: int, connection: Connection) -> tuple[SessionCommand, ...]:
+    """Tell a worker whom to expect, and the person where to go."""
+    return (
+        ExpectTurn(worker=worker, session=session.id, epoch=epoch, identity=session.identity),
+        OfferSeat(connection=connection, session=session.id, worker=worker, epoch=epoch, identity=session.identity),
+    )
+
+
+def _session_at(state: State, connection: Connection) -> Session | None:
+    session_id = state.live.turns.connections.get(connection)
+    return None if session_id is None else state.durable.sessions.by_id.get(session_id)
+
+
+def _on_leave(state: State, event: LeaveRequested) -> Decision:
+    session = _session_at(state, event.connection) if event.is_final else None
+    if session is None:
+        return NOTHING
+    return end_session(state, event.at, session, EndReason.LEFT, "you left")
+
+
+def _on_close(state: State, event: CloseRequested) -> Decision:
+    session = state.durable.sessions.by_id.get(event.session)
+    if session is None:
+        return refused("SESSION_NOT_FOUND", f"no session {event.session} waits or has a turn", field="id")
+    message = f"{event.by} closed the session" + (f": {event.reason}" if event.reason else "")
+    return end_session(state, event.at, session, EndReason.CLOSED, message)
+
+
+def _on_turn_closed(state: State, event: TurnClosed) -> Decision:
+    """A worker ended a turn by itself. An older epoch does nothing."""
+    session = state.durable.sessions.by_id.get(event.session)
+    worker = state.live.turns.workers.get(event.worker)
+    if session is None or worker is None or worker.stream != event.stream:
+        return NOTHING
+    if session.epoch != event.epoch or session.state != Granted(worker=event.worker):
+        return NOTHING
+    message = event.message or END_MESSAGES[event.reason]
+    ended = SessionEnded(at=event.at, session=session.id, model=session.model, reason=event.reason, message=message)
+    return Decision(records=(ended,), session_commands=_told_end(state, session, event.reason, message))
+
+
+END_MESSAGES = {
+    EndReason.TURN_ENDED: "your turn is over: others wait",
+    EndReason.IDLE: "nothing was done for a while",
+    EndReason.LEFT: "you left",
+    EndReason.MOVED: "you went on in another window",
+    EndReason.CLAIM_TIMEOUT: "your seat was offered twice and not taken",
+    EndReason.DISCONNECTED: "the connection was away for too long",
+    EndReason.WORKER_LOST: "the worker could not be reached",
+    EndReason.MODEL_FAILED: "the model failed",
+    EndReason.DRAINING: "the worker is being taken down",
+    EndReason.CLOSED: "the session was closed",
+    EndReason.REFUSED: "the worker refused the session",
+}
+
+
+def end_session(state: State, at: Instant, session: Session, reason: EndReason, message: str = "") -> Decision:
+    """End a session: its worker stops it, and the person is told why."""
+    message = message or END_MESSAGES[reason]
+    commands: list[SessionCommand] = []
+    if isinstance(session.state, Granted):
+        commands.append(EndTurn(worker=session.state.worker, session=session.id, epoch=session.epoch, reason=reason))
+    commands.extend(_told_end(state, session, reason, message))
+    ended = SessionEnded(at=at, session=session.id, model=session.model, reason=reason, message=message)
+    return Decision(records=(ended,), session_commands=tuple(commands))
+
+
+def _told_end(state: State, session: Session, reason: EndReason, message: str) -> tuple[SessionCommand, ...]:
+    connection = state.live.turns.connection_of(session.id)
+    if connection is None:
+        return ()
+    return (TellEnd(connection=connection, session=session.id, reason=reason, message=message),)
+
+
+def _on_worker_joined(state: State, event: WorkerJoined) -> Decision:
+    """What it lists and nobody knows, or knows as older, ends. Who has a seat on it and is there gets a ticket."""
+    ends = tuple(
+        EndTurn(worker=event.worker, session=seen.session, epoch=seen.epoch, reason=EndReason.WORKER_LOST)
+        for seen in event.turns
+        if not _is_current(state, event.worker, seen.session, seen.epoch)
+    )
+    renewed = [_renewed(state, event.at, each) for each in state.durable.sessions.on_worker(event.worker)]
+    return together(Decision(session_commands=ends), *renewed, NOTHING)
+
+
+def _renewed(state: State, at: Instant, session: Session) -> Decision:
+    """Another ticket for somebody who has a seat and is there."""
+    connection = state.live.turns.connection_of(session.id)
+    return NOTHING if connection is None else _renew(at, session, connection)
+
+
+def _renew(at: Instant, session: Session, connection: Connection) -> Decision:
+    assert isinstance(session.state, Granted)
+    epoch = session.epoch + 1
+    renewed = TicketRenewed(at=at, session=session.id, model=session.model, epoch=epoch)
+    return Decision(records=(renewed,), session_commands=offer(session, session.state.worker, epoch, connection))
+
+
+def _is_current(state: State, worker: WorkerId, session_id: SessionId, epoch: int) -> bool:
+    session = state.durable.sessions.by_id.get(session_id)
+    return session is not None and session.epoch == epoch and session.state == Granted(worker=worker)
+
+
+def _on_worker_lost(state: State, event: WorkerLost) -> Decision:
+    if event.worker in state.live.turns.workers:
+        return NOTHING  # an older stream of a worker that is back
+    return _without_worker(state, event.at, event.worker, frozenset(event.blamed))
+
+
+def without_missing_worker(state: State, at: Instant, worker: WorkerId) -> Decision:
+    """A worker that held turns before a start of the scheduler has not come back."""
+    return together(Decision(notes=(WorkerGivenUp(worker=worker),)), _without_worker(state, at, worker, frozenset()))
+
+
+def _without_worker(state: State, at: Instant, worker: WorkerId, blamed: frozenset[SessionId]) -> Decision:
+    """Its people go to the front and keep their time; who may have brought down two workers is not given a third."""
+    sessions = list(state.durable.sessions.on_worker(worker))
+    opened = [each.id for each in sessions if _age(state, at, each) is not None]
+    decisions = [
+        _without_its_worker(state, at, each, is_suspect=each.id in blamed or opened == [each.id]) for each in sessions
+    ]
+    return together(*decisions) if decisions else NOTHING
+
+
+def _without_its_worker(state: State, at: Instant, session: Session, *, is_suspect: bool) -> Decision:
+    deaths = session.worker_deaths + is_suspect
+    if deaths >= WORKER_DEATHS_MAX:
+        message = f"{deaths} workers went down while they had this session"
+        ended = SessionEnded(
+            at=at, session=session.id, model=session.model, reason=EndReason.MODEL_FAILED, message=message
+        )
+        return Decision(records=(ended,), session_commands=_told_end(state, session, EndReason.MODEL_FAILED, message))
+    message = "the worker went down: you are in front and keep your time"
+    return together(
+        _to_the_front(state, at, session, deaths),
+        Decision(session_commands=told(state, session.id, "WORKER_LOST", message, None)),
+    )
+
+
+def _to_the_front(state: State, at: Instant, session: Session, deaths: int) -> Decision:
+    age = _age(state, at, session)
+    used = session.used if age is None else age
+    record = SessionRequeued(at=at, session=session.id, model=session.model, used=used, worker_deaths=deaths)
+    return Decision(records=(record,))
+
+
+def told(
+    state: State, session: SessionId, reason: str, message: str, ends_at: Instant | None
+) -> tuple[SessionCommand, ...]:
+    """News for a person; nothing for one who is away."""
+    connection = state.live.turns.connection_of(session)
+    if connection is None:
+        return ()
+    return (TellPerson(connection=connection, session=session, reason=reason, message=message, ends_at=ends_at),)
+
+
+def _age(state: State, at: Instant, session: Session) -> Span | None:
+    """How long a turn has lasted; None for a seat that was not claimed."""
+    turn = state.live.turns.turns.get(session.id)
+    return None if turn is None or turn.started_at is None else Span(max(0, at - turn.started_at))
+
+
+def _on_unreachable(state: State, event: WorkerUnreachable) -> Decision:
+    """Back to the front with another worker to come; where two could not be reached it ends."""
+    session = _session_at(state, event.connection)
+    if session is None or not isinstance(session.state, Granted):
+        return NOTHING
+    worker = session.state.worker
+    if session.id in state.live.turns.avoided:
+        return end_session(state, event.at, session, EndReason.WORKER_LOST)
+    end = EndTurn(worker=worker, session=session.id, epoch=session.epoch, reason=EndReason.WORKER_LOST)
+    avoided = WorkerAvoided(session=session.id, worker=worker)
+    return together(
+        _to_the_front(state, event.at, session, session.worker_deaths),
+        Decision(session_commands=(end,), notes=(avoided,)),
+    )

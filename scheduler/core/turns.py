@@ -1,0 +1,346 @@
+"""The lines, once a turn of the loop: who is called, whose turn is limited, whose time is over, who is told what.
+
+`settle` is to sessions what the pass is to jobs. Rules: SESSIONS.md 1.
+"""
+
+from collections.abc import Iterator
+
+from ..policy.turns import (
+    CLAIM_SPAN,
+    SeatNow,
+    TurnNow,
+    bounds,
+    end_if_limited,
+    estimates,
+    limit_changes,
+    next_called,
+)
+from ..state.session_commands import SessionCommand, TellPlace
+from ..state.session_events import WorkerState
+from ..state.session_records import ClaimMissed, SessionRecord, TurnGranted
+from ..state.sessions import EndReason, Granted, Model, ModelName, Session, SessionId, SessionLimits
+from ..state.state import State
+from ..state.turns import (
+    PLACE_KEPT,
+    IdleWarned,
+    LimitCause,
+    Limited,
+    LimitLifted,
+    Note,
+    PlaceTold,
+    Settled,
+    Stage,
+    StageReached,
+    Told,
+    TurnLive,
+    WorkerLive,
+)
+from ..state.units import SECOND, Instant, Span, after
+from .decision import NOTHING, Decision, together
+from .sessions import end_session, offer, told, without_missing_worker
+
+CLAIMS_MISSED_MAX = 2
+"""Offers that a person may leave unclaimed; then the session ends."""
+
+NEWS_INTERVAL = Span(5 * SECOND)
+"""How often, at most, people behind the first ten are told where they stand."""
+
+FIRST_PLACES = 10
+"""Places whose people are told at once when anything changes."""
+
+
+def session_deadlines(state: State) -> Iterator[Instant]:
+    """When time alone changes something for a session."""
+    live, sessions = state.live.turns, state.durable.sessions
+    for session_id in live.away:
+        yield _kept_until(state, session_id)
+    for session_id, turn in live.turns.items():
+        if turn.worker not in live.missing:
+            yield from _turn_deadlines(turn, _limits(state, sessions.by_id[session_id]))
+    for since in live.missing.values():
+        yield after(since, PLACE_KEPT)
+    if sessions.lines:
+        yield after(live.swept_at, NEWS_INTERVAL)
+
+
+def _turn_deadlines(turn: TurnLive, limits: SessionLimits) -> Iterator[Instant]:
+    if turn.started_at is None:
+        yield after(turn.called_at, CLAIM_SPAN)
+        return
+    if turn.ends_at is not None:
+        match turn.stage:
+            case Stage.NOTHING | Stage.LIMITED:
+                yield after(turn.ends_at, -limits.turn_warning)
+            case Stage.WARNED:
+                yield turn.ends_at
+            case Stage.GRACE:
+                yield after(turn.ends_at, limits.grace)
+    if turn.input_at is not None:
+        warned = Span(limits.idle if turn.is_idle_warned else limits.idle - limits.idle_warning)
+        yield after(turn.input_at, warned)
+
+
+def _limits(state: State, session: Session) -> SessionLimits:
+    return state.durable.models[session.model].limits
+
+
+def _kept_until(state: State, session_id: SessionId) -> Instant:
+    """How long it is waited for somebody who is away: never longer than the turn."""
+    presence, turn = state.live.turns.presence[session_id], state.live.turns.turns.get(session_id)
+    until = after(presence.away_since, presence.kept_for)
+    return until if turn is None or turn.ends_at is None else min(until, turn.ends_at)
+
+
+def on_time(state: State, at: Instant) -> Decision:
+    """Carry out every deadline of a session that has come."""
+    live, sessions = state.live.turns, state.durable.sessions
+    decisions: list[Decision] = []
+    ended: set[SessionId] = set()
+    for session_id in live.away:
+        if _kept_until(state, session_id) <= at:
+            ended.add(session_id)
+            has_closed = live.presence[session_id].has_closed
+            reason = EndReason.LEFT if has_closed else EndReason.DISCONNECTED
+            decisions.append(end_session(state, at, sessions.by_id[session_id], reason))
+    for session_id, turn in live.turns.items():
+        if session_id not in ended and turn.worker not in live.missing:
+            session = sessions.by_id[session_id]
+            decisions.append(_on_turn(state, at, session, turn, _limits(state, session)))
+    for worker, since in live.missing.items():
+        if after(since, PLACE_KEPT) <= at:
+            decisions.append(without_missing_worker(state, at, worker))
+    return together(*decisions) if decisions else NOTHING
+
+
+def _on_turn(state: State, at: Instant, session: Session, turn: TurnLive, limits: SessionLimits) -> Decision:
+    if turn.started_at is None:
+        if at < after(turn.called_at, CLAIM_SPAN):
+            return NOTHING
+        if session.claims_missed + 1 >= CLAIMS_MISSED_MAX:
+            return end_session(state, at, session, EndReason.CLAIM_TIMEOUT)
+        return Decision(records=(ClaimMissed(at=at, session=session.id, model=session.model),))
+    if turn.ends_at is not None and at >= after(turn.ends_at, limits.grace):
+        reason = EndReason.TURN_ENDED if turn.cause is LimitCause.LINE else EndReason.DRAINING
+        return end_session(state, at, session, reason)
+    if turn.input_at is not None and at >= after(turn.input_at, limits.idle):
+        return end_session(state, at, session, EndReason.IDLE)
+    notes: list[Note] = []
+    commands: list[SessionCommand] = []
+    stage = _stage_at(turn, limits, at)
+    if stage is not None and stage > turn.stage:
+        notes.append(StageReached(session=session.id, stage=stage))
+        commands.extend(_told_stage(state, session, turn, stage, limits))
+    idle_from = None if turn.input_at is None else after(turn.input_at, limits.idle - limits.idle_warning)
+    if idle_from is not None and at >= idle_from and not turn.is_idle_warned:
+        notes.append(IdleWarned(session=session.id))
+        assert turn.input_at is not None
+        ends_at = after(turn.input_at, limits.idle)
+        commands.extend(told(state, session.id, "IDLE_WARNING", "still there? the turn ends without input", ends_at))
+    return Decision(session_commands=tuple(commands), notes=tuple(notes))
+
+
+def _stage_at(turn: TurnLive, limits: SessionLimits, at: Instant) -> Stage | None:
+    if turn.ends_at is None:
+        return None
+    if at >= turn.ends_at:
+        return Stage.GRACE
+    return Stage.WARNED if at >= after(turn.ends_at, -limits.turn_warning) else Stage.LIMITED
+
+
+def _told_stage(
+    state: State, session: Session, turn: TurnLive, stage: Stage, limits: SessionLimits
+) -> tuple[SessionCommand, ...]:
+    assert turn.ends_at is not None
+    ends_at = after(turn.ends_at, limits.grace)
+    if stage is Stage.GRACE:
+        return told(state, session.id, "TURN_GRACE", "the turn ends now", ends_at)
+    why = "others wait" if turn.cause is LimitCause.LINE else "the worker is being taken down"
+    reason = "TURN_WARNING" if stage is Stage.WARNED else "TURN_LIMITED"
+    return told(state, session.id, reason, f"{why}: the turn has an end", ends_at)
+
+
+def settle(state: State, at: Instant) -> Decision:
+    """See to every line that something happened to: seats first, then limits, then news."""
+    live = state.live.turns
+    is_sweep = bool(state.durable.sessions.lines) and at >= after(live.swept_at, NEWS_INTERVAL)
+    names = tuple(state.durable.models) if is_sweep else tuple(live.dirty)
+    if not names:
+        return NOTHING
+    models = (state.durable.models[name] for name in names if name in state.durable.models)
+    decisions = [_Line(state, model, at).settled(is_sweep=is_sweep) for model in models]
+    return together(*decisions, Decision(notes=(Settled(models=names, at=at, is_sweep=is_sweep),)))
+
+
+class _Line:
+    """One model's line as it is seen to."""
+
+    def __init__(self, state: State, model: Model, at: Instant) -> None:
+        self.state = state
+        self.model = model
+        self.at = at
+        self.live = state.live.turns
+        self.line = list(state.durable.sessions.line(model.name))
+        self.workers = sorted(self.live.workers_of(model.name), key=lambda worker: worker.id)
+        self.free = {worker.id: self._free_seats(worker) for worker in self.workers}
+        self.granted: list[tuple[Session, WorkerLive]] = []
+        self.records: list[SessionRecord] = []
+        self.commands: list[SessionCommand] = []
+        self.notes: list[Note] = []
+
+    def _free_seats(self, worker: WorkerLive) -> int:
+        taken = len(self.state.durable.sessions.seated.get(worker.id, ()))
+        return max(0, worker.seats - taken) if worker.state is WorkerState.READY else 0
+
+    def settled(self, *, is_sweep: bool) -> Decision:
+        """What follows, in order."""
+        self._call()
+        self._limit()
+        self._tell(is_sweep=is_sweep)
+        return Decision(records=tuple(self.records), session_commands=tuple(self.commands), notes=tuple(self.notes))
+
+    def _call(self) -> None:
+        """Offer each free seat to the first who is there."""
+        yields = self.live.yields
+        while any(self.free.values()):
+            called = next_called((each.id for each in self.line), self._may_be_called, yields)
+            if called is None:
+                return
+            session = self.state.durable.sessions.by_id[called]
+            self.line.remove(session)
+            yields = {}
+            worker = self._worker_for(session.id)
+            assert worker is not None
+            self.free[worker.id] -= 1
+            self.granted.append((session, worker))
+            epoch = session.epoch + 1
+            self.records.append(
+                TurnGranted(at=self.at, session=session.id, model=self.model.name, worker=worker.id, epoch=epoch)
+            )
+            connection = self.live.connection_of(session.id)
+            assert connection is not None
+            self.commands.extend(offer(session, worker.id, epoch, connection))
+
+    def _may_be_called(self, session: SessionId) -> bool:
+        return self.live.connection_of(session) is not None and self._worker_for(session) is not None
+
+    def _worker_for(self, session: SessionId) -> WorkerLive | None:
+        """The worker with the most free seats that the person has not failed to reach."""
+        avoided = self.live.avoided.get(session)
+        fit = [worker for worker in self.workers if self.free[worker.id] and worker.id != avoided]
+        return max(fit, key=lambda worker: self.free[worker.id], default=None)
+
+    def _turns(self) -> dict[SessionId, TurnLive]:
+        """The granted seats of the model on workers that are there."""
+        seated = self.state.durable.sessions.seated
+        return {
+            session_id: self.live.turns[session_id]
+            for worker in self.workers
+            for session_id in seated.get(worker.id, ())
+        }
+
+    def _limit(self) -> None:
+        limits = self.model.limits
+        draining = {worker.id for worker in self.workers if worker.state is WorkerState.DRAINING}
+        turns: dict[SessionId, TurnNow] = {}
+        for session_id, turn in self._turns().items():
+            if turn.started_at is None:
+                continue
+            if turn.worker in draining:
+                if turn.cause is not LimitCause.DRAIN:
+                    ends_at = turn.ends_at or end_if_limited(turn.started_at, limits, self.at)
+                    self._limit_one(session_id, ends_at, LimitCause.DRAIN)
+            else:
+                turns[session_id] = TurnNow(turn.started_at, turn.ends_at)
+        waiting = sum(1 for each in self.line if self.live.connection_of(each.id) is not None)
+        starting = sum(worker.seats for worker in self.workers if worker.state is WorkerState.LOADING)
+        changes = limit_changes(turns, waiting, sum(self.free.values()) + starting, limits, self.at)
+        for session_id, ends_at in changes.limited.items():
+            self._limit_one(session_id, ends_at, LimitCause.LINE)
+        for session_id in changes.lifted:
+            self.notes.append(LimitLifted(session=session_id))
+            message = "nobody waits any more: the turn has no end"
+            self.commands.extend(told(self.state, session_id, "TURN_UNLIMITED", message, None))
+
+    def _limit_one(self, session_id: SessionId, ends_at: Instant, cause: LimitCause) -> None:
+        self.notes.append(Limited(session=session_id, ends_at=ends_at, cause=cause))
+        turn = TurnLive(worker=self.live.turns[session_id].worker, called_at=self.at, ends_at=ends_at, cause=cause)
+        stage = _stage_at(turn, self.model.limits, self.at)
+        assert stage is not None
+        if stage is not Stage.LIMITED:
+            self.notes.append(StageReached(session=session_id, stage=stage))
+        session = self.state.durable.sessions.by_id[session_id]
+        self.commands.extend(_told_stage(self.state, session, turn, stage, self.model.limits))
+
+    def _seats(self) -> Iterator[SeatNow]:
+        """Every seat of the model that is not starting or going."""
+        going = {worker.id for worker in self.workers if worker.state is WorkerState.DRAINING}
+        turns = {session: turn for session, turn in self._turns().items() if turn.worker not in going}
+        yield from (SeatNow() for _ in range(sum(self.free.values())))
+        yield from (SeatNow(called_at=self.at) for _ in self.granted)
+        limited = {note.session: note.ends_at for note in self.notes if isinstance(note, Limited)}
+        lifted = {note.session for note in self.notes if isinstance(note, LimitLifted)}
+        for session_id, turn in turns.items():
+            if turn.started_at is None:
+                yield SeatNow(called_at=turn.called_at)
+            else:
+                ends_at = None if session_id in lifted else limited.get(session_id, turn.ends_at)
+                yield SeatNow(turn=TurnNow(turn.started_at, ends_at))
+
+    def _tell(self, *, is_sweep: bool) -> None:
+        """Tell who stands first at once, who has news of their own at once, and everybody now and then."""
+        length = len(self.line)
+        wanted = [
+            (place, session)
+            for place, session in enumerate(self.line, start=1)
+            if self.live.connection_of(session.id) is not None
+            and (is_sweep or place <= FIRST_PLACES or session.id not in self.live.told)
+        ]
+        if not wanted:
+            return
+        last = wanted[-1][0]
+        seats = list(self._seats())
+        latest = bounds(seats, last, self.model.limits, self.at)
+        usual = self.live.usual_turn(self.model.name, self.model.limits.turn)
+        probable = estimates(seats, last, usual, self.model.limits, self.at)
+        cause = self.live.causes.get(self.model.name, "")
+        for place, session in wanted:
+            bound = latest[place - 1] if latest else None
+            told = self.live.told.get(session.id)
+            if told is not None and not _is_news(told, place, length, bound):
+                continue
+            connection = self.live.connection_of(session.id)
+            assert connection is not None
+            self.notes.append(PlaceTold(session=session.id, told=Told(place, length, bound)))
+            self.commands.append(
+                TellPlace(
+                    connection=connection,
+                    session=session.id,
+                    place=place,
+                    line_length=length,
+                    estimate=probable[place - 1] if probable else None,
+                    bound=bound,
+                    bound_cause=self._why(told, bound, cause),
+                )
+            )
+
+    def _why(self, told: Told | None, bound: Instant | None, cause: str) -> str:
+        if bound is None:
+            if any(worker.state is WorkerState.LOADING for worker in self.workers):
+                return "the first worker is still loading"
+            return "no worker is ready"
+        if told is not None and told.bound is not None and bound > after(told.bound, SECOND):
+            return cause or "others stand in front"
+        return ""
+
+
+def _is_news(told: Told, place: int, length: int, bound: Instant | None) -> bool:
+    if (told.place, told.line_length) != (place, length) or (told.bound is None) != (bound is None):
+        return True
+    return bound is not None and told.bound is not None and abs(bound - told.bound) > SECOND
+
+
+def line_lengths(state: State, model: ModelName) -> tuple[int, int]:
+    """How many wait for a model and how many have a seat: what anybody may see before joining."""
+    sessions = state.durable.sessions
+    seated = sum(1 for each in sessions.by_id.values() if each.model == model and isinstance(each.state, Granted))
+    return sessions.line_length(model), seated

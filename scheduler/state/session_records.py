@@ -1,0 +1,139 @@
+"""What was decided about models and sessions, and is stored."""
+
+from dataclasses import dataclass, replace
+
+from .ids import UserName
+from .sessions import (
+    EndReason,
+    Granted,
+    Model,
+    ModelName,
+    Session,
+    SessionId,
+    Sessions,
+    Standing,
+    Waiting,
+    WorkerId,
+)
+from .units import Instant, Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelServed:
+    """A model is served from now on, or with other numbers."""
+
+    at: Instant
+    model: Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStopped:
+    """A model is not served any more; its sessions have ended."""
+
+    at: Instant
+    model: ModelName
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionJoined:
+    """A person has a place in a line."""
+
+    at: Instant
+    session: Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnGranted:
+    """A session is offered a seat. Its turn begins when it is claimed."""
+
+    at: Instant
+    session: SessionId
+    model: ModelName
+    worker: WorkerId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TicketRenewed:
+    """A session that has a seat gets another ticket; tickets of older epochs open nothing any more."""
+
+    at: Instant
+    session: SessionId
+    model: ModelName
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimMissed:
+    """Nobody claimed an offered seat in time: the session keeps its place and lets one pass."""
+
+    at: Instant
+    session: SessionId
+    model: ModelName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRequeued:
+    """A session lost its worker and waits in front. `used`: how long it has had a turn in all."""
+
+    at: Instant
+    session: SessionId
+    model: ModelName
+    used: Span
+    worker_deaths: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnded:
+    """A session is over, and why."""
+
+    at: Instant
+    session: SessionId
+    model: ModelName
+    reason: EndReason
+    message: str
+
+
+SessionRecord = (
+    ModelServed
+    | ModelStopped
+    | SessionJoined
+    | TurnGranted
+    | TicketRenewed
+    | ClaimMissed
+    | SessionRequeued
+    | SessionEnded
+)
+
+
+def changed_by(record: SessionRecord, sessions: Sessions) -> tuple[Model | Session, ...]:
+    """The entities as a record makes them."""
+    match record:
+        case ModelServed(model=model):
+            return (model,)
+        case SessionJoined(session=session):
+            return (session,)
+        case TurnGranted(session=session_id, worker=worker, epoch=epoch):
+            return (replace(sessions.by_id[session_id], state=Granted(worker=worker), epoch=epoch),)
+        case TicketRenewed(session=session_id, epoch=epoch):
+            return (replace(sessions.by_id[session_id], epoch=epoch),)
+        case ClaimMissed(session=session_id):
+            old = sessions.by_id[session_id]
+            return (replace(old, state=Waiting(), claims_missed=old.claims_missed + 1),)
+        case SessionRequeued(session=session_id, used=used, worker_deaths=deaths):
+            old = sessions.by_id[session_id]
+            return (replace(old, state=Waiting(), standing=Standing.FRONT, used=used, worker_deaths=deaths),)
+        case ModelStopped() | SessionEnded():
+            return ()
+
+
+def gone_by(record: SessionRecord) -> tuple[tuple[str, str], ...]:
+    """The keys of the entities that are gone with a record."""
+    match record:
+        case ModelStopped(model=model):
+            return (("model", model),)
+        case SessionEnded(session=session_id):
+            return (("session", str(session_id)),)
+        case _:
+            return ()

@@ -1,0 +1,396 @@
+"""Turns and workers as they are now: never stored, and rebuilt after a start from what workers and gateways say.
+
+`observe` takes in events, `follow` records, and `take` the notes of a decision; nothing else changes it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import assert_never
+
+from .ids import JobId
+from .session_events import (
+    Connection,
+    ConnectionLost,
+    GatewayLost,
+    LeaveRequested,
+    SeenTurn,
+    SessionEvent,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReported,
+    WorkerState,
+)
+from .session_records import (
+    ClaimMissed,
+    ModelServed,
+    ModelStopped,
+    SessionEnded,
+    SessionJoined,
+    SessionRecord,
+    SessionRequeued,
+    TicketRenewed,
+    TurnGranted,
+)
+from .sessions import Granted, ModelName, Session, SessionId, Sessions, WorkerId
+from .units import SECOND, Instant, Span, after
+
+TURN_KEPT = Span(15 * SECOND)
+"""How long a turn is kept for somebody whose connection broke."""
+PLACE_KEPT = Span(60 * SECOND)
+"""How long a place is, and everything after a start of the scheduler."""
+RELOAD_KEPT = Span(2 * SECOND)
+"""How long either is kept after a clean close, so that a page can be loaded anew."""
+
+
+class Stage(IntEnum):
+    """What a person was told of the end of the turn."""
+
+    NOTHING = 0
+    LIMITED = 1
+    WARNED = 2
+    GRACE = 3
+
+
+class LimitCause(Enum):
+    """Why a turn is limited: others wait, or its worker is to go."""
+
+    LINE = "LINE"
+    DRAIN = "DRAIN"
+
+
+@dataclass(slots=True)
+class TurnLive:
+    """One granted seat. `started_at` is set once it is claimed, and is earlier by what was used on lost workers.
+
+    `input_at` is the newest real input as far as known; None while the idle time does not count.
+    """
+
+    worker: WorkerId
+    called_at: Instant
+    started_at: Instant | None = None
+    ends_at: Instant | None = None
+    cause: LimitCause = LimitCause.LINE
+    stage: Stage = Stage.NOTHING
+    input_at: Instant | None = None
+    is_idle_warned: bool = False
+
+
+@dataclass(slots=True)
+class Presence:
+    """Whether a person is there: by which connection, or since when not and for how long it is waited.
+
+    `has_closed`: the page was closed, and did not break off.
+    """
+
+    connection: Connection | None = None
+    away_since: Instant = Instant(0)
+    kept_for: Span = PLACE_KEPT
+    has_closed: bool = False
+
+
+@dataclass(slots=True)
+class WorkerLive:
+    """A worker whose stream is open."""
+
+    id: WorkerId
+    model: ModelName
+    endpoint: str
+    seats: int
+    stream: int
+    job: JobId | None
+    state: WorkerState = WorkerState.LOADING
+    progress: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a person who waits was told last."""
+
+    place: int
+    line_length: int
+    bound: Instant | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """A person is there by this connection."""
+
+    session: SessionId
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    """A turn ends at an instant."""
+
+    session: SessionId
+    ends_at: Instant
+    cause: LimitCause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitLifted:
+    """A turn has no limit any more."""
+
+    session: SessionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReached:
+    """A person was told so much of the end of the turn."""
+
+    session: SessionId
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleWarned:
+    """A person was asked whether anybody is there."""
+
+    session: SessionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceTold:
+    """A person was told where they stand."""
+
+    session: SessionId
+    told: Told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The lines of these models were seen to; `is_sweep`: of all, with news for everybody."""
+
+    models: tuple[ModelName, ...]
+    at: Instant
+    is_sweep: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAvoided:
+    """A person can not reach a worker and is not offered it again."""
+
+    session: SessionId
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGivenUp:
+    """A worker that held turns before the start has not come back in time."""
+
+    worker: WorkerId
+
+
+Note = (
+    Attached | Limited | LimitLifted | StageReached | IdleWarned | PlaceTold | Settled | WorkerAvoided | WorkerGivenUp
+)
+"""What a decision changes of this: it is not stored."""
+
+
+@dataclass(slots=True)
+class Turns:
+    """Workers, turns and people as they are now. `dirty` are models whose line has to be seen to.
+
+    `yields` are sessions that missed a claim and let the next person pass. `causes` say what last made a model's
+    bounds later; `turn_spans` is how long turns lasted lately. `missing` are workers that hold turns and have not come
+    back since the start.
+    """
+
+    workers: dict[WorkerId, WorkerLive] = field(default_factory=dict)
+    turns: dict[SessionId, TurnLive] = field(default_factory=dict)
+    presence: dict[SessionId, Presence] = field(default_factory=dict)
+    connections: dict[Connection, SessionId] = field(default_factory=dict)
+    away: dict[SessionId, None] = field(default_factory=dict)
+    told: dict[SessionId, Told] = field(default_factory=dict)
+    yields: dict[SessionId, ModelName] = field(default_factory=dict)
+    avoided: dict[SessionId, WorkerId] = field(default_factory=dict)
+    causes: dict[ModelName, str] = field(default_factory=dict)
+    missing: dict[WorkerId, Instant] = field(default_factory=dict)
+    dirty: dict[ModelName, None] = field(default_factory=dict)
+    turn_spans: dict[ModelName, Span] = field(default_factory=dict)
+    swept_at: Instant = Instant(0)
+
+    def connection_of(self, session: SessionId) -> Connection | None:
+        """How a person is there; None for one who is away."""
+        presence = self.presence.get(session)
+        return None if presence is None else presence.connection
+
+    def workers_of(self, model: ModelName) -> Iterator[WorkerLive]:
+        """The workers of a model whose streams are open."""
+        return (worker for worker in self.workers.values() if worker.model == model)
+
+    def usual_turn(self, model: ModelName, otherwise: Span) -> Span:
+        """How long turns of a model lasted lately."""
+        return self.turn_spans.get(model, otherwise)
+
+    def turn_of(self, session: Session, epoch: int) -> TurnLive | None:
+        """The turn of a session, if it is still of this epoch."""
+        return self.turns.get(session.id) if session.epoch == epoch else None
+
+
+def restart(turns: Turns, sessions: Sessions, at: Instant) -> None:
+    """After a start nobody is there: everybody and every worker has a minute to come back, claims count anew."""
+    for session in sessions.by_id.values():
+        _away(turns, session.id, at, PLACE_KEPT)
+        turns.dirty[session.model] = None
+        if isinstance(session.state, Granted):
+            turns.turns[session.id] = TurnLive(worker=session.state.worker, called_at=at)
+            turns.missing[session.state.worker] = at
+
+
+def observe(turns: Turns, sessions: Sessions, event: SessionEvent) -> None:
+    """Take note of what an event says about the world."""
+    match event:
+        case WorkerJoined(worker=worker, model=model, stream=stream):
+            turns.workers[worker] = WorkerLive(
+                id=worker, model=model, endpoint=event.endpoint, seats=event.seats, stream=stream, job=event.job
+            )
+            if turns.missing.pop(worker, None) is not None:
+                for session in sessions.on_worker(worker):
+                    turns.turns[session.id].called_at = event.at
+            turns.dirty[model] = None
+            _see(turns, sessions, event.turns, event.at)
+        case WorkerReported(worker=worker, stream=stream, state=state, progress=progress):
+            known = turns.workers.get(worker)
+            if known is not None and known.stream == stream:
+                if known.state is not state:
+                    turns.dirty[known.model] = None
+                known.state, known.progress = state, progress
+                _see(turns, sessions, event.turns, event.at)
+        case WorkerLost(worker=worker, stream=stream):
+            known = turns.workers.get(worker)
+            if known is not None and known.stream == stream:
+                del turns.workers[worker]
+                turns.dirty[known.model] = None
+                turns.causes[known.model] = "a worker was lost"
+        case ConnectionLost(connection=connection, at=at):
+            _lose(turns, sessions, connection, at, is_clean=False)
+        case LeaveRequested(connection=connection, at=at, is_final=False):
+            _lose(turns, sessions, connection, at, is_clean=True)
+        case GatewayLost(gateway=gateway, at=at):
+            for connection in [each for each in turns.connections if each.gateway == gateway]:
+                _lose(turns, sessions, connection, at, is_clean=False)
+        case _:
+            pass
+
+
+def follow(turns: Turns, record: SessionRecord) -> None:
+    """Take note of what was decided about a session."""
+    match record:
+        case SessionJoined(session=joined):
+            turns.dirty[joined.model] = None
+        case TurnGranted(session=session_id, model=model, worker=worker, at=at):
+            turns.turns[session_id] = TurnLive(worker=worker, called_at=at)
+            turns.told.pop(session_id, None)
+            # Somebody passed those who missed a claim: they are called like anybody again.
+            turns.yields = {other: of for other, of in turns.yields.items() if of != model}
+        case TicketRenewed():
+            pass
+        case ClaimMissed(session=session_id, model=model):
+            del turns.turns[session_id]
+            turns.yields[session_id] = model
+            turns.dirty[model] = None
+            turns.causes[model] = "an offered seat was not claimed"
+        case SessionRequeued(session=session_id, model=model):
+            turns.turns.pop(session_id, None)
+            turns.dirty[model] = None
+        case SessionEnded(session=session_id, model=model, at=at):
+            turn = turns.turns.pop(session_id, None)
+            if turn is not None and turn.started_at is not None:
+                _note_turn(turns, model, Span(at - turn.started_at))
+            turns.told.pop(session_id, None)
+            turns.yields.pop(session_id, None)
+            turns.avoided.pop(session_id, None)
+            turns.away.pop(session_id, None)
+            presence = turns.presence.pop(session_id, None)
+            if presence is not None and presence.connection is not None:
+                del turns.connections[presence.connection]
+            turns.dirty[model] = None
+        case ModelServed(model=served):
+            turns.dirty[served.name] = None
+        case ModelStopped(model=model):
+            for of_model in (turns.dirty, turns.causes, turns.turn_spans):
+                of_model.pop(model, None)
+        case _:
+            assert_never(record)
+
+
+def take(turns: Turns, sessions: Sessions, note: Note) -> None:
+    """Make a note of a decision true."""
+    match note:
+        case Attached(session=session_id, connection=connection):
+            presence = turns.presence.setdefault(session_id, Presence())
+            if presence.connection is not None:
+                turns.connections.pop(presence.connection, None)
+            presence.connection = connection
+            turns.connections[connection] = session_id
+            turns.away.pop(session_id, None)
+            turns.told.pop(session_id, None)
+            session = sessions.by_id.get(session_id)
+            if session is not None:
+                turns.dirty[session.model] = None
+        case Limited(session=session_id, ends_at=ends_at, cause=cause):
+            turn = turns.turns[session_id]
+            turn.ends_at, turn.cause, turn.stage = ends_at, cause, Stage.LIMITED
+        case LimitLifted(session=session_id):
+            turn = turns.turns[session_id]
+            turn.ends_at, turn.stage = None, Stage.NOTHING
+        case StageReached(session=session_id, stage=stage):
+            turns.turns[session_id].stage = stage
+        case IdleWarned(session=session_id):
+            turns.turns[session_id].is_idle_warned = True
+        case PlaceTold(session=session_id, told=told):
+            turns.told[session_id] = told
+        case Settled(models=models, at=at, is_sweep=is_sweep):
+            for model in models:
+                turns.dirty.pop(model, None)
+            if is_sweep:
+                turns.causes.clear()
+                turns.swept_at = at
+        case WorkerAvoided(session=session_id, worker=worker):
+            turns.avoided[session_id] = worker
+        case WorkerGivenUp(worker=worker):
+            del turns.missing[worker]
+        case _:
+            assert_never(note)
+
+
+def _see(turns: Turns, sessions: Sessions, seen: tuple[SeenTurn, ...], at: Instant) -> None:
+    for each in seen:
+        session = sessions.by_id.get(each.session)
+        turn = None if session is None else turns.turn_of(session, each.epoch)
+        if session is None or turn is None:
+            continue
+        if turn.started_at is None:
+            turn.started_at = after(at, -each.age - session.used)
+            turns.dirty[session.model] = None
+        newest = None if each.since_input is None else after(at, -each.since_input)
+        if newest is None or turn.input_at is None or newest > turn.input_at:
+            turn.is_idle_warned = turn.is_idle_warned and newest is None
+            turn.input_at = newest
+
+
+def _lose(turns: Turns, sessions: Sessions, connection: Connection, at: Instant, *, is_clean: bool) -> None:
+    session_id = turns.connections.pop(connection, None)
+    if session_id is None:
+        return
+    kept = RELOAD_KEPT if is_clean else TURN_KEPT if session_id in turns.turns else PLACE_KEPT
+    _away(turns, session_id, at, kept)
+    turns.presence[session_id].has_closed = is_clean
+    turns.dirty[sessions.by_id[session_id].model] = None
+    turn = turns.turns.get(session_id)
+    if turn is not None:
+        turn.input_at = None
+
+
+def _note_turn(turns: Turns, model: ModelName, span: Span) -> None:
+    """The newest turn counts a quarter."""
+    known = turns.turn_spans.get(model, span)
+    turns.turn_spans[model] = Span(known + (span - known) // 4)
+
+
+def _away(turns: Turns, session_id: SessionId, at: Instant, kept_for: Span) -> None:
+    turns.presence[session_id] = Presence(connection=None, away_since=at, kept_for=kept_for)
+    turns.away[session_id] = None

@@ -1,0 +1,330 @@
+"""Runs the transcripts of sessions: a command a line, and indented under it what was decided. See transcript.py.
+
+model canvas turn=60s            # serve a model; its numbers as `serve` takes them
+worker w1 seats=2                # a worker's stream begins, ready; `loading` for one that is not yet
+join ann                         # ann's browser joins the line; s1 is her session
+open ann                         # her browser opens the stream: the turn is claimed
+input ann                        # her worker saw real input now; `quiet ann 12s`: the last was 12 s ago
+lost ann / close ann / leave ann # her connection broke, was closed cleanly, she left for good
+back ann                         # she is there again with her key (`as=bob`: whose identity, `model=` another line)
+end ann LEFT epoch=1             # her worker says that her turn of that epoch has ended
+gone w1 / back-worker w1         # a worker's stream breaks, begins anew (`lists=ann:30s` lives on it)
+drain w1, advance 10s, restart, line, stop-model
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from scheduler.core.session_story import tell_session_command
+from scheduler.core.story import tell
+from scheduler.state.ids import UserName
+from scheduler.state.replies import Joined, Refused
+from scheduler.state.session_commands import OfferSeat, SessionCommand, TellEnd, TellPerson, TellPlace
+from scheduler.state.session_events import (
+    CloseRequested,
+    Connection,
+    ConnectionLost,
+    GatewayLost,
+    JoinRequested,
+    LeaveRequested,
+    SeenTurn,
+    ServeRequested,
+    SessionEvent,
+    StopModelRequested,
+    TurnClosed,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReported,
+    WorkerState,
+    WorkerUnreachable,
+)
+from scheduler.state.sessions import (
+    EndReason,
+    Identity,
+    Model,
+    ModelName,
+    SessionId,
+    SessionLimits,
+    WorkerId,
+)
+from scheduler.state.units import SECOND, Instant, Span
+from tests.core.fleet import Fleet, Turn
+from tests.core.telling import GAP, clock_text, wrapped
+from tests.core.words import Words, span_of
+
+GATEWAY = 1
+"""The gateway's stream on which everybody is who is on no other."""
+
+
+class SessionTranscript:
+    """One run of a golden file."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet()
+        self.model = ModelName("")
+        self.connections: dict[str, Connection] = {}
+        self.sessions: dict[str, SessionId] = {}
+        self.streams: dict[WorkerId, int] = {}
+        self.seats: dict[WorkerId, int] = {}
+        self.offered: dict[SessionId, tuple[WorkerId, int]] = {}
+
+    def answer(self, line: str) -> list[str]:
+        """Run one command and tell what followed."""
+        words = Words.of(line)
+        command = COMMANDS[words.next()]
+        lines = [each for told in command(self, words) for each in wrapped(told)]
+        words.assert_empty()
+        return lines
+
+    @property
+    def now(self) -> Instant:
+        return self.fleet.now
+
+    # --- telling
+
+    def told(self, turns: Turn | Iterable[Turn], *, timed: bool = False) -> list[str]:
+        lines: list[str] = []
+        for turn in [turns] if isinstance(turns, Turn) else turns:
+            said: list[str] = []
+            if isinstance(turn.reply, Refused):
+                said.append(f"! {turn.reply.reason}: {turn.reply.message}")
+            if turn.records:
+                said.append(GAP.join(tell(record) for record in turn.records))
+            for command in turn.session_commands:
+                said.append(f"-> {tell_session_command(command)}{self._details(command)}")
+                if isinstance(command, OfferSeat):
+                    self.offered[command.session] = (command.worker, command.epoch)
+            if said and timed:
+                lines.append(f"@{clock_text(turn.at)}")
+            lines.extend(said)
+        return lines
+
+    def _details(self, command: SessionCommand) -> str:
+        match command:
+            case TellPlace(estimate=estimate, bound=bound, bound_cause=cause):
+                parts = [] if estimate is None else [f"estimate {self._span(estimate)}"]
+                parts.append("no bound" if bound is None else f"bound {self._span(bound)}")
+                return ", " + ", ".join(parts) + (f" ({cause})" if cause else "")
+            case TellPerson(message=message, ends_at=ends_at):
+                return f": {message}" + ("" if ends_at is None else f", in {self._span(ends_at)}")
+            case TellEnd(message=message):
+                return f": {message}"
+            case _:
+                return ""
+
+    def _span(self, at: Instant) -> str:
+        return f"{(at - self.now) / SECOND:g}s"
+
+    def take_up(self, event: SessionEvent) -> list[str]:
+        return self.told(self.fleet.take_up(event))
+
+    # --- models and workers
+
+    def serve(self, words: Words) -> list[str]:
+        self.model = ModelName(words.next())
+        numbers = {
+            name: span_of(text)
+            for name in ("idle", "turn", "grace", "turn_warning", "idle_warning")
+            if (text := words.value(name.replace("_", "-")))
+        }
+        limits = replace(SessionLimits(), **numbers)
+        limits = replace(limits, line_length=words.integer("line", limits.line_length))
+        model = Model(name=self.model, owner=UserName("alice"), limits=limits)
+        return self.take_up(ServeRequested(at=self.now, model=model))
+
+    def stop_model(self, words: Words) -> list[str]:
+        name = ModelName(words.next())
+        return self.take_up(StopModelRequested(at=self.now, model=name, by=UserName("alice")))
+
+    def worker(self, words: Words) -> list[str]:
+        worker = WorkerId(words.next())
+        self.seats[worker] = words.integer("seats", 1)
+        lines = self._join_worker(worker, ())
+        return lines if words.switch("loading") else [*lines, *self._report(worker, WorkerState.READY)]
+
+    def back_worker(self, words: Words) -> list[str]:
+        worker = WorkerId(words.next())
+        listed = words.value("lists").split(",")
+        turns = tuple(self._listed(each) for each in listed if each)
+        return [*self._join_worker(worker, turns), *self._report(worker, WorkerState.READY)]
+
+    def _listed(self, text: str) -> SeenTurn:
+        name, _, age = text.partition(":")
+        session = self.sessions[name]
+        return SeenTurn(session=session, epoch=self.offered[session][1], age=span_of(age or "0s"), since_input=Span(0))
+
+    def _join_worker(self, worker: WorkerId, turns: tuple[SeenTurn, ...]) -> list[str]:
+        self.streams[worker] = self.streams.get(worker, 0) + 1
+        return self.take_up(
+            WorkerJoined(
+                at=self.now,
+                worker=worker,
+                model=self.model,
+                endpoint=f"{worker}:8001",
+                seats=self.seats[worker],
+                stream=self.streams[worker],
+                turns=turns,
+            )
+        )
+
+    def ready(self, words: Words) -> list[str]:
+        return self._report(WorkerId(words.next()), WorkerState.READY)
+
+    def drain(self, words: Words) -> list[str]:
+        return self._report(WorkerId(words.next()), WorkerState.DRAINING)
+
+    def _report(self, worker: WorkerId, state: WorkerState, *turns: SeenTurn) -> list[str]:
+        return self.take_up(
+            WorkerReported(at=self.now, worker=worker, stream=self.streams[worker], state=state, turns=turns)
+        )
+
+    def gone(self, words: Words) -> list[str]:
+        worker = WorkerId(words.next())
+        named = tuple(self.sessions[name] for name in words.value("blames").split(",") if name)
+        return self.take_up(WorkerLost(at=self.now, worker=worker, stream=self.streams[worker], blamed=named))
+
+    # --- people
+
+    def join(self, words: Words) -> list[str]:
+        return self._join(words.next(), words, resumes="")
+
+    def crowd(self, words: Words) -> list[str]:
+        """Many people join; only how many is told."""
+        count = int(words.next())
+        for number in range(count):
+            self._join(f"p{number}", words, resumes="")
+        return [f"{count} people joined"]
+
+    def back(self, words: Words) -> list[str]:
+        name = words.next()
+        return self._join(name, words, resumes=f"key-{self.sessions[name]}")
+
+    def _join(self, name: str, words: Words, *, resumes: str) -> list[str]:
+        number = max((each.number for each in self.connections.values()), default=0) + 1
+        self.connections[name] = Connection(gateway=words.integer("gateway", GATEWAY), number=number)
+        turn = self.fleet.take_up(
+            JoinRequested(
+                at=self.now,
+                connection=self.connections[name],
+                model=ModelName(words.value("model", self.model)),
+                identity=Identity(words.value("as", name)),
+                key_digest=f"key-{self.fleet.state.durable.counters.next_session}",
+                resumes=resumes,
+            )
+        )
+        if isinstance(turn.reply, Joined):
+            self.sessions[name] = turn.reply.session
+        return self.told(turn)
+
+    def lost(self, words: Words) -> list[str]:
+        return self.take_up(ConnectionLost(at=self.now, connection=self.connections[words.next()]))
+
+    def gateway_lost(self, words: Words) -> list[str]:
+        return self.take_up(GatewayLost(at=self.now, gateway=int(words.next())))
+
+    def close(self, words: Words) -> list[str]:
+        return self._leave(words.next(), is_final=False)
+
+    def leave(self, words: Words) -> list[str]:
+        return self._leave(words.next(), is_final=True)
+
+    def _leave(self, name: str, *, is_final: bool) -> list[str]:
+        return self.take_up(LeaveRequested(at=self.now, connection=self.connections[name], is_final=is_final))
+
+    def unreachable(self, words: Words) -> list[str]:
+        return self.take_up(WorkerUnreachable(at=self.now, connection=self.connections[words.next()]))
+
+    def kick(self, words: Words) -> list[str]:
+        session = self.sessions[words.next()]
+        return self.take_up(CloseRequested(at=self.now, session=session, by=UserName("alice")))
+
+    # --- turns, as their workers see them
+
+    def open(self, words: Words) -> list[str]:
+        name = words.next()
+        epoch = words.integer("epoch", 0)
+        return self._see(name, None if words.switch("paused") else Span(0), epoch)
+
+    def quiet(self, words: Words) -> list[str]:
+        name = words.next()
+        return self._see(name, span_of(words.next()))
+
+    def input(self, words: Words) -> list[str]:
+        return self._see(words.next(), Span(0))
+
+    def _see(self, name: str, since_input: Span | None, epoch: int = 0) -> list[str]:
+        seen = self._seen(name, since_input, epoch)
+        worker, _ = self.offered[self.sessions[name]]
+        return self._report(worker, self.fleet.state.live.turns.workers[worker].state, seen)
+
+    def _seen(self, name: str, since_input: Span | None, epoch: int = 0) -> SeenTurn:
+        session = self.sessions[name]
+        turn = self.fleet.state.live.turns.turns.get(session)
+        lasted = 0 if turn is None or turn.started_at is None else self.now - turn.started_at
+        return SeenTurn(
+            session=session, epoch=epoch or self.offered[session][1], age=Span(lasted), since_input=since_input
+        )
+
+    def end(self, words: Words) -> list[str]:
+        session = self.sessions[words.next()]
+        reason = EndReason(words.next())
+        worker, offered = self.offered[session]
+        epoch = words.integer("epoch", offered)
+        return self.take_up(
+            TurnClosed(
+                at=self.now,
+                worker=worker,
+                stream=self.streams[worker],
+                session=session,
+                epoch=epoch,
+                reason=reason,
+            )
+        )
+
+    # --- time
+
+    def advance(self, words: Words) -> list[str]:
+        return self.told(self.fleet.advance(span_of(words.next())), timed=True)
+
+    def restart(self, words: Words) -> list[str]:
+        self.connections.clear()
+        return self.told(self.fleet.restart())
+
+    def line(self, words: Words) -> list[str]:
+        sessions = self.fleet.state.durable.sessions
+        names = {session: name for name, session in self.sessions.items()}
+        waiting = [names[each.id] for each in sessions.line(self.model)]
+        seated = [
+            f"{names[each.id]} on {worker}" for worker in sorted(sessions.seated) for each in sessions.on_worker(worker)
+        ]
+        return [f"waiting: {', '.join(waiting) or 'nobody'}; seated: {', '.join(seated) or 'nobody'}"]
+
+
+Command = Callable[[SessionTranscript, Words], list[str]]
+COMMANDS: dict[str, Command] = {
+    "model": SessionTranscript.serve,
+    "stop-model": SessionTranscript.stop_model,
+    "worker": SessionTranscript.worker,
+    "back-worker": SessionTranscript.back_worker,
+    "ready": SessionTranscript.ready,
+    "drain": SessionTranscript.drain,
+    "gone": SessionTranscript.gone,
+    "join": SessionTranscript.join,
+    "crowd": SessionTranscript.crowd,
+    "back": SessionTranscript.back,
+    "lost": SessionTranscript.lost,
+    "gateway-lost": SessionTranscript.gateway_lost,
+    "close": SessionTranscript.close,
+    "leave": SessionTranscript.leave,
+    "unreachable": SessionTranscript.unreachable,
+    "kick": SessionTranscript.kick,
+    "open": SessionTranscript.open,
+    "input": SessionTranscript.input,
+    "quiet": SessionTranscript.quiet,
+    "end": SessionTranscript.end,
+    "advance": SessionTranscript.advance,
+    "restart": SessionTranscript.restart,
+    "line": SessionTranscript.line,
+}
