@@ -1,5 +1,6 @@
 """The keeper's socket: agents of the same account come in, the newest one is listened to."""
 
+import contextlib
 import os
 import socket
 import struct
@@ -132,21 +133,23 @@ class Connection:
         reactor.call_when_readable(peer.fileno(), self._ready)
 
     def send(self, message: Json) -> None:
-        """Send a message, or as much as the socket takes now and the rest when it takes more."""
+        """Send a message at the end of this turn, with all others of it, or when the socket takes more."""
         if not self._is_open:
             return
         try:
             self._unsent += pack(message)
         except FrameTooLong as error:
             raise AssertionError(f"the keeper bounds what it says: {error}") from error
-        self._flush()
+        self._reactor.call_after_turn(self._flush)
         if len(self._unsent) > UNSENT_BYTES_MAX:
             self.close()
 
     def close(self) -> None:
-        """Hang up; nothing is called back any more."""
+        """Hang up, after a last try to deliver what was said; nothing is called back any more."""
         if self._is_open:
             self._is_open = False
+            with contextlib.suppress(OSError):
+                self._peer.send(self._unsent)
             self._reactor.forget(self._peer.fileno())
             self._peer.close()
             self._gone(self)
@@ -168,6 +171,8 @@ class Connection:
             self.close()
 
     def _flush(self) -> None:
+        if not self._is_open:
+            return
         try:
             while self._unsent:
                 del self._unsent[: self._peer.send(self._unsent)]

@@ -9,6 +9,9 @@ from pathlib import Path
 ENVIRON_BYTES_MAX = 4 * 1024 * 1024
 """Linux lets nobody start a program with a larger environment than about this."""
 
+CHILDREN_BYTES_MAX = 64 * 1024 * 1024
+"""More than the pids of all processes that Linux can hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -58,7 +61,7 @@ def children() -> list[int]:
     """List the children of this single-threaded process, zombies included."""
     pid = os.getpid()
     try:
-        return [int(word) for word in Path(f"/proc/self/task/{pid}/children").read_bytes().split()]
+        return [int(word) for word in _read(f"/proc/self/task/{pid}/children", CHILDREN_BYTES_MAX).split()]
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
         return [process.pid for process in all_processes() if process.parent_pid == pid]
 

@@ -28,6 +28,8 @@ Json = dict[str, Any]
 
 def to_json(value: Any) -> Any:
     """Turn a value of the core into what json.dumps takes."""
+    if value is None or isinstance(value, str | int):
+        return value  # most of what there is
     match value:
         case AttemptKey():
             return str(value)
