@@ -26,6 +26,10 @@ _log = logging.getLogger(__name__)
 UNSENT_MAX = 256
 """Messages that wait for a stream that does not take them; beyond it, what is not kept anyway is left out."""
 
+JOINED_MESSAGES_MAX = 100
+JOINED_BYTES_MAX = 256 * 1024
+"""What waits goes up as one message, up to so many and as long as they are so small; a long one goes alone."""
+
 Body = dict[str, Any]
 Report = Callable[[int], Body]
 """Makes the body of a report; given the time, because ages in it count from when it is sent."""
@@ -136,8 +140,11 @@ class Heartbeats:
         )
 
     async def _write(self, call: Any, unsent: asyncio.Queue[node_agent_pb2.HeartbeatRequest]) -> None:
+        message = await unsent.get()
         while True:
-            await write(call, await unsent.get())
+            following = join(message, unsent)
+            await write(call, message)
+            message = following or await unsent.get()
 
     async def _beat_always(self, interval_s: float) -> None:
         while True:
@@ -147,6 +154,8 @@ class Heartbeats:
     async def _read(self, call: Any) -> None:
         async for message in call:
             self._take(message)
+            for following in message.more:
+                self._take(following)
         raise ConnectionResetError("the scheduler closed the heartbeat stream")
 
     def _take(self, message: node_agent_pb2.HeartbeatResponse) -> None:
@@ -181,6 +190,20 @@ class Heartbeats:
             self._beat_sent = (0, 0)
         self._duties.heard(sent_us)
         return sent_us
+
+
+def join(
+    message: node_agent_pb2.HeartbeatRequest, unsent: asyncio.Queue[node_agent_pb2.HeartbeatRequest]
+) -> node_agent_pb2.HeartbeatRequest | None:
+    """Let a message take along what waits behind it. Answers the first that finds no room, None when all has gone."""
+    room_bytes = JOINED_BYTES_MAX - message.ByteSize()
+    while not unsent.empty():
+        following = unsent.get_nowait()
+        room_bytes -= following.ByteSize()
+        if room_bytes < 0 or len(message.more) == JOINED_MESSAGES_MAX - 1:
+            return following
+        message.more.append(following)
+    return None
 
 
 class StaleTerm(Exception):

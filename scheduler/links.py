@@ -22,6 +22,13 @@ log = logging.getLogger(__name__)
 COMMANDS_WAITING = 10_000
 """Commands that may wait for a slow node; beyond them its connection is closed, and its inventory settles it."""
 
+JOINED_MESSAGES_MAX = 100
+JOINED_BYTES_MAX = 256 * 1024
+"""What waits goes down as one message, up to so many and as long as they are so small; a long one goes alone."""
+
+ACKNOWLEDGE_SECONDS = 0.05
+"""An acknowledgement of reports waits so long for a command to go with. That of a beat, which is timed, does not."""
+
 Message = node_agent_pb2.HeartbeatResponse
 
 
@@ -38,6 +45,8 @@ class Connection:
         self.newest = 0
         self._undone: dict[int, None] = {}
         self._told = (0, 0)
+        self._is_due = False
+        self._due_soon: asyncio.TimerHandle | None = None
         self._waiting: deque[Message] = deque()
         self._wakeup = asyncio.Event()
         self.is_closed = False
@@ -52,12 +61,15 @@ class Connection:
         self._waiting.append(message)
         self._wakeup.set()
 
-    def heard(self, sequence: int) -> None:
+    def heard(self, sequence: int, *, is_beat: bool = False) -> None:
         """This message of the node has arrived, and is not done yet."""
         self._undone[sequence] = None
         if sequence > self.newest:
             self.newest = sequence
-            self._wakeup.set()
+            if is_beat:
+                self._acknowledge()
+            else:
+                self._acknowledge_soon()
 
     def done(self, sequence: int) -> None:
         """What this message says is durable, or needs not be. Only what has none undone before it is acknowledged.
@@ -69,7 +81,15 @@ class Connection:
         acked = next(iter(self._undone), self.newest + 1) - 1
         if acked > self.acked:
             self.acked = acked
-            self._wakeup.set()
+            self._acknowledge_soon()
+
+    def _acknowledge_soon(self) -> None:
+        if self._due_soon is None:
+            self._due_soon = asyncio.get_running_loop().call_later(ACKNOWLEDGE_SECONDS, self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        self._is_due = True
+        self._wakeup.set()
 
     def close(self) -> None:
         """End the stream."""
@@ -79,11 +99,15 @@ class Connection:
     async def next_messages(self) -> list[Message]:
         """What to send now: the waiting commands, or a bare acknowledgement; empty when closed."""
         while not self.is_closed:
-            if self._waiting or (self.acked, self.newest) != self._told:
+            if self._waiting or (self._is_due and (self.acked, self.newest) != self._told):
                 messages = list(self._waiting) or [Message()]
                 self._waiting.clear()
                 self._told = (self.acked, self.newest)
-                return [self._stamped(message) for message in messages]
+                self._is_due = False
+                if self._due_soon is not None:
+                    self._due_soon.cancel()
+                    self._due_soon = None
+                return joined([self._stamped(message) for message in messages])
             self._wakeup.clear()
             await self._wakeup.wait()
         return []
@@ -95,6 +119,21 @@ class Connection:
         message.acked_sequence = self.acked
         message.newest_heartbeat = self.newest
         return message
+
+
+def joined(messages: list[Message]) -> list[Message]:
+    """The same messages as fewer: most of what a message costs, it costs however short it is."""
+    result: list[Message] = []
+    room_bytes = 0
+    for message in messages:
+        size_bytes = message.ByteSize()
+        if result and size_bytes <= room_bytes and len(result[-1].more) < JOINED_MESSAGES_MAX - 1:
+            result[-1].more.append(message)
+            room_bytes -= size_bytes
+        else:
+            result.append(message)
+            room_bytes = JOINED_BYTES_MAX - size_bytes
+    return result
 
 
 class Links:

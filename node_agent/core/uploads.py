@@ -173,6 +173,7 @@ def _next_of(state: StreamUpload) -> ToSend | None:
     piece = next_piece(state.upload, state.end, window_bytes=UPLOAD_WINDOW_BYTES)
     if piece is not None:
         return ToSend(state, piece, is_end=state.is_final and piece.end >= state.end)
-    if state.is_final and not state.end_was_sent and state.upload.sent >= state.end:
+    # Of a stream that never held a byte there is nothing to store, and the report of the exit says where it ended.
+    if state.is_final and not state.end_was_sent and state.upload.sent >= state.end and state.spooled_end:
         return ToSend(state, Piece(state.end, state.end), is_end=True)
     return None

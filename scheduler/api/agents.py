@@ -138,8 +138,12 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
         requests: AsyncIterator[node_agent_pb2.HeartbeatRequest],
     ) -> None:
         await self._take_inventory(first, connection)
+        for following in first.more:
+            self._take(following, connection)
         async for request in requests:
             self._take(request, connection)
+            for following in request.more:
+                self._take(following, connection)
 
     async def _take_inventory(self, request: node_agent_pb2.HeartbeatRequest, connection: Connection) -> None:
         inventory = request.inventory
@@ -171,8 +175,9 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
             return  # a newer stream has told all of it again, and more
         now = self._engine.now()
         node = connection.node
-        connection.heard(request.sequence)
-        match request.WhichOneof("body"):
+        body = request.WhichOneof("body")
+        connection.heard(request.sequence, is_beat=body == "beat")
+        match body:
             case "beat":
                 samples = tuple(device_sample(sample, now) for sample in request.beat.samples)
                 host = request.beat.host

@@ -229,7 +229,8 @@ class FakeScheduler(node_agent_pb2_grpc.NodeAgentServicer):
         try:
             async for message in requests:
                 await self.reads.wait()
-                self._take(stream, message)
+                for each in (message, *message.more):
+                    self._take(stream, each)
                 self._changed.set()
         except BROKEN:
             pass  # the test's own doing

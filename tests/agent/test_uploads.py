@@ -86,7 +86,14 @@ def test_the_last_piece_says_that_the_stream_ends() -> None:
     uploads.see(running(A, 5), is_new=True)
     drained(uploads)
     uploads.see(ended(A, 9), is_new=False)
-    assert drained(uploads) == [(A, Stream.STDOUT, 5, 9, True), (A, Stream.STDERR, 0, 0, True)]
+    assert drained(uploads) == [(A, Stream.STDOUT, 5, 9, True)]
+
+
+def test_of_a_stream_that_never_held_a_byte_nothing_is_sent() -> None:
+    uploads = Uploads()
+    uploads.see(running(A, 0), is_new=True)
+    uploads.see(ended(A, 0), is_new=False)
+    assert drained(uploads) == []
 
 
 def test_an_end_that_was_not_stored_is_sent_again_and_a_stored_one_is_not() -> None:

@@ -183,6 +183,13 @@ class Agent:
         return report_of(report)(self.machine.boottime_us())
 
     def _take(self, message: node_agent_pb2.HeartbeatResponse) -> None:
+        """What came down together, in order, as long as the stream stands."""
+        stream = self._heartbeats
+        for each in (message, *message.more):
+            if self._heartbeats is stream:
+                self._take_one(each)
+
+    def _take_one(self, message: node_agent_pb2.HeartbeatResponse) -> None:
         """A message down: what it acknowledges, then what it asks."""
         if not self.is_alive:
             return

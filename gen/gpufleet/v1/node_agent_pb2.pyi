@@ -629,6 +629,7 @@ class HeartbeatRequest(_message.Message):
     RANK_READY_FIELD_NUMBER: _builtins.int
     SPOOL_STATE_FIELD_NUMBER: _builtins.int
     PROGRAM_LOG_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name; the same in every message of a stream."""
     incarnation: _builtins.int
@@ -669,6 +670,10 @@ class HeartbeatRequest(_message.Message):
     def program_log(self) -> Global___ProgramLogChunk:
         """Lines of the agent's own log."""
 
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatRequest]:
+        """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
+
     def __init__(
         self,
         *,
@@ -684,10 +689,11 @@ class HeartbeatRequest(_message.Message):
         rank_ready: Global___RankReady | None = ...,
         spool_state: Global___SpoolState | None = ...,
         program_log: Global___ProgramLogChunk | None = ...,
+        more: _abc.Iterable[Global___HeartbeatRequest] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "inventory", b"inventory", "launch_refused", b"launch_refused", "program_log", b"program_log", "rank_ready", b"rank_ready", "spool_state", b"spool_state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_sequence", b"acked_sequence", "attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "incarnation", b"incarnation", "inventory", b"inventory", "launch_refused", b"launch_refused", "node", b"node", "program_log", b"program_log", "rank_ready", b"rank_ready", "sequence", b"sequence", "spool_state", b"spool_state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_sequence", b"acked_sequence", "attempt_exited", b"attempt_exited", "attempt_started", b"attempt_started", "beat", b"beat", "body", b"body", "incarnation", b"incarnation", "inventory", b"inventory", "launch_refused", b"launch_refused", "more", b"more", "node", b"node", "program_log", b"program_log", "rank_ready", b"rank_ready", "sequence", b"sequence", "spool_state", b"spool_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["inventory", "beat", "attempt_started", "attempt_exited", "launch_refused", "rank_ready", "spool_state", "program_log"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
@@ -1212,6 +1218,7 @@ class HeartbeatResponse(_message.Message):
     SET_LOG_LEVEL_FIELD_NUMBER: _builtins.int
     OPEN_CHANNEL_FIELD_NUMBER: _builtins.int
     CLEAR_TROUBLES_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler; one of a lower term than the highest seen is refused."""
     sequence: _builtins.int
@@ -1279,6 +1286,10 @@ class HeartbeatResponse(_message.Message):
     def clear_troubles(self) -> Global___ClearTroubles:
         """Give devices another chance."""
 
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatResponse]:
+        """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
+
     def __init__(
         self,
         *,
@@ -1300,10 +1311,11 @@ class HeartbeatResponse(_message.Message):
         set_log_level: Global___SetLogLevel | None = ...,
         open_channel: Global___OpenChannelCommand | None = ...,
         clear_troubles: Global___ClearTroubles | None = ...,
+        more: _abc.Iterable[Global___HeartbeatResponse] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
