@@ -11,7 +11,9 @@ import contextlib
 import json
 import logging
 import logging.handlers
+import os
 import queue
+import stat
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -25,6 +27,9 @@ from gpufleet.tokens import mask_tokens
 
 STDERR_LINES_MAX = 10_000
 """So many lines wait for a terminal or pipe that does not take them; further ones are counted and left out."""
+
+STDERR_PAUSE_S = 0.02
+"""After a line the others of this span are written together: to wake a thread for each would cost more than the line."""
 
 CLOSE_WAIT_S = 2.0
 """The longest wait at the end for stderr to take what is left."""
@@ -123,8 +128,9 @@ class ProgramLog:
 
     def set_format(self, name: str) -> None:
         """`text` or `json`, for lines from now on."""
+        formatter = _Once(JsonFormat(self._program) if name == "json" else TextFormat(self._program))
         for handler in self._handlers:
-            handler.setFormatter(JsonFormat(self._program) if name == "json" else TextFormat(self._program))
+            handler.setFormatter(formatter)
 
     def close(self) -> None:
         """Write what is waiting, at most for CLOSE_WAIT_S, and stop logging."""
@@ -143,14 +149,30 @@ class ProgramLog:
         self.close()
 
 
+class _Once(logging.Formatter):
+    """Makes a record's line once for all handlers, which get it one after the other."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self._formatter = formatter
+        self._last: tuple[logging.LogRecord, str] | None = None
+
+    def format(self, record: logging.LogRecord) -> str:
+        last = self._last
+        if last is None or last[0] is not record:
+            self._last = last = (record, self._formatter.format(record))
+        return last[1]
+
+
 class _StreamHandler(logging.Handler):
     """Lines to stderr by a thread: a terminal on hold (Ctrl-S, a pager) must never stop a scheduler."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
-        self._lines: queue.Queue[str | None] = queue.Queue(STDERR_LINES_MAX)
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._left_out = 0
+        self._rest = threading.Event()
         self._thread = threading.Thread(target=self._write, name="log-stderr", daemon=True)
         self._thread.start()
 
@@ -159,13 +181,13 @@ class _StreamHandler(logging.Handler):
 
     def tell(self, line: str) -> None:
         """Write the line as it is, when its turn comes."""
-        try:
-            if self._left_out:
-                self._lines.put_nowait(self._note())
-                self._left_out = 0
-            self._lines.put_nowait(line + "\n")
-        except queue.Full:
+        if self._lines.qsize() >= STDERR_LINES_MAX:
             self._left_out += 1
+            return
+        if self._left_out:
+            self._lines.put(self._note())
+            self._left_out = 0
+        self._lines.put(line + "\n")
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
@@ -173,6 +195,7 @@ class _StreamHandler(logging.Handler):
                 self._stream.write(line)
                 if self._lines.empty():
                     self._stream.flush()
+                    self._rest.wait(STDERR_PAUSE_S)
             except (OSError, ValueError):  # the terminal is gone, or the stream was closed: the file goes on
                 continue
 
@@ -180,13 +203,11 @@ class _StreamHandler(logging.Handler):
         return f"... {self._left_out} lines were left out here, stderr did not take them\n"
 
     def close(self) -> None:
-        try:
-            if self._left_out:
-                self._lines.put(self._note(), timeout=CLOSE_WAIT_S)
-            self._lines.put(None, timeout=CLOSE_WAIT_S)
-            self._thread.join(CLOSE_WAIT_S)
-        except queue.Full:
-            pass
+        self._rest.set()
+        if self._left_out:
+            self._lines.put(self._note())
+        self._lines.put(None)
+        self._thread.join(CLOSE_WAIT_S)
         super().close()
 
 
@@ -207,6 +228,15 @@ class _FileHandler(logging.handlers.RotatingFileHandler):
             self._tell(f"the log file {self.baseFilename} cannot be written: {self._problem}")
         if self._problem is None and before is not None:
             self._tell(f"the log file {self.baseFilename} is written again")
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:
+        """Whether the line would make the file too long; the base class asks the disk four times for each line."""
+        if self.maxBytes <= 0:
+            return False
+        if self.stream is None:
+            self.stream = self._open()
+        status = os.fstat(self.stream.fileno())
+        return stat.S_ISREG(status.st_mode) and status.st_size + len(self.format(record)) >= self.maxBytes
 
     def handleError(self, record: logging.LogRecord) -> None:
         self._problem = sys.exception()
