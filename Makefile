@@ -46,7 +46,7 @@ test: $(READY) ## every test, real processes and installs included; ARGS="-k wor
 	$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## measure against floors of the same run; ARGS="--rounds 50" for a quick one
+bench: $(READY) ## measure against floors of the same run; ARGS="--only path --jobs 500" for a part
 	$(BIN)/python -m bench $(ARGS)
 
 .PHONY: sim

@@ -45,6 +45,10 @@ class Fleet:
         """A channel in the running loop."""
         return connect_async(self.target)
 
+    def programs(self) -> dict[str, int]:
+        """The process ids of the three programs, by name."""
+        return {"scheduler": self.scheduler_pid, "agent": self.agent_pid, "keeper": self.keeper_pid()}
+
     def keeper_pid(self) -> int:
         """The keeper of the agent."""
         for process in Path("/proc").iterdir():

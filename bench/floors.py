@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sqlite3
-import statistics
 import sys
 import tempfile
 import time
@@ -143,11 +142,6 @@ def spawns_per_second(argv: list[str], count: int, at_once: int) -> float:
     for _ in range(alive):
         os.wait()
     return count / (time.perf_counter() - begin)
-
-
-def median(values: list[float]) -> float:
-    """The median."""
-    return statistics.median(values)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from .fleet import Fleet
 PATH_ENV = {"PATH": "/usr/bin:/bin"}
 LINES = 200
 LINE_PAUSE_SECONDS = 0.02
+LOOK_SECONDS = 0.05
 
 
 def submit(argv: list[str], count: int = 0) -> scheduler_pb2.SubmitRequest:
@@ -41,11 +42,15 @@ async def first_instruction_ms(fleet: Fleet, stamp: Path, count: int) -> list[fl
     return times
 
 
-async def submits_per_second(fleet: Fleet, count: int, in_flight: int) -> float:
-    """Durable submits per second, pipelined, while nothing is launched; the jobs are cancelled afterwards."""
+async def submits_per_second(fleet: Fleet, count: int, in_flight: int, *, is_launching: bool) -> float:
+    """Durable submits per second, pipelined, while jobs are launched or while nothing is.
+
+    Waits in the end until nothing is queued or runs.
+    """
     async with fleet.connect() as channel:
         stub: Any = scheduler_pb2_grpc.SchedulerStub(channel)
-        await stub.UpdateNode(scheduler_pb2.UpdateNodeRequest(node="bench", is_draining=True, reason="bench"))
+        if not is_launching:
+            await stub.UpdateNode(scheduler_pb2.UpdateNodeRequest(node="bench", is_draining=True, reason="bench"))
         gate = asyncio.Semaphore(in_flight)
 
         async def one() -> None:
@@ -55,27 +60,35 @@ async def submits_per_second(fleet: Fleet, count: int, in_flight: int) -> float:
         begin = time.perf_counter()
         await asyncio.gather(*(one() for _ in range(count)))
         seconds = time.perf_counter() - begin
-        everything = scheduler_pb2.JobSelector(all_mine=True)
-        await stub.Cancel(scheduler_pb2.CancelRequest(jobs=everything, reason="bench"))
-        await stub.UpdateNode(scheduler_pb2.UpdateNodeRequest(node="bench", is_draining=False))
+        if not is_launching:
+            everything = scheduler_pb2.JobSelector(all_mine=True)
+            await stub.Cancel(scheduler_pb2.CancelRequest(jobs=everything, reason="bench"))
+            await stub.UpdateNode(scheduler_pb2.UpdateNodeRequest(node="bench", is_draining=False))
+        await _until_idle(stub)
         return count / seconds
+
+
+async def _until_idle(stub: Any) -> None:
+    """Wait until no job is queued or runs; a look now and then, so that who waits costs little."""
+    while True:
+        answer = await stub.Queue(scheduler_pb2.QueueRequest(page_size=1, omit_env=True))
+        counts = answer.counts
+        if not (counts.queued or counts.held or counts.starting or counts.running or counts.stopping):
+            return
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def jobs_per_second(fleet: Fleet, count: int) -> float:
     """Jobs of /bin/true from one submit of equal jobs to the last one's end, per second."""
     async with fleet.connect() as channel:
         stub: Any = scheduler_pb2_grpc.SchedulerStub(channel)
-        watch = stub.Watch(scheduler_pb2.WatchRequest(skip_snapshot=True))
-        assert (await watch.read()).event == scheduler_pb2.WATCH_EVENT_SYNCED
         begin = time.perf_counter()
-        await stub.Submit(submit(["/bin/true"], count))
-        ended: set[int] = set()
-        while len(ended) < count:
-            change = await watch.read()
-            if change.job.state == job_pb2.JOB_STATE_SUCCEEDED:
-                ended.add(change.job.id)
-        watch.cancel()
-        return count / (time.perf_counter() - begin)
+        answer = await stub.Submit(submit(["/bin/true"], count))
+        await _until_idle(stub)
+        seconds = time.perf_counter() - begin
+        last = await stub.GetJob(scheduler_pb2.GetJobRequest(job_id=answer.first_job_id + count - 1))
+        assert last.job.state == job_pb2.JOB_STATE_SUCCEEDED, last.job
+        return count / seconds
 
 
 async def line_ms(fleet: Fleet) -> list[float]:
@@ -97,17 +110,16 @@ async def line_ms(fleet: Fleet) -> list[float]:
     return times
 
 
-def idle(pids: list[int], seconds: float) -> list[tuple[float, float]]:
+def idle(programs: dict[str, int], seconds: float) -> dict[str, tuple[float, float]]:
     """For each process: share in percent of a core over a span, and resident memory in MB (10^6 bytes)."""
-    before = [_cpu_seconds(pid) for pid in pids]
+    before = {name: cpu_seconds(pid) for name, pid in programs.items()}
     time.sleep(seconds)
-    return [
-        ((_cpu_seconds(pid) - begin) / seconds * 100, _resident_mb(pid))
-        for pid, begin in zip(pids, before, strict=True)
-    ]
+    return {
+        name: ((cpu_seconds(pid) - before[name]) / seconds * 100, _resident_mb(pid)) for name, pid in programs.items()
+    }
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """Processor time by the scheduler's own count, which is finer than the clock tick."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9

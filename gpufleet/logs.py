@@ -29,7 +29,7 @@ STDERR_LINES_MAX = 10_000
 """So many lines wait for a terminal or pipe that does not take them; further ones are counted and left out."""
 
 STDERR_PAUSE_S = 0.02
-"""After a line the others of this span are written together: to wake a thread for each would cost more than the line."""
+"""After a line the others of this span are written together: to wake a thread costs more than to write a line."""
 
 CLOSE_WAIT_S = 2.0
 """The longest wait at the end for stderr to take what is left."""
