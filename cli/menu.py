@@ -27,6 +27,9 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "band": "change",
         "requeue": "change",
     },
+    "Serve": {
+        "worker": "programs",
+    },
     "Admin": {
         "up": "up",
         "down": "up",

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import grpc
 import grpc.aio
 from gpufleet.v1 import scheduler_pb2_grpc, sessions_pb2
 
@@ -115,7 +114,6 @@ class Link:
             except TimeoutError:
                 raise ConnectionError(f"no answer within {WELCOME_S_MAX:g} s") from None
             if first is grpc.aio.EOF or first.WhichOneof("command") != "welcome":
-                await _raise_status(call)
                 raise ConnectionError("the scheduler's first message is no welcome")
             since = time.monotonic()
             self._problem = ""
@@ -131,11 +129,9 @@ class Link:
     async def _talk(self, call: Any) -> None:
         sending = asyncio.create_task(self._send(call))
         try:
-            async for message in call:
+            # A write that fails ends the call, and so the reading.
+            while (message := await call.read()) is not grpc.aio.EOF:
                 self._take(message)
-                if sending.done():
-                    break
-            await _raise_status(call)
             raise ConnectionError("the scheduler ended the stream")
         finally:
             sending.cancel()
@@ -183,14 +179,3 @@ class Link:
         if self._problem != text:
             self._problem = text
             _log.log(level, text)
-
-
-async def _raise_status(call: Any) -> None:
-    """Raise the status of a call that has ended by an error."""
-    if call.done() and await call.code() is not grpc.StatusCode.OK:
-        raise grpc.aio.AioRpcError(
-            await call.code(),
-            await call.initial_metadata(),
-            await call.trailing_metadata(),
-            details=await call.details(),
-        )

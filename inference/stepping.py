@@ -141,7 +141,8 @@ class ModelThread:
         try:
             loaded = self._load()
         except NotLoaded as problem:
-            _log.error("the model cannot be loaded: %s", problem, exc_info=problem.__cause__)
+            if problem.__cause__ is not None:
+                _log.error("the model cannot be loaded", exc_info=problem.__cause__)
             self._told.not_loaded(str(problem))
             return
         self._model, self._traits = loaded.model, loaded.traits

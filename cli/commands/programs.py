@@ -1,4 +1,4 @@
-"""`scheduler` and `agent`: become that program. All their options are their own."""
+"""`scheduler`, `agent` and `worker`: become that program. All their options are their own."""
 
 from __future__ import annotations
 
@@ -29,12 +29,23 @@ def agent(context: Context) -> None:
     _become("gpufleet.node_agent", context.args)
 
 
+def worker(context: Context) -> None:
+    """Serve live sessions with a model, by hand."""
+    _become("gpufleet.inference", context.args)
+
+
 def _become(module: str, arguments: list[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     # -P keeps the current folder, which may hold a folder of any name, out of the module search path.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *arguments])
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    if os.name == "nt":
+        # There execv would return to the shell at once, and leave the program to itself.
+        import subprocess
+
+        sys.exit(subprocess.call(command))
+    os.execv(sys.executable, command)
 
 
-for _command in (scheduler, agent):
+for _command in (scheduler, agent, worker):
     _command.__dict__.update(command_class=Passed, has_help=False)

@@ -29,7 +29,7 @@ OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", 
 def options_of_the_programs() -> set[str]:
     helps = [
         subprocess.run([sys.executable, "-P", "-m", program, "--help"], capture_output=True, text=True, check=True)
-        for program in ("gpufleet.scheduler", "gpufleet.node_agent")
+        for program in ("gpufleet.scheduler", "gpufleet.node_agent", "gpufleet.inference")
     ]
     return {option for done in helps for option in OPTION.findall(done.stdout)}
 

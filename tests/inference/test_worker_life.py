@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,26 +132,26 @@ async def test_idle_time_is_told_and_only_real_input_ends_it() -> None:
         client = await running.open("s")
         await client.frame()
         turning = running.worker.turning
-
-        def idle_us() -> int:
-            return turning.live()[0].since_input.ToMicroseconds()
-
-        await until(lambda: idle_us() > 100_000)
+        held = turning.held["s"]
+        await until(lambda: turning.live()[0].since_input.ToMicroseconds() > 1_000)
+        since = held.presence._running_since_us
         await client.move(0.5, 0.5)
         await client.move(0.5005, 0.5)
         await client.key("a", is_repeat=True)
         await client.key("a", is_down=False)
-        await until(lambda: turning.held["s"].seat.inputs._added == 4)
-        assert idle_us() > 100_000
-        waiting = turning.held["s"].seat.inputs
-        for act in (client.click(0.6, 0.5), client.key("b"), client.move(0.9, 0.5), client.input(text="c")):
-            await until(lambda: idle_us() > 100_000)
-            await act
-            await until(lambda: waiting._added == client.sequence)
-            assert idle_us() < 100_000
-        await until(lambda: idle_us() > 50_000)
-        await client.say(still_here=True)
-        await until(lambda: idle_us() < 50_000)
+        await until(lambda: held.seat.inputs._added == 4)
+        assert held.presence._running_since_us == since
+        acts: tuple[Callable[[], Awaitable[Any]], ...] = (
+            lambda: client.click(0.6, 0.5),
+            lambda: client.key("b"),
+            lambda: client.move(0.9, 0.5),
+            lambda: client.input(text="c"),
+            lambda: client.say(still_here=True),
+        )
+        for act in acts:
+            since = held.presence._running_since_us
+            await act()
+            await until(lambda since=since: held.presence._running_since_us != since)  # type: ignore[misc]
         await client.leave()
 
 
