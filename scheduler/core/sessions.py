@@ -32,7 +32,7 @@ from ..state.session_records import (
     SessionRequeued,
     TicketRenewed,
 )
-from ..state.sessions import EndReason, Granted, Session, SessionId, Waiting, WorkerId
+from ..state.sessions import EndReason, Granted, Model, Session, SessionId, Waiting, WorkerId
 from ..state.state import State
 from ..state.turns import Attached, WorkerAvoided, WorkerGivenUp
 from ..state.units import Instant, Span
@@ -63,7 +63,9 @@ def decide_session(state: State, event: SessionEvent) -> Decision:
             return _on_worker_lost(state, event)
         case TurnClosed():
             return _on_turn_closed(state, event)
-        case WorkerReported() | ConnectionLost() | GatewayLost():
+        case WorkerReported():
+            return _on_worker_reported(state, event)
+        case ConnectionLost() | GatewayLost():
             return NOTHING
         case _:
             assert_never(event)
@@ -177,6 +179,8 @@ def _on_turn_closed(state: State, event: TurnClosed) -> Decision:
         return NOTHING
     if session.epoch != event.epoch or session.state != Granted(worker=event.worker):
         return NOTHING
+    if event.reason is EndReason.WORKER_LOST:
+        return _without_its_worker(state, event.at, session, is_suspect=event.is_blamed)
     message = event.message or END_MESSAGES[event.reason]
     ended = SessionEnded(at=event.at, session=session.id, model=session.model, reason=event.reason, message=message)
     return Decision(records=(ended,), session_commands=_told_end(state, session, event.reason, message))
@@ -216,7 +220,19 @@ def _told_end(state: State, session: Session, reason: EndReason, message: str) -
 
 
 def _on_worker_joined(state: State, event: WorkerJoined) -> Decision:
-    """What it lists and nobody knows, or knows as older, ends. Who has a seat on it and is there gets a ticket."""
+    """A worker that was started by hand serves its model with that, if nobody else does."""
+    if event.model in state.durable.models:
+        return NOTHING
+    return Decision(records=(ModelServed(at=event.at, model=Model(name=event.model, owner=event.by)),))
+
+
+def _on_worker_reported(state: State, event: WorkerReported) -> Decision:
+    """The first report of a stream lists all: what nobody knows, or knows as older, ends. Who has a seat on the worker
+    and is there gets a ticket.
+    """
+    worker = state.live.turns.workers.get(event.worker)
+    if worker is None or worker.stream != event.stream or worker.reports != 1:
+        return NOTHING
     ends = tuple(
         EndTurn(worker=event.worker, session=seen.session, epoch=seen.epoch, reason=EndReason.WORKER_LOST)
         for seen in event.turns

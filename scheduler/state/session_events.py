@@ -22,6 +22,7 @@ class WorkerState(Enum):
     LOADING = "LOADING"
     READY = "READY"
     DRAINING = "DRAINING"
+    FAILED = "FAILED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,33 +112,38 @@ class CloseRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined:
-    """A worker's stream begins, with all that lives on it. `job` is None for one that was started by hand."""
+    """A worker's stream begins; its first report follows. `job` is None for one that was started by hand."""
 
     at: Instant
     worker: WorkerId
     model: ModelName
     endpoint: str
-    seats: int
     stream: int
+    by: UserName
     job: JobId | None = None
-    turns: tuple[SeenTurn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReported:
-    """A worker says how far it is and lists its turns. `progress` is 0 to 1."""
+    """A worker says how far it is and lists its turns: the first time on a stream everything that lives on it.
+
+    `progress` and `load` are 0 to 1.
+    """
 
     at: Instant
     worker: WorkerId
     stream: int
     state: WorkerState
+    seats: int
     progress: float = 1.0
     turns: tuple[SeenTurn, ...] = ()
+    message: str = ""
+    load: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnClosed:
-    """A turn has ended on its worker."""
+    """A turn has ended on its worker. `is_blamed`: the worker goes down, and names this session as the cause."""
 
     at: Instant
     worker: WorkerId
@@ -146,6 +152,7 @@ class TurnClosed:
     epoch: int
     reason: EndReason
     message: str = ""
+    is_blamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

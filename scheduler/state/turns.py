@@ -91,16 +91,20 @@ class Presence:
 
 @dataclass(slots=True)
 class WorkerLive:
-    """A worker whose stream is open."""
+    """A worker whose stream is open. `reports` counts those of this stream: the first lists everything."""
 
     id: WorkerId
     model: ModelName
     endpoint: str
-    seats: int
     stream: int
     job: JobId | None
+    heard_at: Instant
+    seats: int = 0
     state: WorkerState = WorkerState.LOADING
     progress: float = 0.0
+    message: str = ""
+    load: float = 0.0
+    reports: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,19 +249,20 @@ def observe(turns: Turns, sessions: Sessions, event: SessionEvent) -> None:
     match event:
         case WorkerJoined(worker=worker, model=model, stream=stream):
             turns.workers[worker] = WorkerLive(
-                id=worker, model=model, endpoint=event.endpoint, seats=event.seats, stream=stream, job=event.job
+                id=worker, model=model, endpoint=event.endpoint, stream=stream, job=event.job, heard_at=event.at
             )
             if turns.missing.pop(worker, None) is not None:
                 for session in sessions.on_worker(worker):
                     turns.turns[session.id].called_at = event.at
             turns.dirty[model] = None
-            _see(turns, sessions, event.turns, event.at)
-        case WorkerReported(worker=worker, stream=stream, state=state, progress=progress):
+        case WorkerReported(worker=worker, stream=stream):
             known = turns.workers.get(worker)
             if known is not None and known.stream == stream:
-                if known.state is not state:
+                if (known.state, known.seats) != (event.state, event.seats):
                     turns.dirty[known.model] = None
-                known.state, known.progress = state, progress
+                known.state, known.progress, known.message = event.state, event.progress, event.message
+                known.seats, known.load, known.heard_at = event.seats, event.load, event.at
+                known.reports += 1
                 _see(turns, sessions, event.turns, event.at)
         case WorkerLost(worker=worker, stream=stream):
             known = turns.workers.get(worker)

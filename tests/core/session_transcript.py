@@ -141,21 +141,21 @@ class SessionTranscript:
     def worker(self, words: Words) -> list[str]:
         worker = WorkerId(words.next())
         self.seats[worker] = words.integer("seats", 1)
-        lines = self._join_worker(worker, ())
-        return lines if words.switch("loading") else [*lines, *self._report(worker, WorkerState.READY)]
+        state = WorkerState.LOADING if words.switch("loading") else WorkerState.READY
+        return [*self._join_worker(worker), *self._report(worker, state)]
 
     def back_worker(self, words: Words) -> list[str]:
         worker = WorkerId(words.next())
         listed = words.value("lists").split(",")
-        turns = tuple(self._listed(each) for each in listed if each)
-        return [*self._join_worker(worker, turns), *self._report(worker, WorkerState.READY)]
+        turns = [self._listed(each) for each in listed if each]
+        return [*self._join_worker(worker), *self._report(worker, WorkerState.READY, *turns)]
 
     def _listed(self, text: str) -> SeenTurn:
         name, _, age = text.partition(":")
         session = self.sessions[name]
         return SeenTurn(session=session, epoch=self.offered[session][1], age=span_of(age or "0s"), since_input=Span(0))
 
-    def _join_worker(self, worker: WorkerId, turns: tuple[SeenTurn, ...]) -> list[str]:
+    def _join_worker(self, worker: WorkerId) -> list[str]:
         self.streams[worker] = self.streams.get(worker, 0) + 1
         return self.take_up(
             WorkerJoined(
@@ -163,9 +163,8 @@ class SessionTranscript:
                 worker=worker,
                 model=self.model,
                 endpoint=f"{worker}:8001",
-                seats=self.seats[worker],
                 stream=self.streams[worker],
-                turns=turns,
+                by=UserName("alice"),
             )
         )
 
@@ -177,7 +176,14 @@ class SessionTranscript:
 
     def _report(self, worker: WorkerId, state: WorkerState, *turns: SeenTurn) -> list[str]:
         return self.take_up(
-            WorkerReported(at=self.now, worker=worker, stream=self.streams[worker], state=state, turns=turns)
+            WorkerReported(
+                at=self.now,
+                worker=worker,
+                stream=self.streams[worker],
+                state=state,
+                turns=turns,
+                seats=self.seats[worker],
+            )
         )
 
     def gone(self, words: Words) -> list[str]:

@@ -120,7 +120,11 @@ class People:
 
     def report(self, worker: WorkerId, *turns: SeenTurn) -> None:
         stream = self.workers.get(worker, 0)
-        self.do(WorkerReported(at=self.now, worker=worker, stream=stream, state=WorkerState.READY, turns=turns))
+        self.do(
+            WorkerReported(
+                at=self.now, worker=worker, stream=stream, state=WorkerState.READY, turns=turns, seats=self.seats
+            )
+        )
 
     # --- what happens
 
@@ -133,8 +137,8 @@ class People:
                 worker=worker,
                 model=CANVAS,
                 endpoint="h:1",
-                seats=self.seats,
                 stream=self.streams,
+                by=UserName("alice"),
             )
         )
         self.report(worker)

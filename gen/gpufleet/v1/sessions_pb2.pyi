@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from gpufleet.v1 import inference_pb2 as _inference_pb2
 from gpufleet.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
@@ -22,6 +23,42 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _SessionState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SessionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SessionState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SESSION_STATE_UNSPECIFIED: _SessionState.ValueType  # 0
+    """Never sent."""
+    SESSION_STATE_WAITING: _SessionState.ValueType  # 1
+    """Stands in the line."""
+    SESSION_STATE_OFFERED: _SessionState.ValueType  # 2
+    """Is offered a seat and has not claimed it."""
+    SESSION_STATE_ACTIVE: _SessionState.ValueType  # 3
+    """Has a turn without an end."""
+    SESSION_STATE_LIMITED: _SessionState.ValueType  # 4
+    """Has a turn that ends."""
+    SESSION_STATE_GRACE: _SessionState.ValueType  # 5
+    """Its turn is over, and the countdown runs."""
+
+class SessionState(_SessionState, metaclass=_SessionStateEnumTypeWrapper):
+    """SessionState is where a session is on its way."""
+
+SESSION_STATE_UNSPECIFIED: SessionState.ValueType  # 0
+"""Never sent."""
+SESSION_STATE_WAITING: SessionState.ValueType  # 1
+"""Stands in the line."""
+SESSION_STATE_OFFERED: SessionState.ValueType  # 2
+"""Is offered a seat and has not claimed it."""
+SESSION_STATE_ACTIVE: SessionState.ValueType  # 3
+"""Has a turn without an end."""
+SESSION_STATE_LIMITED: SessionState.ValueType  # 4
+"""Has a turn that ends."""
+SESSION_STATE_GRACE: SessionState.ValueType  # 5
+"""Its turn is over, and the countdown runs."""
+Global___SessionState: _TypeAlias = SessionState  # noqa: Y015
+
 @_typing.final
 class SessionLimits(_message.Message):
     """SessionLimits are the numbers of the line and the turn; an absent one has its default."""
@@ -32,6 +69,10 @@ class SessionLimits(_message.Message):
     TURN_FIELD_NUMBER: _builtins.int
     TURN_WARNING_FIELD_NUMBER: _builtins.int
     GRACE_FIELD_NUMBER: _builtins.int
+    IDLE_WARNING_FIELD_NUMBER: _builtins.int
+    LINE_LENGTH_FIELD_NUMBER: _builtins.int
+    line_length: _builtins.int
+    """People that the line holds; 10,000 by default."""
     @_builtins.property
     def idle(self) -> _duration_pb2.Duration:
         """Longest time without real input; 20 s by default."""
@@ -48,6 +89,10 @@ class SessionLimits(_message.Message):
     def grace(self) -> _duration_pb2.Duration:
         """Countdown at the end of a turn; 10 s by default."""
 
+    @_builtins.property
+    def idle_warning(self) -> _duration_pb2.Duration:
+        """Warning before the idle limit; 10 s by default."""
+
     def __init__(
         self,
         *,
@@ -55,14 +100,76 @@ class SessionLimits(_message.Message):
         turn: _duration_pb2.Duration | None = ...,
         turn_warning: _duration_pb2.Duration | None = ...,
         grace: _duration_pb2.Duration | None = ...,
+        idle_warning: _duration_pb2.Duration | None = ...,
+        line_length: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "idle", b"idle", "turn", b"turn", "turn_warning", b"turn_warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "idle", b"idle", "idle_warning", b"idle_warning", "turn", b"turn", "turn_warning", b"turn_warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "idle", b"idle", "turn", b"turn", "turn_warning", b"turn_warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "idle", b"idle", "idle_warning", b"idle_warning", "line_length", b"line_length", "turn", b"turn", "turn_warning", b"turn_warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SessionLimits: _TypeAlias = SessionLimits  # noqa: Y015
+
+@_typing.final
+class WorkerInfo(_message.Message):
+    """WorkerInfo is one worker as the scheduler sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_START_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    SEATS_FIELD_NUMBER: _builtins.int
+    TAKEN_SEATS_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    LAST_CONTACT_TIME_FIELD_NUMBER: _builtins.int
+    worker_start: _builtins.str
+    """Id of this start of the worker."""
+    endpoint: _builtins.str
+    """HOST:PORT where gateways reach it."""
+    state: _inference_pb2.WorkerState.ValueType
+    """How far it is."""
+    progress: _builtins.float
+    """Share of the loading that is done, 0 to 1."""
+    message: _builtins.str
+    """What it is loading, or why it has failed, in one sentence."""
+    seats: _builtins.int
+    """Sessions that it can hold; 0 until its model is loaded."""
+    taken_seats: _builtins.int
+    """Seats that are offered or taken."""
+    load: _builtins.float
+    """Share of the last second that its model computed, 0 to 1."""
+    job_id: _builtins.int
+    """Its job; 0 for one started by hand."""
+    @_builtins.property
+    def last_contact_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was heard last."""
+
+    def __init__(
+        self,
+        *,
+        worker_start: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+        state: _inference_pb2.WorkerState.ValueType = ...,
+        progress: _builtins.float = ...,
+        message: _builtins.str = ...,
+        seats: _builtins.int = ...,
+        taken_seats: _builtins.int = ...,
+        load: _builtins.float = ...,
+        job_id: _builtins.int = ...,
+        last_contact_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_contact_time", b"last_contact_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "job_id", b"job_id", "last_contact_time", b"last_contact_time", "load", b"load", "message", b"message", "progress", b"progress", "seats", b"seats", "state", b"state", "taken_seats", b"taken_seats", "worker_start", b"worker_start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerInfo: _TypeAlias = WorkerInfo  # noqa: Y015
 
 @_typing.final
 class Model(_message.Message):
@@ -97,10 +204,10 @@ class Model(_message.Message):
     MAX_WORKERS_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     WAITING_COUNT_FIELD_NUMBER: _builtins.int
     TURN_COUNT_FIELD_NUMBER: _builtins.int
-    READY_WORKERS_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The model's name."""
     entry_point: _builtins.str
@@ -109,14 +216,12 @@ class Model(_message.Message):
     """Fewest workers."""
     max_workers: _builtins.int
     """Most workers."""
-    state: _builtins.str
-    """What it does now, for people."""
+    owner: _builtins.str
+    """Who serves it."""
     waiting_count: _builtins.int
     """People who wait."""
     turn_count: _builtins.int
-    """People who have a turn."""
-    ready_workers: _builtins.int
-    """Workers that are ready."""
+    """People who have a turn, or are offered one."""
     @_builtins.property
     def worker(self) -> _job_pb2.JobSpec:
         """What one worker needs."""
@@ -129,6 +234,10 @@ class Model(_message.Message):
     def arguments(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Arguments of the model."""
 
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerInfo]:
+        """Its workers, in the order of their ids."""
+
     def __init__(
         self,
         *,
@@ -139,14 +248,14 @@ class Model(_message.Message):
         max_workers: _builtins.int = ...,
         limits: Global___SessionLimits | None = ...,
         arguments: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        state: _builtins.str = ...,
+        owner: _builtins.str = ...,
         waiting_count: _builtins.int = ...,
         turn_count: _builtins.int = ...,
-        ready_workers: _builtins.int = ...,
+        workers: _abc.Iterable[Global___WorkerInfo] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "entry_point", b"entry_point", "limits", b"limits", "max_workers", b"max_workers", "min_workers", b"min_workers", "name", b"name", "ready_workers", b"ready_workers", "state", b"state", "turn_count", b"turn_count", "waiting_count", b"waiting_count", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "entry_point", b"entry_point", "limits", b"limits", "max_workers", b"max_workers", "min_workers", b"min_workers", "name", b"name", "owner", b"owner", "turn_count", b"turn_count", "waiting_count", b"waiting_count", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -338,14 +447,17 @@ class OpenSessionRequest(_message.Message):
     LEAVE_FIELD_NUMBER: _builtins.int
     DISCONNECTED_FIELD_NUMBER: _builtins.int
     WORKER_UNREACHABLE_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
     connection: _builtins.int
     """The gateway's own number for the person's connection."""
     leave: _builtins.bool
-    """Leaves."""
+    """Leaves for good."""
     disconnected: _builtins.bool
     """Lost its connection."""
     worker_unreachable: _builtins.bool
-    """The worker cannot be reached from here."""
+    """The worker cannot be reached from here, and its health check failed, too."""
+    closed: _builtins.bool
+    """Closed the page; a reload within 2 s goes on where it was."""
     @_builtins.property
     def join(self) -> Global___JoinLine:
         """Wants a place."""
@@ -358,12 +470,13 @@ class OpenSessionRequest(_message.Message):
         leave: _builtins.bool = ...,
         disconnected: _builtins.bool = ...,
         worker_unreachable: _builtins.bool = ...,
+        closed: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "disconnected", b"disconnected", "join", b"join", "leave", b"leave", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "closed", b"closed", "disconnected", b"disconnected", "join", b"join", "leave", b"leave", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "connection", b"connection", "disconnected", b"disconnected", "join", b"join", "leave", b"leave", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "closed", b"closed", "connection", b"connection", "disconnected", b"disconnected", "join", b"join", "leave", b"leave", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["join", "leave", "disconnected", "worker_unreachable"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["join", "leave", "disconnected", "worker_unreachable", "closed"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -379,6 +492,7 @@ class TurnGrant(_message.Message):
     ENDPOINT_FIELD_NUMBER: _builtins.int
     TICKET_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    PLACE_KEY_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session's id."""
     endpoint: _builtins.str
@@ -387,6 +501,8 @@ class TurnGrant(_message.Message):
     """The turn ticket."""
     epoch: _builtins.int
     """The epoch."""
+    place_key: _builtins.str
+    """Key that resumes the turn; empty where an earlier one still does."""
     def __init__(
         self,
         *,
@@ -394,10 +510,11 @@ class TurnGrant(_message.Message):
         endpoint: _builtins.str = ...,
         ticket: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        place_key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "epoch", b"epoch", "session", b"session", "ticket", b"ticket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "epoch", b"epoch", "place_key", b"place_key", "session", b"session", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -414,12 +531,18 @@ class PlaceInfo(_message.Message):
     ESTIMATED_WAIT_FIELD_NUMBER: _builtins.int
     LONGEST_WAIT_FIELD_NUMBER: _builtins.int
     PLACE_KEY_FIELD_NUMBER: _builtins.int
+    BOUND_CAUSE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     place: _builtins.int
     """Place in the line, from 1."""
     line_length: _builtins.int
     """People in the line."""
     place_key: _builtins.str
-    """Key that resumes the place."""
+    """Key that resumes the place; empty where an earlier one still does."""
+    bound_cause: _builtins.str
+    """What made the longest wait longer, or why there is none; empty otherwise."""
+    session: _builtins.str
+    """The session's id."""
     @_builtins.property
     def estimated_wait(self) -> _duration_pb2.Duration:
         """Estimated wait; absent where there is none."""
@@ -436,10 +559,12 @@ class PlaceInfo(_message.Message):
         estimated_wait: _duration_pb2.Duration | None = ...,
         longest_wait: _duration_pb2.Duration | None = ...,
         place_key: _builtins.str = ...,
+        bound_cause: _builtins.str = ...,
+        session: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["estimated_wait", b"estimated_wait", "longest_wait", b"longest_wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["estimated_wait", b"estimated_wait", "line_length", b"line_length", "longest_wait", b"longest_wait", "place", b"place", "place_key", b"place_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound_cause", b"bound_cause", "estimated_wait", b"estimated_wait", "line_length", b"line_length", "longest_wait", b"longest_wait", "place", b"place", "place_key", b"place_key", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -454,6 +579,7 @@ class SessionNotice(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
     IS_END_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Stable UPPER_SNAKE reason."""
@@ -463,7 +589,11 @@ class SessionNotice(_message.Message):
     """Whether the session has ended."""
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
-        """When the turn ends; absent without a limit."""
+        """When the turn ends, by the scheduler's clock; absent without a limit."""
+
+    @_builtins.property
+    def remaining(self) -> _duration_pb2.Duration:
+        """How long until then; absent without a limit."""
 
     def __init__(
         self,
@@ -471,11 +601,12 @@ class SessionNotice(_message.Message):
         reason: _builtins.str = ...,
         message: _builtins.str = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
+        remaining: _duration_pb2.Duration | None = ...,
         is_end: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "remaining", b"remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "is_end", b"is_end", "message", b"message", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "is_end", b"is_end", "message", b"message", "reason", b"reason", "remaining", b"remaining"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -533,31 +664,45 @@ class Session(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     JOIN_TIME_FIELD_NUMBER: _builtins.int
-    WORKER_JOB_ID_FIELD_NUMBER: _builtins.int
+    WORKER_START_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    IS_PRESENT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The session's id."""
     model: _builtins.str
     """The model's name."""
-    state: _builtins.str
-    """What it does now: "waiting", "granted", "active", "limited", "grace"."""
-    worker_job_id: _builtins.int
-    """The worker's job; 0 while waiting."""
+    state: Global___SessionState.ValueType
+    """Where it is on its way."""
+    worker_start: _builtins.str
+    """The worker's start; empty while waiting."""
+    place: _builtins.int
+    """Place in the line, from 1; 0 for one that has a seat."""
+    is_present: _builtins.bool
+    """Whether the person is connected."""
     @_builtins.property
     def join_time(self) -> _timestamp_pb2.Timestamp:
         """When it joined."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """When its turn ends; absent without a limit."""
 
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         model: _builtins.str = ...,
-        state: _builtins.str = ...,
+        state: Global___SessionState.ValueType = ...,
         join_time: _timestamp_pb2.Timestamp | None = ...,
-        worker_job_id: _builtins.int = ...,
+        worker_start: _builtins.str = ...,
+        place: _builtins.int = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        is_present: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["join_time", b"join_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "join_time", b"join_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "join_time", b"join_time", "model", b"model", "state", b"state", "worker_job_id", b"worker_job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "id", b"id", "is_present", b"is_present", "join_time", b"join_time", "model", b"model", "place", b"place", "state", b"state", "worker_start", b"worker_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -687,36 +832,6 @@ class WatchWorkersRequest(_message.Message):
 Global___WatchWorkersRequest: _TypeAlias = WatchWorkersRequest  # noqa: Y015
 
 @_typing.final
-class WorkerEndpoint(_message.Message):
-    """WorkerEndpoint is where one worker listens."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    JOB_ID_FIELD_NUMBER: _builtins.int
-    ENDPOINT_FIELD_NUMBER: _builtins.int
-    IS_READY_FIELD_NUMBER: _builtins.int
-    job_id: _builtins.int
-    """The worker's job."""
-    endpoint: _builtins.str
-    """HOST:PORT."""
-    is_ready: _builtins.bool
-    """Whether it takes requests."""
-    def __init__(
-        self,
-        *,
-        job_id: _builtins.int = ...,
-        endpoint: _builtins.str = ...,
-        is_ready: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "is_ready", b"is_ready", "job_id", b"job_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___WorkerEndpoint: _TypeAlias = WorkerEndpoint  # noqa: Y015
-
-@_typing.final
 class WatchWorkersResponse(_message.Message):
     """WatchWorkersResponse is the whole list after a change."""
 
@@ -724,13 +839,13 @@ class WatchWorkersResponse(_message.Message):
 
     WORKERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerEndpoint]:
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerInfo]:
         """The workers."""
 
     def __init__(
         self,
         *,
-        workers: _abc.Iterable[Global___WorkerEndpoint] | None = ...,
+        workers: _abc.Iterable[Global___WorkerInfo] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
