@@ -8,7 +8,7 @@ Read `core/duties.py` first: what the agent decides. Then `agent.py`: what is co
     attempts.py launch.py environment.py what is done with attempts
     ports.py                             where rank 0 of a gang will listen for the others
     keeping.py keeper/ spool/            the keeper processes, which own the jobs and go on without the agent
-    machine.py devices/                  the machine: facts, samples, GPUs
+    machine.py reachable.py devices/     the machine: facts, samples, GPUs, by which address others reach it
     wire.py                              the only module that knows both the contract's messages and the values
     program_log.py clocks.py until_first.py
 

@@ -35,6 +35,7 @@ from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
 from .machine import Machine, NodeNaming, installed_version, node_info
 from .options import STOP_KEEPER, node_name, parse, settings_reader, token_of, wants_automatic_gpu
+from .reachable import address_to_advertise
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class _Program:
         source = await asyncio.to_thread(self._devices, name)
         try:
             async with await Keepers.open(self.folder.path / KEEPER_FOLDER, build=installed_version()) as keepers:
-                node = self._node(name, source, traces)
+                node = self._node(name, source, traces, await self._advertised())
                 _log_node(node, source)
                 await self._until_told(NodeAgent(node, self.folder, self.folder.next_identity(), keepers))
         finally:
@@ -105,13 +106,17 @@ class _Program:
             return open_devices(node=node, virtual_gpus=1)
         return source
 
-    def _node(self, name: str, source: DeviceSource, traces: telemetry.Telemetry) -> Node:
+    async def _advertised(self) -> str:
+        settings = self.live.now
+        return settings.advertise or await address_to_advertise(settings.scheduler)
+
+    def _node(self, name: str, source: DeviceSource, traces: telemetry.Telemetry, advertised: str) -> Node:
         settings = self.live.now
         facts = host_facts(cpus=settings.cpus)
 
         def info() -> NodeInfo:
             labels = dict(self.live.now.labels)
-            return node_info(NodeNaming(node=name, advertise=settings.advertise, labels=labels), facts, source)
+            return node_info(NodeNaming(node=name, advertise=advertised, labels=labels), facts, source)
 
         return Node(
             name=name,
