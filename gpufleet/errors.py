@@ -81,6 +81,10 @@ class Reason(Enum):
         "Look on: gpuctl logs -f ID · take the keyboard: gpuctl attach --take-over ID")
     DEPENDENCY_FAILED = (Code.FAILED_PRECONDITION, "A job that this one is to run after never ends that way.",
         "See how it ended with: gpuctl job ID, and submit without that --after, or with ID:any")
+    NOTHING_FAILED = (Code.FAILED_PRECONDITION, "Nothing of the job has failed, so there is nothing to run again.",
+        "See how it did with: gpuctl job ID")
+    NOT_AN_ARRAY = (Code.FAILED_PRECONDITION, "The job is no array and has no items.",
+        "Name the array that was submitted with --array; see it with: gpuctl queue -a")
     NODE_NOT_LOST = (Code.FAILED_PRECONDITION, "The node still answers and cannot be forgotten.",
         "Stop its agent first, or keep work away from it with: gpuctl drain NODE")
     AGENT_VERSION_UNSUPPORTED = (Code.FAILED_PRECONDITION, "The versions of agent and scheduler do not mix.",
@@ -93,6 +97,8 @@ class Reason(Enum):
     # Something by that name is not there.
     JOB_NOT_FOUND = (Code.NOT_FOUND, "There is no job with this id.",
         "See the jobs, finished ones too, with: gpuctl queue -a")
+    ITEM_NOT_FOUND = (Code.NOT_FOUND, "The array has no item with this index.",
+        "See its items with: gpuctl job ID")
     ATTEMPT_NOT_FOUND = (Code.NOT_FOUND, "The job has no attempt with this number.",
         "See the job's attempts with: gpuctl story ID")
     NODE_NOT_FOUND = (Code.NOT_FOUND, "There is no node with this name.",

@@ -6,8 +6,8 @@ from .ports import Commit
 from .state.durable import Durable
 from .state.equal_jobs import EqualJobs
 from .state.events import ClockAdvanced, Event, InventoryReported, NodeBeat, NodeDisconnected, SchedulerStarted
-from .state.ids import NodeName, RankKey
-from .state.jobs import Job, rank_keys
+from .state.ids import JobId, NodeName, RankKey
+from .state.jobs import Job, Tally, rank_keys
 from .state.live import Live
 from .state.nodes import Node, Reach
 
@@ -21,14 +21,39 @@ def changed_nodes(commit: Commit) -> set[NodeName]:
 def changed_jobs(commit: Commit, view: Durable) -> tuple[Job | EqualJobs, ...]:
     """The jobs that a commit made or changed. Equal ones are told once, when they come; what is left of them is known.
 
-    Ask before the commit is shown in the view.
+    Of an array's items those that stand for themselves; the array itself: `changed_arrays`. Ask before the commit is
+    shown in the view.
     """
     changed = (
         entity
         for entity in commit.upserts
-        if isinstance(entity, Job) or (isinstance(entity, EqualJobs) and view.jobs.equals_from(entity.first.id) is None)
+        if (isinstance(entity, Job) and entity.items is None)
+        or (
+            isinstance(entity, EqualJobs)
+            and entity.first.array is None
+            and view.jobs.equals_from(entity.first.id) is None
+        )
     )
-    return (*changed, *commit.finished)
+    return (*changed, *(job for job in commit.finished if job.items is None))
+
+
+def changed_arrays(commit: Commit, view: Durable) -> tuple[Job, ...]:
+    """The arrays that a commit changed, or their counts. Ask when the commit is shown in the view."""
+    touched: dict[JobId, Job | None] = {}
+    for entity in (*commit.upserts, *commit.finished):
+        match entity:
+            case Job(items=items, array=array):
+                if items is not None:
+                    touched[entity.id] = entity
+                elif array is not None:
+                    touched.setdefault(array, view.jobs.get(array))
+            case Tally(array=array):
+                touched.setdefault(array, view.jobs.get(array))
+            case EqualJobs(first=Job(array=array)) if array is not None:
+                touched.setdefault(array, view.jobs.get(array))
+            case _:
+                pass
+    return tuple(job for job in touched.values() if job is not None)
 
 
 def holds(view: Durable, commit: Commit) -> set[tuple[RankKey, NodeName]]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from gpufleet.logs import fields
 from gpufleet.telemetry import OFF, Telemetry
 
-from .changes import Reaches, changed_jobs, changed_nodes, holds
+from .changes import Reaches, changed_arrays, changed_jobs, changed_nodes, holds
 from .core.deadlines import wake_at
 from .core.decide import make_true, step
 from .core.decision import NOTHING, Decision
@@ -375,7 +375,8 @@ class Engine:
             self.recently_finished.popitem(last=False)
         nodes = changed_nodes(commit)
         nodes.update(node for _, node in held ^ holds(self.view.durable, commit))
-        self._publish(Changes(jobs=jobs, nodes=tuple(sorted(nodes))))
+        arrays = changed_arrays(commit, self.view.durable)
+        self._publish(Changes(jobs=(*jobs, *arrays), nodes=tuple(sorted(nodes))))
 
     def _release(self, batch: list[_Waiting], decisions: list[Decision], outgoing: list[tuple[Command, int]]) -> None:
         for waiting, decision in zip(batch, decisions, strict=False):

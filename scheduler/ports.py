@@ -47,7 +47,10 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedQuery:
-    """A page of jobs that have ended, newest end first. `before` is (end, id) of the last job of the page before."""
+    """A page of jobs that have ended, newest end first, without items of arrays.
+
+    `before` is (end, id) of the last job of the page before.
+    """
 
     user: UserName | None = None
     name: str | None = None
@@ -88,8 +91,20 @@ class Store(Protocol):
         """A job that has ended, or None."""
         ...
 
+    def array_with(self, item: JobId) -> Job | None:
+        """The array that has ended whose items include this id, or None."""
+        ...
+
+    def finished_items(self, array: JobId, first: JobId, last: JobId) -> list[Job]:
+        """The items of an array with ids from first to last that have ended each by itself, by id."""
+        ...
+
+    def failed_items(self, array: JobId, last: JobId) -> list[JobId]:
+        """The ids of an array's items, the last of which is given, that have failed each by itself, in rising order."""
+        ...
+
     def finished_jobs(self, query: FinishedQuery) -> list[Job]:
-        """A page of jobs that have ended."""
+        """A page of jobs that have ended; arrays, and no items."""
         ...
 
     def story(self, job: JobId, after: int, limit: int, told_with: JobId | None = None) -> list[StoredRecord]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -22,14 +23,20 @@ Change = Job | EqualJobs | NodeName
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """One reader: the newest value of each key that it has not taken yet."""
+    """One reader: the newest value of each key that it has not taken yet.
 
+    Of the items of arrays it is told those in `items`; of all others their array's own change tells.
+    """
+
+    items: frozenset[JobId] = frozenset()
     pending: OrderedDict[Key, tuple[int, Change]] = field(default_factory=OrderedDict)
     wakeup: asyncio.Event = field(default_factory=asyncio.Event)
     must_resync: bool = False
 
     def put(self, number: int, key: Key, value: Change) -> None:
         """Note a change; an older one of the same key is replaced."""
+        if isinstance(value, Job) and value.array is not None and value.id not in self.items:
+            return
         if len(self.pending) >= PENDING_PER_WATCHER and key not in self.pending:
             self.pending.clear()
             self.must_resync = True
@@ -72,9 +79,9 @@ class ChangeHub:
         for watcher in self._watchers:
             watcher.put(self.number, key, value)
 
-    def join(self) -> Watcher:
-        """A new watcher, which gets everything from now on."""
-        watcher = Watcher()
+    def join(self, items: Iterable[JobId] = ()) -> Watcher:
+        """A new watcher, which gets everything from now on, of items of arrays these."""
+        watcher = Watcher(items=frozenset(items))
         self._watchers.add(watcher)
         return watcher
 

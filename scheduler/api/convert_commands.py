@@ -60,7 +60,7 @@ def _launch_proto(command: LaunchAttempt, key: node_agent_pb2.AttemptKey) -> nod
     return node_agent_pb2.Launch(
         key=key,
         argv=spec.argv,
-        env=dict(spec.env),
+        env=_environment(command),
         cwd=spec.cwd,
         device_uuids=[device.uuid for device in command.placement.devices],
         cpus=command.placement.cpus,
@@ -77,3 +77,14 @@ def _launch_proto(command: LaunchAttempt, key: node_agent_pb2.AttemptKey) -> nod
         notify=spec.notify if command.key.rank == 0 else "",
         share=share_proto(_least_share(command.placement)),
     )
+
+
+OF_ARRAYS = ("GPUFLEET_ARRAY_ID", "GPUFLEET_ARRAY_INDEX")
+"""Variables of an item. Of a submitter who is one itself they are not passed on."""
+
+
+def _environment(command: LaunchAttempt) -> dict[str, str]:
+    env = {name: value for name, value in command.spec.env if name not in OF_ARRAYS}
+    if command.array is not None:
+        env |= zip(OF_ARRAYS, (str(command.array), str(command.index)), strict=True)
+    return env

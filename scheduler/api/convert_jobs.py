@@ -219,6 +219,7 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         version=job.version,
         requeue_count=job.requeue_count,
         retries_used=job.retries_used,
+        array_id=job.array or 0,
     )
     message.spec.band = job_pb2.Band.ValueType(job.band)
     message.spec.is_held = isinstance(job.state, Held)

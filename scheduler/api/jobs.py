@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, aclosing
+from dataclasses import replace
 from typing import Any
 
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
@@ -25,11 +26,14 @@ from ..state.events import (
     SignalRequested,
 )
 from ..state.ids import JobId, NodeName, UserName
-from ..state.jobs import Finished, Job, Outcome
+from ..state.indices import Indices
+from ..state.jobs import Finished, Items, Job, Outcome, index_of, items_alike
+from ..state.records import is_shared, job_of
 from ..state.replies import JobsChanged, Submitted
 from ..watching import ChangeHub
 from . import queue_page
 from .answers import answers, reply_of, streams
+from .arrays import failed_indices, find_job, page_of_items, show_items, state_now, who_waits
 from .attaching import Attachment, check_input, first_request, person_of
 from .channels import Channels, Keyboards
 from .convert import timestamp
@@ -43,6 +47,8 @@ from .validate import band_of, check_request_id, wanted_jobs
 from .watch import watch_changes
 
 JOBS_SELECTED_MAX = 10_000
+ARRAYS_KEPT = 1_000
+"""Arrays that have ended and are remembered for the indices of their items."""
 SIGNAL_MAX = 64
 
 
@@ -60,6 +66,7 @@ class JobCalls:
     one_stream: Callable[[], AbstractContextManager[None]]
     channels: Channels
     keyboards: Keyboards
+    _arrays: dict[JobId, Job]
 
     @answers
     async def Submit(self, request: scheduler_pb2.SubmitRequest, context: Any) -> scheduler_pb2.SubmitResponse:
@@ -83,6 +90,8 @@ class JobCalls:
         return scheduler_pb2.SubmitResponse(first_job_id=reply.first, count=reply.count, job=shown, notes=reply.notes)
 
     async def _submitted(self, request: scheduler_pb2.SubmitRequest) -> JobsSubmitted:
+        if request.rerun_failed_job_id and not (request.specs or request.count):
+            return await self._submitted_again(request)
         jobs = wanted_jobs(request)
         named = {each.job for job in jobs for each in job.spec.after}
         ended = {job_id: await self._outcome(job_id) for job_id in named}
@@ -97,6 +106,37 @@ class JobCalls:
             request_digest=_digest(request) if request.request_id else "",
             is_dry_run=request.dry_run,
             ended=ended,
+            items=jobs[0].items,
+        )
+
+    async def _submitted_again(self, request: scheduler_pb2.SubmitRequest) -> JobsSubmitted:
+        """What failed of a job, as it was asked for, but for what it was to wait for. Errors: NOTHING_FAILED."""
+        check_request_id(request.request_id)
+        job = await self._find(request.rerun_failed_job_id)
+        self._check_owner(job)
+        items: Items | None = None
+        if job.items is not None:
+            numbers = await failed_indices(self.engine, job)
+            if not numbers:
+                raise GpufleetError(Reason.NOTHING_FAILED, f"no item of array {job.id} has failed")
+            items = replace(job.items, indices=Indices.of_numbers(numbers), ended=None)
+        elif not isinstance(job.state, Finished) or job.state.outcome not in (Outcome.FAILED, Outcome.TIMED_OUT):
+            raise GpufleetError(Reason.NOTHING_FAILED, f"job {job.id} has not failed")
+        elif job.array is not None:
+            array = await self._find(job.array)
+            assert array.items is not None
+            items = replace(array.items, indices=Indices.of_numbers([index_of(array, job)]), ended=None)
+        spec = replace(job.spec, after=(), begin_at=None, trace_context=new_traceparent())
+        return JobsSubmitted(
+            at=self.engine.now(),
+            user=caller().user,
+            specs=(spec,),
+            band=(job.band,),
+            is_held=(False,),
+            request_id=request.request_id,
+            request_digest=_digest(request) if request.request_id else "",
+            is_dry_run=request.dry_run,
+            items=items,
         )
 
     async def _outcome(self, job_id: JobId) -> Outcome | None:
@@ -110,15 +150,24 @@ class JobCalls:
         return job.state.outcome if isinstance(job.state, Finished) else None
 
     def _job_now(self, job: Job) -> job_pb2.Job:
-        """A job with its place and the reason why it waits."""
-        message = job_proto(job, position=position(self.engine.view.durable, job, self.engine.now()))
-        for reason, clause in self.reasons.of([job]).values():
+        """A job with its place and the reason why it waits, as of an array its first item does."""
+        durable = self.engine.view.durable
+        waits = who_waits(durable, job)
+        message = job_proto(job, position=position(durable, waits, self.engine.now()))
+        show_items(message, durable, job)
+        array = None if job.array is None else durable.jobs.get(job.array) or self._arrays.get(job.array)
+        if array is not None:
+            message.array_index = index_of(array, job)
+        for reason, clause in self.reasons.of([waits]).values():
             message.wait_reason.reason, message.wait_reason.sentence = reason, clause
         return message
 
     def _job_foretold(self, job: Job) -> job_pb2.Job:
         """A job of a dry run, as it would be: it has no id, and the reason says what would happen."""
-        message = job_proto(job, position=position(self.engine.view.durable, job, self.engine.now()))
+        waits = job if job.items is None else items_alike(job)
+        message = job_proto(job, position=position(self.engine.view.durable, waits, self.engine.now()))
+        show_items(message, self.engine.view.durable, job)
+        message.state = state_of(waits)
         message.ClearField("id")
         foretold = foretell(self.engine.view, job, self.engine.now())
         message.wait_reason.reason, message.wait_reason.sentence = foretold.reason, foretold.sentence
@@ -126,11 +175,15 @@ class JobCalls:
 
     async def _find(self, job_id: int) -> Job:
         """A live or ended job. Errors: JOB_NOT_FOUND."""
-        found = self.engine.view.durable.jobs.get(JobId(job_id)) or self.engine.recently_finished.get(JobId(job_id))
-        if found is None:
-            found = await self.engine.on_store_thread(lambda: self.engine.store.finished_job(JobId(job_id)))
+        found = await find_job(self.engine, JobId(job_id))
         if found is None:
             raise GpufleetError(Reason.JOB_NOT_FOUND, f"there is no job {job_id}")
+        if found.array is not None and found.array not in self.engine.view.durable.jobs:
+            array = await find_job(self.engine, found.array)
+            if array is not None:
+                self._arrays[array.id] = array
+                while len(self._arrays) > ARRAYS_KEPT:
+                    del self._arrays[next(iter(self._arrays))]
         return found
 
     @answers
@@ -216,7 +269,7 @@ class JobCalls:
         assert isinstance(reply, JobsChanged)
         changes: list[scheduler_pb2.JobChange] = []
         for change in reply.changes:
-            state = state_of(await self._find(change.job))
+            state = state_now(self.engine.view.durable, await self._find(change.job))
             changes.append(
                 scheduler_pb2.JobChange(job_id=change.job, changed=change.changed, state=state, message=change.message)
             )
@@ -232,7 +285,7 @@ class JobCalls:
         user = caller().user
         chosen = [JobId(job_id) for job_id in selector.job_ids]
         if selector.all_mine:
-            chosen += [job.id for job in live.values() if job.user == user]
+            chosen += [job.id for job in live.wholes() if job.user == user]
         if selector.name:
             chosen.append(self._named(selector.name, user))
         for job_id in chosen:
@@ -245,7 +298,8 @@ class JobCalls:
             raise GpufleetError(Reason.NOT_YOUR_JOB, f"job {job.id} belongs to {job.user}")
 
     def _named(self, name: str, user: UserName) -> JobId:
-        named = [job.id for job in self.engine.view.durable.jobs.values() if job.user == user and job.spec.name == name]
+        wholes = self.engine.view.durable.jobs.wholes()
+        named = [job.id for job in wholes if job.user == user and job.spec.name == name]
         if not named:
             raise GpufleetError(Reason.JOB_NOT_FOUND, f"no live job of yours is called {name!r}")
         if len(named) > 1:
@@ -280,15 +334,18 @@ class JobCalls:
 
     def _shown_rows(self, rows: list[queue_page.Row], *, omit_env: bool) -> list[job_pb2.Job]:
         """The jobs of a page; what waits says why, in a clause, and when it is expected to start."""
-        reasons = self.reasons.of([row.job for row in rows])
+        durable = self.engine.view.durable
+        waiting = [who_waits(durable, row.job) for row in rows]
+        reasons = self.reasons.of(waiting)
         starts = self.reasons.starts() if any(row.position for row in rows) else {}
         shown: list[job_pb2.Job] = []
-        for row in rows:
+        for row, waits in zip(rows, waiting, strict=True):
             message = job_proto(row.job, position=row.position, omit_env=omit_env)
-            if row.job.id in reasons:
-                message.wait_reason.reason, message.wait_reason.sentence = reasons[row.job.id]
-            if row.job.id in starts:
-                message.MergeFrom(job_pb2.Job(estimated_start_time=timestamp(starts[row.job.id])))
+            show_items(message, durable, row.job)
+            if waits.id in reasons:
+                message.wait_reason.reason, message.wait_reason.sentence = reasons[waits.id]
+            if waits.id in starts:
+                message.MergeFrom(job_pb2.Job(estimated_start_time=timestamp(starts[waits.id])))
             shown.append(message)
         return shown
 
@@ -303,16 +360,16 @@ class JobCalls:
             raise invalid("job_id", "is not set", next_step="give a job's id, such as 41")
         message = self._job_now(job)
         if message.queue_position:
-            start = self.reasons.starts().get(job.id)
+            start = self.reasons.starts().get(who_waits(self.engine.view.durable, job).id)
             message.MergeFrom(job_pb2.Job(estimated_start_time=timestamp(start)))
         await self.last_offsets(message)
         return scheduler_pb2.GetJobResponse(job=message)
 
     async def _newest(self, user: UserName, name: str | None) -> Job:
         def is_meant(job: Job) -> bool:
-            return job.user == user and (name is None or job.spec.name == name)
+            return job.user == user and job.array is None and (name is None or job.spec.name == name)
 
-        live = [job for job in self.engine.view.durable.jobs.values() if is_meant(job)]
+        live = [job for job in self.engine.view.durable.jobs.wholes() if is_meant(job)]
         recent = [job for job in self.engine.recently_finished.values() if is_meant(job)]
         newest = max(live + recent, key=lambda job: job.id, default=None)
         if newest is None:
@@ -336,7 +393,8 @@ class JobCalls:
             lambda: self.engine.store.story(job.id, after, size + 1, job.told_with)
         )
         more = self.pages.sign(query, [stored[size - 1].sequence]) if len(stored) > size else ""
-        return scheduler_pb2.GetStoryResponse(lines=[story_line(each) for each in stored[:size]], next_page_token=more)
+        told = [each for each in stored[:size] if job_of(each.record) == job.id or is_shared(each.record, job)]
+        return scheduler_pb2.GetStoryResponse(lines=[story_line(each) for each in told], next_page_token=more)
 
     @answers
     async def Explain(self, request: scheduler_pb2.ExplainRequest, context: Any) -> scheduler_pb2.ExplainResponse:
@@ -344,6 +402,19 @@ class JobCalls:
         job = await self._find(request.job_id)
         explanation = explain(self.engine.view, job, self.engine.now())
         return scheduler_pb2.ExplainResponse(job=self._job_now(job), explanation=explanation_proto(explanation))
+
+    @answers
+    async def ListArrayItems(
+        self, request: scheduler_pb2.ListArrayItemsRequest, context: Any
+    ) -> scheduler_pb2.ListArrayItemsResponse:
+        """A page of an array's items."""
+        array = await self._find(request.job_id)
+        size = page_size(request.page_size)
+        query = _query(request)
+        cursor = self.pages.read(query, request.page_token)
+        items, behind = await page_of_items(self.engine, array, request, cursor[0] if cursor else 0, size)
+        more = "" if behind is None else self.pages.sign(query, [behind])
+        return scheduler_pb2.ListArrayItemsResponse(items=items, next_page_token=more)
 
     @streams
     async def Watch(
@@ -419,12 +490,13 @@ def _digest(request: Any) -> str:
     return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
 
 
-def _query(request: scheduler_pb2.QueueRequest) -> str:
-    bare = scheduler_pb2.QueueRequest()
+def _query(request: Any) -> str:
+    """A page's list and filters, without where it goes on."""
+    bare = type(request)()
     bare.CopyFrom(request)
     bare.ClearField("page_token")
     bare.ClearField("page_size")
-    return "queue " + bare.SerializeToString(deterministic=True).hex()
+    return f"{bare.DESCRIPTOR.name} {bare.SerializeToString(deterministic=True).hex()}"
 
 
 TEXT_CHARS_MAX = 1_000

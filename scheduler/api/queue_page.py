@@ -1,9 +1,11 @@
 """A page of the queue: active jobs, those that wait in their order, held or deferred ones, then ended ones.
 
+An array is one line: among the active ones while an item is, else where the first of its items waits.
+
 The cursor is (section, the last job's key in it), so that a page costs what it shows and not what the queue holds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,9 +15,11 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from ..engine import Engine
 from ..policy.order import order_from
 from ..ports import FinishedQuery
+from ..state.durable import Durable
 from ..state.ids import JobId, UserName
-from ..state.jobs import Band, Job
+from ..state.jobs import Band, Deferred, Held, Job, Queued
 from ..state.units import Instant
+from .arrays import state_now, who_waits
 from .convert_jobs import OUTCOMES, state_of
 
 ACTIVE, WAITING, HELD, FINISHED = range(4)
@@ -38,14 +42,14 @@ def live_rows(engine: Engine, request: scheduler_pb2.QueueRequest, cursor: list[
     """Jobs that have not ended, from the cursor on, filtered."""
     section, key = (cursor[0], cursor[1:]) if cursor else (ACTIVE, [])
     for row in _all_live_rows(engine, section, key):
-        if matches(row.job, request):
+        if matches(row.job, request, engine.view.durable):
             yield row
 
 
 def _all_live_rows(engine: Engine, section: int, key: list[Any]) -> Iterator[Row]:
     durable = engine.view.durable
     if section == ACTIVE:
-        for job_id in sorted(durable.active):
+        for job_id in _with_items_as_arrays(durable, durable.active):
             if not key or job_id > key[0]:
                 yield Row(durable.jobs[job_id], 0, [ACTIVE, job_id])
         key = []
@@ -53,24 +57,37 @@ def _all_live_rows(engine: Engine, section: int, key: list[Any]) -> Iterator[Row
         yield from _waiting_rows(engine, key if section == WAITING else [])
         key = []
     if section <= HELD:
-        for job_id in sorted((*durable.held, *durable.deferred)):
+        for job_id in _with_items_as_arrays(durable, (*durable.held, *durable.deferred)):
+            live = durable.arrays.get(job_id)
+            if live is not None and (live.active or Queued in live.counts):
+                continue  # it has its line above
             if section < HELD or not key or job_id > key[0]:
                 yield Row(durable.jobs[job_id], 0, [HELD, job_id])
 
 
+def _with_items_as_arrays(durable: Durable, jobs: Iterable[JobId]) -> list[JobId]:
+    """The ids of jobs, by id, with that of its array in place of an item's."""
+    return sorted({durable.jobs[job_id].array or job_id for job_id in jobs})
+
+
 def _waiting_rows(engine: Engine, key: list[Any]) -> Iterator[Row]:
     after = (Band(key[0]), UserName(key[1]), (Instant(key[2]), JobId(key[3]))) if key else None
-    for position, job in order_from(engine.view.durable, engine.now(), after):
-        yield Row(job, position, [WAITING, int(job.band), job.user, job.age_since, job.id])
+    durable = engine.view.durable
+    for position, job in order_from(durable, engine.now(), after):
+        cursor = [WAITING, int(job.band), job.user, job.age_since, job.id]
+        if job.array is None:
+            yield Row(job, position, cursor)
+        elif not durable.arrays[job.array].active and who_waits(durable, durable.jobs[job.array]).id == job.id:
+            yield Row(durable.jobs[job.array], position, cursor)
 
 
-def matches(job: Job, request: scheduler_pb2.QueueRequest) -> bool:
+def matches(job: Job, request: scheduler_pb2.QueueRequest, durable: Durable) -> bool:
     """Whether a job passes the request's filters."""
     if request.user and job.user != request.user:
         return False
     if request.name and job.spec.name != request.name:
         return False
-    if request.states and state_of(job) not in request.states:
+    if request.states and state_now(durable, job) not in request.states:
         return False
     labels = dict(job.spec.labels)
     return all(labels.get(key) == value for key, value in request.labels.items())
@@ -95,7 +112,7 @@ async def finished_rows(
         jobs = await engine.on_store_thread(partial(engine.store.finished_jobs, query))
         for job in jobs:
             before = (job.state.at, job.id)  # type: ignore[union-attr]
-            if matches(job, request) and len(rows) < wanted:
+            if matches(job, request, engine.view.durable) and len(rows) < wanted:
                 rows.append(Row(job, 0, [FINISHED, *before]))
         scanned += len(jobs)
         if len(jobs) < query.limit:
@@ -104,12 +121,15 @@ async def finished_rows(
 
 
 def counts(engine: Engine) -> scheduler_pb2.QueueCounts:
-    """The whole queue by state."""
+    """The whole queue by state. An array whose items wait alike is noted once among those that are held or deferred."""
     durable = engine.view.durable
+    alike = [each for array in durable.arrays if (each := durable.items_alike(array)) is not None]
+    deferred = sum(len(each) - 1 for each in alike if isinstance(each.first.state, Deferred))
+    held = sum(len(each) - 1 for each in alike if isinstance(each.first.state, Held))
     states = [state_of(durable.jobs[job_id]) for job_id in durable.active]
     return scheduler_pb2.QueueCounts(
-        queued=durable.lines.count + len(durable.deferred),
-        held=len(durable.held),
+        queued=durable.lines.count + len(durable.deferred) + deferred,
+        held=len(durable.held) + held,
         starting=states.count(job_pb2.JOB_STATE_STARTING),
         running=states.count(job_pb2.JOB_STATE_RUNNING),
         stopping=states.count(job_pb2.JOB_STATE_STOPPING),

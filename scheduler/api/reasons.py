@@ -27,7 +27,7 @@ class WaitReasons:
         self._engine = engine
         self._commits = -1
         self._at = Instant(0)
-        self._of_class: dict[tuple[UserName, Asked], Reason] = {}
+        self._of_class: dict[tuple[UserName, Asked, JobId | None], Reason] = {}
         self._starts: dict[JobId, Instant] | None = None
 
     def starts(self) -> dict[JobId, Instant]:
@@ -46,7 +46,7 @@ class WaitReasons:
         unknown: list[Job] = []
         for job in jobs:
             if isinstance(job.state, Queued):
-                known = self._of_class.get((job.user, job.spec.asked))
+                known = self._of_class.get((job.user, job.spec.asked, job.array))
                 if known is None:
                     unknown.append(job)
                 else:
@@ -57,7 +57,7 @@ class WaitReasons:
             for job in unknown:
                 reason = fresh.get(job.id)
                 if reason is not None and reason[0] != NEXT_PASS:
-                    self._of_class[job.user, job.spec.asked] = reason
+                    self._of_class[job.user, job.spec.asked, job.array] = reason
         return found
 
     def _forget_what_is_old(self) -> None:

@@ -43,7 +43,6 @@ NOT_BUILT = (
     "FindMissingBlobs",
     "GetJobStats",
     "GetNodeHistory",
-    "ListArrayItems",
     "ListModels",
     "ListSessions",
     "ListUsage",
@@ -81,6 +80,7 @@ class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer
         self.program_log = logs.stream
         self.channels = channels
         self.keyboards = Keyboards()
+        self._arrays = {}
         self._outputs = outputs
         self._streams = 0
 

@@ -12,9 +12,10 @@ from itertools import islice
 from gpufleet.v1 import scheduler_pb2
 
 from ..engine import Engine
-from ..policy.order import queue_order
+from ..policy.order import order_from
 from ..state.ids import JobId
 from ..state.jobs import Job, Queued
+from .arrays import who_waits
 from .reasons import Reason, WaitReasons
 
 LOOK_PAUSE_SECONDS = 0.5
@@ -38,7 +39,8 @@ class ToldReasons:
 
     def tell(self, job: Job) -> Reason | None:
         """The job's reason, which the watcher is told now; None for one that does not wait."""
-        reason = self._reasons.of([job]).get(job.id)
+        waits = who_waits(self._engine.view.durable, job)
+        reason = self._reasons.of([waits]).get(waits.id)
         if reason is None:
             self._told.pop(job.id, None)
         else:
@@ -68,14 +70,23 @@ class ToldReasons:
         return [jobs[job_id] for job_id, reason in present.items() if self._told.get(job_id) != reason]
 
     def _present(self) -> dict[JobId, Reason]:
-        return self._reasons.of(list(islice(self._waiting(), FOLLOWED_MAX)))
+        """The reasons of those that wait; that of an array is its first item's."""
+        waiting = list(islice(self._waiting(), FOLLOWED_MAX))
+        reasons = self._reasons.of(waiting)
+        named = set(self._request.job_ids)
+        return {
+            job.id if job.array is None or job.id in named else job.array: reasons[job.id]
+            for job in waiting
+            if job.id in reasons
+        }
 
     def _waiting(self) -> Iterator[Job]:
         durable = self._engine.view.durable
-        order = queue_order(durable, self._engine.now())
+        order = iter(job for _, job in order_from(durable, self._engine.now(), None))
         if self._request.job_ids:
             named = (durable.jobs.get(JobId(job_id)) for job_id in self._request.job_ids)
-            order = iter([job for job in named if job is not None and isinstance(job.state, Queued)])
+            waits = (who_waits(durable, job) for job in named if job is not None)
+            order = (job for job in list(waits) if isinstance(job.state, Queued))
         for job in islice(order, LOOKED_AT_MAX):
             if not self._request.user or job.user == self._request.user:
                 yield job

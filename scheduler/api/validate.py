@@ -16,12 +16,14 @@ from ..state.jobs import (
     Band,
     Dependency,
     EndWanted,
+    Items,
     JobSpec,
     NodePins,
     Resources,
 )
 from ..state.shares import WHOLE_MILLI
 from ..state.units import DAY, SECOND, Instant, Span
+from .array_spec import items_of
 from .convert_jobs import INPUT_MODES
 from .notify_targets import notify_of
 
@@ -61,10 +63,13 @@ class WantedJob:
     spec: JobSpec
     band: Band
     is_held: bool
+    items: Items | None = None
 
 
 def wanted_jobs(request: scheduler_pb2.SubmitRequest) -> list[WantedJob]:
     """The jobs of a submit."""
+    if request.rerun_failed_job_id and (request.specs or request.count):
+        raise invalid("rerun_failed_job_id", "goes without specs and count", next_step="leave out the command")
     if not request.specs:
         raise invalid("specs", "is empty", next_step="send at least one spec with an argv")
     if len(request.specs) > SPECS_MAX:
@@ -77,7 +82,12 @@ def wanted_jobs(request: scheduler_pb2.SubmitRequest) -> list[WantedJob]:
     named = sum(len(spec.after) for spec in request.specs)
     if named > AFTER_IN_ALL_MAX:
         raise invalid("specs", f"name {named:,} jobs to wait for; at most {AFTER_IN_ALL_MAX:,} in one request")
-    return [wanted_job(spec, f"specs[{number}]") for number, spec in enumerate(request.specs)]
+    jobs = [wanted_job(spec, f"specs[{number}]") for number, spec in enumerate(request.specs)]
+    if len(jobs) * max(request.count, 1) > 1:
+        array = next((number for number, job in enumerate(jobs) if job.items is not None), None)
+        if array is not None:
+            raise invalid(f"specs[{array}].array", "stands alone", next_step="send each array by itself")
+    return jobs
 
 
 def check_request_id(request_id: str) -> None:
@@ -140,6 +150,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
         ),
         band=band,
         is_held=spec.is_held,
+        items=items_of(spec, path),
     )
 
 
@@ -201,7 +212,6 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
         raise invalid(f"{path}.input", f"is {spec.input}; it must be PIPE or TERMINAL, or not set")
     later = {
         "node_count": spec.node_count > 1,
-        "array": spec.HasField("array"),
         "gpu_mode": spec.gpu_mode not in (job_pb2.GPU_MODE_UNSPECIFIED, job_pb2.GPU_MODE_REQUIRED),
         "kind": spec.kind == job_pb2.JOB_KIND_SERVICE,
         "devices[1]": len(spec.devices) > 1,

@@ -14,6 +14,7 @@ from ..state.equal_jobs import EqualJobs
 from ..state.ids import JobId, NodeName
 from ..state.jobs import Job
 from ..watching import Change, ChangeHub, Watcher
+from .arrays import show_items
 from .convert import timestamp
 from .convert_jobs import job_proto
 from .reasons import WaitReasons
@@ -48,7 +49,7 @@ async def watch_changes(source: Watchable, request: scheduler_pb2.WatchRequest) 
     hub = source.changes
     resumed = _resumed(hub, request.resume_token)
     told = ToldReasons(source.engine, source.reasons, request)
-    watcher = hub.join()
+    watcher = hub.join(map(JobId, request.job_ids))
     try:
         if resumed is None:
             if request.resume_token:
@@ -98,7 +99,7 @@ async def _follow(
                     told.doubt()  # what changed meanwhile comes first, and these are looked at again
                     break
                 # Without a token: why a job waits has no place in the row of changes.
-                yield Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(told, job))
+                yield Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(source, told, job))
                 quiet_since = loop.time()
 
 
@@ -129,10 +130,10 @@ async def _snapshot(
     source: Watchable, request: scheduler_pb2.WatchRequest, told: ToldReasons
 ) -> AsyncIterator[Response]:
     live = source.engine.view.durable.jobs
-    jobs = [live[JobId(job)] for job in request.job_ids if job in live] if request.job_ids else list(live.values())
+    jobs = [live[JobId(job)] for job in request.job_ids if job in live] if request.job_ids else list(live.wholes())
     for number, job in enumerate(jobs):
         if _is_wanted(job, request):
-            yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(told, job))
+            yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(source, told, job))
         if number % SNAPSHOT_BATCH == 0:
             await asyncio.sleep(0)
     if request.include_nodes:
@@ -155,7 +156,7 @@ def _told(
     job = next(wanted, None)
     while job is not None:
         following = next(wanted, None)
-        response = Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(told, job))
+        response = Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(source, told, job))
         yield _at(source, response, number if following is None else number - 1)
         job = following
 
@@ -166,7 +167,7 @@ def _changed(
     if isinstance(value, Job):
         if not _is_wanted(value, request):
             return None
-        return Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(told, value))
+        return Response(event=scheduler_pb2.WATCH_EVENT_CHANGED, job=_job(source, told, value))
     if not request.include_nodes:
         return None
     node = source.node_as_shown(value)
@@ -176,13 +177,14 @@ def _changed(
 
 
 def _is_wanted(job: Job, request: scheduler_pb2.WatchRequest) -> bool:
-    if request.job_ids and job.id not in request.job_ids:
+    if (request.job_ids or job.array is not None) and job.id not in request.job_ids:
         return False
     return not request.user or job.user == request.user
 
 
-def _job(told: ToldReasons, job: Job) -> job_pb2.Job:
+def _job(source: Watchable, told: ToldReasons, job: Job) -> job_pb2.Job:
     message = job_proto(job, omit_env=True)
+    show_items(message, source.engine.view.durable, job)
     if (reason := told.tell(job)) is not None:
         message.wait_reason.reason, message.wait_reason.sentence = reason
     return message

@@ -20,7 +20,7 @@ from ..state.events import (
     SeenStarting,
 )
 from ..state.ids import JobId, NodeName, RankKey
-from ..state.jobs import Attempt, Job, Placement, Starting, Stopping
+from ..state.jobs import Attempt, Job, Placement, Starting, Stopping, index_of
 from ..state.live import inventory_is_welcome
 from ..state.nodes import Node, UnhealthyDevice
 from ..state.records import (
@@ -216,6 +216,8 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> La
         placement=placement,
         fence=fence,
         min_memory_bytes=_memory_to_find(state, job, placement),
+        array=job.array,
+        index=None if job.array is None else index_of(state.durable.jobs[job.array], job),
     )
 
 

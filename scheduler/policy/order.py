@@ -44,31 +44,38 @@ def queue_order(durable: Durable, at: Instant, given_up: GivenUp = (), until: Jo
         if until is not None and band < until.band:
             return
         end = _turn_of(durable, until, at) if until is not None and band == until.band else None
-        for turn, entry in _band_order(durable, lines, at, given_up):
+        for turn, entry, _ in _band_order(durable, lines, at, given_up):
             if end is not None and turn >= end:
                 return
             yield durable.jobs[entry[1]]
 
 
 def _band_order(
-    durable: Durable, lines: dict[UserName, UserLines], at: Instant, given_up: GivenUp
-) -> Iterator[tuple[Turn, Entry]]:
+    durable: Durable,
+    lines: dict[UserName, UserLines],
+    at: Instant,
+    given_up: GivenUp,
+    *,
+    passes_alike: bool = False,
+) -> Iterator[tuple[Turn, Entry, int]]:
+    """The entries of a band, each with its turn and how many it stands for: more than 1 with `passes_alike` only."""
     heads: list[tuple[Turn, int]] = []
-    rests = [_merged(user, of_user, given_up) for user, of_user in lines.items()]
+    rests = [_merged(user, of_user, given_up, passes_alike=passes_alike) for user, of_user in lines.items()]
     for number, (user, of_user) in enumerate(lines.items()):
         heads.append(((usage(durable, user, at), _oldest(of_user), user), number))
     heapq.heapify(heads)
     while heads:
         turn, number = heads[0]
-        entry = next(rests[number], None)
-        if entry is None:
+        found = next(rests[number], None)
+        if found is None:
             heapq.heappop(heads)
             continue
-        yield turn, entry
-        heapq.heapreplace(heads, ((turn[0] + TURN, *turn[1:]), number))
+        entry, weight = found
+        yield turn, entry, weight
+        heapq.heapreplace(heads, ((turn[0] + weight * TURN, *turn[1:]), number))
 
 
-def _merged(user: UserName, lines: UserLines, given_up: GivenUp) -> Iterator[Entry]:
+def _merged(user: UserName, lines: UserLines, given_up: GivenUp, *, passes_alike: bool) -> Iterator[tuple[Entry, int]]:
     """A user's entries by age; a heap of the first of each class that was not given yet."""
     of_number = list(lines.items())
     heads = [(line[0], 0, number) for number, (_, line) in enumerate(of_number)]
@@ -79,7 +86,12 @@ def _merged(user: UserName, lines: UserLines, given_up: GivenUp) -> Iterator[Ent
         if given_up and (asked in given_up or (user, asked) in given_up or array in given_up):
             heapq.heappop(heads)
             continue
-        yield entry
+        if passes_alike and array is not None:
+            # Nobody stands between the items of an array but others of them, that have come to differ.
+            yield entry, len(line)
+            heapq.heappop(heads)
+            continue
+        yield entry, 1
         if at + 1 < len(line):
             heapq.heapreplace(heads, (line[at + 1], at + 1, number))
         else:
@@ -87,18 +99,49 @@ def _merged(user: UserName, lines: UserLines, given_up: GivenUp) -> Iterator[Ent
 
 
 def order_from(durable: Durable, at: Instant, after: tuple[Band, UserName, Entry] | None) -> Iterator[tuple[int, Job]]:
-    """Waiting jobs behind a place in the order, or all, each with its own place, from 1."""
-    place = 0
+    """Waiting jobs behind a place in the order, or all, each with its own place, from 1.
+
+    Of an array's items that never differed the first stands for all of them; the others are passed at no cost.
+    """
+    ahead = 0
     for band, lines in durable.lines.of_band.items():
         if after is not None and band > after[0]:
-            place += _count(lines)
+            ahead += _count(lines)
             continue
         begin = _turn_at(durable, lines.get(after[1], {}), *after[1:], at) if after and band == after[0] else None
         stands = after is not None and any(after[2] in line for line in lines.get(after[1], {}).values())
-        for turn, entry in _band_order(durable, lines, at, ()):
-            place += 1
+        places = _Places(ahead)
+        for turn, entry, weight in _band_order(durable, lines, at, (), passes_alike=True):
+            place = places.next(turn, weight)
             if begin is None or turn > begin or (turn == begin and not stands):
                 yield place, durable.jobs[entry[1]]
+        ahead += _count(lines)
+
+
+class _Places:
+    """Places in the order of a band, where an entry may stand for several with one turn after the other."""
+
+    def __init__(self, ahead: int) -> None:
+        self._ahead = ahead
+        self._several: dict[UserName, tuple[Turn, int]] = {}
+
+    def next(self, turn: Turn, weight: int) -> int:
+        """The place of the next entry, which stands for `weight`."""
+        user = turn[2]
+        self._ahead += self._several.pop(user, (turn, 0))[1]
+        between = sum(_turns_before(begin, turn, count) for begin, count in self._several.values())
+        place = self._ahead + between + 1
+        if weight == 1:
+            self._ahead += 1
+        else:
+            self._several[user] = (turn, weight)
+        return place
+
+
+def _turns_before(begin: Turn, end: Turn, most: int) -> int:
+    """How many of a user's turns from one on, `most` of them, come before another's."""
+    turns, rest = divmod(end[0] - begin[0], TURN)
+    return min(max(0, turns + (rest > 0 or begin[1:] < end[1:])), most)
 
 
 def position(durable: Durable, job: Job, at: Instant) -> int:

@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass
 
-from .ids import NodeName, RankKey, UserName
+from .ids import JobId, NodeName, RankKey, UserName
 from .jobs import JobSpec, Placement, StopCause
 from .units import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchAttempt:
-    """Start a rank. `fence` None means that the keeper never ends it for want of a scheduler."""
+    """Start a rank. `fence` None means that the keeper never ends it for want of a scheduler.
+
+    `array` and `index` are set for an item.
+    """
 
     node: NodeName
     key: RankKey
@@ -18,6 +21,8 @@ class LaunchAttempt:
     placement: Placement
     fence: Span | None
     min_memory_bytes: int = 0
+    array: JobId | None = None
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

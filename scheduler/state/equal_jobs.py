@@ -87,6 +87,15 @@ class Jobs(Mapping[JobId, Job]):
         yield from self._own.values()
         yield from self._equal.values()
 
+    def wholes(self) -> Iterator[Job]:
+        """All but the items of arrays, and the arrays themselves."""
+        for entity in tuple(self.entities()):
+            if isinstance(entity, Job):
+                if entity.array is None:
+                    yield entity
+            elif entity.first.array is None:
+                yield from entity.jobs()
+
     def equals_of(self, job_id: JobId) -> EqualJobs | None:
         """The equal jobs that this one is among; None for one that stands for itself, or that is not known."""
         at = bisect_right(self._begins, job_id)

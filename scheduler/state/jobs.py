@@ -517,6 +517,12 @@ def items_alike(array: Job) -> Job:
     return replace(array, id=first, state=array.state.rest, version=1, array=array.id, items=None, told_with=array.id)
 
 
+def index_of(array: Job, item: Job) -> int:
+    """The index of an item of this array."""
+    assert array.items is not None and item.array == array.id, f"job {item.id} is no item of job {array.id}"
+    return array.items.indices.at(item.id - array.id - 1)
+
+
 def item_ended_together(array: Job, tally: Tally, job_id: JobId) -> Job | None:
     """An item that ended without ever having differed, of which nothing else is kept; None for any other."""
     for ended in tally.together:

@@ -52,7 +52,8 @@ def finished_row(codec: Codec, job: Job) -> Row:
     end = job.state
     assert isinstance(end, Finished), f"job {job.id} has not ended"
     columns = (job.id, searchable(job.user), searchable(job.spec.name), end.outcome.name, job.submitted_at, end.at)
-    return (*columns, codec.encode(job))
+    last_item = None if job.items is None else job.id + job.items.indices.count
+    return (*columns, codec.encode(job), job.array, last_item)
 
 
 def searchable(text: str) -> str:

@@ -8,7 +8,8 @@ from sqlalchemy import Select, literal, select, tuple_
 
 from ..ports import FinishedQuery
 from ..state.ids import JobId
-from ..state.records import JobQueued
+from ..state.jobs import Outcome
+from ..state.records import SHARED_KINDS, JobQueued
 from ..state.units import Instant
 from . import schema
 from .kinds import searchable
@@ -20,10 +21,33 @@ def finished_job(job: JobId) -> Select[Any]:
     return select(schema.finished_job).where(schema.finished_job.c.id == job)
 
 
+def array_with(item: JobId) -> Select[Any]:
+    """The array that has ended whose items include this id, if there is one."""
+    table = schema.finished_job.c
+    nearest = select(schema.finished_job).where(table.last_item >= item).order_by(table.last_item).limit(1).subquery()
+    return select(nearest).where(nearest.c.id < item)
+
+
+def finished_items(array: JobId, first: JobId, last: JobId) -> Select[Any]:
+    """The items of an array with ids from first to last that have ended each by itself, by id."""
+    table = schema.finished_job.c
+    wanted = table.id.between(first, last) & (table.array_id == array)
+    return select(schema.finished_job).where(wanted).order_by(table.id)
+
+
+def failed_items(array: JobId, last: JobId) -> Select[Any]:
+    """The ids of an array's items, the last of which is given, that have failed each by itself."""
+    table = schema.finished_job.c
+    failed = table.outcome.in_([Outcome.FAILED.name, Outcome.TIMED_OUT.name])
+    wanted = table.id.between(array + 1, last) & (table.array_id == array) & failed
+    return select(table.id).where(wanted).order_by(table.id)
+
+
 def finished_jobs(query: FinishedQuery) -> Select[Any]:
-    """A page of jobs that have ended, newest end first."""
+    """A page of jobs that have ended, newest end first; arrays, and no items."""
     table = schema.finished_job.c
     statement = select(schema.finished_job).order_by(table.end_us.desc(), table.id.desc()).limit(query.limit)
+    statement = statement.where(table.array_id.is_(None))
     if query.user is not None:
         statement = statement.where(table.user == searchable(query.user))
     if query.name is not None:
@@ -37,10 +61,14 @@ def finished_jobs(query: FinishedQuery) -> Select[Any]:
 
 
 def story(job: JobId, after: int, limit: int, told_with: JobId | None) -> Select[Any]:
-    """A job's records with a sequence above `after`, oldest first; it shares its first with its equals."""
+    """A job's records with a sequence above `after`, oldest first.
+
+    It shares its first with its equals, and an item with its array (whose id is lower) also what befell all items.
+    """
     mine = record.c.job_id == job
     if told_with is not None:
-        mine |= (record.c.job_id == told_with) & (record.c.kind == JobQueued.__name__)
+        kinds = SHARED_KINDS if told_with < job else (JobQueued,)
+        mine |= (record.c.job_id == told_with) & record.c.kind.in_([kind.__name__ for kind in kinds])
     return select(record).where(mine & (record.c.seq > after)).order_by(record.c.seq).limit(limit)
 
 

@@ -78,9 +78,24 @@ finished_job = Table(
     Column("submit_us", _long, nullable=False),
     Column("end_us", _long, nullable=False),
     Column("payload", Text, nullable=False),
+    # Of an item: its array. Of an array: the id of its last item, by which it is found from any of them.
+    Column("array_id", _long, nullable=True),
+    Column("last_item", _long, nullable=True),
     Index(None, "end_us", "id"),
-    Index(None, "user", "end_us", "id"),
 )
+# Lists show arrays and no items, however many of those have ended between.
+_end = (finished_job.c.end_us, finished_job.c.id)
+_whole = finished_job.c.array_id.is_(None)
+Index("ix_finished_job_whole_end_us_id", *_end, sqlite_where=_whole, postgresql_where=_whole)
+Index(
+    "ix_finished_job_user_end_us_id",
+    finished_job.c.user,
+    *_end,
+    sqlite_where=_whole,
+    postgresql_where=_whole,
+)
+_has_items = finished_job.c.last_item.is_not(None)
+Index("ix_finished_job_last_item", finished_job.c.last_item, sqlite_where=_has_items, postgresql_where=_has_items)
 
 output_chunk = Table(
     "output_chunk",

@@ -43,7 +43,9 @@ class Statements:
         self.delete_entity = self._text(
             delete(entity).where(entity.c.kind == bindparam("a"), entity.c.id == bindparam("b")), "a b"
         )
-        self.add_finished_job = self._text(insert(finished_job), "id user name outcome submit_us end_us payload")
+        self.add_finished_job = self._text(
+            insert(finished_job), "id user name outcome submit_us end_us payload array_id last_item"
+        )
         self.delete_record = self._text(delete(record).where(record.c.seq == bindparam("a")), "a")
         self.delete_records_of_job = self._text(delete(record).where(record.c.job_id == bindparam("a")), "a")
         self.delete_finished_job = self._text(delete(finished_job).where(finished_job.c.id == bindparam("a")), "a")

@@ -78,6 +78,20 @@ class SqlStore:
         rows = reading.rows(self._database, queries.finished_job(job))
         return reading.finished_job(self._codec, rows[0]) if rows else None
 
+    def array_with(self, item: JobId) -> Job | None:
+        """The array that has ended whose items include this id, or None."""
+        rows = reading.rows(self._database, queries.array_with(item))
+        return reading.finished_job(self._codec, rows[0]) if rows else None
+
+    def finished_items(self, array: JobId, first: JobId, last: JobId) -> list[Job]:
+        """The items of an array with ids from first to last that have ended each by itself, by id."""
+        rows = reading.rows(self._database, queries.finished_items(array, first, last))
+        return [reading.finished_job(self._codec, row) for row in rows]
+
+    def failed_items(self, array: JobId, last: JobId) -> list[JobId]:
+        """The ids of an array's items, the last of which is given, that have failed each by itself, in rising order."""
+        return [JobId(row.id) for row in reading.rows(self._database, queries.failed_items(array, last))]
+
     def finished_jobs(self, query: FinishedQuery) -> list[Job]:
         """A page of jobs that have ended, newest end first."""
         rows = reading.rows(self._database, queries.finished_jobs(query))

@@ -10,7 +10,7 @@ from sqlalchemy import Row, Table, func, select
 from ..state.durable import Entity
 from ..state.equal_jobs import EqualJobs
 from ..state.ids import JobId
-from ..state.jobs import Job
+from ..state.jobs import Job, Tally
 from . import reading, schema
 from .codec import Codec
 from .database import Database, explained
@@ -72,6 +72,7 @@ class Examined:
 def _contradictions(database: Database, codec: Codec) -> Iterator[str]:
     meta = reading.only_meta(database)
     live_jobs: set[int] = set()
+    arrays = ArrayCheck()
     for row in _whole(database, schema.entity):
         entity = yield from _readable(reading.entity, codec, row)
         if entity is None:
@@ -82,6 +83,8 @@ def _contradictions(database: Database, codec: Codec) -> Iterator[str]:
             if job_id in live_jobs:
                 yield f"job {job_id} is stored by itself and among its equals"
             live_jobs.add(job_id)
+        arrays.look_at(entity)
+    yield from arrays.problems()
     for row in _whole(database, schema.finished_job):
         job = yield from _readable(reading.finished_job, codec, row)
         if job is None:
@@ -97,6 +100,41 @@ def _contradictions(database: Database, codec: Codec) -> Iterator[str]:
         if stored is not None and record_row(codec, row.seq, row.term, stored.record)[:-1] != tuple(row)[:-1]:
             yield f"record {row.seq}: its columns differ from its payload"
     yield from _beyond(database, meta)
+
+
+class ArrayCheck:
+    """Whether each living array accounts for all of its items: those that live, and those that its tally counts."""
+
+    def __init__(self) -> None:
+        self._counts: dict[JobId, int] = {}
+        self._known: dict[JobId, int] = {}
+
+    def look_at(self, entity: Entity) -> None:
+        """Count what an entity stands for."""
+        match entity:
+            case Job():
+                if entity.items is not None:
+                    self._counts[entity.id] = entity.items.indices.count
+                self._add(entity.array, 1)
+            case EqualJobs():
+                self._add(entity.first.array, len(entity))
+            case Tally():
+                self._add(entity.array, entity.ended)
+            case _:
+                pass
+
+    def problems(self) -> Iterator[str]:
+        """A sentence for each array that does not."""
+        for array in sorted(self._counts.keys() | self._known.keys()):
+            count, known = self._counts.get(array), self._known.get(array, 0)
+            if count is None:
+                yield f"array {array} has items, and is not stored"
+            elif count != known:
+                yield f"array {array} has {count} items, and {known} are stored as living or counted as ended"
+
+    def _add(self, array: JobId | None, count: int) -> None:
+        if array is not None:
+            self._known[array] = self._known.get(array, 0) + count
 
 
 def _ids(entity: Entity) -> Iterator[JobId]:

@@ -44,6 +44,10 @@ def pins(*indices: int, node: str = "n1", **fields: Any) -> dict[str, Any]:
     return {"pins": [job_pb2.NodePins(node=node, device_indices=indices)], **fields}
 
 
+def array(indices: str, **fields: int) -> dict[str, Any]:
+    return {"array": job_pb2.ArraySpec(indices=indices, **fields)}
+
+
 def seconds(count: int) -> Duration:
     return Duration(seconds=count)
 
@@ -143,9 +147,21 @@ BAD_SPECS = [
     Bad("a notice of two lines", {"notify": "date\nreboot"}, "notify", says="one line"),
     Bad("a notice that is blank", {"notify": "  "}, "notify", says="blank"),
     Bad("a notice that is too long", {"notify": "x" * 8_193}, "notify", says="8,192"),
+    # Arrays.
+    Bad("no index", array(""), "array.indices", says="1-100"),
+    Bad("an index that is none", array("1-3,x"), "array.indices", says="'x'"),
+    Bad("a hole between commas", array("1,,3"), "array.indices", says="missing"),
+    Bad("a negative index", array("-3-4"), "array.indices", says="'-3-4'"),
+    Bad("a range that ends before it begins", array("5-3"), "array.indices", says="3-5"),
+    Bad("a step of nothing", array("1-9:0"), "array.indices", says="step"),
+    Bad("an index twice", array("1-5,4"), "array.indices", says="index 4 is named twice"),
+    Bad("an index beyond all", array(f"{LARGEST + 1}"), "array.indices", says="2,147,483,647"),
+    Bad("a million and one", array("0-1000000"), "array.indices", says="1,000,000"),
+    Bad("indices without an end", array("1," * 40_000), "array.indices", says="65,536"),
+    Bad("a negative cap", array("1-3", max_active_count=-1), "array.max_active_count"),
+    Bad("a negative number of failures", array("1-3", max_fails=-1), "array.max_fails"),
     # What is not built.
     Bad("several nodes", {"node_count": 2}, "node_count", Reason.NOT_BUILT),
-    Bad("an array", {"array": job_pb2.ArraySpec(indices="1-3")}, "array", Reason.NOT_BUILT),
     Bad("a MIG profile", gpus(share=job_pb2.DeviceShare(profile="1g")), "devices[0].share.profile", Reason.NOT_BUILT),
     Bad("a negative share", gpus(share=job_pb2.DeviceShare(milli=-1)), "devices[0].share.milli"),
     Bad("more than a device", gpus(share=job_pb2.DeviceShare(milli=1001)), "devices[0].share.milli", says="--gpus"),

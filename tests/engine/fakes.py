@@ -11,8 +11,8 @@ from scheduler.ports import Commit, FinishedQuery, StoredRecord
 from scheduler.state.commands import Command
 from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
 from scheduler.state.ids import JobId
-from scheduler.state.jobs import Finished, Job
-from scheduler.state.records import JobQueued, job_of
+from scheduler.state.jobs import Finished, Job, Outcome
+from scheduler.state.records import SHARED_KINDS, JobQueued, job_of
 from scheduler.state.units import SECOND, Instant
 from scheduler.store.errors import StoreUnavailable
 
@@ -131,6 +131,21 @@ class FakeStore:
     def finished_job(self, job: JobId) -> Job | None:
         return self.finished.get(job)
 
+    def array_with(self, item: JobId) -> Job | None:
+        arrays = [job for job in self.finished.values() if job.items is not None]
+        return next(
+            (each for each in arrays if each.items and each.id < item <= each.id + each.items.indices.count), None
+        )
+
+    def finished_items(self, array: JobId, first: JobId, last: JobId) -> list[Job]:
+        ended = [job for job in self.finished.values() if job.array == array and first <= job.id <= last]
+        return sorted(ended, key=lambda job: job.id)
+
+    def failed_items(self, array: JobId, last: JobId) -> list[JobId]:
+        failed = (Outcome.FAILED, Outcome.TIMED_OUT)
+        ended = self.finished_items(array, array, last)
+        return [job.id for job in ended if isinstance(job.state, Finished) and job.state.outcome in failed]
+
     def finished_jobs(self, query: FinishedQuery) -> list[Job]:
         def end(job: Job) -> tuple[Instant, JobId]:
             assert isinstance(job.state, Finished)
@@ -139,7 +154,8 @@ class FakeStore:
         def is_wanted(job: Job) -> bool:
             assert isinstance(job.state, Finished)
             return (
-                query.user in (None, job.user)
+                job.array is None
+                and query.user in (None, job.user)
                 and query.name in (None, job.spec.name)
                 and (not query.outcomes or job.state.outcome in query.outcomes)
                 and (query.before is None or end(job) < query.before)
@@ -148,9 +164,13 @@ class FakeStore:
         return sorted(filter(is_wanted, self.finished.values()), key=end, reverse=True)[: query.limit]
 
     def story(self, job: JobId, after: int, limit: int, told_with: JobId | None = None) -> list[StoredRecord]:
-        of_all = [each for each in self.records if job_of(each.record) == told_with and type(each.record) is JobQueued]
-        own = [each for each in self.records if job_of(each.record) == job]
-        return [each for each in (*of_all, *own) if each.sequence > after][:limit]
+        kinds = SHARED_KINDS if told_with is not None and told_with < job else (JobQueued,)
+        mine = [
+            each
+            for each in self.records
+            if job_of(each.record) == job or (job_of(each.record) == told_with and isinstance(each.record, kinds))
+        ]
+        return [each for each in mine if each.sequence > after][:limit]
 
     def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:
         found = [

@@ -403,7 +403,9 @@ Global___Dependency: _TypeAlias = Dependency  # noqa: Y015
 
 @_typing.final
 class ArraySpec(_message.Message):
-    """ArraySpec makes one job of many numbered items. Not built yet."""
+    """ArraySpec makes many numbered items of one spec. The array has an id of its own; its items are the jobs with the ids
+    right behind it, in the order of their indices. Each gets GPUFLEET_ARRAY_ID and GPUFLEET_ARRAY_INDEX.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -411,11 +413,13 @@ class ArraySpec(_message.Message):
     MAX_ACTIVE_COUNT_FIELD_NUMBER: _builtins.int
     MAX_FAILS_FIELD_NUMBER: _builtins.int
     indices: _builtins.str
-    """The item indices as a person writes them: "1-100", "1,3,5-9", "0-30:10"."""
+    """The item indices as a person writes them: "1-100", "1,3,5-9", "0-30:10"; at most 1,000,000 indices from 0 to
+    2,147,483,647, each once, and 65,536 characters.
+    """
     max_active_count: _builtins.int
-    """Items that may be active at once; 0 means no cap."""
+    """Items that may be active (starting, running, stopping) at once; 0 means no cap."""
     max_fails: _builtins.int
-    """Failed items after which the queued rest is cancelled; 0 means never."""
+    """Failed items after which those that wait are cancelled (MAX_FAILS); 0 means never."""
     def __init__(
         self,
         *,
@@ -430,6 +434,64 @@ class ArraySpec(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ArraySpec: _TypeAlias = ArraySpec  # noqa: Y015
+
+@_typing.final
+class ArrayCounts(_message.Message):
+    """ArrayCounts are the items of an array by state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITEMS_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    STARTING_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    STOPPING_FIELD_NUMBER: _builtins.int
+    SUCCEEDED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    TIMED_OUT_FIELD_NUMBER: _builtins.int
+    items: _builtins.int
+    """Items in all."""
+    queued: _builtins.int
+    """Items that wait."""
+    held: _builtins.int
+    """Items that are held."""
+    starting: _builtins.int
+    """Items whose launch is on its way."""
+    running: _builtins.int
+    """Items that run."""
+    stopping: _builtins.int
+    """Items that are being stopped."""
+    succeeded: _builtins.int
+    """Items that exited with code 0."""
+    failed: _builtins.int
+    """Items that failed."""
+    cancelled: _builtins.int
+    """Items that were cancelled."""
+    timed_out: _builtins.int
+    """Items that their time limit stopped."""
+    def __init__(
+        self,
+        *,
+        items: _builtins.int = ...,
+        queued: _builtins.int = ...,
+        held: _builtins.int = ...,
+        starting: _builtins.int = ...,
+        running: _builtins.int = ...,
+        stopping: _builtins.int = ...,
+        succeeded: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        cancelled: _builtins.int = ...,
+        timed_out: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "failed", b"failed", "held", b"held", "items", b"items", "queued", b"queued", "running", b"running", "starting", b"starting", "stopping", b"stopping", "succeeded", b"succeeded", "timed_out", b"timed_out"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ArrayCounts: _TypeAlias = ArrayCounts  # noqa: Y015
 
 @_typing.final
 class JobSpec(_message.Message):
@@ -616,7 +678,7 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def array(self) -> Global___ArraySpec:
-        """Many numbered items of the same command. Not built yet."""
+        """Many numbered items of the same command."""
 
     @_builtins.property
     def env(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -1018,6 +1080,9 @@ class Job(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     RETRIES_USED_FIELD_NUMBER: _builtins.int
     REQUEUE_COUNT_FIELD_NUMBER: _builtins.int
+    ARRAY_COUNTS_FIELD_NUMBER: _builtins.int
+    ARRAY_ID_FIELD_NUMBER: _builtins.int
+    ARRAY_INDEX_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's id, from 1."""
     user: _builtins.str
@@ -1040,6 +1105,10 @@ class Job(_message.Message):
     """Fresh attempts made because of a failing exit code."""
     requeue_count: _builtins.int
     """Fresh attempts made because a node was lost or the job was taken off its node."""
+    array_id: _builtins.int
+    """Of an item: the id of its array."""
+    array_index: _builtins.int
+    """Of an item: its index."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """What was asked for, with every default filled in."""
@@ -1076,6 +1145,12 @@ class Job(_message.Message):
     def latest_start_time(self) -> _timestamp_pb2.Timestamp:
         """Latest start while the jobs and nodes stay as they are; absent where there is none."""
 
+    @_builtins.property
+    def array_counts(self) -> Global___ArrayCounts:
+        """Of an array: its items by state. It has no attempts of its own; once all items have ended, exit is the highest code
+        that one of them gives (128 + n for a signal, 124 for a time limit, 125 for an end without a code).
+        """
+
     def __init__(
         self,
         *,
@@ -1099,10 +1174,13 @@ class Job(_message.Message):
         version: _builtins.int = ...,
         retries_used: _builtins.int = ...,
         requeue_count: _builtins.int = ...,
+        array_counts: Global___ArrayCounts | None = ...,
+        array_id: _builtins.int = ...,
+        array_index: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "latest_start_time", b"latest_start_time", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "latest_start_time", b"latest_start_time", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "attempts", b"attempts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "id", b"id", "latest_start_time", b"latest_start_time", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "id", b"id", "latest_start_time", b"latest_start_time", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -114,15 +114,21 @@ class SubmitRequest(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    RERUN_FAILED_JOB_ID_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """Equal jobs to make of a single spec, 1 to 10,000; 0 means 1."""
     request_id: _builtins.str
     """A random id of this request, unique per user, 1 to 128 bytes; the same id and content answers as the first time."""
     dry_run: _builtins.bool
     """Whether to check and explain only, and change nothing."""
+    rerun_failed_job_id: _builtins.int
+    """Submit again what failed, in place of specs: the items of this array that failed (or ran into their time limit) so
+    far, as a new array of the same spec with the same indices; of a plain job that failed the job itself. What it was to
+    wait for, and its begin time, hold no more. Errors: NOTHING_FAILED.
+    """
     @_builtins.property
     def specs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobSpec]:
-        """What to run; at least one, 10,000 at most."""
+        """What to run; at least one, 10,000 at most. A spec with an array stands alone."""
 
     def __init__(
         self,
@@ -131,10 +137,11 @@ class SubmitRequest(_message.Message):
         count: _builtins.int = ...,
         request_id: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
+        rerun_failed_job_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "dry_run", b"dry_run", "request_id", b"request_id", "specs", b"specs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "dry_run", b"dry_run", "request_id", b"request_id", "rerun_failed_job_id", b"rerun_failed_job_id", "specs", b"specs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -142,7 +149,9 @@ Global___SubmitRequest: _TypeAlias = SubmitRequest  # noqa: Y015
 
 @_typing.final
 class SubmitResponse(_message.Message):
-    """SubmitResponse names the jobs: first_job_id … first_job_id + count − 1, in the order of the specs."""
+    """SubmitResponse names the jobs: first_job_id … first_job_id + count − 1, in the order of the specs. An array is one job;
+    its items have the ids behind it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -564,7 +573,7 @@ class QueueRequest(_message.Message):
     include_finished: _builtins.bool
     """Whether to add jobs that have ended, newest first, after the others."""
     page_size: _builtins.int
-    """Jobs on a page, 100 by default, 1,000 at most."""
+    """Jobs on a page, 100 by default, 1,000 at most. An array is one, at the place of its first item."""
     page_token: _builtins.str
     """Where to go on: next_page_token of the page before, with all else unchanged."""
     name: _builtins.str
@@ -611,7 +620,7 @@ class QueueCounts(_message.Message):
     RUNNING_FIELD_NUMBER: _builtins.int
     STOPPING_FIELD_NUMBER: _builtins.int
     queued: _builtins.int
-    """Jobs that wait."""
+    """Jobs that wait. Of an array each item counts, and the array does not."""
     held: _builtins.int
     """Jobs that are held."""
     starting: _builtins.int
@@ -843,50 +852,98 @@ Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
 
 @_typing.final
 class ListArrayItemsRequest(_message.Message):
-    """ListArrayItemsRequest names an array. Not built yet."""
+    """ListArrayItemsRequest names an array."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FIRST_INDEX_FIELD_NUMBER: _builtins.int
+    LAST_INDEX_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
-    """The job's id."""
+    """The array's id."""
     page_size: _builtins.int
     """Items on a page, 100 by default, 1,000 at most."""
     page_token: _builtins.str
     """Where to go on."""
+    first_index: _builtins.int
+    """Only items with this index or a higher one; absent means from the first."""
+    last_index: _builtins.int
+    """Only items with this index or a lower one; absent means to the last."""
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.JobState.ValueType]:
+        """Only items in these states; empty means all. A page may then be short and still have a successor."""
+
     def __init__(
         self,
         *,
         job_id: _builtins.int = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        first_index: _builtins.int | None = ...,
+        last_index: _builtins.int | None = ...,
+        states: _abc.Iterable[_job_pb2.JobState.ValueType] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_index", b"_first_index", "_last_index", b"_last_index", "first_index", b"first_index", "last_index", b"last_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_index", b"_first_index", "_last_index", b"_last_index", "first_index", b"first_index", "job_id", b"job_id", "last_index", b"last_index", "page_size", b"page_size", "page_token", b"page_token", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__first_index: _TypeAlias = _typing.Literal["first_index"]  # noqa: Y015
+    _WhichOneofArgType__first_index: _TypeAlias = _typing.Literal["_first_index", b"_first_index"]  # noqa: Y015
+    _WhichOneofReturnType__last_index: _TypeAlias = _typing.Literal["last_index"]  # noqa: Y015
+    _WhichOneofArgType__last_index: _TypeAlias = _typing.Literal["_last_index", b"_last_index"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_index) -> _WhichOneofReturnType__first_index | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_index) -> _WhichOneofReturnType__last_index | None: ...
 
 Global___ListArrayItemsRequest: _TypeAlias = ListArrayItemsRequest  # noqa: Y015
 
 @_typing.final
 class ArrayItem(_message.Message):
-    """ArrayItem is one item of an array. Not built yet."""
+    """ArrayItem is one item of an array."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     EXIT_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    EXIT_REASON_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    EXIT_MESSAGE_FIELD_NUMBER: _builtins.int
+    ATTEMPT_COUNT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """The item's index."""
     state: _job_pb2.JobState.ValueType
     """Where it is on its way."""
+    job_id: _builtins.int
+    """The item's id as a job."""
+    exit_reason: _builtins.str
+    """Stable UPPER_SNAKE reason of its end; empty before."""
+    exit_message: _builtins.str
+    """One sentence for people about its end."""
+    attempt_count: _builtins.int
+    """Attempts in all."""
     @_builtins.property
     def exit(self) -> _job_pb2.ExitStatus:
-        """How it ended."""
+        """How it ended; absent before, and for an item with no code of its own."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When its newest attempt started; absent before."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """When it reached its final state; absent before."""
+
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The nodes of its newest attempt, by rank; empty before the first."""
 
     def __init__(
         self,
@@ -894,10 +951,17 @@ class ArrayItem(_message.Message):
         index: _builtins.int = ...,
         state: _job_pb2.JobState.ValueType = ...,
         exit: _job_pb2.ExitStatus | None = ...,
+        job_id: _builtins.int = ...,
+        exit_reason: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+        exit_message: _builtins.str = ...,
+        attempt_count: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "exit", b"exit", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "index", b"index", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "end_time", b"end_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "index", b"index", "job_id", b"job_id", "nodes", b"nodes", "start_time", b"start_time", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -905,7 +969,7 @@ Global___ArrayItem: _TypeAlias = ArrayItem  # noqa: Y015
 
 @_typing.final
 class ListArrayItemsResponse(_message.Message):
-    """ListArrayItemsResponse is a page of items. Not built yet."""
+    """ListArrayItemsResponse is a page of items."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -933,7 +997,7 @@ Global___ListArrayItemsResponse: _TypeAlias = ListArrayItemsResponse  # noqa: Y0
 
 @_typing.final
 class WatchRequest(_message.Message):
-    """WatchRequest asks for changes."""
+    """WatchRequest asks for changes. Of an array its own line is told, with its counts; an item is told where job_ids name it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

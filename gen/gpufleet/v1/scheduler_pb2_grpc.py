@@ -284,7 +284,7 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListArrayItems(self, request, context):
-        """ListArrayItems pages through the items of an array. Not built yet.
+        """ListArrayItems pages through the items of an array.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,7 +51,7 @@ class SchedulerStub:
     Explain: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ExplainRequest, _scheduler_pb2.ExplainResponse]
     """Explain answers why a job waits, node by node, and when it may start."""
     ListArrayItems: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListArrayItemsRequest, _scheduler_pb2.ListArrayItemsResponse]
-    """ListArrayItems pages through the items of an array. Not built yet."""
+    """ListArrayItems pages through the items of an array."""
     Watch: _grpc.UnaryStreamMultiCallable[_scheduler_pb2.WatchRequest, _scheduler_pb2.WatchResponse]
     """Watch streams changes of jobs and nodes; a slow reader gets the newest state of each, or RESYNC."""
     UpdateJob: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateJobRequest, _scheduler_pb2.UpdateJobResponse]
@@ -135,7 +135,7 @@ class SchedulerAsyncStub(SchedulerStub):
     Explain: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ExplainRequest, _scheduler_pb2.ExplainResponse]  # type: ignore[assignment]
     """Explain answers why a job waits, node by node, and when it may start."""
     ListArrayItems: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListArrayItemsRequest, _scheduler_pb2.ListArrayItemsResponse]  # type: ignore[assignment]
-    """ListArrayItems pages through the items of an array. Not built yet."""
+    """ListArrayItems pages through the items of an array."""
     Watch: _aio.UnaryStreamMultiCallable[_scheduler_pb2.WatchRequest, _scheduler_pb2.WatchResponse]  # type: ignore[assignment]
     """Watch streams changes of jobs and nodes; a slow reader gets the newest state of each, or RESYNC."""
     UpdateJob: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateJobRequest, _scheduler_pb2.UpdateJobResponse]  # type: ignore[assignment]
@@ -264,7 +264,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.ListArrayItemsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.ListArrayItemsResponse, _abc.Awaitable[_scheduler_pb2.ListArrayItemsResponse]]:
-        """ListArrayItems pages through the items of an array. Not built yet."""
+        """ListArrayItems pages through the items of an array."""
 
     @_abc_1.abstractmethod
     def Watch(

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, inspect, text
 
 FOLDER = Path(__file__).parent
 
-NEWEST_REVISION = "0002"
+NEWEST_REVISION = "0003"
 """The revision that upgrade() leads to (a test holds it against versions/)."""
 
 
