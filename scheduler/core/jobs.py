@@ -26,6 +26,7 @@ from ..state.jobs import (
     Job,
     Outcome,
     Queued,
+    Resources,
     Running,
     Starting,
     StopCause,
@@ -71,8 +72,11 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
             f"{known:,} of at most {state.limits.queued_jobs:,} jobs have not ended{more}",
             next_step="wait until some have started, or cancel some with: gpuctl cancel",
         )
+    first_of: dict[Resources, int] = {}
     for number, spec in enumerate(event.specs):
-        why = refusal(state, spec, f"specs[{number}]")
+        first_of.setdefault(spec.resources, number)
+    for resources, number in first_of.items():
+        why = refusal(state, resources, f"specs[{number}]")
         if why is not None:
             return Decision(reply=why)
     first = state.durable.counters.next_job

@@ -14,9 +14,8 @@ from .fit import Miss, could_ever_hold, default_min_memory_bytes
 NEAREST_MISSES_SHOWN = 3
 
 
-def refusal(state: State, spec: JobSpec, field: str) -> Refused | None:
-    """Why a spec is refused, or None. `field` is its path in the request."""
-    resources = spec.resources
+def refusal(state: State, resources: Resources, field: str) -> Refused | None:
+    """Why jobs that ask for this are refused, or None. `field` is the path of such a spec in the request."""
     return (
         _pins_refusal(resources, field)
         or _unknown_node(state, resources, field)
@@ -79,8 +78,10 @@ def _unknown_node(state: State, resources: Resources, field: str) -> Refused | N
 
 
 def _unknown_model(state: State, resources: Resources, field: str) -> Refused | None:
+    if not resources.models:
+        return None
     names = sorted({device.name for node in state.durable.nodes.values() for device in node.info.devices})
-    if not resources.models or not names:
+    if not names:
         return None
     folded = [name.casefold() for name in names]
     if any(model.casefold() in name for model in resources.models for name in folded):

@@ -110,6 +110,16 @@ def hold_of(job: JobId, placement: Placement, ends_at: Instant | None) -> Hold:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """When what is held of a version of a node comes free: its devices, soonest first, and the holds by their ends."""
+
+    version: int
+    free_devices: int
+    device_ends: list[Instant]
+    by_end: list[tuple[Instant, Hold]]
+
+
 @dataclass(slots=True)
 class Changes:
     """Which nodes of a pass changed since somebody looked last, and how many changes there were in all."""
@@ -130,9 +140,9 @@ class NodeView:
 
     `changes` is shared by all nodes of a pass; `version` is the number of the change that made this one as it is, so
     that what a version was found to be stays true. `taken` is what the pass gave, `given` the whole devices among it;
-    `held` is what ranks held before, once somebody has asked; `shares` is what is given of each device in shares,
-    before the pass and by it. What is kept for the job `kept_for` is free for it alone, and for jobs that for sure have
-    ended before `kept_until`.
+    `shares` is what is given of each device in shares, before the pass and by it. `held` is what ranks held before, and
+    `outlook` when it comes free, once somebody has asked. What is kept for the job `kept_for` is free for it alone, and
+    for jobs that for sure have ended before `kept_until`.
     """
 
     node: Node
@@ -150,6 +160,7 @@ class NodeView:
     shares: dict[DeviceUuid, DeviceShare] = field(default_factory=dict)
     taken: list[Hold] = field(default_factory=list)
     held: list[Hold] | None = None
+    outlook: Outlook | None = None
     changes: Changes = field(default_factory=Changes)
     version: int = 0
 

@@ -163,3 +163,4 @@ def _give_back(view: NodeView, hold: Hold) -> None:
     view.take(hold, -1)
     view.taken.remove(hold)
     view.devices = [replace(each, held_by=None) if each.device.uuid in hold.devices else each for each in view.devices]
+    view.note_change()

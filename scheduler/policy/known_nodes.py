@@ -13,11 +13,9 @@ from ..state.limits import Limits
 from ..state.live import NodeLive, silent_from
 from ..state.nodes import Node
 from ..state.state import State
-from ..state.units import Instant
+from ..state.units import NEVER, Instant
 from .fit import Changes, NodeView, node_view
 from .placement import Candidates
-
-ENDLESS = Instant(2**62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +98,11 @@ def facts_of(state: State, node: Node, at: Instant) -> tuple[object, ...]:
 def _good_until(view: NodeView, live: NodeLive | None, limits: Limits, at: Instant) -> Instant:
     """When a view made at this instant may say something else although nothing has happened."""
     if live is None:
-        return ENDLESS
+        return NEVER
     ends = [until for until in live.devices_left_out.values() if until > at]
     ends += [
         Instant(free.sample.taken_at + limits.sample_age + 1)
         for free in view.devices
         if free.sample is not None and not free.device.is_virtual and free.sample.taken_at + limits.sample_age >= at
     ]
-    return min(ends, default=ENDLESS)
+    return min(ends, default=NEVER)

@@ -8,13 +8,14 @@ time limit is endless: a reservation that waits for such a job has no time, and 
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from ..state.durable import Durable
 from ..state.ids import DeviceUuid, JobId, NodeName
 from ..state.jobs import Attempt, Job, Resources, Stopping
 from ..state.shares import WHOLE_MILLI, DeviceShare
-from ..state.units import SECOND, Instant, Span, after
-from .fit import FreeDevice, Hold, NodeView, could_ever_hold, hold_of, memory_text
+from ..state.units import NEVER, SECOND, Instant, Span, after
+from .fit import FreeDevice, Hold, NodeView, Outlook, could_ever_hold, hold_of, memory_text
 from .shares import memory_to_find_bytes, room_on, share_of
 
 START_SPAN = Span(30 * SECOND)
@@ -59,6 +60,10 @@ def ends_if_placed(job: Job, at: Instant) -> Instant | None:
     return None if span is None else after(after(at, START_SPAN), span)
 
 
+Rank = tuple[bool, int, int, int]
+"""How soon: without a time last, then the earlier, then the more of its devices that are free, then the emptier."""
+
+
 def reserve(
     views: dict[NodeName, NodeView],
     job: Job,
@@ -70,15 +75,62 @@ def reserve(
 
     `holds` tells what is held on a node, and until when.
     """
-    found = [
-        reservation
-        for view in views.values()
+    floors = [
+        (floor, number, view)
+        for number, view in enumerate(views.values())
         if view.miss is None
         and view.kept_for in (None, job.id)
-        and could_ever_hold(view.node, job.spec.resources, min_memory_bytes) is None
-        for reservation in _on_node(view, holds(view), job, min_memory_bytes, at)
+        and (floor := _rank_at_best(view, holds, job.spec.resources, at)) is not None
     ]
-    return min(found, key=lambda each: each[0])[1] if found else None
+    found: tuple[Rank, int, Reservation] | None = None
+    for floor, number, view in sorted(floors, key=itemgetter(0, 1)):
+        if found is not None and found[:2] < (floor, number):
+            break
+        if could_ever_hold(view.node, job.spec.resources, min_memory_bytes) is None:
+            for rank, reservation in _on_node(view, holds(view), job, min_memory_bytes, at):
+                if found is None or (rank, number) < found[:2]:
+                    found = (rank, number, reservation)
+    return None if found is None else found[2]
+
+
+def _rank_at_best(
+    view: NodeView, holds: Callable[[NodeView], list[Hold]], resources: Resources, at: Instant
+) -> Rank | None:
+    """A rank that the reservation on this node is never below, told by counts alone; None: it has too few devices.
+
+    So the nodes that may be the soonest are asked first, and most others not at all.
+    """
+    if len(view.devices) < resources.gpus:
+        return None
+    outlook = _outlook(view, holds)
+    begins_at, free = at, resources.gpus
+    if resources.gpus and not resources.share_milli:
+        begins_at = max(begins_at, outlook.device_ends[resources.gpus - 1])
+        free = min(free, outlook.free_devices)
+    cpus, memory_bytes = view.cpus, view.memory_bytes
+    for end, hold in outlook.by_end:
+        if cpus >= resources.cpus and memory_bytes >= resources.memory_bytes:
+            break
+        cpus, memory_bytes = cpus + hold.cpus, memory_bytes + hold.memory_bytes
+        begins_at = max(begins_at, end)
+    is_endless = begins_at == NEVER
+    return (is_endless, 0 if is_endless else begins_at, -free, -view.cpus)
+
+
+def _outlook(view: NodeView, holds: Callable[[NodeView], list[Hold]]) -> Outlook:
+    """When what is held of a node comes free; known until the node changes."""
+    if view.outlook is None or view.outlook.version != view.version:
+        held = holds(view)
+        ends = {uuid: NEVER if hold.ends_at is None else hold.ends_at for hold in held for uuid in hold.devices}
+        view.outlook = Outlook(
+            version=view.version,
+            free_devices=len(view.free_devices()),
+            device_ends=sorted(ends.get(free.device.uuid, Instant(0)) for free in view.devices),
+            by_end=sorted(
+                ((NEVER if hold.ends_at is None else hold.ends_at, hold) for hold in held), key=itemgetter(0)
+            ),
+        )
+    return view.outlook
 
 
 def holds_on(durable: Durable, view: NodeView) -> list[Hold]:
@@ -91,10 +143,6 @@ def holds_on(durable: Durable, view: NodeView) -> list[Hold]:
             placement = job.attempt.ranks[key.rank].placement
             view.held.append(hold_of(key.job, placement, ends_by(job, job.attempt)))
     return view.held + view.taken
-
-
-Rank = tuple[bool, int, int, int]
-"""How soon: without a time last, then the earlier, then the more of its devices that are free, then the emptier."""
 
 
 def _on_node(

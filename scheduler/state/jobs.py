@@ -3,9 +3,8 @@
 A state is a class that carries exactly the data that is valid in it, so that no field is ever half filled.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import NamedTuple
 
 from .ids import AttemptId, DeviceUuid, JobId, NodeName, RankKey, UserName
 from .indices import Indices
@@ -125,11 +124,22 @@ class Resources:
         return self.gpus * (self.share_milli or WHOLE_MILLI)
 
 
-class Asked(NamedTuple):
-    """A class of request: jobs that ask for the same, for equally long, can all be placed now or none of them."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A class of request: jobs that ask for the same, for equally long, can all be placed now or none of them.
+
+    A pass looks each up many times, so that its hash is computed once.
+    """
 
     resources: Resources
     run_span: Span | None
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.resources, self.run_span)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

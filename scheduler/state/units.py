@@ -5,6 +5,9 @@ from typing import NewType
 Instant = NewType("Instant", int)
 """A point in time: microseconds since 1970-01-01 UTC on the scheduler's own slewed clock."""
 
+NEVER = Instant(2**62)
+"""Later than every instant."""
+
 Span = NewType("Span", int)
 """A length of time in microseconds."""
 
