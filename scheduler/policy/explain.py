@@ -27,6 +27,7 @@ from .fit import Miss, NodeView, devices_that_fit, node_views
 from .forecast import bound, estimates
 from .nearest import nearest_change
 from .order import jobs_ahead, may_go_ahead, queue_order
+from .promises import Promises
 from .reservation import ends_if_placed
 from .trial import Trial
 
@@ -65,14 +66,15 @@ class Explanation:
     nearest_change: str = ""
 
 
-def explain(state: State, job: Job, at: Instant) -> Explanation:
+def explain(state: State, job: Job, at: Instant, promises: Promises | None = None) -> Explanation:
     """Explain where a job is. For a waiting one, replay the pass up to it and ask every node.
 
-    Of an array, why the first of its items that wait does; where none waits, what the others do.
+    Of an array, why the first of its items that wait does; where none waits, what the others do. `promises` are the
+    bounds that were told before: where one has grown, the sentence of the bound says why.
     """
     match job.state:
         case Divided():
-            return _explain_array(state, job, at)
+            return _explain_array(state, job, at, promises)
         case Finished(reason=reason, message=message):
             return Explanation(reason=reason, sentence=f"job {job.id} has ended: {message or reason}")
         case Held():
@@ -92,16 +94,16 @@ def explain(state: State, job: Job, at: Instant) -> Explanation:
         case Stopping(cause=cause):
             return Explanation(reason="STOPPING", sentence=f"job {job.id} is being stopped ({cause.value.lower()})")
         case Queued():
-            return _explain_waiting(state, job, at)
+            return _explain_waiting(state, job, at, promises)
 
 
-def _explain_array(state: State, array: Job, at: Instant) -> Explanation:
+def _explain_array(state: State, array: Job, at: Instant, promises: Promises | None) -> Explanation:
     item = next_item(state.durable, array.id)
     if item is not None and isinstance(item.state, Held):
         sentence = f"array {array.id} is held; release it with: gpuctl release {array.id}"
         return Explanation(reason="HELD", sentence=sentence)
     if item is not None:
-        told = explain(state, item, at)
+        told = explain(state, item, at, promises)
         return replace(told, sentence=told.sentence.replace(f"job {item.id} ", f"array {array.id} ", 1))
     live = state.durable.arrays[array.id]
     running, active = live.counts.get(Running, 0), live.active
@@ -168,7 +170,7 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
     return Explanation(reason=_main_reason(verdicts), sentence=sentence, nodes=verdicts)
 
 
-def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
+def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | None) -> Explanation:
     ahead, ahead_count = jobs_ahead(state.durable, job, AHEAD_SHOWN, at)
     if not state.durable.nodes:
         return Explanation(
@@ -198,6 +200,8 @@ def _explain_waiting(state: State, job: Job, at: Instant) -> Explanation:
         return replace(told, estimated_start=at, latest_start=at)
     placed = sum(len(view.taken) for view in views.values())
     latest = bound(state, job, views, may_go_ahead(state.durable, job) - placed, at)
+    if promises is not None:
+        latest = promises.keep(state, job, latest, views, at)
     return replace(
         told,
         estimated_start=estimates(state, node_views(state, at), at).get(job.id),

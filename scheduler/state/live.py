@@ -3,6 +3,7 @@
 `Live` follows the events (`observe`) and the records (`follow`); nothing else changes it. Deciding reads it.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -30,7 +31,23 @@ from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from .jobs import Attempt, EndedAttempt, Outcome, OutputStream, Rank, RankExit
 from .limits import Limits
 from .nodes import DeviceSample, Reach
-from .records import AttemptEnded, AttemptVoided, JobFinished, NodeForgotten, NodeRegistered, NodeResumed, Record
+from .records import (
+    AttemptEnded,
+    AttemptVoided,
+    BeginReached,
+    DependencyMet,
+    ItemsMoved,
+    ItemsReleased,
+    JobBandChanged,
+    JobFinished,
+    JobQueued,
+    JobReleased,
+    NodeForgotten,
+    NodeRegistered,
+    NodeResumed,
+    Record,
+    job_of,
+)
 from .refusals import BLAMES_DEVICES, BLAMES_NOBODY, BLAMES_THE_JOB
 from .session_events import SessionEvent
 from .session_records import SessionRecord
@@ -45,6 +62,9 @@ RESUME_SPAN = Span(10 * SECOND)
 
 ENDED_KEPT = 10_000
 """Ends remembered beside the store: for a submit that names a job which ends at that moment, and for estimates."""
+
+ARRIVALS_KEPT = 1_000
+"""Jobs remembered that came to wait in line: a bound that grows names them."""
 
 SWEEP_SPAN = Span(60 * SECOND)
 """How often, at most, it is seen which remembered requests are old enough to be forgotten."""
@@ -72,12 +92,22 @@ class NodeLive:
     spool_free_bytes: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A job came to wait in its line: the how-manieth since the start, and whether it had waited there before."""
+
+    number: int
+    job: JobId
+    is_back: bool = False
+
+
 @dataclass(slots=True)
 class Live:
     """Everything that is rebuilt after a start.
 
     `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it. `ended` is
-    how the jobs that ended lately did, the latest last; `runs` is how long a user's last success of a name took.
+    how the jobs that ended lately did, the latest last; `runs` is how long a user's last success of a name took;
+    `arrivals` are the jobs that came to wait lately, one for each submit, the latest last, of `arrival_count` in all.
     `clock_at` is when time alone was looked at last, `swept_at` when remembered requests were looked through last, and
     `sweep_is_due` says that it is time now.
     """
@@ -88,6 +118,8 @@ class Live:
     ended: dict[JobId, Outcome] = field(default_factory=dict)
     runs: dict[tuple[UserName, str], Span] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
+    arrivals: deque[Arrival] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))
+    arrival_count: int = 0
     clock_at: Instant = Instant(0)
     swept_at: Instant = Instant(0)
     sweep_is_due: bool = False
@@ -175,6 +207,8 @@ def follow(live: Live, durable: Durable, record: Record) -> None:
     if isinstance(record, SessionRecord):
         follow_session(live.turns, record)
         return
+    if isinstance(record, ARRIVALS):
+        _note_arrival(live, record)
     match record:
         case AttemptEnded(job=job, ended=ended):
             _settle(live, ended, [RankKey(job, ended.number, rank) for rank in range(len(ended.ranks))])
@@ -200,6 +234,28 @@ def follow(live: Live, durable: Durable, record: Record) -> None:
             live.node(name, at).trusts_devices_until = after(at, RESUME_SPAN)
         case _:
             pass
+
+
+ARRIVALS = (
+    JobQueued,
+    JobReleased,
+    BeginReached,
+    DependencyMet,
+    JobBandChanged,
+    ItemsReleased,
+    ItemsMoved,
+    AttemptEnded,
+    AttemptVoided,
+)
+"""Records after which a job may stand in line that did not before, or that now stands before others."""
+
+
+def _note_arrival(live: Live, record: Record) -> None:
+    job = record.job.id if isinstance(record, JobQueued) else job_of(record)
+    assert job is not None
+    live.arrival_count += 1
+    is_back = isinstance(record, AttemptEnded | AttemptVoided)
+    live.arrivals.append(Arrival(number=live.arrival_count, job=job, is_back=is_back))
 
 
 def silent_from(limits: Limits, node: NodeLive) -> Instant:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
-from scheduler.policy.explain import explain
+from scheduler.policy.explain import Explanation, explain
 from scheduler.state.ids import JobId
 from scheduler.state.jobs import Job, Queued, Starting
 from scheduler.state.units import MINUTE, SECOND, Instant
 from tests.core.transcript import Transcript
 
-JOBS = 14
+JOBS, FEW_JOBS = 14, 7
 STEPS_MAX = 2_000
 
 
@@ -36,6 +37,11 @@ class Machines:
         asked = f"gpus={rng.randint(0, 4)} cpus={rng.randint(1, 4)} time-limit={rng.randint(1, 30)}m"
         self.transcript.answer(f"submit alice {asked} band={rng.choice(('low', 'normal', 'high'))}")
 
+    def told(self) -> dict[JobId, Explanation]:
+        """What every waiting job is told now, by one who remembers what it was told."""
+        fleet, waiting = self.transcript.fleet, [job for job in self.jobs if isinstance(job.state, Queued)]
+        return {job.id: explain(fleet.state, job, fleet.now, self.transcript.promises) for job in waiting}
+
     def bounds(self) -> dict[JobId, Instant]:
         """What every waiting job is told now."""
         fleet = self.transcript.fleet
@@ -43,7 +49,7 @@ class Machines:
         assert all(each.latest_start is not None for each in told.values()), "every job has a limit: each has a bound"
         return {job_id: each.latest_start for job_id, each in told.items() if each.latest_start is not None}
 
-    def run(self) -> None:
+    def run(self, look: Callable[[], None] = lambda: None) -> None:
         """To the end of all jobs, noting when each was placed."""
         fleet = self.transcript.fleet
         for _ in range(STEPS_MAX):
@@ -60,6 +66,7 @@ class Machines:
             wait = max(0, self.ends_at.pop(first) - fleet.now)
             self.transcript.answer(f"advance {wait // SECOND}s")
             self.transcript.answer(f"exited {first}/1 code=0")
+            look()
         pytest.fail("the jobs did not end")
 
 
@@ -77,3 +84,40 @@ def test_no_job_starts_later_than_it_was_told(seed: int) -> None:
         if machines.started[job_id] > latest
     }
     assert not late, f"minutes after the bound: {late}"
+
+
+@pytest.mark.parametrize("seed", (0, 1, 3))
+def test_what_was_told_stands_as_long_as_nothing_new_comes(seed: int) -> None:
+    machines = Machines(seed)
+    for _ in range(FEW_JOBS):
+        machines.submit()
+    least: dict[JobId, Instant] = {}
+
+    def look() -> None:
+        for job_id, told in machines.told().items():
+            assert told.latest_start is not None
+            assert told.latest_start <= least.get(job_id, told.latest_start), f"job {job_id}: {told.bound_sentence}"
+            least[job_id] = told.latest_start
+
+    look()
+    machines.run(look)
+    assert least
+    late = {job_id for job_id, latest in least.items() if machines.started[job_id] > latest}
+    assert not late, "they started after what they were told last"
+
+
+def test_a_bound_that_grows_says_why() -> None:
+    grown = 0
+    for seed in range(3):
+        machines = Machines(seed)
+        before: dict[JobId, Instant | None] = {}
+        for _ in range(FEW_JOBS):
+            machines.submit()
+            machines.transcript.answer("advance 10s")
+            for job_id, told in machines.told().items():
+                earlier, latest = before.get(job_id), told.latest_start
+                if earlier is not None and latest is not None and latest > earlier:
+                    assert " later than it was: job " in told.bound_sentence
+                    grown += 1
+                before[job_id] = latest
+    assert grown

@@ -20,6 +20,7 @@ from gpufleet.units import parse_size
 from scheduler.core.story import sentence, span_text, tell, tell_command
 from scheduler.policy.explain import explain
 from scheduler.policy.order import queue_order
+from scheduler.policy.promises import Promises
 from scheduler.state.access import Role, Token
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.events import (
@@ -58,6 +59,7 @@ class Transcript:
 
     def __init__(self) -> None:
         self.fleet = Fleet()
+        self.promises = Promises()
 
     def answer(self, line: str) -> list[str]:
         """Run one command and tell what followed."""
@@ -328,7 +330,7 @@ class Transcript:
 
     def explain(self, words: Words) -> list[str]:
         job = self.fleet.job(int(words.next()))
-        told = explain(self.fleet.state, job, self.fleet.now)
+        told = explain(self.fleet.state, job, self.fleet.now, self.promises)
         ahead = f"; {told.ahead_count} ahead: {', '.join(map(str, told.ahead))}" if told.ahead else ""
         lines = [f"{told.reason}: {told.sentence}{ahead}"]
         for verdict in told.nodes:
