@@ -105,6 +105,8 @@ class Reason(Enum):
         "See the nodes with: gpuctl nodes")
     MODEL_NOT_FOUND = (Code.NOT_FOUND, "There is no model with this name.",
         "Check how the name is spelled.")
+    SESSION_NOT_FOUND = (Code.NOT_FOUND, "No session with this id waits or has a turn.",
+        "See them with: gpuctl sessions")
     OUTPUT_NOT_FOUND = (Code.NOT_FOUND, "There is no output of this rank or stream, or it was pruned.",
         "See what is kept with: gpuctl job ID")
     TOKEN_NOT_FOUND = (Code.NOT_FOUND, "There is no token with this id.",
@@ -151,6 +153,8 @@ class Reason(Enum):
         "Try again when a session has ended.")
     TOO_MANY_STREAMS = (Code.RESOURCE_EXHAUSTED, "As many followers as allowed are connected.",
         "Try again later, or close a follower.")
+    LINE_FULL = (Code.RESOURCE_EXHAUSTED, "The line of the model is full.",
+        "Try again in a minute.")
 
     # Try again: the same request may pass later.
     STORE_UNAVAILABLE = (Code.UNAVAILABLE, "The store cannot be written; running jobs go on.",

@@ -32,6 +32,7 @@ from .outputs.opening import limits_of as output_limits_of
 from .outputs.opening import open_outputs
 from .ports import Store
 from .pruning import Pruner
+from .session_links import SessionLinks
 from .state.events import OutputSynced
 from .state.ids import RankKey
 from .state.jobs import Job, OutputEnd
@@ -94,7 +95,16 @@ class Program:
         self._output_store = open_outputs(settings.now, data, self._store.term)
         self._outputs = OutputHub(self._output_store, self._on_synced)
         self._links = Links(telemetry)
-        self._engine = Engine(self._store, self._links, self._clock, limits_of(settings.now), self._publish, telemetry)
+        self._session_links = SessionLinks(self._clock.now)
+        self._engine = Engine(
+            self._store,
+            self._links,
+            self._clock,
+            limits_of(settings.now),
+            self._publish,
+            telemetry,
+            tell_session=self._session_links.send,
+        )
         self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now)
         facts = ServerFacts(
             version=importlib.metadata.version("gpufleet"),
@@ -112,7 +122,15 @@ class Program:
         self._server = Server(
             # The calls that are not built are filled in, and checked to be complete, when server.py is imported.
             SchedulerService(  # type: ignore[abstract]
-                self._engine, self._changes, self._outputs, self._links, logs, facts, telemetry, channels
+                self._engine,
+                self._changes,
+                self._outputs,
+                self._links,
+                logs,
+                facts,
+                telemetry,
+                channels,
+                self._session_links,
             ),
             AgentService(self._engine, self._links, self._outputs, facts.version, channels),  # type: ignore[abstract]
             Authenticator(self._engine.view, self._clock.now),
@@ -216,6 +234,7 @@ class Program:
     async def _stop(self, tasks: list[asyncio.Task[object]]) -> None:
         (self._data / LISTENING_FILE).unlink(missing_ok=True)
         self._links.close()
+        self._session_links.close()
         with suppress(asyncio.CancelledError):
             await self._server.stop(STOP_GRACE_SECONDS)
         self._engine.stop()

@@ -18,6 +18,7 @@ from gpufleet.telemetry import Telemetry
 from ..engine import Engine
 from ..links import Links
 from ..output_hub import OutputHub
+from ..session_links import SessionLinks
 from ..watching import ChangeHub
 from .agents import AgentService
 from .channels import Channels, Keyboards
@@ -33,30 +34,23 @@ from .reasons import WaitReasons
 from .refusing import refuse
 from .roles import ROLES_OF, Authenticator, RoleInterceptor
 from .server_facts import ServerFacts
+from .sessions import SessionCalls
 
 NOT_BUILT = (
     "CheckCapacity",
-    "CloseSession",
-    "ConnectWorker",
     "DownloadFile",
     "Estimate",
     "FindMissingBlobs",
     "GetJobStats",
     "GetNodeHistory",
-    "ListModels",
-    "ListSessions",
     "ListUsage",
-    "OpenSession",
-    "ServeModel",
-    "StopModel",
     "UploadBlob",
-    "WatchWorkers",
 )
 """Calls of the contract that answer UNIMPLEMENTED with a next step."""
 NOT_BUILT_FOR_AGENTS = ("FetchBlob",)
 
 
-class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer):
+class SchedulerService(JobCalls, NodeCalls, SessionCalls, scheduler_pb2_grpc.SchedulerServicer):  # type: ignore[misc]
     """The Scheduler service."""
 
     def __init__(
@@ -69,6 +63,7 @@ class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer
         facts: ServerFacts,
         telemetry: Telemetry,
         channels: Channels,
+        session_links: SessionLinks,
     ) -> None:
         self.engine = engine
         self.pages = PageTokens()
@@ -79,6 +74,7 @@ class SchedulerService(JobCalls, NodeCalls, scheduler_pb2_grpc.SchedulerServicer
         self.set_agent_log_level = links.set_log_level
         self.program_log = logs.stream
         self.channels = channels
+        self.session_links = session_links
         self.keyboards = Keyboards()
         self._arrays = {}
         self._outputs = outputs

@@ -22,6 +22,7 @@ from ..state.session_events import (
     WorkerJoined,
     WorkerLost,
     WorkerReported,
+    WorkerState,
     WorkerUnreachable,
 )
 from ..state.session_records import (
@@ -180,7 +181,7 @@ def _on_turn_closed(state: State, event: TurnClosed) -> Decision:
     if session.epoch != event.epoch or session.state != Granted(worker=event.worker):
         return NOTHING
     if event.reason is EndReason.WORKER_LOST:
-        return _without_its_worker(state, event.at, session, is_suspect=event.is_blamed)
+        return NOTHING  # the worker goes down: its report says so, and whom it blames
     message = event.message or END_MESSAGES[event.reason]
     ended = SessionEnded(at=event.at, session=session.id, model=session.model, reason=event.reason, message=message)
     return Decision(records=(ended,), session_commands=_told_end(state, session, event.reason, message))
@@ -231,7 +232,11 @@ def _on_worker_reported(state: State, event: WorkerReported) -> Decision:
     and is there gets a ticket.
     """
     worker = state.live.turns.workers.get(event.worker)
-    if worker is None or worker.stream != event.stream or worker.reports != 1:
+    if worker is None or worker.stream != event.stream:
+        return NOTHING
+    if event.state is WorkerState.FAILED:
+        return _without_worker(state, event.at, event.worker, frozenset(event.blamed))
+    if worker.reports != 1:
         return NOTHING
     ends = tuple(
         EndTurn(worker=event.worker, session=seen.session, epoch=seen.epoch, reason=EndReason.WORKER_LOST)
@@ -263,7 +268,7 @@ def _is_current(state: State, worker: WorkerId, session_id: SessionId, epoch: in
 def _on_worker_lost(state: State, event: WorkerLost) -> Decision:
     if event.worker in state.live.turns.workers:
         return NOTHING  # an older stream of a worker that is back
-    return _without_worker(state, event.at, event.worker, frozenset(event.blamed))
+    return _without_worker(state, event.at, event.worker, frozenset())
 
 
 def without_missing_worker(state: State, at: Instant, worker: WorkerId) -> Decision:

@@ -18,7 +18,7 @@ from ..policy.turns import (
 from ..state.session_commands import SessionCommand, TellPlace
 from ..state.session_events import WorkerState
 from ..state.session_records import ClaimMissed, SessionRecord, TurnGranted
-from ..state.sessions import EndReason, Granted, Model, ModelName, Session, SessionId, SessionLimits
+from ..state.sessions import EndReason, Model, Session, SessionId, SessionLimits
 from ..state.state import State
 from ..state.turns import (
     PLACE_KEPT,
@@ -337,10 +337,3 @@ def _is_news(told: Told, place: int, length: int, bound: Instant | None) -> bool
     if (told.place, told.line_length) != (place, length) or (told.bound is None) != (bound is None):
         return True
     return bound is not None and told.bound is not None and abs(bound - told.bound) > SECOND
-
-
-def line_lengths(state: State, model: ModelName) -> tuple[int, int]:
-    """How many wait for a model and how many have a seat: what anybody may see before joining."""
-    sessions = state.durable.sessions
-    seated = sum(1 for each in sessions.by_id.values() if each.model == model and isinstance(each.state, Granted))
-    return sessions.line_length(model), seated

@@ -127,7 +127,7 @@ class WorkerJoined:
 class WorkerReported:
     """A worker says how far it is and lists its turns: the first time on a stream everything that lives on it.
 
-    `progress` and `load` are 0 to 1.
+    `progress` and `load` are 0 to 1. `blamed`: of a worker that goes down, the sessions that may have caused it.
     """
 
     at: Instant
@@ -139,11 +139,12 @@ class WorkerReported:
     turns: tuple[SeenTurn, ...] = ()
     message: str = ""
     load: float = 0.0
+    blamed: tuple[SessionId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnClosed:
-    """A turn has ended on its worker. `is_blamed`: the worker goes down, and names this session as the cause."""
+    """A turn has ended on its worker."""
 
     at: Instant
     worker: WorkerId
@@ -152,17 +153,15 @@ class TurnClosed:
     epoch: int
     reason: EndReason
     message: str = ""
-    is_blamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """A worker's stream broke. `blamed` are sessions that it named as the cause while it could."""
+    """A worker's stream broke."""
 
     at: Instant
     worker: WorkerId
     stream: int
-    blamed: tuple[SessionId, ...] = ()
 
 
 SessionEvent = (

@@ -164,6 +164,10 @@ class Sessions:
         """How many wait for a model."""
         return len(self.lines.get(model, ()))
 
+    def seated_count(self, model: ModelName) -> int:
+        """How many have a seat of a model, claimed or not."""
+        return sum(1 for seats in self.seated.values() for each in seats if self.by_id[each].model == model)
+
     def place(self, session: Session) -> int | None:
         """Place in the line, from 1; None for one that has a seat."""
         entry = entry_of(session)

@@ -189,7 +189,18 @@ class SessionTranscript:
     def gone(self, words: Words) -> list[str]:
         worker = WorkerId(words.next())
         named = tuple(self.sessions[name] for name in words.value("blames").split(",") if name)
-        return self.take_up(WorkerLost(at=self.now, worker=worker, stream=self.streams[worker], blamed=named))
+        lost = WorkerLost(at=self.now, worker=worker, stream=self.streams[worker])
+        if not named:
+            return self.take_up(lost)
+        failed = WorkerReported(
+            at=self.now,
+            worker=worker,
+            stream=self.streams[worker],
+            state=WorkerState.FAILED,
+            seats=self.seats[worker],
+            blamed=named,
+        )
+        return [*self.take_up(failed), *self.take_up(lost)]
 
     # --- people
 

@@ -397,56 +397,56 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ServeModel(self, request, context):
-        """ServeModel creates or changes a served model. Not built yet.
+        """ServeModel creates or changes a served model. Its workers are started by hand; starting them is not built.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """ListModels lists the served models with state, progress and line. Not built yet.
+        """ListModels lists the served models with their lines and workers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopModel(self, request, context):
-        """StopModel ends a served model. Not built yet.
+        """StopModel ends a served model and its sessions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OpenSession(self, request_iterator, context):
-        """OpenSession carries all the people of a gateway on one stream. Not built yet.
+        """OpenSession carries all the people of a gateway on one stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSessions(self, request, context):
-        """ListSessions lists the sessions that wait or have a turn. Not built yet.
+        """ListSessions lists the sessions that wait or have a turn.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseSession(self, request, context):
-        """CloseSession ends a session. Not built yet.
+        """CloseSession ends a session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchWorkers(self, request, context):
-        """WatchWorkers streams the endpoints of a model's workers. Not built yet.
+        """WatchWorkers streams the workers of a model: the whole list, and again after each change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ConnectWorker(self, request_iterator, context):
-        """ConnectWorker joins a worker: reports up, commands down. Not built yet.
+        """ConnectWorker joins a worker: reports up, commands down.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -85,21 +85,21 @@ class SchedulerStub:
     UpdateServer: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateServerRequest, _scheduler_pb2.UpdateServerResponse]
     """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level."""
     ServeModel: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.ServeModelRequest, _sessions_pb2.ServeModelResponse]
-    """ServeModel creates or changes a served model. Not built yet."""
+    """ServeModel creates or changes a served model. Its workers are started by hand; starting them is not built."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.ListModelsRequest, _sessions_pb2.ListModelsResponse]
-    """ListModels lists the served models with state, progress and line. Not built yet."""
+    """ListModels lists the served models with their lines and workers."""
     StopModel: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.StopModelRequest, _sessions_pb2.StopModelResponse]
-    """StopModel ends a served model. Not built yet."""
+    """StopModel ends a served model and its sessions."""
     OpenSession: _grpc.StreamStreamMultiCallable[_sessions_pb2.OpenSessionRequest, _sessions_pb2.OpenSessionResponse]
-    """OpenSession carries all the people of a gateway on one stream. Not built yet."""
+    """OpenSession carries all the people of a gateway on one stream."""
     ListSessions: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.ListSessionsRequest, _sessions_pb2.ListSessionsResponse]
-    """ListSessions lists the sessions that wait or have a turn. Not built yet."""
+    """ListSessions lists the sessions that wait or have a turn."""
     CloseSession: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.CloseSessionRequest, _sessions_pb2.CloseSessionResponse]
-    """CloseSession ends a session. Not built yet."""
+    """CloseSession ends a session."""
     WatchWorkers: _grpc.UnaryStreamMultiCallable[_sessions_pb2.WatchWorkersRequest, _sessions_pb2.WatchWorkersResponse]
-    """WatchWorkers streams the endpoints of a model's workers. Not built yet."""
+    """WatchWorkers streams the workers of a model: the whole list, and again after each change."""
     ConnectWorker: _grpc.StreamStreamMultiCallable[_sessions_pb2.ConnectWorkerRequest, _sessions_pb2.ConnectWorkerResponse]
-    """ConnectWorker joins a worker: reports up, commands down. Not built yet."""
+    """ConnectWorker joins a worker: reports up, commands down."""
     FindMissingBlobs: _grpc.UnaryUnaryMultiCallable[_files_pb2.FindMissingBlobsRequest, _files_pb2.FindMissingBlobsResponse]
     """FindMissingBlobs answers which files must be uploaded. Not built yet."""
     UploadBlob: _grpc.StreamUnaryMultiCallable[_files_pb2.UploadBlobRequest, _files_pb2.UploadBlobResponse]
@@ -169,21 +169,21 @@ class SchedulerAsyncStub(SchedulerStub):
     UpdateServer: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateServerRequest, _scheduler_pb2.UpdateServerResponse]  # type: ignore[assignment]
     """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level."""
     ServeModel: _aio.UnaryUnaryMultiCallable[_sessions_pb2.ServeModelRequest, _sessions_pb2.ServeModelResponse]  # type: ignore[assignment]
-    """ServeModel creates or changes a served model. Not built yet."""
+    """ServeModel creates or changes a served model. Its workers are started by hand; starting them is not built."""
     ListModels: _aio.UnaryUnaryMultiCallable[_sessions_pb2.ListModelsRequest, _sessions_pb2.ListModelsResponse]  # type: ignore[assignment]
-    """ListModels lists the served models with state, progress and line. Not built yet."""
+    """ListModels lists the served models with their lines and workers."""
     StopModel: _aio.UnaryUnaryMultiCallable[_sessions_pb2.StopModelRequest, _sessions_pb2.StopModelResponse]  # type: ignore[assignment]
-    """StopModel ends a served model. Not built yet."""
+    """StopModel ends a served model and its sessions."""
     OpenSession: _aio.StreamStreamMultiCallable[_sessions_pb2.OpenSessionRequest, _sessions_pb2.OpenSessionResponse]  # type: ignore[assignment]
-    """OpenSession carries all the people of a gateway on one stream. Not built yet."""
+    """OpenSession carries all the people of a gateway on one stream."""
     ListSessions: _aio.UnaryUnaryMultiCallable[_sessions_pb2.ListSessionsRequest, _sessions_pb2.ListSessionsResponse]  # type: ignore[assignment]
-    """ListSessions lists the sessions that wait or have a turn. Not built yet."""
+    """ListSessions lists the sessions that wait or have a turn."""
     CloseSession: _aio.UnaryUnaryMultiCallable[_sessions_pb2.CloseSessionRequest, _sessions_pb2.CloseSessionResponse]  # type: ignore[assignment]
-    """CloseSession ends a session. Not built yet."""
+    """CloseSession ends a session."""
     WatchWorkers: _aio.UnaryStreamMultiCallable[_sessions_pb2.WatchWorkersRequest, _sessions_pb2.WatchWorkersResponse]  # type: ignore[assignment]
-    """WatchWorkers streams the endpoints of a model's workers. Not built yet."""
+    """WatchWorkers streams the workers of a model: the whole list, and again after each change."""
     ConnectWorker: _aio.StreamStreamMultiCallable[_sessions_pb2.ConnectWorkerRequest, _sessions_pb2.ConnectWorkerResponse]  # type: ignore[assignment]
-    """ConnectWorker joins a worker: reports up, commands down. Not built yet."""
+    """ConnectWorker joins a worker: reports up, commands down."""
     FindMissingBlobs: _aio.UnaryUnaryMultiCallable[_files_pb2.FindMissingBlobsRequest, _files_pb2.FindMissingBlobsResponse]  # type: ignore[assignment]
     """FindMissingBlobs answers which files must be uploaded. Not built yet."""
     UploadBlob: _aio.StreamUnaryMultiCallable[_files_pb2.UploadBlobRequest, _files_pb2.UploadBlobResponse]  # type: ignore[assignment]
@@ -394,7 +394,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_pb2.ServeModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_pb2.ServeModelResponse, _abc.Awaitable[_sessions_pb2.ServeModelResponse]]:
-        """ServeModel creates or changes a served model. Not built yet."""
+        """ServeModel creates or changes a served model. Its workers are started by hand; starting them is not built."""
 
     @_abc_1.abstractmethod
     def ListModels(
@@ -402,7 +402,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_pb2.ListModelsResponse, _abc.Awaitable[_sessions_pb2.ListModelsResponse]]:
-        """ListModels lists the served models with state, progress and line. Not built yet."""
+        """ListModels lists the served models with their lines and workers."""
 
     @_abc_1.abstractmethod
     def StopModel(
@@ -410,7 +410,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_pb2.StopModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_pb2.StopModelResponse, _abc.Awaitable[_sessions_pb2.StopModelResponse]]:
-        """StopModel ends a served model. Not built yet."""
+        """StopModel ends a served model and its sessions."""
 
     @_abc_1.abstractmethod
     def OpenSession(
@@ -418,7 +418,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_sessions_pb2.OpenSessionRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sessions_pb2.OpenSessionResponse], _abc.AsyncIterator[_sessions_pb2.OpenSessionResponse]]:
-        """OpenSession carries all the people of a gateway on one stream. Not built yet."""
+        """OpenSession carries all the people of a gateway on one stream."""
 
     @_abc_1.abstractmethod
     def ListSessions(
@@ -426,7 +426,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_pb2.ListSessionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_pb2.ListSessionsResponse, _abc.Awaitable[_sessions_pb2.ListSessionsResponse]]:
-        """ListSessions lists the sessions that wait or have a turn. Not built yet."""
+        """ListSessions lists the sessions that wait or have a turn."""
 
     @_abc_1.abstractmethod
     def CloseSession(
@@ -434,7 +434,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_pb2.CloseSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_pb2.CloseSessionResponse, _abc.Awaitable[_sessions_pb2.CloseSessionResponse]]:
-        """CloseSession ends a session. Not built yet."""
+        """CloseSession ends a session."""
 
     @_abc_1.abstractmethod
     def WatchWorkers(
@@ -442,7 +442,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_pb2.WatchWorkersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sessions_pb2.WatchWorkersResponse], _abc.AsyncIterator[_sessions_pb2.WatchWorkersResponse]]:
-        """WatchWorkers streams the endpoints of a model's workers. Not built yet."""
+        """WatchWorkers streams the workers of a model: the whole list, and again after each change."""
 
     @_abc_1.abstractmethod
     def ConnectWorker(
@@ -450,7 +450,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_sessions_pb2.ConnectWorkerRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sessions_pb2.ConnectWorkerResponse], _abc.AsyncIterator[_sessions_pb2.ConnectWorkerResponse]]:
-        """ConnectWorker joins a worker: reports up, commands down. Not built yet."""
+        """ConnectWorker joins a worker: reports up, commands down."""
 
     @_abc_1.abstractmethod
     def FindMissingBlobs(

@@ -1,0 +1,435 @@
+"""The Scheduler service, third part: models, lines and turns, for gateways, workers and people."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from gpufleet.v1 import sessions_pb2
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.tickets import SECRET_BYTES, hash_place_key, make_place_key
+
+from ..engine import Engine, StoreAway, TooManyEvents
+from ..session_links import GatewayLink, Outbox, SessionLinks, WorkerLink
+from ..state.ids import JobId
+from ..state.replies import Refused, Reply
+from ..state.session_events import (
+    CloseRequested,
+    Connection,
+    ConnectionLost,
+    GatewayLost,
+    JoinRequested,
+    LeaveRequested,
+    ServeRequested,
+    SessionEvent,
+    StopModelRequested,
+    TurnClosed,
+    WorkerJoined,
+    WorkerLost,
+    WorkerReported,
+    WorkerUnreachable,
+)
+from ..state.sessions import Identity, Model, ModelName, SessionLimits, WorkerId
+from ..state.units import DAY, SECOND, Span
+from .answers import answers, reply_of, streams
+from .convert import timestamp
+from .convert_sessions import (
+    WORKER_STATE_OF,
+    end_reason,
+    model_proto,
+    seen_turn,
+    session_id,
+    session_proto,
+    worker_proto,
+)
+from .paging import PageTokens, page_size
+from .roles import caller
+from .validate import span_of
+
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+IDENTITY_BYTES_MAX = 128
+PLACE_KEY_BYTES_MAX = 128
+ENDPOINT_BYTES_MAX = 300
+HELLO_WAIT_SECONDS = 10.0
+"""How long a worker's stream may be silent before its hello."""
+REASON_CHARS_MAX = 200
+MESSAGE_CHARS_MAX = 1_000
+"""Of what a worker says of itself or of an end; the rest is cut."""
+LINE_LENGTH_MAX = 1_000_000
+LIMIT_SPAN_MAX = Span(1 * DAY)
+SECRET_BYTES_MAX = 2 * SECRET_BYTES
+LAST_WRITE_SECONDS = 1.0
+WATCH_SECONDS = 0.5
+"""How often it is seen whether the workers of a watched model changed."""
+
+
+class SessionCalls:
+    """What gateways, workers and people ask of models and sessions. Each method is one RPC."""
+
+    engine: Engine
+    pages: PageTokens
+    session_links: SessionLinks
+
+    @answers
+    async def ServeModel(
+        self, request: sessions_pb2.ServeModelRequest, context: Any
+    ) -> sessions_pb2.ServeModelResponse:
+        """Serve a model by workers that are started by hand, or change its numbers."""
+        wanted = request.model
+        for field in ("entry_point", "arguments", "worker", "min_workers", "max_workers"):
+            if getattr(wanted, field) and (field != "worker" or wanted.HasField("worker")):
+                raise invalid(
+                    f"model.{field}",
+                    "is not built yet: workers are started by hand",
+                    reason=Reason.NOT_BUILT,
+                    next_step="leave it out, and start workers with: gpuctl worker package.module:Class",
+                )
+        model = Model(name=model_name(wanted.name, "model.name"), owner=caller().user, limits=_limits(wanted.limits))
+        await reply_of(self.engine.request(ServeRequested(at=self.engine.now(), model=model)))
+        return sessions_pb2.ServeModelResponse(model=self._shown(model))
+
+    def _shown(self, model: Model) -> sessions_pb2.Model:
+        return model_proto(model, self.engine.view.durable, self.engine.view.live.turns)
+
+    @answers
+    async def ListModels(
+        self, request: sessions_pb2.ListModelsRequest, context: Any
+    ) -> sessions_pb2.ListModelsResponse:
+        """A page of models, in the order of their names."""
+        size = page_size(request.page_size)
+        cursor = self.pages.read("models", request.page_token)
+        models = self.engine.view.durable.models
+        wanted = [name for name in sorted(models) if not cursor or name > cursor[0]]
+        more = self.pages.sign("models", [wanted[size - 1]]) if len(wanted) > size else ""
+        return sessions_pb2.ListModelsResponse(
+            models=[self._shown(models[name]) for name in wanted[:size]], next_page_token=more
+        )
+
+    @answers
+    async def StopModel(self, request: sessions_pb2.StopModelRequest, context: Any) -> sessions_pb2.StopModelResponse:
+        """End a model and its sessions."""
+        event = StopModelRequested(at=self.engine.now(), model=model_name(request.name, "name"), by=caller().user)
+        await reply_of(self.engine.request(event))
+        return sessions_pb2.StopModelResponse()
+
+    @answers
+    async def ListSessions(
+        self, request: sessions_pb2.ListSessionsRequest, context: Any
+    ) -> sessions_pb2.ListSessionsResponse:
+        """A page of sessions: those with a seat first, then the lines."""
+        size = page_size(request.page_size)
+        query = f"sessions {request.model}"
+        cursor = self.pages.read(query, request.page_token)
+        durable, turns = self.engine.view.durable, self.engine.view.live.turns
+        chosen = [each for each in durable.sessions.by_id.values() if request.model in ("", each.model)]
+        keyed = sorted(((durable.sessions.place(each) or 0, each.id), each) for each in chosen)
+        rest = [(key, each) for key, each in keyed if not cursor or key > tuple(cursor)]
+        more = self.pages.sign(query, list(rest[size - 1][0])) if len(rest) > size else ""
+        return sessions_pb2.ListSessionsResponse(
+            sessions=[session_proto(each, durable, turns) for _, each in rest[:size]], next_page_token=more
+        )
+
+    @answers
+    async def CloseSession(
+        self, request: sessions_pb2.CloseSessionRequest, context: Any
+    ) -> sessions_pb2.CloseSessionResponse:
+        """End somebody's session."""
+        if len(request.reason) > REASON_CHARS_MAX:
+            raise invalid("reason", f"is longer than {REASON_CHARS_MAX} characters")
+        session = session_id(request.id)
+        if session is None:
+            raise invalid("id", f"{request.id!r} is no session's id", next_step="see them with: gpuctl sessions")
+        event = CloseRequested(at=self.engine.now(), session=session, by=caller().user, reason=request.reason)
+        await reply_of(self.engine.request(event))
+        return sessions_pb2.CloseSessionResponse()
+
+    @streams
+    async def WatchWorkers(
+        self, request: sessions_pb2.WatchWorkersRequest, context: Any
+    ) -> AsyncIterator[sessions_pb2.WatchWorkersResponse]:
+        """The workers of a model, and again after each change of whether and where they take turns."""
+        name = model_name(request.model, "model")
+        told: object = None
+        while True:
+            durable, turns = self.engine.view.durable, self.engine.view.live.turns
+            if name not in durable.models:
+                raise GpufleetError(Reason.MODEL_NOT_FOUND, f"no model is called {name!r}")
+            workers = sorted(turns.workers_of(name), key=lambda worker: worker.id)
+            news = [(worker.id, worker.endpoint, worker.state, worker.seats) for worker in workers]
+            if news != told:
+                told = news
+                shown = [worker_proto(worker, durable) for worker in workers]
+                yield sessions_pb2.WatchWorkersResponse(workers=shown)
+            await asyncio.sleep(WATCH_SECONDS)
+
+    # --- gateways
+
+    @answers
+    async def OpenSession(self, request_iterator: AsyncIterator[sessions_pb2.OpenSessionRequest], context: Any) -> None:
+        """All the people of a gateway on one stream."""
+        link = self.session_links.join_gateway()
+        reader = asyncio.create_task(self._read_people(link, request_iterator), name=f"gateway-{link.number}")
+        try:
+            await _serve(reader, link.outbox, context)
+        finally:
+            self.session_links.leave_gateway(link)
+            self.engine.report(GatewayLost(at=self.engine.now(), gateway=link.number))
+
+    async def _read_people(self, link: GatewayLink, requests: AsyncIterator[sessions_pb2.OpenSessionRequest]) -> None:
+        async for request in requests:
+            connection = Connection(link.number, request.connection)
+            try:
+                event = self._of_person(link, connection, request)
+            except GpufleetError as error:
+                _refuse(link, request.connection, error.reason.name, error.message)
+                continue
+            if isinstance(event, JoinRequested):
+                self._join(link, event)
+            else:
+                self.engine.report(event)
+
+    def _of_person(
+        self, link: GatewayLink, connection: Connection, request: sessions_pb2.OpenSessionRequest
+    ) -> SessionEvent:
+        now = self.engine.now()
+        match request.WhichOneof("body"):
+            case "join":
+                return self._join_event(link, connection, request.join)
+            case "leave":
+                return LeaveRequested(at=now, connection=connection, is_final=True)
+            case "closed":
+                return LeaveRequested(at=now, connection=connection, is_final=False)
+            case "disconnected":
+                return ConnectionLost(at=now, connection=connection)
+            case "worker_unreachable":
+                return WorkerUnreachable(at=now, connection=connection)
+            case _:
+                raise invalid("body", "is empty", next_step="send join, leave, closed or disconnected")
+
+    def _join_event(self, link: GatewayLink, connection: Connection, join: sessions_pb2.JoinLine) -> JoinRequested:
+        if not join.identity or len(join.identity.encode()) > IDENTITY_BYTES_MAX:
+            raise invalid("join.identity", f"must be 1 to {IDENTITY_BYTES_MAX} bytes")
+        if len(join.place_key.encode()) > PLACE_KEY_BYTES_MAX:
+            raise invalid("join.place_key", "is no place key")
+        identity = Identity(join.identity)
+        shown = hash_place_key(join.place_key, identity) if join.place_key else ""
+        if shown and shown in self.engine.view.durable.sessions.by_key:
+            key = join.place_key
+        else:
+            key = make_place_key()
+        link.keys[connection.number] = key
+        return JoinRequested(
+            at=self.engine.now(),
+            connection=connection,
+            model=model_name(join.model, "join.model"),
+            identity=identity,
+            key_digest=hash_place_key(key, identity),
+            resumes=shown,
+        )
+
+    def _join(self, link: GatewayLink, event: JoinRequested) -> None:
+        """Post a join; only a refusal is answered here, all else comes by what was decided."""
+        number = event.connection.number
+        try:
+            reply = self.engine.request(event)
+        except StoreAway as away:
+            _refuse(link, number, "STORE_UNAVAILABLE", str(away))
+            return
+        except TooManyEvents:
+            _refuse(link, number, "TOO_MANY_REQUESTS", "the scheduler has too much to do just now")
+            return
+
+        def told(done: asyncio.Future[Reply]) -> None:
+            if done.cancelled():
+                return
+            problem = done.exception()
+            if problem is not None:
+                _refuse(link, number, "STORE_UNAVAILABLE", str(problem))
+                return
+            answer = done.result()
+            if isinstance(answer, Refused):
+                _refuse(link, number, answer.reason, answer.message)
+
+        reply.add_done_callback(told)
+
+    # --- workers
+
+    @answers
+    async def ConnectWorker(
+        self, request_iterator: AsyncIterator[sessions_pb2.ConnectWorkerRequest], context: Any
+    ) -> None:
+        """A worker's reports up, its commands down."""
+        first = await _first_of(request_iterator)
+        if first is None or first.WhichOneof("body") != "hello":
+            raise invalid("hello", "must be the first message of a stream")
+        hello = first.hello
+        _check_hello(hello)
+        link = self.session_links.join_worker(WorkerId(hello.worker_start), hello.endpoint, hello.ticket_secret)
+        link.outbox.put(
+            sessions_pb2.ConnectWorkerResponse(
+                welcome=sessions_pb2.WorkerWelcome(server_time=timestamp(self.engine.now()))
+            )
+        )
+        joined = WorkerJoined(
+            at=self.engine.now(),
+            worker=link.worker,
+            model=ModelName(hello.model),
+            endpoint=hello.endpoint,
+            stream=link.number,
+            by=caller().user,
+            job=JobId(hello.job_id) if hello.job_id else None,
+        )
+        self.engine.report(joined)
+        heard = _WorkerReader(self.engine, link)
+        reader = asyncio.create_task(heard.read(request_iterator), name=f"worker-{link.worker}")
+        try:
+            await _serve(reader, link.outbox, context)
+        finally:
+            self.session_links.leave_worker(link)
+            self.engine.report(WorkerLost(at=self.engine.now(), worker=link.worker, stream=link.number))
+
+
+class _WorkerReader:
+    """Takes up what a worker says."""
+
+    def __init__(self, engine: Engine, link: WorkerLink) -> None:
+        self._engine = engine
+        self._link = link
+
+    async def read(self, requests: AsyncIterator[sessions_pb2.ConnectWorkerRequest]) -> None:
+        """Until the stream ends."""
+        async for request in requests:
+            match request.WhichOneof("body"):
+                case "report":
+                    self._report(request.report)
+                case "ended":
+                    await self._ended(request.ended)
+                case other:
+                    raise invalid("body", f"is {other or 'empty'}", next_step="send report or ended after the hello")
+
+    def _report(self, report: sessions_pb2.WorkerReport) -> None:
+        state = WORKER_STATE_OF.get(report.state)
+        if state is None:
+            raise invalid("report.state", f"is {report.state}", next_step="send LOADING, READY, DRAINING or FAILED")
+        blamed = tuple(each for each in map(session_id, report.suspects) if each is not None)
+        turns = tuple(seen for seen in map(seen_turn, report.turns) if seen is not None)
+        self._engine.report(
+            WorkerReported(
+                at=self._engine.now(),
+                worker=self._link.worker,
+                stream=self._link.number,
+                state=state,
+                seats=max(0, report.seats),
+                progress=min(1.0, max(0.0, report.progress)),
+                turns=turns,
+                message=report.message[:MESSAGE_CHARS_MAX],
+                load=min(1.0, max(0.0, report.load)),
+                blamed=blamed,
+            )
+        )
+
+    async def _ended(self, ended: sessions_pb2.TurnEnded) -> None:
+        session = session_id(ended.session)
+        if session is not None:
+            event = TurnClosed(
+                at=self._engine.now(),
+                worker=self._link.worker,
+                stream=self._link.number,
+                session=session,
+                epoch=ended.epoch,
+                reason=end_reason(ended.reason),
+                message=ended.message[:MESSAGE_CHARS_MAX],
+            )
+            await self._engine.report(event)
+        acknowledged = sessions_pb2.EndsAcknowledged(number=ended.number)
+        self._link.outbox.put(sessions_pb2.ConnectWorkerResponse(ends_acknowledged=acknowledged))
+
+
+async def _serve(reader: asyncio.Task[None], outbox: Outbox[Any], context: Any) -> None:
+    """Write what waits until either side leaves. Raises what ended the reader."""
+    writer = asyncio.create_task(_write(outbox, context), name="session-writer")
+    try:
+        done, _ = await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        reader.cancel()
+        outbox.close()
+        # A write that is cancelled half-way would keep the call from ever ending.
+        await asyncio.wait({writer, reader}, timeout=LAST_WRITE_SECONDS)
+        writer.cancel()
+        await asyncio.gather(writer, reader, return_exceptions=True)
+
+
+async def _write(outbox: Outbox[Any], context: Any) -> None:
+    while messages := await outbox.next():
+        for message in messages:
+            await context.write(message)
+
+
+async def _first_of(
+    requests: AsyncIterator[sessions_pb2.ConnectWorkerRequest],
+) -> sessions_pb2.ConnectWorkerRequest | None:
+    """The first message of a stream; None when it ends, or stays silent, without one."""
+    try:
+        async with asyncio.timeout(HELLO_WAIT_SECONDS):
+            return await anext(requests, None)
+    except TimeoutError:
+        return None
+
+
+def _refuse(link: GatewayLink, number: int, reason: str, message: str) -> None:
+    link.keys.pop(number, None)
+    notice = sessions_pb2.SessionNotice(reason=reason, message=message, is_end=True)
+    link.outbox.put(sessions_pb2.OpenSessionResponse(connection=number, notice=notice))
+
+
+def _check_hello(hello: sessions_pb2.WorkerHello) -> None:
+    model_name(hello.model, "hello.model")
+    if not hello.worker_start or len(hello.worker_start) > IDENTITY_BYTES_MAX:
+        raise invalid("hello.worker_start", f"must be 1 to {IDENTITY_BYTES_MAX} characters")
+    if not 1 <= len(hello.endpoint) <= ENDPOINT_BYTES_MAX:
+        raise invalid("hello.endpoint", f"must be HOST:PORT of at most {ENDPOINT_BYTES_MAX} characters")
+    if not SECRET_BYTES <= len(hello.ticket_secret) <= SECRET_BYTES_MAX:
+        raise invalid("hello.ticket_secret", f"must be {SECRET_BYTES} to {SECRET_BYTES_MAX} bytes")
+
+
+def model_name(name: str, path: str) -> ModelName:
+    """A model's name, checked."""
+    if not MODEL_NAME.fullmatch(name):
+        raise invalid(
+            path,
+            f"{name!r} is not a model's name",
+            next_step="use 1 to 63 letters, digits, '.', '-' or '_', beginning with a letter or digit",
+        )
+    return ModelName(name)
+
+
+def _limits(limits: sessions_pb2.SessionLimits) -> SessionLimits:
+    default = SessionLimits()
+
+    def span(field: str, otherwise: Span, least: Span) -> Span:
+        if not limits.HasField(field):  # type: ignore[arg-type]
+            return otherwise
+        value: Duration = getattr(limits, field)
+        found = span_of(value)
+        if not least <= found <= LIMIT_SPAN_MAX:
+            raise invalid(f"model.limits.{field}", f"must be {least // SECOND} s to {LIMIT_SPAN_MAX // SECOND:,} s")
+        return found
+
+    line = limits.line_length or default.line_length
+    if not 1 <= line <= LINE_LENGTH_MAX:
+        raise invalid("model.limits.line_length", f"must be 1 to {LINE_LENGTH_MAX:,}")
+    found = SessionLimits(
+        idle=span("idle", default.idle, Span(2 * SECOND)),
+        idle_warning=span("idle_warning", default.idle_warning, Span(0)),
+        turn=span("turn", default.turn, Span(1 * SECOND)),
+        turn_warning=span("turn_warning", default.turn_warning, Span(0)),
+        grace=span("grace", default.grace, Span(0)),
+        line_length=line,
+    )
+    if found.idle_warning >= found.idle:
+        raise invalid("model.limits.idle_warning", "must be shorter than idle")
+    return found

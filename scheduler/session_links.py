@@ -1,0 +1,191 @@
+"""The way to gateways and workers: one stream each. What a stream that is gone should have got is dropped on purpose.
+
+A gateway that comes back joins its people again, and a worker lists its turns: each is then told anew.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from gpufleet.v1 import sessions_pb2
+
+from gpufleet.logs import fields
+from gpufleet.tickets import sign_ticket, ticket_for
+
+from .api.convert_sessions import end_command, expect_command, notice_of, place_info, session_name
+from .state.session_commands import (
+    EndTurn,
+    ExpectTurn,
+    OfferSeat,
+    SessionCommand,
+    TellEnd,
+    TellPerson,
+    TellPlace,
+)
+from .state.session_events import Connection
+from .state.sessions import WorkerId
+from .state.units import SECOND, Instant
+
+log = logging.getLogger(__name__)
+
+MESSAGES_WAITING = 50_000
+"""Messages that may wait for a slow gateway or worker; beyond them its stream is closed, and it comes back."""
+
+M = TypeVar("M")
+
+
+class Outbox(Generic[M]):
+    """What waits to be sent on one stream, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[M] = deque()
+        self._wakeup = asyncio.Event()
+        self.is_closed = False
+
+    def put(self, message: M) -> None:
+        """Queue a message; too many close the stream."""
+        if len(self._waiting) >= MESSAGES_WAITING:
+            self.close()
+            return
+        self._waiting.append(message)
+        self._wakeup.set()
+
+    def close(self) -> None:
+        """End the stream."""
+        self.is_closed = True
+        self._wakeup.set()
+
+    async def next(self) -> list[M]:
+        """All that waits, once something does; empty when closed."""
+        while not self.is_closed:
+            if self._waiting:
+                messages = list(self._waiting)
+                self._waiting.clear()
+                return messages
+            self._wakeup.clear()
+            await self._wakeup.wait()
+        return []
+
+
+@dataclass(slots=True, eq=False)
+class GatewayLink:
+    """One OpenSession stream. `keys` are the place keys of its people, as far as they are known here."""
+
+    number: int
+    outbox: Outbox[sessions_pb2.OpenSessionResponse] = field(
+        default_factory=lambda: Outbox[sessions_pb2.OpenSessionResponse]()
+    )
+    keys: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class WorkerLink:
+    """One ConnectWorker stream. `secret` signs the tickets of this start of the worker."""
+
+    worker: WorkerId
+    number: int
+    endpoint: str
+    secret: bytes
+    outbox: Outbox[sessions_pb2.ConnectWorkerResponse] = field(
+        default_factory=lambda: Outbox[sessions_pb2.ConnectWorkerResponse]()
+    )
+
+
+class SessionLinks:
+    """All streams of gateways and workers; the engine tells sessions through it. `now` is the scheduler's clock."""
+
+    def __init__(self, now: Callable[[], Instant]) -> None:
+        self._now = now
+        self._numbers = itertools.count(1)
+        self._gateways: dict[int, GatewayLink] = {}
+        self._workers: dict[WorkerId, WorkerLink] = {}
+
+    def join_gateway(self) -> GatewayLink:
+        """A gateway's stream begins."""
+        link = GatewayLink(next(self._numbers))
+        self._gateways[link.number] = link
+        return link
+
+    def leave_gateway(self, link: GatewayLink) -> None:
+        """A gateway's stream is gone."""
+        self._gateways.pop(link.number, None)
+
+    def join_worker(self, worker: WorkerId, endpoint: str, secret: bytes) -> WorkerLink:
+        """A worker's stream begins; an older one of the same start ends."""
+        link = WorkerLink(worker, next(self._numbers), endpoint, secret)
+        older = self._workers.get(worker)
+        if older is not None:
+            older.outbox.close()
+        self._workers[worker] = link
+        return link
+
+    def leave_worker(self, link: WorkerLink) -> None:
+        """A worker's stream is gone."""
+        if self._workers.get(link.worker) is link:
+            del self._workers[link.worker]
+
+    def close(self) -> None:
+        """End every stream."""
+        for gateway in self._gateways.values():
+            gateway.outbox.close()
+        for worker in self._workers.values():
+            worker.outbox.close()
+
+    def send(self, command: SessionCommand) -> None:
+        """Hand a command to its stream."""
+        match command:
+            case ExpectTurn(worker=worker):
+                self._to_worker(worker, expect_command(command))
+            case EndTurn(worker=worker):
+                self._to_worker(worker, end_command(command))
+            case OfferSeat():
+                self._offer(command)
+            case TellPlace():
+                gateway = self._gateways.get(command.connection.gateway)
+                if gateway is not None:
+                    key = gateway.keys.get(command.connection.number, "")
+                    self._to_person(command.connection, place=place_info(command, key, self._now()))
+            case TellPerson() | TellEnd():
+                self._to_person(command.connection, notice=notice_of(command, self._now()))
+
+    def _offer(self, command: OfferSeat) -> None:
+        """A ticket for the worker's start. A worker that has gone meanwhile is lost, and that is told next."""
+        worker = self._workers.get(command.worker)
+        gateway = self._gateways.get(command.connection.gateway)
+        if worker is None or gateway is None:
+            return
+        session = session_name(command.session)
+        now_s = self._now() / SECOND
+        ticket = ticket_for(session, command.epoch, worker_start=worker.worker, identity=command.identity, now_s=now_s)
+        grant = sessions_pb2.TurnGrant(
+            session=session,
+            endpoint=worker.endpoint,
+            ticket=sign_ticket(ticket, worker.secret),
+            epoch=command.epoch,
+            place_key=gateway.keys.get(command.connection.number, ""),
+        )
+        self._to_person(command.connection, grant=grant)
+
+    def _to_person(
+        self,
+        connection: Connection,
+        place: sessions_pb2.PlaceInfo | None = None,
+        grant: sessions_pb2.TurnGrant | None = None,
+        notice: sessions_pb2.SessionNotice | None = None,
+    ) -> None:
+        gateway = self._gateways.get(connection.gateway)
+        if gateway is not None:
+            gateway.outbox.put(
+                sessions_pb2.OpenSessionResponse(connection=connection.number, place=place, grant=grant, notice=notice)
+            )
+            if gateway.outbox.is_closed:
+                log.warning("a gateway takes its messages too slowly", extra=fields(gateway=gateway.number))
+
+    def _to_worker(self, worker: WorkerId, message: sessions_pb2.ConnectWorkerResponse) -> None:
+        link = self._workers.get(worker)
+        if link is not None:
+            link.outbox.put(message)

@@ -1,0 +1,212 @@
+"""Lines and turns through the contract: a gateway's people, a worker, and what each is told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from gpufleet.v1 import sessions_pb2
+
+from gpufleet.errors import Reason
+from gpufleet.tickets import TurnTicket, read_ticket
+from tests.api.calls import Caller
+from tests.api.people import gateway, worker
+from tests.e2e.client import Client
+from tests.e2e.fleet import Fleet
+from tests.e2e.processes import until
+
+
+async def test_two_people_share_one_seat(fleet: Fleet, admin: Client) -> None:
+    async with gateway(fleet) as people, worker(fleet, "shared") as seats:
+        await people.join(1, "shared", "ann")
+        grant = await people.grant(1)
+        expected = await seats.expected()
+        assert (expected.session, expected.epoch, expected.identity) == (grant.session, 1, "ann")
+        ticket = read_ticket(grant.ticket, seats.secret, worker_start=seats.start, now_s=time.time())
+        assert isinstance(ticket, TurnTicket), ticket
+        assert (ticket.session, ticket.epoch, ticket.identity) == (grant.session, 1, "ann")
+        await seats.open(grant)
+
+        await people.join(2, "shared", "bob")
+        place = await people.place(2)
+        assert (place.place, place.line_length) == (1, 1)
+        assert 60 < place.longest_wait.seconds <= 71
+        assert place.place_key.startswith("gp_")
+        limited = await people.notice(1)
+        assert (limited.reason, limited.is_end) == ("TURN_LIMITED", False)
+        assert 60 < limited.remaining.seconds <= 70
+
+        listed = (await admin.stub.ListSessions(sessions_pb2.ListSessionsRequest(model="shared"))).sessions
+        assert [(each.id, each.state, each.place) for each in listed] == [
+            (grant.session, sessions_pb2.SESSION_STATE_LIMITED, 0),
+            (place.session, sessions_pb2.SESSION_STATE_WAITING, 1),
+        ]
+        models = (await admin.stub.ListModels(sessions_pb2.ListModelsRequest())).models
+        model = next(each for each in models if each.name == "shared")
+        assert (model.waiting_count, model.turn_count, [each.taken_seats for each in model.workers]) == (1, 1, [1])
+
+        await people.say(1, leave=True)
+        assert (await people.notice(1)).reason == "LEFT"
+        assert (await seats.told_to_end()).session == grant.session
+        assert (await people.grant(2)).session == place.session
+        await people.say(2, leave=True)
+        assert (await people.notice(2)).is_end
+
+
+async def test_a_turn_goes_on_with_its_key_after_a_lost_connection(fleet: Fleet) -> None:
+    async with worker(fleet, "resumed") as seats:
+        async with gateway(fleet) as people:
+            await people.join(1, "resumed", "ann")
+            grant = await people.grant(1)
+            await seats.open(grant)
+        async with gateway(fleet) as people:
+            await people.join(7, "resumed", "ann", grant.place_key)
+            again = await people.grant(7)
+            assert (again.session, again.epoch, again.place_key) == (grant.session, 2, grant.place_key)
+            await people.say(7, leave=True)
+            assert (await people.notice(7)).reason == "LEFT"
+
+
+async def test_a_lost_worker_puts_its_people_in_front(fleet: Fleet) -> None:
+    async with gateway(fleet) as people:
+        async with worker(fleet, "lost") as seats:
+            await people.join(1, "lost", "ann")
+            await seats.open(await people.grant(1))
+        notice = await people.notice(1)
+        assert (notice.reason, notice.is_end) == ("WORKER_LOST", False)
+        place = await people.place(1)
+        assert (place.place, place.bound_cause, place.HasField("longest_wait")) == (1, "no worker is ready", False)
+        async with worker(fleet, "lost") as another:
+            grant = await people.grant(1)
+            assert grant.epoch == 2
+            await another.open(grant)
+            await another.ended(grant.session, 1, "LEFT")
+            await another.inbox.first(lambda message: message.ends_acknowledged.number == 1)
+            await another.ended(grant.session, 2, "MODEL_FAILED")
+            ended = await people.notice(1)
+            assert (ended.reason, ended.is_end) == ("MODEL_FAILED", True)
+
+
+async def test_a_session_is_closed_by_the_team(fleet: Fleet, admin: Client) -> None:
+    async with gateway(fleet) as people, worker(fleet, "closed") as seats:
+        await people.join(1, "closed", "ann")
+        grant = await people.grant(1)
+        await seats.open(grant)
+        await admin.stub.CloseSession(sessions_pb2.CloseSessionRequest(id=grant.session, reason="maintenance"))
+        notice = await people.notice(1)
+        assert (notice.reason, notice.is_end) == ("CLOSED", True)
+        assert notice.message.endswith("closed the session: maintenance")
+        await admin.stub.StopModel(sessions_pb2.StopModelRequest(name="closed"))
+        names = [each.name for each in (await admin.stub.ListModels(sessions_pb2.ListModelsRequest())).models]
+        assert "closed" not in names
+
+
+async def test_the_numbers_of_a_model_are_kept(fleet: Fleet, admin: Client) -> None:
+    limits = sessions_pb2.SessionLimits(line_length=1)
+    limits.turn.FromSeconds(5)
+    model = sessions_pb2.Model(name="numbers", limits=limits)
+    served = (await admin.stub.ServeModel(sessions_pb2.ServeModelRequest(model=model))).model
+    assert (served.limits.turn.seconds, served.limits.idle.seconds, served.limits.line_length) == (5, 20, 1)
+    async with gateway(fleet) as people:
+        await people.join(1, "numbers", "ann")
+        await people.place(1)
+        await people.join(2, "numbers", "bob")
+        refused = await people.notice(2)
+        assert (refused.reason, refused.is_end) == ("LINE_FULL", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "reason", "said"),
+    [
+        ("ServeModel", sessions_pb2.ServeModelRequest(), Reason.INVALID_ARGUMENT, "model.name"),
+        (
+            "ServeModel",
+            sessions_pb2.ServeModelRequest(model=sessions_pb2.Model(name="m", min_workers=1)),
+            Reason.NOT_BUILT,
+            "model.min_workers",
+        ),
+        (
+            "ServeModel",
+            sessions_pb2.ServeModelRequest(
+                model=sessions_pb2.Model(name="m", limits=sessions_pb2.SessionLimits(line_length=-1))
+            ),
+            Reason.INVALID_ARGUMENT,
+            "model.limits.line_length",
+        ),
+        ("StopModel", sessions_pb2.StopModelRequest(name="nobody"), Reason.MODEL_NOT_FOUND, "nobody"),
+        ("CloseSession", sessions_pb2.CloseSessionRequest(id="7"), Reason.INVALID_ARGUMENT, "'7'"),
+        ("CloseSession", sessions_pb2.CloseSessionRequest(id="s999999"), Reason.SESSION_NOT_FOUND, "999999"),
+        ("WatchWorkers", sessions_pb2.WatchWorkersRequest(model="nobody"), Reason.MODEL_NOT_FOUND, "nobody"),
+        ("ConnectWorker", sessions_pb2.ConnectWorkerRequest(), Reason.INVALID_ARGUMENT, "hello"),
+        (
+            "ConnectWorker",
+            sessions_pb2.ConnectWorkerRequest(
+                hello=sessions_pb2.WorkerHello(model="m", worker_start="w", endpoint="h:1")
+            ),
+            Reason.INVALID_ARGUMENT,
+            "hello.ticket_secret",
+        ),
+    ],
+)
+async def test_bad_input_is_refused_by_name(
+    fleet: Fleet, caller: Caller, name: str, request_: object, reason: Reason, said: str
+) -> None:
+    error = await caller.error(f"Scheduler/{name}", request_, fleet.scheduler.token("admin"))
+    assert error is not None
+    assert (error.reason, said in error.message) == (reason, True), error.message
+
+
+async def test_bad_input_of_one_person_ends_only_that_person(fleet: Fleet) -> None:
+    async with gateway(fleet) as people, worker(fleet, "others") as seats:
+        await people.join(1, "no such model", "ann")
+        assert (await people.notice(1)).reason == "INVALID_ARGUMENT"
+        await people.join(2, "nobody", "ann")
+        refused = await people.notice(2)
+        assert (refused.reason, refused.is_end) == ("MODEL_NOT_FOUND", True)
+        await people.join(3, "others", "")
+        assert (await people.notice(3)).reason == "INVALID_ARGUMENT"
+        await people.say(4)
+        assert (await people.notice(4)).reason == "INVALID_ARGUMENT"
+        await people.join(5, "others", "ann")
+        await seats.open(await people.grant(5))
+        await people.say(5, leave=True)
+        assert (await people.notice(5)).reason == "LEFT"
+
+
+async def test_who_watches_workers_is_told_when_one_comes_and_goes(fleet: Fleet, admin: Client) -> None:
+    await admin.stub.ServeModel(sessions_pb2.ServeModelRequest(model=sessions_pb2.Model(name="watched")))
+    call: Any = admin.stub.WatchWorkers(sessions_pb2.WatchWorkersRequest(model="watched"))
+    try:
+        assert not (await call.read()).workers
+        async with worker(fleet, "watched", seats=3) as seats:
+            shown = await call.read()
+            while not shown.workers[0].seats:
+                shown = await call.read()
+            assert [(each.worker_start, each.seats) for each in shown.workers] == [(seats.start, 3)]
+        assert not (await call.read()).workers
+    finally:
+        call.cancel()
+
+
+async def test_the_line_outlives_a_scheduler(fleet: Fleet) -> None:
+    async with Fleet(fleet.folder / "restarted") as own:
+        async with gateway(own) as people, worker(own, "durable") as seats:
+            await people.join(1, "durable", "ann")
+            grant = await people.grant(1)
+            await seats.open(grant)
+            await people.join(2, "durable", "bob")
+            key = (await people.place(2)).place_key
+            own.scheduler.kill()
+        await own.scheduler.start()
+        async with gateway(own) as people:
+            await people.join(5, "durable", "bob", key)
+            place = await people.place(5)
+            assert (place.place, place.place_key) == (1, key)
+
+            async def both_are_there() -> bool:
+                async with own.client() as client:
+                    listed = (await client.stub.ListSessions(sessions_pb2.ListSessionsRequest())).sessions
+                    return [each.is_present for each in listed] == [False, True]
+
+            await until("ann's turn is kept and bob waits", both_are_there)
