@@ -53,6 +53,10 @@ bench: $(READY) ## measure against floors of the same run; ARGS="--only path --j
 sim: $(READY) ## the simulated fleet: SEED=7 replays one run, ARGS="--count 500" tries new ones
 	PYTHONPATH=.:gen $(BIN)/python -m tests.simulation $(SEED) $(ARGS)
 
+.PHONY: drill
+drill: $(READY) ## break a fleet of real processes: SEED=7 replays, ARGS="--minutes 30 --nodes 4"; needs root
+	PYTHONPATH=.:gen $(BIN)/python -m tests.drills $(SEED) $(ARGS)
+
 # Every check that needs no running program. `lint` alone is the quick part and installs nothing.
 .PHONY: check
 check: $(READY) lint types contracts fresh ## all checks: style, types, import directions, protos

@@ -154,6 +154,11 @@ class Network:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
+    @property
+    def switch(self) -> str:
+        """The namespace of the switch: its ports are `p-MACHINE`, on the device `bridge`."""
+        return self._switch
+
     def machine(self, name: str) -> Machine:
         """A machine on the switch."""
         machine = self._machine(name, f"{LAN}.{self._number()}")

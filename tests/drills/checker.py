@@ -1,0 +1,269 @@
+"""What must be true of a drill that is over: a pure function of its history. Each rule is one function."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tests.drills.history import AttemptKey, Followed, History, Output, Run, StoredAttempt, StreamKey
+
+COMPLETE_BY_ITSELF = "EXITED"
+"""The reason of an attempt that ended by itself, with a code or by a signal of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that was broken, in a sentence; `job` is whose story to tell."""
+
+    rule: str
+    text: str
+    job: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}"
+
+
+Found = Iterator[tuple[str, int | None]]
+Rule = Callable[[History], Found]
+
+
+def check(history: History) -> list[Violation]:
+    """Everything that is wrong; empty when every rule held."""
+    return [Violation(name, text, job) for name, rule in RULES.items() for text, job in rule(history)]
+
+
+# --- submits
+
+
+def one_outcome(history: History) -> Found:
+    """Every acknowledged submit has exactly one outcome, and nothing runs that nobody asked for."""
+    owners: dict[int, str] = {}
+    for submit in history.submits:
+        if len(set(submit.answers)) > 1:
+            yield f"request {submit.request_id} was acknowledged as jobs {sorted(set(submit.answers))}", None
+        if not submit.answers and not submit.refusal:
+            yield f"request {submit.request_id} of {submit.user} was never answered", None
+        for job in submit.jobs:
+            if job in owners:
+                yield f"job {job} belongs to requests {owners[job]} and {submit.request_id}", job
+            owners[job] = submit.request_id
+            stored = history.jobs.get(job)
+            if stored is None:
+                yield f"job {job} was acknowledged and is not stored", job
+            elif not stored.outcome:
+                yield f"job {job} ({submit.kind}) has no outcome", job
+            elif stored.ends_recorded != 1:
+                yield f"job {job} ended {stored.ends_recorded} times", job
+            elif stored.user != submit.user:
+                yield f"job {job} of {submit.user} is stored as one of {stored.user}", job
+    for job in sorted(history.jobs.keys() - owners.keys()):
+        yield f"job {job} is stored and nobody asked for it", job
+
+
+def true_outcome(history: History) -> Found:
+    """How a job ended is how its process did, and why is something that was asked for."""
+    leaders = {run.attempt: run for run in history.runs if run.is_leader}
+    limited = {job for submit in history.submits if submit.has_time_limit for job in submit.jobs}
+    for job in history.jobs.values():
+        if job.outcome == "CANCELLED" and job.id not in history.cancelled and job.reason == "CANCELLED":
+            yield f"job {job.id} is cancelled and nobody asked for it", job.id
+        if job.outcome == "TIMED_OUT" and job.id not in limited:
+            yield f"job {job.id} ended by a time limit and has none", job.id
+        last = leaders.get(AttemptKey(job.id, job.attempts[-1].number)) if job.attempts else None
+        if job.outcome == "SUCCEEDED" and (last is None or last.code != 0):
+            yield f"job {job.id} succeeded, and its last process {_word(last)}", job.id
+        if job.code is not None and last is not None and last.code is not None and job.code != last.code:
+            yield f"job {job.id} ended with {job.code}, and its process with {last.code}", job.id
+
+
+def waits(history: History) -> Found:
+    """A job that waits for another one, or for a release, has not run before."""
+    runs = _by_job(history)
+    for submit in history.submits:
+        for job in submit.jobs:
+            first = min((run.began_ns for run in runs[job]), default=None)
+            if first is None:
+                continue
+            if submit.is_held and first < history.released_ns.get(job, first + 1):
+                yield f"job {job} was held and ran before anybody released it", job
+            for on, wanted in submit.after:
+                yield from _ran_after(history, runs[on], job, first, on, wanted)
+
+
+def _ran_after(history: History, others: list[Run], job: int, first: int, on: int, wanted: str) -> Found:
+    other = history.jobs.get(on)
+    fits = other is not None and {"ANY": True, "OK": other.outcome == "SUCCEEDED"}.get(
+        wanted, other.outcome in ("FAILED", "TIMED_OUT")
+    )
+    if not fits:
+        yield f"job {job} ran after job {on} ({wanted}), which ended {other.outcome if other else 'never'}", job
+    if late := [run for run in others if run.seen_ns > first]:
+        yield f"job {job} ran while {late[0]}, which it waits for, still lived", job
+
+
+# --- attempts
+
+
+def one_attempt(history: History) -> Found:
+    """No two live attempts of a job, each attempt once, each where it was placed."""
+    placed = {(hold.attempt, hold.rank): hold for hold in history.holds}
+    begun: dict[tuple[AttemptKey, int], Run] = {}
+    for run in history.runs:
+        hold = placed.get((run.attempt, run.rank))
+        if hold is None or hold.node != run.node or sorted(hold.devices) != sorted(run.devices):
+            where = f"{hold.node} {','.join(hold.devices)}" if hold else "no node"
+            yield f"{run} has {','.join(run.devices)} and was placed on {where}", run.attempt.job
+        elif hold.is_void:
+            yield f"{run} ran, and the attempt is void", run.attempt.job
+        if run.is_leader:
+            if other := begun.get((run.attempt, run.rank)):
+                yield f"{run} is a second start: {other.pid} was the first", run.attempt.job
+            begun[run.attempt, run.rank] = run
+    for runs in _by_job(history).values():
+        yield from _overlaps(runs, lambda one, other: one.attempt != other.attempt, "live at once")
+
+
+def limited_attempts(history: History) -> Found:
+    """What must not be run again was not."""
+    runs = _by_job(history)
+    for submit in history.submits:
+        if submit.is_requeueable or submit.retries:
+            continue
+        for job in submit.jobs:
+            if len(numbers := sorted({run.attempt.number for run in runs[job]})) > 1:
+                yield f"job {job} must not be requeued and ran as attempts {numbers}", job
+
+
+def one_device(history: History) -> Found:
+    """No device was given twice at once: by what was decided, and by what the processes had."""
+    by_device: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in history.runs:
+        for device in run.devices:
+            by_device[run.node, device].append(run)
+    for (_, device), runs in by_device.items():
+        yield from _overlaps(runs, lambda one, other: one.attempt != other.attempt, f"both had {device}")
+    held = defaultdict(list)
+    for hold in history.holds:
+        for device in hold.devices:
+            held[hold.node, device].append(hold)
+    for (node, device), holds in held.items():
+        for one, other in pairwise(sorted(holds, key=lambda each: each.begin)):
+            if one.end is None or one.end > other.begin:
+                text = f"{device} of {node} was given to {other.attempt} while {one.attempt} had it"
+                yield text, other.attempt.job
+        if holds and (last := max(holds, key=lambda each: each.begin)).end is None:
+            yield f"{device} of {node} is still held by {last.attempt}", last.attempt.job
+
+
+def _overlaps(runs: Iterable[Run], matters: Callable[[Run, Run], bool], what: str) -> Found:
+    """Pairs of processes that lived at the same time; the first pair is enough."""
+    living: list[Run] = []
+    for run in sorted(runs, key=lambda each: each.began_ns):
+        living = [each for each in living if each.seen_ns > run.began_ns]
+        for other in living:
+            if matters(other, run):
+                together = (min(other.seen_ns, run.seen_ns) - run.began_ns) / 1e9
+                yield f"{other} and {run} {what} for {together:.3f} s", run.attempt.job
+                return
+        living.append(run)
+
+
+# --- output
+
+
+def equal_streams(history: History) -> Found:
+    """Every stream is, byte for byte, what its job printed; a complete one is all of it, and a follower got it all."""
+    for key, output in history.outputs.items():
+        if output.wrong_at is not None:
+            yield f"stored {key} is wrong from byte {output.wrong_at:,} on", key.job
+    for job in history.jobs.values():
+        for attempt in job.attempts:
+            yield from _is_stored(history, AttemptKey(job.id, attempt.number), attempt)
+    complete = {
+        AttemptKey(job.id, attempt.number)
+        for job in history.jobs.values()
+        for attempt in job.attempts
+        if attempt.is_complete
+    }
+    for run in history.runs:
+        if run.is_leader and run.attempt in complete:
+            yield from _is_all(history, run)
+    for followed in history.followed:
+        yield from _got(history, followed)
+
+
+def _is_stored(history: History, key: AttemptKey, attempt: StoredAttempt) -> Found:
+    for (rank, stream), end in attempt.ends.items():
+        each = StreamKey(key.job, key.number, rank, stream)
+        have = history.outputs.get(each, Output(length=0)).length
+        if attempt.is_complete and have != end:
+            yield f"{each} ended at {end:,} and {have:,} bytes are stored, and it is called complete", key.job
+
+
+def _is_all(history: History, run: Run) -> Found:
+    key = run.attempt
+    for stream, written in run.written.items():
+        each = StreamKey(key.job, key.number, run.rank, stream)
+        have = history.outputs.get(each, Output(length=0)).length
+        if have < written or (run.code is not None and have != written):
+            yield f"{each}: {written:,} bytes were written, {have:,} are stored, and it is called complete", key.job
+
+
+def _got(history: History, followed: Followed) -> Found:
+    job = history.jobs.get(followed.job)
+    complete = {attempt.number for attempt in job.attempts if attempt.is_complete} if job else set()
+    for problem in followed.problems:
+        yield f"follower {followed.name}: {problem}", followed.job
+    if not followed.is_whole:
+        yield f"follower {followed.name} never came to the end of job {followed.job}", followed.job
+    for key, output in followed.streams.items():
+        if output.wrong_at is not None:
+            yield f"follower {followed.name} got {key} wrong from byte {output.wrong_at:,} on", followed.job
+        stored = history.outputs.get(key, Output(length=0)).length
+        if key.number in complete and (output.length > stored or (followed.is_whole and output.length != stored)):
+            yield f"follower {followed.name} got {output.length:,} of {stored:,} bytes of {key}", followed.job
+    if followed.is_whole and job is not None and job.attempts:
+        last = job.attempts[-1].number
+        missing = [
+            key
+            for key, output in history.outputs.items()
+            if key.attempt == (followed.job, last) and output.length and key not in followed.streams
+        ]
+        if missing and last in complete:
+            yield f"follower {followed.name} got nothing of {missing[0]}", followed.job
+
+
+# --- the rest
+
+
+def nothing_strange(history: History) -> Found:
+    """No program failed, nobody got an error that means a bug, and nothing is left over."""
+    for text in (*history.surprises, *history.leftovers):
+        yield text, None
+
+
+RULES: dict[str, Rule] = {
+    "one outcome": one_outcome,
+    "true outcome": true_outcome,
+    "waits": waits,
+    "one live attempt": one_attempt,
+    "not run again": limited_attempts,
+    "one job a device": one_device,
+    "equal streams": equal_streams,
+    "nothing strange": nothing_strange,
+}
+
+
+def _by_job(history: History) -> dict[int, list[Run]]:
+    found: dict[int, list[Run]] = defaultdict(list)
+    for run in history.runs:
+        found[run.attempt.job].append(run)
+    return found
+
+
+def _word(run: Run | None) -> str:
+    if run is None:
+        return "never ran"
+    return "was ended" if run.code is None else f"ended with {run.code}"

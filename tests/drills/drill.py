@@ -1,0 +1,230 @@
+"""One drill: a fleet on machines of their own, people who use it, faults by a plan, and then the truth of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpufleet.v1 import node_pb2, scheduler_pb2
+
+from tests.drills.checker import Violation, check
+from tests.drills.faults import FENCE_SECONDS, PEOPLE, Fault, plan
+from tests.drills.history import History
+from tests.drills.injector import Injector
+from tests.drills.links import Links
+from tests.drills.people import Person
+from tests.drills.reading import DIARIES, NOTES, STAMPS, read_history
+from tests.e2e.client import Client, dial
+from tests.several_nodes.door import Door
+from tests.several_nodes.fleet import SpreadFleet
+from tests.several_nodes.network import Network
+
+USERS = ("ada", "bob", "cyd")
+PROBER = "eve"
+"""Who looks in the end whether every node takes work."""
+
+NODE_GPUS, NODE_CPUS = 2, 4
+NODE_FLAGS = ("--virtual-gpus", str(NODE_GPUS), "--cpus", str(NODE_CPUS))
+SETTINGS = {
+    "GPUCTL_SCHEDULER_NODES_HEARTBEAT": "500ms",
+    "GPUCTL_SCHEDULER_NODES_LEASE": "6s",
+    "GPUCTL_SCHEDULER_NODES_REQUEUE_FENCE": f"{FENCE_SECONDS:.0f}s",
+    "GPUCTL_SCHEDULER_POLICY_PREEMPTIBLE_AFTER": "2s",
+    "GPUCTL_SCHEDULER_PLACEMENT_DEVICE_PAUSE": "5s",
+}
+SETTLE_SECONDS_MAX = 240.0
+"""Once all works again, all jobs come to their ends within this; it takes a fence and the queue that is left."""
+
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What drill is wanted."""
+
+    seed: int
+    seconds: float
+    node_count: int
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes."""
+        return tuple(f"node{number}" for number in range(1, self.node_count + 1))
+
+    @property
+    def plan(self) -> tuple[Fault, ...]:
+        """Its faults."""
+        return plan(self.seed, self.nodes, self.seconds)
+
+    @property
+    def command(self) -> str:
+        """What replays it."""
+        return f'make drill SEED={self.seed} ARGS="--minutes {self.seconds / 60:g} --nodes {self.node_count}"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What became of a drill."""
+
+    order: Order
+    folder: Path
+    history: History
+    violations: tuple[Violation, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every rule held."""
+        return not self.violations
+
+    def summary(self) -> str:
+        """How much was tried, in one line."""
+        history = self.history
+        attempts = sum(len(job.attempts) for job in history.jobs.values())
+        total = sum(output.length for output in history.outputs.values())
+        return (
+            f"seed {self.order.seed}: {len(self.order.plan)} faults, {len(history.jobs)} jobs, {attempts} attempts, "
+            f"{len(history.runs)} processes, {total / 1e6:.0f} MB of output, {len(history.followed)} followers"
+        )
+
+    def __str__(self) -> str:
+        """Of a drill that failed: what went wrong, the plan, and how to repeat it; the shortest account that tells."""
+        if self.is_good:
+            return f"{self.summary()}; every rule held"
+        wrong = [f"  {violation}" for violation in self.violations[:20]]
+        left_out = len(self.violations) - len(wrong)
+        wrong += [f"  and {left_out} more"] if left_out else []
+        faults = [f"  {fault}" for fault in self.order.plan]
+        return "\n".join(
+            [
+                self.summary(),
+                *("broken:", *wrong),
+                *("the plan:", *faults),
+                f"all of it is in {self.folder}; look at it again: python -m tests.drills --check {self.folder}",
+                f"replay: {self.order.command}",
+            ]
+        )
+
+
+async def drill(order: Order, folder: Path, network: Network) -> Report:
+    """Carry a drill out on an empty network and look at what came of it. The folder is left as it is."""
+    (folder / STAMPS).mkdir(parents=True)
+    (folder / DIARIES).mkdir()
+    surprises, leftovers = await _live(order, folder, network)
+    (folder / NOTES).write_text(json.dumps({"surprises": surprises, "leftovers": leftovers}))
+    return await asyncio.to_thread(examine, order, folder)
+
+
+def examine(order: Order, folder: Path) -> Report:
+    """Look at what a drill left."""
+    history = read_history(folder)
+    return Report(order=order, folder=folder, history=history, violations=tuple(check(history)))
+
+
+async def _live(order: Order, folder: Path, network: Network) -> tuple[list[str], list[str]]:
+    """The drill itself; what was strange, and what was left over."""
+    head, place = network.machine("head"), network.machine(PEOPLE)
+    machines = [network.machine(name) for name in order.nodes]
+    async with AsyncExitStack() as stack:
+        links = Links(network)
+        stack.callback(links.close)
+        fleet = await stack.enter_async_context(SpreadFleet(folder / "fleet", head, environment=SETTINGS))
+        for machine in machines:
+            await fleet.add_node_on(machine, *NODE_FLAGS)
+        admin = await stack.enter_async_context(fleet.client())
+        door = Door(place, fleet.scheduler.address)
+        await door.open()
+        stack.push_async_callback(door.close)
+        everybody = (*USERS, PROBER)
+        people = [await stack.enter_async_context(_person(name, admin, door, order, folder)) for name in everybody]
+        injector = Injector(fleet, links)
+        async with asyncio.TaskGroup() as group:
+            for person in people[:-1]:
+                group.create_task(person.work(order.seconds))
+            group.create_task(injector.carry_out(order.plan))
+        leftovers = await _settled(Site(fleet, network, admin), people, injector)
+        return injector.surprises, leftovers
+
+
+@asynccontextmanager
+async def _person(name: str, admin: Client, door: Door, order: Order, folder: Path) -> AsyncIterator[Person]:
+    request = scheduler_pb2.CreateTokenRequest(user=name, role=scheduler_pb2.ROLE_USER)
+    token = (await admin.stub.CreateToken(request)).secret
+    async with dial(door.address, token) as channel:
+        client = Client(channel, admin.cwd, set())
+        try:
+            yield Person(name, client, order.seed, folder / DIARIES, folder / STAMPS)
+        finally:
+            client.forget()
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a drill takes place, for those who look at it."""
+
+    fleet: SpreadFleet
+    network: Network
+    admin: Client
+
+    async def left_over(self) -> list[str]:
+        """What is not as before the first job: in the scheduler, on the nodes' disks, among their processes."""
+        return [*await self._unfinished(), *self._on_disk(), *self._processes()]
+
+    async def _unfinished(self) -> list[str]:
+        queue = await self.admin.queue(page_size=100)
+        left = [f"job {job.id} has not ended" for job in queue.jobs]
+        for node in (await self.admin.stub.ListNodes(scheduler_pb2.ListNodesRequest())).nodes:
+            if node.state != node_pb2.NODE_STATE_READY:
+                left.append(f"{node.name} is {node_pb2.NodeState.Name(node.state)}")
+            if node.job_ids or node.cpus_used or node.memory_used_bytes:
+                left.append(f"{node.name} is still held by jobs {list(node.job_ids)}")
+            left += [f"{device.device.uuid} is not free" for device in node.devices if not device.is_free]
+        return left
+
+    def _on_disk(self) -> list[str]:
+        """Attempts that a node has not been told to forget."""
+        return [
+            f"{name} still keeps {path.name}"
+            for name, agent in self.fleet.agents.items()
+            for path in sorted((agent.data / "keeper" / "attempts").glob("[0-9]*"))
+        ]
+
+    def _processes(self) -> list[str]:
+        """What lives on a node beside its agent and keeper."""
+        found: list[str] = []
+        for name, agent in self.fleet.agents.items():
+            known = {agent.pid, *agent.keeper_pids()}
+            found += [f"process {pid} is left on {name}" for pid in sorted(self.network.machines[name].pids() - known)]
+        return found
+
+
+async def _settled(site: Site, people: list[Person], injector: Injector) -> list[str]:
+    """Once everything works again: all comes to its end. What does not, and what is left then."""
+    end = time.monotonic() + SETTLE_SECONDS_MAX
+    watching = asyncio.create_task(injector.watch())
+    try:
+        await _in_time(end, *(person.go_home() for person in people))
+        left = ["nobody has looked yet"]
+        while left and time.monotonic() < end:
+            await asyncio.sleep(LOOK_SECONDS)
+            left = await site.left_over()
+        if not left:
+            # A node with something lingering takes nothing: each is given all that it can hold.
+            await _in_time(end, *(people[-1].probe(node, NODE_GPUS, NODE_CPUS) for node in site.fleet.agents))
+        for person in people:
+            await person.leave(max(1.0, end - time.monotonic()) if not left else 1.0)
+        return left
+    finally:
+        watching.cancel()
+
+
+async def _in_time(end: float, *doing: Coroutine[Any, Any, None]) -> None:
+    """What is not done by then is left; the checker sees what is missing."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout_at(asyncio.get_running_loop().time() + end - time.monotonic()):
+            await asyncio.gather(*doing)

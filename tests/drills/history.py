@@ -1,0 +1,168 @@
+"""All that is known of a drill when it is over, as values: who asked for what, what is stored, what the jobs saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class AttemptKey(NamedTuple):
+    """A numbered run of a job."""
+
+    job: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.job}/{self.number}"
+
+
+class StreamKey(NamedTuple):
+    """One output of one rank of an attempt."""
+
+    job: int
+    number: int
+    rank: int
+    stream: int
+
+    @property
+    def attempt(self) -> AttemptKey:
+        """Whose it is."""
+        return AttemptKey(self.job, self.number)
+
+    def __str__(self) -> str:
+        return f"{'stdout' if self.stream == 1 else 'stderr'} of {self.job}/{self.number}.{self.rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    """One request of one person, as their own log has it.
+
+    `answers` are the first ids that acknowledgements named. `after` are (job, "OK" | "ANY" | "FAIL").
+    """
+
+    request_id: str
+    user: str
+    kind: str
+    count: int = 1
+    answers: tuple[int, ...] = ()
+    refusal: str = ""
+    is_requeueable: bool = True
+    retries: int = 0
+    is_held: bool = False
+    has_time_limit: bool = False
+    after: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def jobs(self) -> range:
+        """The jobs that were acknowledged."""
+        return range(self.answers[0], self.answers[0] + self.count) if self.answers else range(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAttempt:
+    """An attempt that ended, as the store has it. `code` is None where it had no exit code of its own."""
+
+    number: int
+    reason: str
+    code: int | None = None
+    is_complete: bool = True
+    ends: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """Where its output ended, by (rank, stream)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredJob:
+    """A job as the store has it; `outcome` is empty for one that has not ended."""
+
+    id: int
+    user: str
+    outcome: str
+    reason: str = ""
+    code: int | None = None
+    attempts: tuple[StoredAttempt, ...] = ()
+    ends_recorded: int = 1
+    """How often its story says that it has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """From one record to another, an attempt held these devices of a node; `end` is None when it still does."""
+
+    attempt: AttemptKey
+    rank: int
+    node: str
+    devices: tuple[str, ...]
+    begin: int
+    end: int | None
+    is_void: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A process, as it told by itself: it certainly lived from `began_ns` to `seen_ns` (CLOCK_BOOTTIME).
+
+    `code` and the number of bytes written are from its last word; a code of None means that it was ended.
+    """
+
+    attempt: AttemptKey
+    rank: int
+    pid: int
+    who: str
+    node: str
+    devices: tuple[str, ...]
+    began_ns: int
+    seen_ns: int
+    code: int | None
+    written: Mapping[int, int]
+    """Bytes by stream; of a process that was ended, at least so many."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it is the process that was asked for, and not a child of it."""
+        return self.who == "leader"
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.who}) of {self.attempt} on {self.node}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """So many bytes; `wrong_at` is the first offset where they are not what the job must have printed."""
+
+    length: int
+    wrong_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """What one person got who followed a job; `is_whole`: they were told that it is the end."""
+
+    name: str
+    job: int
+    is_whole: bool
+    streams: Mapping[StreamKey, Output] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """A drill that is over."""
+
+    submits: tuple[Submit, ...] = ()
+    cancelled: frozenset[int] = frozenset()
+    """Jobs that somebody asked to cancel."""
+
+    released_ns: Mapping[int, int] = field(default_factory=dict)
+    """When the release of a held job was first asked for."""
+
+    jobs: Mapping[int, StoredJob] = field(default_factory=dict)
+    holds: tuple[Hold, ...] = ()
+    runs: tuple[Run, ...] = ()
+    outputs: Mapping[StreamKey, Output] = field(default_factory=dict)
+    followed: tuple[Followed, ...] = ()
+    surprises: tuple[str, ...] = ()
+    """What no fault explains: a program that left by itself, a traceback in a log, an error that means a bug."""
+
+    leftovers: tuple[str, ...] = ()
+    """What was not as before once all had ended."""

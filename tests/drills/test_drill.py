@@ -1,0 +1,29 @@
+"""A drill of the size of CI. `make drill` runs longer ones, with other seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.drills.drill import Order, drill
+from tests.drills.links import check_permitted
+from tests.several_nodes.network import Network, NotPermitted
+
+SEED = 7
+SECONDS = 150.0
+
+
+@pytest.mark.timeout(450)
+@pytest.mark.slow
+async def test_a_drill_of_all_faults_breaks_no_rule(network: Network, tmp_path: Path) -> None:
+    try:
+        check_permitted()
+    except NotPermitted as problem:
+        pytest.skip(f"links of network namespaces cannot be impaired here: {problem}")
+    report = await drill(Order(seed=SEED, seconds=SECONDS, node_count=3), tmp_path / "drill", network)
+    assert report.is_good, f"\n{report}"
+    # A drill in which nothing happened proves nothing.
+    reasons = {attempt.reason for job in report.history.jobs.values() for attempt in job.attempts}
+    assert {"EXITED", "TIME_LIMIT", "CANCELLED", "NODE_LOST", "EXIT_UNKNOWN"} <= reasons, report.summary()
+    assert any(followed.streams for followed in report.history.followed), report.summary()
