@@ -4,6 +4,7 @@ A wall clock that steps therefore expires nothing: it is noticed and reported.
 """
 
 import time
+from collections.abc import Callable
 
 from .state.units import SECOND, Instant, Span
 
@@ -14,24 +15,33 @@ STEP_SPAN = Span(5 * SECOND)
 
 
 class SlewedClock:
-    """Instants that never go back. `not_before` is the newest stored instant."""
+    """Instants that never go back. `not_before` is the newest stored instant.
 
-    def __init__(self, not_before: Instant) -> None:
-        wall = _wall_time_us()
-        self._now = max(wall, not_before + 1)
-        self._counted = _boot_time_us()
+    `wall_us` and `boot_us` are the clocks that it is made of, in microseconds; by default those of this machine.
+    """
+
+    def __init__(
+        self,
+        not_before: Instant,
+        wall_us: Callable[[], int] | None = None,
+        boot_us: Callable[[], int] | None = None,
+    ) -> None:
+        self._wall_us = wall_us or _wall_time_us
+        self._boot_us = boot_us or _boot_time_us
+        self._now = max(self._wall_us(), not_before + 1)
+        self._counted = self._boot_us()
         self._kept = 0
         self.has_stepped = False
 
     def now(self) -> Instant:
         """The instant now, in microseconds."""
-        counted = _boot_time_us()
+        counted = self._boot_us()
         elapsed = counted - self._counted
         self._counted = counted
         self._now += elapsed
         # What is too short for a whole microsecond is kept, so that a clock that is asked all the time is nudged, too.
         most, self._kept = divmod(self._kept + elapsed, SLEW_SHARE)
-        off = _wall_time_us() - self._now
+        off = self._wall_us() - self._now
         if abs(off) > STEP_SPAN:
             self.has_stepped = True
         else:

@@ -11,15 +11,15 @@ import pytest
 
 from node_agent.core import adoption, attempt, duties
 from node_agent.core.adoption import LaunchDecision
-from scheduler import engine, links, output_hub
+from scheduler import clock, engine, links, output_hub
 from scheduler.core import deadlines, jobs
 from scheduler.core.decision import Decision
-from scheduler.policy import fit
+from scheduler.policy import caps, fit
 from scheduler.state import durable, indexes, live
 from scheduler.state.events import JobsSubmitted
 from scheduler.state.jobs import Job, Stopping
 from scheduler.state.state import State
-from scheduler.state.units import after
+from scheduler.state.units import Instant, after
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -126,6 +126,16 @@ def a_refusal_is_not_told_again(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(duties.Duties, "_refuse", lambda self, key, reason, sentence: [])
 
 
+def a_step_of_the_wall_clock_is_followed(plant: pytest.MonkeyPatch) -> None:
+    """Whoever sets the clock of the scheduler's machine lets every span pass."""
+    plant.setattr(clock.SlewedClock, "now", lambda self: Instant(max(self._now, self._wall_us())))
+
+
+def a_cap_is_not_looked_at(plant: pytest.MonkeyPatch) -> None:
+    """One user may have everything."""
+    plant.setattr(caps.Caps, "refusal", lambda self, job: "")
+
+
 BUGS: tuple[Plant, ...] = (
     the_fence_is_ignored,
     nobody_waits_for_the_fence,
@@ -139,4 +149,6 @@ BUGS: tuple[Plant, ...] = (
     what_may_still_live_is_not_waited_for,
     a_request_is_not_remembered,
     a_refusal_is_not_told_again,
+    a_step_of_the_wall_clock_is_followed,
+    a_cap_is_not_looked_at,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,13 @@ from node_agent.core.outcome import ExitedWith, ExitStatus, KilledBy, Stream
 from scheduler.ports import Commit
 from scheduler.state.commands import Command, ForgetAttempt, LaunchAttempt
 from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
-from scheduler.state.ids import JobId, NodeName, RankKey
+from scheduler.state.ids import JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
 from scheduler.state.jobs import EndedAttempt, ExitCode, ExitSignal, Finished, Job, Outcome, OutputStream
 from scheduler.state.nodes import Node
 from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished
 from scheduler.state.shares import WHOLE_MILLI
+from scheduler.state.state import State
 from tests.core.fleet import HELD_AND_INDEXED
 from tests.simulation.world import Broken, World
 
@@ -88,6 +90,7 @@ class Checks:
             wrong.extend(_differences(state.durable, load(iter(self._store.entities.values()))))
         if wrong:
             raise Broken("; ".join(wrong))
+        self._caps_hold(state)
         for record in commit.records:
             match record:
                 case AttemptEnded(job=job, ended=ended):
@@ -99,6 +102,22 @@ class Checks:
                 case AttemptVoided(job=job, number=number):
                     if RankKey(job, number, 0) in self.processes:
                         raise Broken(f"attempt {job}/{number} is void and has run", job)
+
+    def _caps_hold(self, state: State) -> None:
+        """Nobody holds more than one user may."""
+        gpus: Counter[UserName] = Counter()
+        jobs: Counter[UserName] = Counter()
+        for job in state.durable.jobs.values():
+            if job.attempt is not None:
+                gpus[job.user] += sum(len(rank.placement.devices) for rank in job.attempt.ranks)
+                jobs[job.user] += 1
+        for held, most, what in (
+            (gpus, state.limits.user_gpus_max, "GPUs"),
+            (jobs, state.limits.user_jobs_max, "jobs"),
+        ):
+            for user, count in held.items():
+                if most and count > most:
+                    raise Broken(f"{user} has {count} {what} at once, and one user may have {most}")
 
     def _attempt_ended(self, job: JobId, ended: EndedAttempt, *, for_good: bool) -> None:
         """What is replaced is dead, by whatever way that came to be known; a fence has held."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from scheduler.clock import STEP_SPAN
+from scheduler.state.units import SECOND
 from tests.simulation.machine import Machine
 from tests.simulation.users import Users
 from tests.simulation.world import World
 
 TROUBLES = (12, 30, 60)
 """Faults of one run: few, so that a long silence comes to its end, or so many that they meet."""
+
+STEP_SECONDS = STEP_SPAN / SECOND
+"""A wall clock that is off by more is not followed."""
 
 STORE_FAULTS = (
     "crash before commit",
@@ -40,6 +45,7 @@ class Troubles:
             (self._reboot, 2),
             (self._foreign_process, 3),
             (self._drain, 1),
+            (self._set_the_wall_clock, 3),
         )
         calls, weights = zip(*kinds, strict=True)
         for call in self._rng.choices(calls, weights, k=self._rng.choice(TROUBLES)):
@@ -102,6 +108,14 @@ class Troubles:
     def _drain(self) -> None:
         machine = self._machine()
         self._users.drain(machine.name, is_draining=True)
+
+    def _set_the_wall_clock(self) -> None:
+        """Somebody sets it, or time is fetched from a server: now and then to a wrong one, or back to the right one."""
+        off = self._rng.choice((0.0, -0.4, 3.0, -7.0, 40.0, -1_000.0, 4_000.0))
+        self._world.note("scheduler: its wall clock steps, and is off by {} s", off)
+        self._world.wall_is_off = off
+        if abs(off) > STEP_SECONDS:
+            self._world.met.add("a wall clock that stepped")
 
     def _lose_for_good(self) -> None:
         """A machine burns down, and a person says so."""

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from gpufleet.v1 import node_agent_pb2
@@ -13,6 +14,7 @@ from gpufleet.v1 import node_agent_pb2
 from gpufleet.telemetry import OFF
 from scheduler.api.agents import AgentService
 from scheduler.api.channels import Channels
+from scheduler.clock import SlewedClock
 from scheduler.engine import Changes, Engine, StoreAway, TooManyEvents
 from scheduler.links import Links
 from scheduler.output_hub import OutputHub
@@ -40,6 +42,12 @@ LIMITS = Limits(
     preemptible_after=Span(5 * SECOND),
 )
 """The spans of the rules, shorter, so that a run of minutes meets all of them. (A fence is at least 30 s.)"""
+
+
+def limits_of(world: World) -> Limits:
+    """The limits of a run: in some, a user may hold only so much."""
+    rng = world.rng("limits")
+    return replace(LIMITS, user_gpus_max=rng.choice((0, 0, 0, 5)), user_jobs_max=rng.choice((0, 0, 0, 6)))
 
 
 class Faults:
@@ -82,14 +90,13 @@ class Context:
         raise Aborted(status)
 
 
-class SimulatedClock:
-    """The scheduler's clock runs true; the clocks of the nodes drift against it."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def now(self) -> Instant:
-        return Instant(BEGIN + round(self._world.now * 1e6))
+def clock_of(world: World, newest: Instant) -> SlewedClock:
+    """The real clock: it counts true, the nodes drift against it, and its wall clock is set to wrong times and back."""
+    return SlewedClock(
+        newest,
+        wall_us=lambda: BEGIN + round((world.now + world.wall_is_off) * 1e6),
+        boot_us=lambda: round(world.now * 1e6),
+    )
 
 
 class SchedulerProcess:
@@ -104,7 +111,8 @@ class SchedulerProcess:
         self.store = OpenStore(disk, self)
         self.links = Links(OFF)
         self.hub = OutputHub(outputs, self._on_synced)  # type: ignore[arg-type]
-        self.engine = Engine(self.store, self, SimulatedClock(world), LIMITS, self._publish)  # type: ignore[arg-type]
+        clock = clock_of(world, self.store.newest_instant())
+        self.engine = Engine(self.store, self, clock, limits_of(world), self._publish)  # type: ignore[arg-type]
         self.service = AgentService(self.engine, self.links, self.hub, "1", Channels(self.links))  # type: ignore[abstract]
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls: dict[Call, None] = {}

@@ -89,6 +89,7 @@ CORNERS = frozenset(
         "a request that was asked again",
         "a scheduler that was away",
         "a fence that ended an attempt",
+        "a wall clock that stepped",
     }
 )
 

@@ -31,6 +31,8 @@ class World:
     checks: Checks
     scheduler: SchedulerProcess | None = None
     is_healed = False
+    wall_is_off = 0.0
+    """By so many seconds the wall clock of the scheduler's machine is wrong now."""
 
     def __init__(self, seed: int, loop: SimulatedLoop, *, is_traced: bool = False) -> None:
         self.seed = seed
