@@ -27,7 +27,7 @@ from tests.several_nodes.network import Network
 
 USERS = ("ada", "bob", "cyd")
 PROBER = "eve"
-"""Who looks in the end whether every node takes work."""
+"""Who keeps every node busy, and looks in the end whether it takes work."""
 
 NODE_GPUS, NODE_CPUS = 2, 4
 NODE_FLAGS = ("--virtual-gpus", str(NODE_GPUS), "--cpus", str(NODE_CPUS))
@@ -146,6 +146,8 @@ async def _live(order: Order, folder: Path, network: Network) -> tuple[list[str]
         async with asyncio.TaskGroup() as group:
             for person in people[:-1]:
                 group.create_task(person.work(order.seconds))
+            for node in order.nodes:
+                group.create_task(people[-1].keep_busy(node, order.seconds))
             group.create_task(injector.carry_out(order.plan))
         leftovers = await _settled(Site(fleet, network, admin), people, injector)
         return injector.surprises, leftovers

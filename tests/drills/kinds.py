@@ -77,7 +77,7 @@ def draw(rng: random.Random, known: Sequence[int], seconds_max: float) -> Wish:
     wish = replace(
         wish,
         seconds=round(min(wish.seconds * rng.uniform(0.5, 1.5), seconds_max), 2),
-        gpus=rng.choice((0, 0, 1, 1, 2)),
+        gpus=rng.choice((0, 0, 0, 1, 1, 2)),
         band=rng.choice(BANDS),
         manners=wish.manners if wish.manners != "plain" else rng.choice(("plain", "plain", "polite", "stubborn")),
         followers=rng.choice((0, 0, 0, 1, 1, 2)),

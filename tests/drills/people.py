@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,7 +25,9 @@ from tests.e2e.client import Client, select
 
 CALL_SECONDS_MAX = 10.0
 PAUSE_SECONDS = (0.05, 0.5)
-BETWEEN_SUBMITS_SECONDS = 2.2
+BETWEEN_SUBMITS_SECONDS = 3.0
+RESIDENT_SECONDS, RESIDENTS_OVERLAP_SECONDS = 70.0, 15.0
+
 SHORT_SECONDS = 2.0
 """Towards the end nothing is submitted that takes longer than is left, or than this."""
 
@@ -86,6 +89,16 @@ class Person:
             wish = draw(self._rng, self.jobs, max(SHORT_SECONDS, end - time.monotonic()))
             self._start(self._live_through(wish))
             await asyncio.sleep(self._rng.expovariate(1 / BETWEEN_SUBMITS_SECONDS))
+
+    async def keep_busy(self, node: str, seconds: float) -> None:
+        """Have something long on this node for so long, so that whatever happens to it happens to somebody."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            wish = Wish(
+                kind="resident", seconds=min(RESIDENT_SECONDS, left), nodelist=(node,), band=job_pb2.BAND_URGENT
+            )
+            self._start(self._live_through(replace(wish, lines=int(wish.seconds * 20), followers=1)))
+            await asyncio.sleep(min(RESIDENT_SECONDS - RESIDENTS_OVERLAP_SECONDS, left))
 
     async def go_home(self) -> None:
         """Let go of what is held; return once all submits are answered. Followers go on."""

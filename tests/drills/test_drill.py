@@ -25,5 +25,6 @@ async def test_a_drill_of_all_faults_breaks_no_rule(network: Network, tmp_path: 
     assert report.is_good, f"\n{report}"
     # A drill in which nothing happened proves nothing.
     reasons = {attempt.reason for job in report.history.jobs.values() for attempt in job.attempts}
-    assert {"EXITED", "TIME_LIMIT", "CANCELLED", "NODE_LOST", "EXIT_UNKNOWN"} <= reasons, report.summary()
+    assert {"EXITED", "TIME_LIMIT", "CANCELLED", "EXIT_UNKNOWN"} <= reasons, report.summary()
+    assert reasons & {"NODE_LOST", "FENCED"}, report.summary()
     assert any(followed.streams for followed in report.history.followed), report.summary()
