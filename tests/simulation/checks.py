@@ -105,19 +105,19 @@ class Checks:
 
     def _caps_hold(self, state: State) -> None:
         """Nobody holds more than one user may."""
-        gpus: Counter[UserName] = Counter()
+        milli: Counter[UserName] = Counter()
         jobs: Counter[UserName] = Counter()
         for job in state.durable.jobs.values():
             if job.attempt is not None:
-                gpus[job.user] += sum(len(rank.placement.devices) for rank in job.attempt.ranks)
+                devices = [device for rank in job.attempt.ranks for device in rank.placement.devices]
+                milli[job.user] += sum(device.share_milli or WHOLE_MILLI for device in devices)
                 jobs[job.user] += 1
-        for held, most, what in (
-            (gpus, state.limits.user_gpus_max, "GPUs"),
-            (jobs, state.limits.user_jobs_max, "jobs"),
-        ):
-            for user, count in held.items():
-                if most and count > most:
-                    raise Broken(f"{user} has {count} {what} at once, and one user may have {most}")
+        limits = state.limits
+        for user in jobs:
+            if limits.user_gpus_max and milli[user] > limits.user_gpus_max * WHOLE_MILLI:
+                raise Broken(f"{user} holds {milli[user] / WHOLE_MILLI} of {limits.user_gpus_max} GPUs")
+            if limits.user_jobs_max and jobs[user] > limits.user_jobs_max:
+                raise Broken(f"{user} has {jobs[user]} of {limits.user_jobs_max} jobs at once")
 
     def _attempt_ended(self, job: JobId, ended: EndedAttempt, *, for_good: bool) -> None:
         """What is replaced is dead, by whatever way that came to be known; a fence has held."""
