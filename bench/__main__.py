@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import path, standing
+from . import passes, path, scale, standing
 from .rows import Row, Run, table
 
 ROOT = Path(__file__).parent
@@ -16,6 +16,8 @@ ROOT = Path(__file__).parent
 GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "path": path.measure,
     "standing": standing.measure,
+    "passes": passes.measure,
+    "scale": scale.measure,
 }
 """What can be measured by itself, in the order in which all of it is."""
 
@@ -27,10 +29,14 @@ def main() -> None:
     flags.add_argument("--rounds", type=int, default=200, help="repetitions of each latency (default 200)")
     flags.add_argument("--jobs", type=int, default=10_000, help="jobs of a flood (default 10,000)")
     flags.add_argument("--repeats", type=int, default=3, help="measurements of each rate (default 3)")
+    flags.add_argument("--queued", type=int, default=100_000, help="jobs of a long queue (default 100,000)")
+    flags.add_argument("--agents", type=int, default=1_000, help="simulated agents and nodes (default 1,000)")
     flags.add_argument("--output", type=Path, default=ROOT / "results" / "latest.json", help="where the JSON goes")
     given = flags.parse_args()
     rows: list[Row] = []
-    with Run(rounds=given.rounds, jobs=given.jobs, repeats=given.repeats) as run:
+    with Run(
+        rounds=given.rounds, jobs=given.jobs, repeats=given.repeats, queued=given.queued, agents=given.agents
+    ) as run:
         for name, measure in GROUPS.items():
             if not given.only or name in given.only:
                 print(f"measuring {name} …", file=sys.stderr, flush=True)

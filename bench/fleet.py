@@ -93,6 +93,22 @@ def fleet(*, cpus: int) -> Iterator[Fleet]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def scheduler_alone(folder: Path) -> Iterator[Fleet]:
+    """Start a scheduler on the data in a folder, as it was left there; stop it at the end. It has no agent."""
+    listening = folder / "scheduler" / "listening"
+    listening.unlink(missing_ok=True)
+    process = _start(folder, "scheduler", "--port", "0", "--data", str(folder / "scheduler"))
+    try:
+        _wait_for(lambda: listening.exists() and listening.read_text().endswith("\n"), "the scheduler")
+        running = Fleet(folder, listening.read_text().strip(), process.pid, 0)
+        _ready_nodes(running)
+        yield running
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(START_SECONDS_MAX)
+
+
 def _start(folder: Path, program: str, *arguments: str) -> subprocess.Popen[bytes]:
     with (folder / f"{program}.log").open("ab") as log:
         return subprocess.Popen(
@@ -105,10 +121,14 @@ def _start(folder: Path, program: str, *arguments: str) -> subprocess.Popen[byte
 
 
 def _is_ready(running: Fleet) -> bool:
+    return _ready_nodes(running) == 1
+
+
+def _ready_nodes(running: Fleet) -> int:
     with connect(running.target) as channel:
         stub = scheduler_pb2_grpc.SchedulerStub(channel)
         info = stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest(), timeout=START_SECONDS_MAX)
-    return info.ready_node_count == 1
+    return info.ready_node_count
 
 
 def _wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -116,4 +136,4 @@ def _wait_for(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not start")
-        time.sleep(0.05)
+        time.sleep(0.02)

@@ -115,7 +115,7 @@ def idle(programs: dict[str, int], seconds: float) -> dict[str, tuple[float, flo
     before = {name: cpu_seconds(pid) for name, pid in programs.items()}
     time.sleep(seconds)
     return {
-        name: ((cpu_seconds(pid) - before[name]) / seconds * 100, _resident_mb(pid)) for name, pid in programs.items()
+        name: ((cpu_seconds(pid) - before[name]) / seconds * 100, resident_mb(pid)) for name, pid in programs.items()
     }
 
 
@@ -125,7 +125,8 @@ def cpu_seconds(pid: int) -> float:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
-def _resident_mb(pid: int) -> float:
+def resident_mb(pid: int) -> float:
+    """Resident memory in MB (10^6 bytes)."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
 
 

@@ -33,12 +33,15 @@ class Row:
 class Run:
     """One call of `make bench`. A fleet is started when a group first asks for it, and stopped at the end.
 
-    `rounds` is how often a latency is taken, `jobs` how many jobs a flood has, `repeats` how often a rate is measured.
+    `rounds` is how often a latency is taken, `jobs` how many jobs a flood has, `repeats` how often a rate is measured,
+    `queued` how long a long queue is, `agents` how many nodes a large fleet has.
     """
 
     rounds: int
     jobs: int
     repeats: int
+    queued: int
+    agents: int
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> "Run":
@@ -70,9 +73,9 @@ def middle(rows: list[Row]) -> Row:
 
 def table(rows: list[Row]) -> str:
     """The rows for people."""
-    lines = [f"{'figure':<54}{'value':>10}  {'unit':<14}{'floor':>10}{'ratio':>8}"]
+    lines = [f"{'figure':<66}{'value':>10}  {'unit':<14}{'floor':>10}{'ratio':>8}"]
     for row in rows:
         floor = "" if row.floor is None else f"{row.floor:,.2f}"
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        lines.append(f"{row.name:<54}{row.figure:>10,.2f}  {row.unit:<14}{floor:>10}{ratio:>8}")
+        lines.append(f"{row.name:<66}{row.figure:>10,.2f}  {row.unit:<14}{floor:>10}{ratio:>8}")
     return "\n".join(lines)
