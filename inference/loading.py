@@ -18,7 +18,7 @@ from gpufleet.spelling import did_you_mean
 
 SHIPPED: Mapping[str, str] = {
     "test-pattern": f"{__package__}.models.test_pattern:TestPattern",
-    "canvas": f"{__package__}.models.canvas:Canvas",
+    "canvas": f"{__package__}.models.canvas.model:Canvas",
 }
 """Models that come with gpufleet, by the names that `gpuctl worker` takes too."""
 
