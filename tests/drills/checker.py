@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
-from tests.drills.history import AttemptKey, Followed, History, Output, Run, StoredAttempt, StreamKey
+from tests.drills.history import AttemptKey, Followed, History, Hold, Output, Run, StoredAttempt, StreamKey
 
-COMPLETE_BY_ITSELF = "EXITED"
-"""The reason of an attempt that ended by itself, with a code or by a signal of its own."""
+WHOLE_MILLI = 1000
+"""A device, in thousandths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,10 @@ def true_outcome(history: History) -> Found:
     """How a job ended is how its process did, and why is something that was asked for."""
     leaders = {run.attempt: run for run in history.runs if run.is_leader}
     limited = {job for submit in history.submits if submit.has_time_limit for job in submit.jobs}
+    arrays = {submit.array for submit in history.submits}
     for job in history.jobs.values():
+        if job.id in arrays:
+            continue
         if job.outcome == "CANCELLED" and job.id not in history.cancelled and job.reason == "CANCELLED":
             yield f"job {job.id} is cancelled and nobody asked for it", job.id
         if job.outcome == "TIMED_OUT" and job.id not in limited:
@@ -78,9 +80,39 @@ def true_outcome(history: History) -> Found:
             yield f"job {job.id} ended with {job.code}, and its process with {last.code}", job.id
 
 
+def arrays(history: History) -> Found:
+    """An array ends as its items did, and no more of them are active at once than may be."""
+    for submit in history.submits:
+        array = history.jobs.get(submit.array or 0)
+        if array is None:
+            continue
+        items = [history.jobs[job] for job in submit.jobs[1:] if job in history.jobs]
+        if (array.outcome == "SUCCEEDED") != all(item.outcome == "SUCCEEDED" for item in items):
+            ends = sorted({item.outcome for item in items})
+            yield f"array {array.id} ended {array.outcome} and its items {', '.join(ends)}", array.id
+        holds = [hold for hold in history.holds if hold.attempt.job in submit.jobs and hold.rank == 0]
+        for hold, beside in _beside(holds):
+            if submit.active_max and len(beside) >= submit.active_max:
+                text = f"{1 + len(beside)} items of array {array.id} were active, and {submit.active_max} may be"
+                yield text, hold.attempt.job
+                break
+
+
+def _beside(holds: Iterable[Hold]) -> Iterator[tuple[Hold, list[Hold]]]:
+    """Each hold, with those that were there when it came."""
+    there: list[Hold] = []
+    for hold in sorted(holds, key=lambda each: each.begin):
+        there = [each for each in there if each.end is None or each.end > hold.begin]
+        yield hold, there
+        there.append(hold)
+
+
 def waits(history: History) -> Found:
     """A job that waits for another one, or for a release, has not run before."""
     runs = _by_job(history)
+    for submit in history.submits:
+        if submit.array is not None:
+            runs[submit.array] = [run for job in submit.jobs[1:] for run in runs[job]]
     for submit in history.submits:
         for job in submit.jobs:
             first = min((run.began_ns for run in runs[job]), default=None)
@@ -137,24 +169,37 @@ def limited_attempts(history: History) -> Found:
 
 
 def one_device(history: History) -> Found:
-    """No device was given twice at once: by what was decided, and by what the processes had."""
+    """No more of a device is given than there is: by what was decided, and by what the processes had."""
+    milli = {(hold.attempt, hold.rank): hold.milli for hold in history.holds}
     by_device: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in history.runs:
         for device in run.devices:
             by_device[run.node, device].append(run)
     for (_, device), runs in by_device.items():
-        yield from _overlaps(runs, lambda one, other: one.attempt != other.attempt, f"both had {device}")
-    held = defaultdict(list)
+        yield from _too_much(device, runs, milli)
+    held: dict[tuple[str, str], list[Hold]] = defaultdict(list)
     for hold in history.holds:
         for device in hold.devices:
             held[hold.node, device].append(hold)
     for (node, device), holds in held.items():
-        for one, other in pairwise(sorted(holds, key=lambda each: each.begin)):
-            if one.end is None or one.end > other.begin:
-                text = f"{device} of {node} was given to {other.attempt} while {one.attempt} had it"
-                yield text, other.attempt.job
-        if holds and (last := max(holds, key=lambda each: each.begin)).end is None:
-            yield f"{device} of {node} is still held by {last.attempt}", last.attempt.job
+        for hold, beside in _beside(holds):
+            if hold.milli + sum(each.milli for each in beside) > WHOLE_MILLI:
+                names = ", ".join(str(each.attempt) for each in beside)
+                yield f"{device} of {node} was given to {hold.attempt} while {names} had it", hold.attempt.job
+        for hold in holds:
+            if hold.end is None:
+                yield f"{device} of {node} is still held by {hold.attempt}", hold.attempt.job
+
+
+def _too_much(device: str, runs: Iterable[Run], milli: Mapping[tuple[AttemptKey, int], int]) -> Found:
+    """The first moment at which the living attempts have more of a device than there is."""
+    living: list[Run] = []
+    for run in sorted(runs, key=lambda each: each.began_ns):
+        living = [*(each for each in living if each.seen_ns > run.began_ns), run]
+        has = {(each.attempt, each.rank): milli.get((each.attempt, each.rank), WHOLE_MILLI) for each in living}
+        if sum(has.values()) > WHOLE_MILLI:
+            yield f"{' and '.join(map(str, living))} lived at once on {device}", run.attempt.job
+            return
 
 
 def _overlaps(runs: Iterable[Run], matters: Callable[[Run, Run], bool], what: str) -> Found:
@@ -247,6 +292,7 @@ def nothing_strange(history: History) -> Found:
 RULES: dict[str, Rule] = {
     "one outcome": one_outcome,
     "true outcome": true_outcome,
+    "arrays": arrays,
     "waits": waits,
     "one live attempt": one_attempt,
     "not run again": limited_attempts,

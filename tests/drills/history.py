@@ -38,13 +38,16 @@ class StreamKey(NamedTuple):
 class Submit:
     """One request of one person, as their own log has it.
 
-    `answers` are the first ids that acknowledgements named. `after` are (job, "OK" | "ANY" | "FAIL").
+    `answers` are the first ids that acknowledgements named. `after` are (job, "OK" | "ANY" | "FAIL"). An array of so
+    many `items` is a job, and each item one more, with the next ids; at most `active_max` are active, 0 is no cap.
     """
 
     request_id: str
     user: str
     kind: str
     count: int = 1
+    items: int = 0
+    active_max: int = 0
     answers: tuple[int, ...] = ()
     refusal: str = ""
     is_requeueable: bool = True
@@ -56,7 +59,13 @@ class Submit:
     @property
     def jobs(self) -> range:
         """The jobs that were acknowledged."""
-        return range(self.answers[0], self.answers[0] + self.count) if self.answers else range(0)
+        count = self.count + self.items
+        return range(self.answers[0], self.answers[0] + count) if self.answers else range(0)
+
+    @property
+    def array(self) -> int | None:
+        """The id of the array, where it is one."""
+        return self.answers[0] if self.items and self.answers else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +96,10 @@ class StoredJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """From one record to another, an attempt held these devices of a node; `end` is None when it still does."""
+    """From one record to another, an attempt held these devices of a node; `end` is None when it still does.
+
+    It had `milli` thousandths of each.
+    """
 
     attempt: AttemptKey
     rank: int
@@ -96,6 +108,7 @@ class Hold:
     begin: int
     end: int | None
     is_void: bool = False
+    milli: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

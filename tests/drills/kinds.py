@@ -15,6 +15,8 @@ JOB = Path(__file__).with_name("job.py")
 BANDS = (job_pb2.BAND_LOW, job_pb2.BAND_NORMAL, job_pb2.BAND_NORMAL, job_pb2.BAND_HIGH, job_pb2.BAND_URGENT)
 CONDITIONS = ("OK", "ANY", "FAIL")
 GRACE_SECONDS = 2.0
+MOVED_SHARE = 0.1
+"""So many jobs are moved to another band."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,11 @@ class Wish:
     gpus: int = 0
     cpus: int = 1
     band: int = job_pb2.BAND_NORMAL
+    share_milli: int = 0
     count: int = 1
+    items: int = 0
+    active_max: int = 0
+    failures_max: int = 0
     retries: int = 0
     is_requeueable: bool = True
     is_preemptible: bool = False
@@ -40,6 +46,7 @@ class Wish:
     after: tuple[tuple[int, str], ...] = ()
     cancel_after: float | None = None
     requeue_after: float | None = None
+    moved_after: float | None = None
     release_after: float | None = None
     followers: int = 0
     nodelist: tuple[str, ...] = ()
@@ -48,6 +55,12 @@ class Wish:
         """Its command."""
         told = (self.seconds, self.lines, self.code, self.fails_below, self.manners)
         return [sys.executable, "-S", "-E", str(JOB), str(stamps), *map(str, told)]
+
+    @property
+    def array(self) -> job_pb2.ArraySpec:
+        """Its items."""
+        indices = f"1-{self.items}"
+        return job_pb2.ArraySpec(indices=indices, max_active_count=self.active_max, max_fails=self.failures_max)
 
     def fields(self) -> dict[str, Any]:
         """The fields of its spec, as tests.e2e.client.Client.spec takes them."""
@@ -61,6 +74,7 @@ class Wish:
             "no_requeue": not self.is_requeueable,
             "is_preemptible": self.is_preemptible,
             "is_held": self.is_held,
+            **({"array": self.array} if self.items else {}),
             "seconds": self.time_limit,
             "grace": GRACE_SECONDS,
             "nodelist": self.nodelist,
@@ -91,6 +105,14 @@ def draw(rng: random.Random, known: Sequence[int], seconds_max: float) -> Wish:
         wish = replace(wish, release_after=rng.choice((None, round(rng.uniform(0.0, 20.0), 1))))
     if wish.kind == "cancelled":
         wish = replace(wish, cancel_after=rng.choice((0.0, 0.05, round(rng.uniform(0.0, 15.0), 2))))
+    if wish.kind == "share":
+        wish = replace(wish, gpus=1, share_milli=rng.choice((250, 500, 600)))
+    if wish.kind == "array":
+        wish = replace(wish, items=rng.choice((2, 5, 12)), active_max=rng.choice((0, 0, 1, 3)), followers=0)
+        wish = replace(wish, gpus=min(wish.gpus, 1), fails_below=rng.choice((0, 0, 2)), retries=rng.choice((0, 1)))
+        wish = replace(wish, failures_max=rng.choice((0, 2)), cancel_after=rng.choice((None, None, 3.0)))
+    if rng.random() < MOVED_SHARE:
+        wish = replace(wish, moved_after=round(rng.uniform(0.0, 5.0), 2))
     if wish.kind == "requeued":
         wish = replace(wish, requeue_after=round(rng.uniform(0.5, 8.0), 1))
     return wish
@@ -114,5 +136,7 @@ _MIX: tuple[tuple[Wish, int], ...] = (
     (Wish(kind="limited", seconds=20.0, lines=200, time_limit=4.0), 2),
     (Wish(kind="stubborn", seconds=20.0, lines=100, time_limit=3.0, manners="stubborn"), 1),
     (Wish(kind="later", seconds=0.5, begins_in=8.0), 1),
+    (Wish(kind="share", seconds=4.0), 3),
+    (Wish(kind="array", seconds=0.6), 2),
     (Wish(kind="several", seconds=0.5, count=4), 2),
 )

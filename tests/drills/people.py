@@ -20,7 +20,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import Code, GpufleetError
 from gpufleet.status import from_rpc_error
-from tests.drills.kinds import Wish, draw
+from tests.drills.kinds import BANDS, Wish, draw
 from tests.e2e.client import Client, select
 
 CALL_SECONDS_MAX = 10.0
@@ -144,6 +144,9 @@ class Person:
         for job in ids:
             for number in range(wish.followers):
                 self._start(self._follow(job, number))
+        if wish.moved_after is not None:
+            await asyncio.sleep(wish.moved_after)
+            await self._update(first, "band", band=self._rng.choice(BANDS))
         if wish.release_after is not None:
             await asyncio.sleep(wish.release_after)
             await self._release(first)
@@ -153,7 +156,8 @@ class Person:
             await self._insist(lambda: self._client.stub.RequeueJob(request, timeout=CALL_SECONDS_MAX))
         if wish.cancel_after is not None:
             await asyncio.sleep(wish.cancel_after)
-            self._diary.write("cancels", job=first)
+            for job in range(first, first + wish.count + wish.items):
+                self._diary.write("cancels", job=job)
             await self._insist(
                 lambda: self._client.stub.Cancel(
                     scheduler_pb2.CancelRequest(jobs=select(first)), timeout=CALL_SECONDS_MAX
@@ -166,12 +170,16 @@ class Person:
         spec = self._client.spec(*wish.argv(self._stamps), **wish.fields())
         if wish.begins_in:
             spec.begin_time.FromNanoseconds(time.time_ns() + int(wish.begins_in * 1e9))
+        if wish.share_milli:
+            spec.devices[0].share.milli = wish.share_milli
         request = scheduler_pb2.SubmitRequest(specs=[spec], count=wish.count, request_id=request_id)
         self._diary.write(
             "asks",
             request=request_id,
             kind=wish.kind,
             count=wish.count,
+            items=wish.items,
+            active_max=wish.active_max,
             is_requeueable=wish.is_requeueable,
             retries=wish.retries,
             is_held=wish.is_held,
@@ -191,8 +199,11 @@ class Person:
 
     async def _release(self, job: int) -> None:
         self._diary.write("releases", job=job)
-        request = scheduler_pb2.UpdateJobRequest(jobs=select(job), is_held=False)
-        request.update_mask.paths.append("is_held")
+        await self._update(job, "is_held", is_held=False)
+
+    async def _update(self, job: int, field: str, **fields: Any) -> None:
+        request = scheduler_pb2.UpdateJobRequest(jobs=select(job), **fields)
+        request.update_mask.paths.append(field)
         await self._insist(lambda: self._client.stub.UpdateJob(request, timeout=CALL_SECONDS_MAX))
 
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T | GpufleetError:

@@ -19,6 +19,7 @@ from scheduler.ports import Piece
 from scheduler.state.ids import JobId
 from scheduler.state.jobs import EndedAttempt, ExitCode, Finished, Job
 from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptVoided, JobFinished, Record
+from scheduler.state.shares import WHOLE_MILLI
 from scheduler.store import reading, schema
 from scheduler.store.codec import Codec
 from scheduler.store.sqlite import SqliteDatabase
@@ -112,6 +113,8 @@ def _asked(user: str, note: dict[str, Any]) -> Submit:
         user=user,
         kind=note["kind"],
         count=note["count"],
+        items=note["items"],
+        active_max=note["active_max"],
         is_requeueable=note["is_requeueable"],
         retries=note["retries"],
         is_held=note["is_held"],
@@ -202,9 +205,16 @@ def _holds(records: Iterable[tuple[int, Record]]) -> tuple[Hold, ...]:
                 key = AttemptKey(job, attempt.number)
                 for rank, placed in enumerate(attempt.ranks):
                     devices = tuple(device.uuid for device in placed.placement.devices)
+                    shares = [device.share_milli or WHOLE_MILLI for device in placed.placement.devices]
                     open_[key].append(
                         Hold(
-                            attempt=key, rank=rank, node=placed.placement.node, devices=devices, begin=number, end=None
+                            attempt=key,
+                            rank=rank,
+                            node=placed.placement.node,
+                            devices=devices,
+                            begin=number,
+                            end=None,
+                            milli=max(shares, default=0),
                         )
                     )
             case AttemptEnded(job=job, ended=ended):

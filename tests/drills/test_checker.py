@@ -53,27 +53,48 @@ def ended(number: int, *, is_complete: bool = True, end: int = 30) -> StoredAtte
     return StoredAttempt(number=number, reason="EXITED", code=0, is_complete=is_complete, ends={(0, OUT): end})
 
 
-# Job 1 is lost with its node and runs again; job 2 waits for it; job 3 must not be requeued, was held, and is followed.
+# Job 1 is lost with its node and runs again; job 2 waits for it; job 3 must not be requeued, was held, and is followed;
+# 4 is an array of 5 and 6.
 GOOD = History(
     submits=(
         Submit(request_id="a", user="ada", kind="long", answers=(1, 1)),
         Submit(request_id="b", user="ada", kind="dependent", answers=(2,), after=((1, "OK"),)),
         Submit(request_id="c", user="ada", kind="held", answers=(3,), is_requeueable=False, is_held=True),
         Submit(request_id="d", user="ada", kind="dependent", refusal="DEPENDENCY_FAILED"),
+        Submit(request_id="e", user="ada", kind="array", answers=(4,), items=2, active_max=1),
     ),
     released_ns={3: 25 * SECOND},
     jobs={
         1: stored(1, ended(1, is_complete=False, end=12), ended(2)),
         2: stored(2, ended(1)),
         3: stored(3, ended(1)),
+        4: stored(4),
+        5: stored(5, ended(1)),
+        6: stored(6, ended(1)),
     },
-    holds=(hold(1, 1, 1, 4), hold(1, 2, 5, 7), hold(2, 1, 9, 11), hold(3, 1, 12, 14)),
-    runs=(run(1, 1, 1, 5, code=None, written=20), run(1, 2, 6, 9), run(2, 1, 10, 20), run(3, 1, 26, 28)),
+    holds=(
+        hold(1, 1, 1, 4),
+        hold(1, 2, 5, 7),
+        hold(2, 1, 9, 11),
+        hold(3, 1, 12, 14),
+        hold(5, 1, 20, 22),
+        hold(6, 1, 23, 25),
+    ),
+    runs=(
+        run(1, 1, 1, 5, code=None, written=20),
+        run(1, 2, 6, 9),
+        run(2, 1, 10, 20),
+        run(3, 1, 26, 28),
+        run(5, 1, 30, 31),
+        run(6, 1, 32, 33),
+    ),
     outputs={
         StreamKey(1, 1, 0, OUT): Output(length=12),
         StreamKey(1, 2, 0, OUT): Output(length=30),
         StreamKey(2, 1, 0, OUT): Output(length=30),
         StreamKey(3, 1, 0, OUT): Output(length=30),
+        StreamKey(5, 1, 0, OUT): Output(length=30),
+        StreamKey(6, 1, 0, OUT): Output(length=30),
     },
     followed=(Followed(name="ada-3-0", job=3, is_whole=True, streams={StreamKey(3, 1, 0, OUT): Output(length=30)}),),
 )
@@ -81,6 +102,13 @@ GOOD = History(
 
 def test_a_good_history_passes() -> None:
     assert check(GOOD) == []
+
+
+def test_shares_of_a_device_may_be_had_at_once() -> None:
+    shared = tuple(replace(each, milli=500) for each in GOOD.holds)
+    runs_at_once = (*GOOD.runs[:3], replace(GOOD.runs[3], began_ns=19 * SECOND), *GOOD.runs[4:])
+    history = replace(GOOD, holds=shared, runs=runs_at_once, released_ns={3: 18 * SECOND})
+    assert check(history) == []
 
 
 def submits(**changes: object) -> History:
@@ -97,6 +125,10 @@ def runs(*more: Run) -> History:
     named = {each.attempt: each for each in more}
     kept = tuple(each for each in GOOD.runs if each.attempt not in named)
     return replace(GOOD, runs=(*kept, *more))
+
+
+def holds(number: int, other: Hold) -> History:
+    return replace(GOOD, holds=(*GOOD.holds[:number], other, *GOOD.holds[number + 1 :]))
 
 
 def followed(**changes: object) -> History:
@@ -124,6 +156,17 @@ BROKEN: dict[str, tuple[History, str]] = {
     "a cancel that nobody asked for": (job(2, outcome="CANCELLED", reason="CANCELLED"), "true outcome"),
     "a limit that was not set": (job(2, outcome="TIMED_OUT"), "true outcome"),
     "a success that did not run": (replace(GOOD, runs=GOOD.runs[:-1]), "true outcome"),
+    "an array that did better than its items": (job(6, outcome="FAILED", code=None), "arrays"),
+    "an array that did worse than its items": (job(4, outcome="FAILED", code=None), "arrays"),
+    "more items at once than may be": (holds(4, replace(GOOD.holds[4], end=24)), "arrays"),
+    "more shares than a device has": (
+        replace(
+            GOOD,
+            holds=tuple(replace(each, milli=600) for each in GOOD.holds),
+            runs=(*GOOD.runs[:3], replace(GOOD.runs[3], began_ns=19 * SECOND), *GOOD.runs[4:]),
+        ),
+        "one job a device",
+    ),
     "a success that was ended": (runs(run(2, 1, 10, 20, code=None)), "true outcome"),
     "another exit code": (job(2, outcome="FAILED", code=4), "true outcome"),
     "a held job that ran": (replace(GOOD, released_ns={3: 27 * SECOND}), "waits"),
@@ -135,7 +178,7 @@ BROKEN: dict[str, tuple[History, str]] = {
     "a run where it was not placed": (runs(replace(GOOD.runs[2], node="node2")), "one live attempt"),
     "a run with other devices": (runs(replace(GOOD.runs[2], devices=("gpu1",))), "one live attempt"),
     "a run of a void attempt": (
-        replace(GOOD, holds=(*GOOD.holds[:2], replace(GOOD.holds[2], is_void=True), GOOD.holds[3])),
+        holds(2, replace(GOOD.holds[2], is_void=True)),
         "one live attempt",
     ),
     "a run again that must not be": (
@@ -148,11 +191,11 @@ BROKEN: dict[str, tuple[History, str]] = {
     ),
     "a device that two had": (runs(run(3, 1, 19, 28)), "one job a device"),
     "a device that was given twice": (
-        replace(GOOD, holds=(*GOOD.holds[:3], replace(GOOD.holds[3], begin=10))),
+        holds(3, replace(GOOD.holds[3], begin=10)),
         "one job a device",
     ),
     "a device that is held for ever": (
-        replace(GOOD, holds=(*GOOD.holds[:3], replace(GOOD.holds[3], end=None))),
+        holds(3, replace(GOOD.holds[3], end=None)),
         "one job a device",
     ),
     "wrong bytes": (outputs(STREAM, Output(length=30, wrong_at=3)), "equal streams"),
