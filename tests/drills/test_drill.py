@@ -11,7 +11,7 @@ from tests.drills.links import check_permitted
 from tests.several_nodes.network import Network, NotPermitted
 
 SEED = 7
-SECONDS = 150.0
+SECONDS = 120.0
 
 
 @pytest.mark.timeout(450)
