@@ -20,7 +20,7 @@ from gpufleet.traceparent import inherited_traceparent
 from gpufleet.units import exact_duration, exact_size, parse_duration, parse_size
 
 from .job_options import JobOptions
-from .labels import pairs
+from .labels import names, pairs
 
 PASSED_ON = ("PATH", "LANG", "TERM")
 """The submitter's variables that a job gets without being asked."""
@@ -232,11 +232,6 @@ def pins(text: str) -> list[pb.NodePins]:
             )
         found.append(pb.NodePins(node=node, device_indices=map(int, numbers)))
     return found
-
-
-def names(given: Sequence[str] | None) -> list[str]:
-    """Names from options that take several, separated by commas or repeated."""
-    return [name.strip() for text in given or () for name in text.split(",") if name.strip()]
 
 
 def band(word: str, given_as: str = "--band") -> pb.Band.ValueType:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from gpufleet.v1 import node_pb2, scheduler_pb2
+from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
+
+from gpufleet.errors import invalid
+from gpufleet.spelling import did_you_mean
 
 from . import screen
 from .client import Client, connected
-from .labels import pairs
+from .labels import names, pairs
 from .paging import all_pages
 from .render.jobs import queue_screen
 from .settings import Settings
@@ -26,8 +30,28 @@ class Wanted:
     is_mine: bool = False
     name: str = ""
     labels: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
     with_finished: bool = False
     limit: int = PAGE_SIZE_MAX
+
+    def state_numbers(self) -> list[job_pb2.JobState.ValueType]:
+        """The states of --state. Raises INVALID_ARGUMENT for a word that is none."""
+        found = []
+        for word in names(self.states):
+            if word.lower() not in STATES:
+                what = f'"{word}" is no state of a job{did_you_mean(word.lower(), STATES)}'
+                raise invalid("--state", what, next_step=f"Write one of: {', '.join(STATES)}.")
+            found.append(STATES[word.lower()])
+        return found
+
+    def takes(self, job: job_pb2.Job) -> bool:
+        """Whether a job that is told passes the filters that a watch does not know."""
+        labels = pairs("--label", self.labels)
+        return (
+            (not self.name or job.spec.name == self.name)
+            and all(job.spec.labels.get(key) == value for key, value in labels.items())
+            and (not self.states or job.state in self.state_numbers())
+        )
 
     def request(self, user: str) -> scheduler_pb2.QueueRequest:
         """The request for the first page of them."""
@@ -35,10 +59,19 @@ class Wanted:
             user=user,
             name=self.name,
             labels=pairs("--label", self.labels),
-            include_finished=self.with_finished,
+            states=self.state_numbers(),
+            include_finished=self.with_finished or any(state in ENDED for state in self.state_numbers()),
             page_size=min(self.limit, PAGE_SIZE_MAX),
             omit_env=True,
         )
+
+
+STATES: Mapping[str, job_pb2.JobState.ValueType] = {
+    name.removeprefix("JOB_STATE_").lower().replace("_", "-"): number
+    for name, number in job_pb2.JobState.items()
+    if number
+}
+ENDED = frozenset(STATES[word] for word in ("succeeded", "failed", "cancelled", "timed-out"))
 
 
 def show_queue(settings: Settings, wanted: Wanted) -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 from datetime import datetime, timedelta
 
-from gpufleet.v1 import node_pb2, scheduler_pb2
+from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError
 from gpufleet.units import format_duration
@@ -22,6 +22,7 @@ from .following.changes import Changes
 from .following.core import TimeOuts
 from .following.shell import Taken, follow
 from .leaving import Left, until_told_to_leave
+from .outcome import has_ended
 from .queue_view import NODES_SHOWN_MAX, Wanted, print_queue, whose
 from .render.as_json import print_message
 from .render.jobs import watch_screen
@@ -59,12 +60,30 @@ async def watch_queue(settings: Settings, wanted: Wanted) -> int:
     return 0
 
 
+class Filters:
+    """Which jobs of a watch are shown: those that pass, and once more those that do so no more."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._shown: set[int] = set()
+
+    def shows(self, job: job_pb2.Job) -> bool:
+        """Whether a job that changed is shown."""
+        passes = self._wanted.takes(job)
+        is_shown = passes or job.id in self._shown
+        self._shown.discard(job.id)
+        if passes and not has_ended(job):
+            self._shown.add(job.id)
+        return is_shown
+
+
 class _JsonWatch:
     """One object for each change."""
 
     def __init__(self, client: AsyncClient, settings: Settings, wanted: Wanted, user: str) -> None:
         self._client = client
         self._settings = settings
+        self._filters = Filters(wanted)
         self._user = user
 
     async def run(self) -> None:
@@ -78,6 +97,8 @@ class _JsonWatch:
     def _take(self, message: scheduler_pb2.WatchResponse) -> Taken:
         if message.event == scheduler_pb2.WATCH_EVENT_KEEPALIVE:
             return Taken.SIGN_OF_LIFE
+        if message.HasField("job") and not self._filters.shows(message.job):
+            return Taken.NEWS
         if self._settings.format != "name":
             print_message(message, "jsonl")
         elif message.HasField("job"):

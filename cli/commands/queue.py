@@ -18,6 +18,9 @@ def queue(
     user: Annotated[str, Option("--user", metavar="NAME", help="Only this person's jobs.")] = "",
     name: Annotated[str, Option("--name", metavar="NAME", help="Only jobs of this name.")] = "",
     label: Annotated[list[str] | None, Option("--label", metavar="NAME=VALUE", help="Only jobs with it.")] = None,
+    state: Annotated[
+        list[str] | None, Option("--state", metavar="STATE,…", help="Only jobs in these states: queued,running.")
+    ] = None,
     limit: Annotated[int, Option("--limit", metavar="N", min=1, help="Jobs to show, 1000 by default.")] = 1000,
 ) -> None:
     """Show the jobs in their order, and the nodes below them."""
@@ -26,7 +29,13 @@ def queue(
 
     settings = resolve(connection, output)
     wanted = Wanted(
-        user=user, is_mine=mine, name=name, labels=tuple(label or ()), with_finished=everything, limit=limit
+        user=user,
+        is_mine=mine,
+        name=name,
+        labels=tuple(label or ()),
+        states=tuple(state or ()),
+        with_finished=everything,
+        limit=limit,
     )
     if watch:
         import asyncio

@@ -113,6 +113,9 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
         yield "place", f"{job.queue_position} in the queue"
     if job.HasField("estimated_start_time"):
         yield "estimate", f"starts at {words.clock(job.estimated_start_time, now)}"
+    if job.HasField("latest_start_time"):
+        yield "at latest", f"starts by {words.clock(job.latest_start_time, now)}, as jobs and nodes are now"
+    yield "bound", job.bound_sentence
     if has_ended(job):
         yield "end", _ending(job)
     if job.requeue_count:

@@ -109,7 +109,9 @@ def time_of(job: job_pb2.Job, now: datetime) -> str:
 def where_or_why(job: job_pb2.Job) -> str:
     """Where it runs or ran; why it waits; how it ended when that is not plain."""
     if job.state in (job_pb2.JOB_STATE_QUEUED, job_pb2.JOB_STATE_HELD):
-        return job.wait_reason.sentence or job.wait_reason.reason
+        why = job.wait_reason.sentence or job.wait_reason.reason
+        grown = job.bound_sentence if job.HasField("latest_start_time") else ""
+        return f"{why}; {grown}" if grown else why
     newest = job.attempts[-1] if job.attempts else None
     where = words.places(newest) if newest else ""
     if newest is not None and newest.is_unreachable:

@@ -7,6 +7,7 @@ from gpufleet.v1 import job_pb2
 
 from ..core.story import sentence
 from ..policy.explain import Explanation
+from ..policy.forecast import Bound
 from ..ports import StoredRecord
 from ..state.jobs import (
     Attempt,
@@ -32,7 +33,7 @@ from ..state.jobs import (
     Stopping,
 )
 from ..state.shares import DeviceShare
-from ..state.units import MB
+from ..state.units import MB, Instant
 from .convert import duration, timestamp
 
 OUTCOMES = {
@@ -235,6 +236,13 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         if exit_ is not None:
             message.exit.CopyFrom(exit_)
     return message
+
+
+def add_times(message: job_pb2.Job, start: Instant | None, bound: Bound | None) -> None:
+    """Say when a job that waits starts, as expected and at the latest, where that is known."""
+    message.MergeFrom(job_pb2.Job(estimated_start_time=timestamp(start)))
+    if bound is not None:
+        message.MergeFrom(job_pb2.Job(latest_start_time=timestamp(bound.at), bound_sentence=bound.sentence))
 
 
 def explanation_proto(explanation: Explanation) -> job_pb2.Explanation:

@@ -37,7 +37,7 @@ from .arrays import failed_indices, find_job, page_of_items, show_items, state_n
 from .attaching import Attachment, check_input, first_request, person_of
 from .channels import Channels, Keyboards
 from .convert import timestamp
-from .convert_jobs import explanation_proto, job_proto, state_of, story_line
+from .convert_jobs import add_times, explanation_proto, job_proto, state_of, story_line
 from .following import JobFollower
 from .nodes import shown_node
 from .paging import PageTokens, page_size
@@ -338,14 +338,15 @@ class JobCalls:
         waiting = [who_waits(durable, row.job) for row in rows]
         reasons = self.reasons.of(waiting)
         starts = self.reasons.starts() if any(row.position for row in rows) else {}
+        bounds = self.reasons.known_bounds()
         shown: list[job_pb2.Job] = []
         for row, waits in zip(rows, waiting, strict=True):
             message = job_proto(row.job, position=row.position, omit_env=omit_env)
             show_items(message, durable, row.job)
             if waits.id in reasons:
                 message.wait_reason.reason, message.wait_reason.sentence = reasons[waits.id]
-            if waits.id in starts:
-                message.MergeFrom(job_pb2.Job(estimated_start_time=timestamp(starts[waits.id])))
+            if row.position:
+                add_times(message, starts.get(waits.id), bounds.get(waits.id))
             shown.append(message)
         return shown
 
@@ -360,8 +361,8 @@ class JobCalls:
             raise invalid("job_id", "is not set", next_step="give a job's id, such as 41")
         message = self._job_now(job)
         if message.queue_position:
-            start = self.reasons.starts().get(who_waits(self.engine.view.durable, job).id)
-            message.MergeFrom(job_pb2.Job(estimated_start_time=timestamp(start)))
+            waits = who_waits(self.engine.view.durable, job)
+            add_times(message, self.reasons.starts().get(waits.id), self.reasons.bound(waits))
         await self.last_offsets(message)
         return scheduler_pb2.GetJobResponse(job=message)
 
@@ -400,7 +401,7 @@ class JobCalls:
     async def Explain(self, request: scheduler_pb2.ExplainRequest, context: Any) -> scheduler_pb2.ExplainResponse:
         """Why a job waits."""
         job = await self._find(request.job_id)
-        explanation = explain(self.engine.view, job, self.engine.now())
+        explanation = explain(self.engine.view, job, self.engine.now(), self.reasons.promises)
         return scheduler_pb2.ExplainResponse(job=self._job_now(job), explanation=explanation_proto(explanation))
 
     @answers

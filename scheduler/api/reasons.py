@@ -5,14 +5,20 @@ committed state stays as it is, and for ANSWER_SPAN at most, since what nodes re
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 from ..engine import Engine
-from ..policy.explain import NEXT_PASS, wait_reasons, why_deferred
+from ..policy.explain import NEXT_PASS, bounds_of, wait_reasons, why_deferred
 from ..policy.fit import node_views
-from ..policy.forecast import estimates
+from ..policy.forecast import FITS_TRIED, Bound, estimates
+from ..policy.order import queue_order
+from ..policy.promises import Promises
 from ..state.ids import JobId, UserName
 from ..state.jobs import Asked, Deferred, Held, Job, Queued
 from ..state.units import MILLISECOND, Instant, Span
+
+BOUNDED_JOBS = 20
+"""How far down the order those who watch are told bounds."""
 
 ANSWER_SPAN = Span(100 * MILLISECOND)
 
@@ -29,6 +35,26 @@ class WaitReasons:
         self._at = Instant(0)
         self._of_class: dict[tuple[UserName, Asked, JobId | None], Reason] = {}
         self._starts: dict[JobId, Instant] | None = None
+        self.promises = Promises()
+        self._bounds: dict[JobId, Bound] = {}
+        self._bounds_commits = -1
+
+    def bounds(self) -> dict[JobId, Bound]:
+        """When the first BOUNDED_JOBS of the order start at the latest; of fewer where there are many nodes."""
+        view, now = self._engine.view, self._engine.now()
+        count = max(1, min(BOUNDED_JOBS, FITS_TRIED // max(1, len(view.durable.nodes))))
+        first = list(islice(queue_order(view.durable, now), count))
+        self._bounds = bounds_of(view, first, now, self.promises)
+        self._bounds_commits = self._engine.commits
+        return self._bounds
+
+    def known_bounds(self) -> dict[JobId, Bound]:
+        """The bounds that somebody has asked for, where nothing was committed since; they cost nothing."""
+        return self._bounds if self._bounds_commits == self._engine.commits else {}
+
+    def bound(self, job: Job) -> Bound | None:
+        """When one job that waits in line starts at the latest."""
+        return bounds_of(self._engine.view, [job], self._engine.now(), self.promises).get(job.id)
 
     def starts(self) -> dict[JobId, Instant]:
         """When the first jobs of the order start, as expected; without those of which nobody knows."""

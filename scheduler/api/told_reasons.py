@@ -1,51 +1,83 @@
-"""What one watcher was told of why jobs wait, and which of them it must be told anew.
+"""What one watcher was told of why jobs wait and when they start, and which of them it must be told anew.
 
 The reason of a job changes without the job: others start and end, nodes come and go, samples grow old. So after
 anything changed the reasons are looked at again, at most every LOOK_PAUSE_SECONDS, and every LOOK_SECONDS in any case,
-since what nodes report and what only time does are no changes.
+since what nodes report and what only time does are no changes. Estimates and bounds are looked at with them, at most
+every TIMES_PAUSE_SECONDS, and told anew when they have moved by TIMES_STEP.
 """
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 from gpufleet.v1 import scheduler_pb2
 
 from ..engine import Engine
+from ..policy.forecast import Bound
 from ..policy.order import order_from
 from ..state.ids import JobId
 from ..state.jobs import Job, Queued
+from ..state.units import SECOND, Instant, Span
 from .arrays import who_waits
 from .reasons import Reason, WaitReasons
 
 LOOK_PAUSE_SECONDS = 0.5
 LOOK_SECONDS = 2.0
+TIMES_PAUSE_SECONDS = 2.0
+TIMES_STEP = Span(1 * SECOND)
 LOOKED_AT_MAX = 10_000
 """Waiting jobs looked at for one that a watcher wants."""
 FOLLOWED_MAX = 1_000
 """Waiting jobs, the first of the order, whose reasons a watcher is told anew."""
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Why a job waits, and when it starts as far as that is known."""
+
+    reason: Reason
+    start: Instant | None = None
+    bound: Bound | None = None
+
+    def differs(self, other: "Told") -> bool:
+        """Whether it is worth telling to somebody who was told the other."""
+        mine, theirs = (each.bound or Bound(at=None, sentence="") for each in (self, other))
+        is_moved = _is_moved(self.start, other.start) or _is_moved(mine.at, theirs.at)
+        return is_moved or (self.reason, mine.sentence) != (other.reason, theirs.sentence)
+
+
+def _is_moved(one: Instant | None, other: Instant | None) -> bool:
+    return one != other if one is None or other is None else abs(one - other) >= TIMES_STEP
+
+
 class ToldReasons:
-    """The reason that a watcher was told last, by job."""
+    """What a watcher was told last, by job."""
 
     def __init__(self, engine: Engine, reasons: WaitReasons, request: scheduler_pb2.WatchRequest) -> None:
         self._engine = engine
         self._reasons = reasons
         self._request = request
-        self._told: dict[JobId, Reason] = {}
+        self._told: dict[JobId, Told] = {}
+        self._starts: dict[JobId, Instant] = {}
+        self._bounds: dict[JobId, Bound] = {}
+        self._timed_at = -TIMES_PAUSE_SECONDS
+        self._timed_commits = -1
         self._looked_at = -LOOK_SECONDS
         self._is_doubtful = True
 
-    def tell(self, job: Job) -> Reason | None:
-        """The job's reason, which the watcher is told now; None for one that does not wait."""
+    def tell(self, job: Job) -> Told | None:
+        """What the watcher is told of a job now; None for one that does not wait.
+
+        Times are told of the committed state alone: where they are not known yet, the next look tells them.
+        """
         waits = who_waits(self._engine.view.durable, job)
         reason = self._reasons.of([waits]).get(waits.id)
         if reason is None:
             self._told.pop(job.id, None)
-        else:
-            self._told[job.id] = reason
-        return reason
+            return None
+        self._told[job.id] = self._with_times(waits.id, reason)
+        return self._told[job.id]
 
     def take_as_told(self) -> None:
         """The watcher reads the present reasons by itself."""
@@ -61,21 +93,44 @@ class ToldReasons:
         return max(self._looked_at + span - _now(), 0.0)
 
     def changed(self) -> list[Job]:
-        """The jobs whose reason is another one than was told; `tell` each."""
+        """The jobs of which something else is to be told than was; `tell` each."""
         self._looked_at = _now()
         self._is_doubtful = False
+        self._look_at_times()
         present = self._present()
-        self._told = {job_id: reason for job_id, reason in self._told.items() if job_id in present}
+        self._told = {job_id: told for job_id, told in self._told.items() if job_id in present}
         jobs = self._engine.view.durable.jobs
-        return [jobs[job_id] for job_id, reason in present.items() if self._told.get(job_id) != reason]
+        return [jobs[job_id] for job_id, told in present.items() if self._is_news(job_id, told)]
 
-    def _present(self) -> dict[JobId, Reason]:
-        """The reasons of those that wait; that of an array is its first item's."""
+    def _is_news(self, job_id: JobId, told: Told) -> bool:
+        before = self._told.get(job_id)
+        if before is None:
+            return True
+        return told.differs(before) if self._times_are_known else told.reason != before.reason
+
+    @property
+    def _times_are_known(self) -> bool:
+        """Whether nothing was committed since the times were looked at."""
+        return self._timed_commits == self._engine.commits
+
+    def _look_at_times(self) -> None:
+        if self._timed_at + TIMES_PAUSE_SECONDS <= self._looked_at and self._engine.view.durable.lines.count:
+            self._timed_at = self._looked_at
+            self._timed_commits = self._engine.commits
+            self._starts, self._bounds = self._reasons.starts(), self._reasons.bounds()
+
+    def _with_times(self, job_id: JobId, reason: Reason) -> Told:
+        if not self._times_are_known:
+            return Told(reason)
+        return Told(reason, self._starts.get(job_id), self._bounds.get(job_id))
+
+    def _present(self) -> dict[JobId, Told]:
+        """What is so of those that wait; of an array, what is so of its first item."""
         waiting = list(islice(self._waiting(), FOLLOWED_MAX))
         reasons = self._reasons.of(waiting)
         named = set(self._request.job_ids)
         return {
-            job.id if job.array is None or job.id in named else job.array: reasons[job.id]
+            job.id if job.array is None or job.id in named else job.array: self._with_times(job.id, reasons[job.id])
             for job in waiting
             if job.id in reasons
         }

@@ -16,7 +16,7 @@ from ..state.jobs import Job
 from ..watching import Change, ChangeHub, Watcher
 from .arrays import show_items
 from .convert import timestamp
-from .convert_jobs import job_proto
+from .convert_jobs import add_times, job_proto
 from .reasons import WaitReasons
 from .told_reasons import ToldReasons
 
@@ -185,8 +185,9 @@ def _is_wanted(job: Job, request: scheduler_pb2.WatchRequest) -> bool:
 def _job(source: Watchable, told: ToldReasons, job: Job) -> job_pb2.Job:
     message = job_proto(job, omit_env=True)
     show_items(message, source.engine.view.durable, job)
-    if (reason := told.tell(job)) is not None:
-        message.wait_reason.reason, message.wait_reason.sentence = reason
+    if (now := told.tell(job)) is not None:
+        message.wait_reason.reason, message.wait_reason.sentence = now.reason
+        add_times(message, now.start, now.bound)
     return message
 
 

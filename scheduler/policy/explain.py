@@ -1,6 +1,6 @@
 """Why a job waits: one sentence, then node by node, by the functions that place."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -24,7 +24,7 @@ from ..state.state import State
 from ..state.units import SECOND, Instant
 from .admission import minimum_memory
 from .fit import Miss, NodeView, devices_that_fit, node_views
-from .forecast import bound, estimates
+from .forecast import Bound, bound, estimates
 from .nearest import nearest_change
 from .order import jobs_ahead, may_go_ahead, queue_order
 from .promises import Promises
@@ -209,6 +209,23 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
         bound_sentence=latest.sentence,
         nearest_change=nearest_change(state, job, views, at),
     )
+
+
+def bounds_of(state: State, jobs: Collection[Job], at: Instant, promises: Promises) -> dict[JobId, Bound]:
+    """The bounds of jobs that wait in line, in one walk down the order; each asks every node."""
+    if not state.durable.nodes:
+        return {}
+    trial = next(trial for each, trial in _walk(state, at, None) if each is None)
+    placed = sum(len(view.taken) for view in trial.views.values())
+    found: dict[JobId, Bound] = {}
+    for job in jobs:
+        over = over_a_cap(trial, job)[1]
+        if over:
+            found[job.id] = Bound(at=None, sentence=f"no bound: {over}")
+        else:
+            ahead = max(0, may_go_ahead(state.durable, job) - placed)
+            found[job.id] = promises.keep(state, job, bound(state, job, trial.views, ahead, at), trial.views, at)
+    return found
 
 
 def over_a_cap(trial: Trial, job: Job) -> Reason:

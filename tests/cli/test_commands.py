@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
+from cli.queue_view import Wanted
+from cli.queue_watch import Filters
 from gpufleet.errors import GpufleetError, Reason, invalid
 from tests.cli import cluster
 from tests.cli.conftest import Gpuctl, run_here
@@ -51,6 +53,26 @@ def test_the_format_comes_from_the_environment_when_no_flag_says(
     monkeypatch.setenv("GPUCTL_OUTPUT", "nmae")
     refused = gpuctl("queue")
     assert refused.code == 2 and 'did you mean "name"?' in refused.err
+
+
+def test_the_queue_is_filtered_by_states(gpuctl: Gpuctl, fake: FakeScheduler) -> None:
+    assert gpuctl("queue", "--state", "queued,Running").code == 0
+    asked = fake.asked("Queue")[0]
+    assert list(asked.states) == [job_pb2.JOB_STATE_QUEUED, job_pb2.JOB_STATE_RUNNING]
+    assert not asked.include_finished
+    gpuctl("queue", "--state", "timed-out")
+    assert fake.asked("Queue")[1].include_finished
+    refused = gpuctl("queue", "--state", "runing")
+    assert refused.code == 2 and 'did you mean "running"' in refused.err
+
+
+def test_a_watched_queue_tells_what_passes_the_filters_and_what_left_them() -> None:
+    filters = Filters(Wanted(name="", labels=("team=vision",), states=("queued",)))
+    waits, runs, other = cluster.queued(), cluster.queued(), cluster.queued()
+    for each in (waits, runs):
+        each.spec.labels["team"] = "vision"
+    runs.state = job_pb2.JOB_STATE_RUNNING
+    assert [filters.shows(each) for each in (other, waits, waits, runs, runs)] == [False, True, True, True, False]
 
 
 def test_a_long_queue_is_read_page_by_page_up_to_the_limit(gpuctl: Gpuctl, fake: FakeScheduler) -> None:

@@ -20,7 +20,7 @@ from scheduler.api.watch import watch_changes
 from scheduler.engine import PASS_INTERVAL, Changes
 from scheduler.state.events import DrainRequested, ForgetRequested, HoldRequested
 from scheduler.state.ids import JobId, NodeName
-from scheduler.state.units import SECOND
+from scheduler.state.units import HOUR, SECOND, Span
 from scheduler.watching import ChangeHub
 from tests.core.fleet import spec
 from tests.engine.harness import ALICE, DEADLINE_SECONDS, Harness
@@ -357,7 +357,9 @@ async def test_a_reason_that_changes_without_any_change_is_told_too(monkeypatch:
     monkeypatch.setattr(told_reasons, "LOOK_SECONDS", 0.01)
     watched = Watched()
     clause = ["its samples are old"]
-    watched.source.reasons = SimpleNamespace(of=lambda jobs: {job.id: ("SAMPLE_TOO_OLD", clause[0]) for job in jobs})
+    watched.source.reasons = SimpleNamespace(
+        of=lambda jobs: {job.id: ("SAMPLE_TOO_OLD", clause[0]) for job in jobs}, starts=dict, bounds=dict
+    )
     async with watched.running():
         await watched.submit()
         async with watched.watch(skip_snapshot=True) as reader:
@@ -365,6 +367,34 @@ async def test_a_reason_that_changes_without_any_change_is_told_too(monkeypatch:
             clause[0] = "its samples are older"
             again = await reader.next()
             assert (again.event, again.job.wait_reason.sentence) == (CHANGED, "its samples are older")
+
+
+async def test_when_a_job_starts_is_told_and_told_anew_with_the_cause_when_it_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(told_reasons, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(told_reasons, "TIMES_PAUSE_SECONDS", 0.01)
+    watched = Watched()
+    async with watched.running():
+        await watched.join("n1", gpus=1)
+        node = await watched.join("n2", gpus=1)
+        await watched.submit(spec(gpus=1, time_limit=Span(3 * HOUR)), spec(gpus=1, time_limit=Span(HOUR)))
+        await watched.submit(spec(gpus=1, time_limit=Span(HOUR)))
+        async with watched.watch(job_ids=[3]) as reader:
+            first = await reader.next()
+            while not first.job.HasField("latest_start_time"):
+                first = await reader.next()
+            assert first.job.HasField("estimated_start_time")
+            assert first.job.bound_sentence == ""
+            await watched.engine.request(
+                DrainRequested(at=watched.clock.now(), by=ALICE, node=node, is_draining=True, reason="fan")
+            )
+            again = await reader.next()
+            while not again.job.bound_sentence:
+                again = await reader.next()
+            assert again.job.bound_sentence.endswith(" later than it was: node n2 drains (fan)")
+            assert again.job.latest_start_time.seconds > first.job.latest_start_time.seconds + 3600
+            assert again.job.version == first.job.version
 
 
 async def test_reasons_that_stay_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:

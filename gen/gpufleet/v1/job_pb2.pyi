@@ -1080,6 +1080,7 @@ class Job(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     RETRIES_USED_FIELD_NUMBER: _builtins.int
     REQUEUE_COUNT_FIELD_NUMBER: _builtins.int
+    BOUND_SENTENCE_FIELD_NUMBER: _builtins.int
     ARRAY_COUNTS_FIELD_NUMBER: _builtins.int
     ARRAY_ID_FIELD_NUMBER: _builtins.int
     ARRAY_INDEX_FIELD_NUMBER: _builtins.int
@@ -1105,6 +1106,8 @@ class Job(_message.Message):
     """Fresh attempts made because of a failing exit code."""
     requeue_count: _builtins.int
     """Fresh attempts made because a node was lost or the job was taken off its node."""
+    bound_sentence: _builtins.str
+    """Why there is no latest start, or what made it later than it was; see Explanation."""
     array_id: _builtins.int
     """Of an item: the id of its array."""
     array_index: _builtins.int
@@ -1174,13 +1177,14 @@ class Job(_message.Message):
         version: _builtins.int = ...,
         retries_used: _builtins.int = ...,
         requeue_count: _builtins.int = ...,
+        bound_sentence: _builtins.str = ...,
         array_counts: Global___ArrayCounts | None = ...,
         array_id: _builtins.int = ...,
         array_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "latest_start_time", b"latest_start_time", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "id", b"id", "latest_start_time", b"latest_start_time", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "id", b"id", "latest_start_time", b"latest_start_time", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
