@@ -9,6 +9,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.errors import GpufleetError, Reason
 
 from .client import Client
+from .paging import all_pages
 from .selectors import IDS_MAX, Selection
 
 PAGE_SIZE = 1000
@@ -16,7 +17,7 @@ PAGE_SIZE = 1000
 
 def selectors_of(client: Client, selection: Selection) -> list[scheduler_pb2.JobSelector]:
     """Selectors for a call that changes jobs; a call takes one name, so there is one selector a name."""
-    ids = list(selection.job_ids)
+    ids = [*selection.job_ids, *(item.job_id for item in chosen_items(client, selection))]
     if selection.last:
         ids.append(newest_job(client).id)
     selectors = []
@@ -27,7 +28,7 @@ def selectors_of(client: Client, selection: Selection) -> list[scheduler_pb2.Job
 
 def ids_of(client: Client, selection: Selection) -> list[int]:
     """Ids for a command that reads: a name stands for the newest job with it, `all` for mine that have not ended."""
-    ids = list(selection.job_ids)
+    ids = [*selection.job_ids, *(item.job_id for item in chosen_items(client, selection))]
     if selection.last:
         ids.append(newest_job(client).id)
     for name in selection.names:
@@ -35,6 +36,32 @@ def ids_of(client: Client, selection: Selection) -> list[int]:
     if selection.all_mine:
         ids += [job.id for job in my_jobs(client)]
     return list(dict.fromkeys(ids))
+
+
+def chosen_items(client: Client, selection: Selection) -> Iterator[scheduler_pb2.ArrayItem]:
+    """The items of arrays that are named. Raises ITEM_NOT_FOUND where a name stands for none, and NOT_AN_ARRAY."""
+    found = 0
+    for array, first, last in selection.items:
+        request = scheduler_pb2.ListArrayItemsRequest(
+            job_id=array, first_index=first, last_index=last, page_size=PAGE_SIZE
+        )
+        before = found
+        for page in all_pages(client, client.scheduler.ListArrayItems, request):
+            found += len(page.items)
+            if found > IDS_MAX:
+                raise GpufleetError(
+                    Reason.INVALID_ARGUMENT,
+                    f"more than {IDS_MAX:,} items are named",
+                    next_step="Name fewer, in several commands, or the whole array by its id.",
+                )
+            yield from page.items
+        if found == before:
+            which = f"item {first}" if first == last else f"items {first}-{last}"
+            raise GpufleetError(
+                Reason.ITEM_NOT_FOUND,
+                f"array {array} has no {which}",
+                next_step=f"See which it has with: gpuctl job {array}",
+            )
 
 
 def only_id(client: Client, selection: Selection) -> int:

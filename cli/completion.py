@@ -13,8 +13,18 @@ WAIT_S_MAX = 1.0
 
 
 def complete_jobs(incomplete: str) -> list[tuple[str, str]]:
-    """Ids of jobs with their names, and `last`."""
+    """Ids of jobs with their names, and `last`; behind an array's id and a dot, its items."""
     from gpufleet.v1 import scheduler_pb2
+
+    array, dot, _ = incomplete.partition(".")
+    if dot and array.isascii() and array.isdigit():
+
+        def ask_items(client: Client) -> list[tuple[str, str]]:
+            request = scheduler_pb2.ListArrayItemsRequest(job_id=int(array), page_size=100)
+            items = client.call(client.scheduler.ListArrayItems, request).items
+            return [(f"{array}.{item.index}", f"job {item.job_id}") for item in items]
+
+        return [pair for pair in _asked(ask_items) if pair[0].startswith(incomplete)]
 
     def ask(client: Client) -> list[tuple[str, str]]:
         request = scheduler_pb2.QueueRequest(page_size=100, include_finished=True, omit_env=True)

@@ -179,6 +179,24 @@ class JobOptions:
             help="Run it after another job's success (ok, by default), end (any) or failure (fail).",
         ),
     ] = None
+    array: Annotated[
+        str | None,
+        Option(
+            "--array",
+            metavar="INDICES[%N]",
+            rich_help_panel=RULES,
+            help="An item for each index (1-100, 1,3,5-9, 0-30:10), N at a time. It is in GPUFLEET_ARRAY_INDEX.",
+        ),
+    ] = None
+    max_fails: Annotated[
+        int | None,
+        Option(
+            "--max-fails",
+            metavar="N",
+            rich_help_panel=RULES,
+            help="Cancel the items that wait once N have failed.",
+        ),
+    ] = None
     begin: Annotated[
         str | None,
         Option(

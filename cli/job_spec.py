@@ -74,7 +74,24 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
     spec.after.extend(dependency(text) for text in names(options.after))
     _add_devices(spec, options)
     _add_durations(spec, options)
+    _add_array(spec, options)
     return spec
+
+
+def _add_array(spec: pb.JobSpec, options: JobOptions) -> None:
+    if options.array is None:
+        if options.max_fails is not None:
+            raise invalid("--max-fails", "it counts the items of an array, and there is none", next_step="Add --array.")
+        return
+    indices, percent, cap = options.array.partition("%")
+    spec.array.indices = indices
+    if percent:
+        if not (cap.isascii() and cap.isdigit()) or not 1 <= int(cap) <= 2**31 - 1:
+            what = f'"%{cap}" is not how many items may run at a time'
+            raise invalid("--array", what, next_step=f"Write it as {indices or '1-100'}%10, or leave it out.")
+        spec.array.max_active_count = int(cap)
+    if options.max_fails is not None:
+        spec.array.max_fails = _at_least_one("--max-fails", options.max_fails)
 
 
 def _add_devices(spec: pb.JobSpec, options: JobOptions) -> None:
@@ -305,6 +322,11 @@ def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
         options.append(("--blame-limit", str(spec.blame_limit)))
     if spec.notify:
         options.append(("--notify", spec.notify))
+    if spec.HasField("array"):
+        cap = f"%{spec.array.max_active_count}" if spec.array.max_active_count else ""
+        options.append(("--array", f"{spec.array.indices}{cap}"))
+        if spec.array.max_fails:
+            options.append(("--max-fails", str(spec.array.max_fails)))
     for each in spec.after:
         word = next(word for word, condition in CONDITIONS.items() if condition == each.condition)
         options.append(("--after", str(each.job_id) if word == "ok" else f"{each.job_id}:{word}"))

@@ -51,7 +51,7 @@ def wanted_of(
         name, node = read_program("--program", program)
         return [make(program=name, node=node)]
     selection = read_selection(jobs or ["last"])
-    if selection.last or selection.all_mine or selection.names:
+    if selection.asks_scheduler:
         with connected(settings) as client:
             ids = ids_of(client, selection)
     else:

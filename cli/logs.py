@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gpufleet.v1 import job_pb2
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason
 
 from .async_client import AsyncClient, connected_async
 from .errors import OWN_FAILURE, first_of
@@ -17,7 +20,7 @@ from .following.program_log import ProgramLogFeed
 from .following.shell import Ended, follow
 from .following.writers import Plain, Prefixed, Streams
 from .leaving import Left, until_told_to_leave
-from .outcome import end_in_words, exit_code_of, has_ended
+from .outcome import FINAL_STATES, end_in_words, exit_code_of, has_ended
 from .settings import Settings
 
 FOLLOWED_MAX = 100
@@ -33,7 +36,17 @@ async def show_logs(settings: Settings, wanted: Sequence[Wanted], *, is_raw: boo
     async with connected_async(settings) as client:
 
         async def show(each: Wanted) -> Ended:
-            return await _show(client, each, _writer(streams, wanted, each, is_raw), settings.time_outs)
+            try:
+                return await _show(client, each, _writer(streams, wanted, each, is_raw), settings.time_outs)
+            except GpufleetError as problem:
+                if problem.reason is not Reason.IS_AN_ARRAY:
+                    raise
+            ended = Ended.DONE
+            async for item in _items_with_output(client, each):
+                ended = await _show(client, item, _writer(streams, wanted, item, is_raw), settings.time_outs)
+                if ended is not Ended.DONE:
+                    break
+            return ended
 
         try:
             work = _all_at_once(show, wanted) if follows else _one_by_one(show, wanted)
@@ -76,6 +89,19 @@ async def _show(client: AsyncClient, wanted: Wanted, writer: Writer, limits: Tim
     return ended
 
 
+async def _items_with_output(client: AsyncClient, array: Wanted) -> AsyncIterator[Wanted]:
+    """The items of an array in the order of their indices: all that have begun, and to follow also those that will."""
+    request = scheduler_pb2.ListArrayItemsRequest(job_id=array.job_id)
+    while True:
+        page = await client.call(client.scheduler.ListArrayItems, request)
+        for item in page.items:
+            if item.attempt_count or (array.follow and item.state not in FINAL_STATES):
+                yield replace(array, job_id=item.job_id, label=f"{array.job_id}.{item.index}")
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
+
+
 def _tell_end(job: job_pb2.Job, writer: Writer) -> None:
     if exit_code_of(job) != 0:
         writer.note(end_in_words(job))
@@ -97,8 +123,8 @@ async def _all_at_once(show: Show, wanted: Sequence[Wanted]) -> list[Ended]:
 
 
 def _writer(streams: Streams, wanted: Sequence[Wanted], each: Wanted, is_raw: bool) -> Writer:
-    if len(wanted) > 1 and not is_raw:
-        return Prefixed(streams, str(each.job_id))
+    if (len(wanted) > 1 or each.label) and not is_raw:
+        return Prefixed(streams, each.label or str(each.job_id))
     return Plain(streams, is_raw=is_raw)
 
 

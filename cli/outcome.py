@@ -38,6 +38,8 @@ def exit_code_of(job: pb.Job) -> int:
 
 def end_in_words(job: pb.Job) -> str:
     """`job 12 failed with exit code 3 (EXITED)`; the server's sentence follows where it has one."""
+    if job.HasField("array_counts") and job.exit_reason == "ITEMS_ENDED":
+        return f"array {job.id} {_verb(job).partition(' ')[0]}: {job.exit_message}"
     words = f"job {job.id} {_verb(job)}"
     if job.state == pb.JOB_STATE_SUCCEEDED:
         return words

@@ -11,7 +11,7 @@ from gpufleet.errors import invalid
 from .attaching.keyboard import STDIN, STDOUT
 from .attaching.terminal import has_terminal
 from .job_options import JobOptions
-from .submission import request_of
+from .submission import refuse_many, request_of
 
 SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
 """The shell of the node, not that of the submitter's machine, which the node may not have."""
@@ -31,6 +31,7 @@ def shell_request(options: JobOptions, command: Sequence[str]) -> scheduler_pb2.
             next_step="Pipe commands into: gpuctl run -i -- sh",
         )
     request = request_of(options, command or SHELL, request_id=None, dry_run=False)
+    refuse_many(request)
     spec = request.specs[0]
     spec.input = job_pb2.INPUT_MODE_TERMINAL
     spec.no_requeue = True

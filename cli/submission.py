@@ -11,13 +11,16 @@ from pathlib import Path
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from gpufleet.errors import FieldViolation, GpufleetError, Reason
+from gpufleet.errors import FieldViolation, GpufleetError, Reason, invalid
 
+from .chosen import only_id
 from .client import OUTCOME_OPEN, Client, connected
 from .job_options import JobOptions
 from .job_spec import spec_of
+from .render import words
 from .render.as_json import print_message
 from .render.job import when
+from .selectors import read_selection
 from .settings import Settings
 
 OPTION_OF_FIELD = {
@@ -47,6 +50,8 @@ OPTION_OF_FIELD = {
     "is_preemptible": "--preemptible",
     "no_gpu_selection": "--no-gpu-selection",
     "after": "--after",
+    "array": "--array",
+    "array.max_fails": "--max-fails",
     "begin_time": "--begin",
     "queue_timeout": "--queue-timeout",
     "retries": "--retries",
@@ -63,6 +68,39 @@ def request_of(
     """The request to submit one job from here."""
     spec = spec_of(options, command, os.environ, working_folder())
     return scheduler_pb2.SubmitRequest(specs=[spec], request_id=request_id or uuid.uuid4().hex, dry_run=dry_run)
+
+
+def refuse_many(request: scheduler_pb2.SubmitRequest) -> None:
+    """Refuse an array where a session stays with one job: an array is many, which run at the same time."""
+    if any(spec.HasField("array") for spec in request.specs):
+        raise invalid(
+            "--array",
+            "this stays with one job, and an array is many that run at the same time",
+            next_step="Submit it with gpuctl submit, then: gpuctl wait ID · gpuctl logs -f ID",
+        )
+
+
+def rerun_of(
+    settings: Settings,
+    which: str,
+    options: JobOptions,
+    command: Sequence[str],
+    *,
+    request_id: str | None,
+    dry_run: bool,
+) -> scheduler_pb2.SubmitRequest:
+    """The request to submit again what failed of a job. Raises INVALID_ARGUMENT where more is asked for."""
+    if command or options != JobOptions():
+        raise invalid(
+            "--rerun-failed",
+            "it runs what failed again as it was, and takes no command and no other option of a job",
+            next_step=f"Write: gpuctl submit --rerun-failed {which}",
+        )
+    with connected(settings) as client:
+        job_id = only_id(client, read_selection([which]))
+    return scheduler_pb2.SubmitRequest(
+        rerun_failed_job_id=job_id, request_id=request_id or uuid.uuid4().hex, dry_run=dry_run
+    )
 
 
 def working_folder() -> str:
@@ -123,7 +161,9 @@ def _print_ids(answer: scheduler_pb2.SubmitResponse, explained: scheduler_pb2.Ex
 
 def _tell_dry_run(answer: scheduler_pb2.SubmitResponse) -> None:
     reason = answer.job.wait_reason.sentence
-    print(f"Nothing was changed. The job would be accepted{': ' + reason.rstrip('.') if reason else ''}.")
+    what = words.counted(answer.job.array_counts.items, "item") if answer.job.HasField("array_counts") else ""
+    what = f"An array of {what}" if what else "The job"
+    print(f"Nothing was changed. {what} would be accepted{': ' + reason.rstrip('.') if reason else ''}.")
     for note in answer.notes:
         print(f"Note: {note}")
 

@@ -83,6 +83,8 @@ class Reason(Enum):
         "See how it ended with: gpuctl job ID, and submit without that --after, or with ID:any")
     NOTHING_FAILED = (Code.FAILED_PRECONDITION, "Nothing of the job has failed, so there is nothing to run again.",
         "See how it did with: gpuctl job ID")
+    IS_AN_ARRAY = (Code.FAILED_PRECONDITION, "The job is an array; what was asked for is that of its items.",
+        "Name an item, such as 41.3; see them with: gpuctl job ID")
     NOT_AN_ARRAY = (Code.FAILED_PRECONDITION, "The job is no array and has no items.",
         "Name the array that was submitted with --array; see it with: gpuctl queue -a")
     NODE_NOT_LOST = (Code.FAILED_PRECONDITION, "The node still answers and cannot be forgotten.",

@@ -10,7 +10,8 @@ from ..completion import complete_jobs
 from ..options import Connection, Output
 
 Which = Annotated[
-    list[str], Argument(metavar="JOB…", help="Ids, 40-45, last, all, or names.", autocompletion=complete_jobs)
+    list[str],
+    Argument(metavar="JOB…", help="Ids, 40-45, items 41.3-7, last, all, or names.", autocompletion=complete_jobs),
 ]
 Reason = Annotated[str, Option("--reason", metavar="TEXT", help="Why, for the job's story.")]
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask before changing all.")]

@@ -10,7 +10,10 @@ from ..completion import complete_jobs
 from ..options import Connection, Output
 
 Which = Annotated[
-    str, Argument(metavar="JOB", help="An id, last, or a name.", autocompletion=complete_jobs, show_default=False)
+    str,
+    Argument(
+        metavar="JOB", help="An id, an item 41.3, last, or a name.", autocompletion=complete_jobs, show_default=False
+    ),
 ]
 
 
@@ -24,6 +27,7 @@ def job(which: Which, output: Output, connection: Connection) -> None:
     from .. import screen
     from ..chosen import only_id
     from ..client import connected
+    from ..render.arrays import ITEMS_SHOWN, LOOKED_FOR
     from ..render.as_json import print_message
     from ..render.job import job_screen
     from ..selectors import read_selection
@@ -33,12 +37,16 @@ def job(which: Which, output: Output, connection: Connection) -> None:
     with connected(settings) as client:
         job_id = only_id(client, read_selection([which]))
         answer = client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id))
+        items = []
+        if answer.job.HasField("array_counts") and settings.format in ("table", "wide"):
+            some = scheduler_pb2.ListArrayItemsRequest(job_id=job_id, page_size=ITEMS_SHOWN, states=LOOKED_FOR)
+            items = list(client.call(client.scheduler.ListArrayItems, some).items)
     if settings.format in ("json", "jsonl"):
         print_message(answer.job, settings.format)
     elif settings.format == "name":
         print(answer.job.id)
     else:
-        screen.print_lines(job_screen(answer.job, screen.local_now(), screen.look(settings.format)))
+        screen.print_lines(job_screen(answer.job, screen.local_now(), screen.look(settings.format), items))
 
 
 def story(which: Which, output: Output, connection: Connection) -> None:

@@ -15,7 +15,7 @@ def logs(
     connection: Connection,
     jobs: Annotated[
         list[str] | None,
-        Argument(metavar="[JOB…]", help="Ids, 40-45, last, all, or names.", autocompletion=complete_jobs),
+        Argument(metavar="[JOB…]", help="Ids, 40-45, items 41.3-7, last, all, or names.", autocompletion=complete_jobs),
     ] = None,
     follow: Annotated[bool, Option("-f", "--follow", help="Stay until the job ends; Ctrl-C leaves.")] = False,
     tail: Annotated[
@@ -36,7 +36,8 @@ def logs(
     """Show what jobs wrote, or a program's own log.
 
     A job's stdout comes on stdout and its stderr on stderr. The output of several jobs has the job's id before
-    each line. Without a job, the newest one is meant. With --tail and --since both hold.
+    each line; that of an array is that of its items, in the order of their indices. Without a job, the newest one is
+    meant. With --tail and --since both hold.
     """
     import asyncio
 

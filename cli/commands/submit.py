@@ -32,15 +32,23 @@ def submit(
         str | None,
         Option("--request-id", metavar="ID", help="Yours instead of a random one: the same id is never done twice."),
     ] = None,
+    rerun_failed: Annotated[
+        str | None,
+        Option("--rerun-failed", metavar="JOB", help="Run again what failed of an array, or a job, as it was."),
+    ] = None,
 ) -> None:
     """Submit a job and print its id.
 
     A script may carry options of its own in lines that begin with #gpuctl.
     """
     from ..settings import resolve
-    from ..submission import request_of, submit_job
+    from ..submission import request_of, rerun_of, submit_job
 
     settings = resolve(connection, output, following)
+    if rerun_failed is not None:
+        again = rerun_of(settings, rerun_failed, job, command or [], request_id=request_id, dry_run=dry_run)
+        submit_job(settings, again)
+        return
     request = request_of(job, command or [], request_id=request_id, dry_run=dry_run)
     if interactive and not dry_run:
         _attach(settings, request)
@@ -85,7 +93,9 @@ def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None:
     import asyncio
 
     from ..attached import run_attached
+    from ..submission import refuse_many
 
+    refuse_many(request)
     raise Exit(asyncio.run(run_attached(settings, request, settings.time_outs)))
 
 

@@ -13,7 +13,7 @@ from ..options import Connection, Following, Output
 def wait(
     jobs: Annotated[
         list[str],
-        Argument(metavar="JOB…", help="Ids, 40-45, last, all, or names.", autocompletion=complete_jobs),
+        Argument(metavar="JOB…", help="Ids, 40-45, items 41.3-7, last, all, or names.", autocompletion=complete_jobs),
     ],
     output: Output,
     following: Following,
@@ -21,8 +21,8 @@ def wait(
 ) -> None:
     """Wait until jobs have ended, and exit with their code.
 
-    Of several jobs, with the highest. 128 + n for a signal; 124 for a time limit; 125 for an end without a code,
-    and when gpuctl itself fails or gives up waiting.
+    Of several jobs, and of an array's items, with the highest. 128 + n for a signal; 124 for a time limit; 125 for an
+    end without a code, and when gpuctl itself fails or gives up waiting.
     """
     import asyncio
 
@@ -34,7 +34,7 @@ def wait(
 
     settings = resolve(connection, output, following)
     selection = read_selection(jobs)
-    if selection.last or selection.all_mine or selection.names:
+    if selection.asks_scheduler:
         with connected(settings) as client:
             job_ids = ids_of(client, selection)
     else:

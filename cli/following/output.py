@@ -39,7 +39,10 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Whose output, and how much of it: a job's by its id, or a program's log by the program's name."""
+    """Whose output, and how much of it: a job's by its id, or a program's log by the program's name.
+
+    `label` is what an item of an array is called before its lines, such as 41.3.
+    """
 
     job_id: int = 0
     program: str = ""
@@ -49,6 +52,7 @@ class Wanted:
     since_time: Timestamp | None = None
     rank: int | None = None
     stream: job_pb2.Stream.ValueType = job_pb2.STREAM_UNSPECIFIED
+    label: str = ""
 
     def request(self) -> scheduler_pb2.StreamOutputRequest:
         """The request that asks for it from its beginning."""

@@ -12,6 +12,7 @@ from gpufleet.units import format_size
 from ..job_spec import command_line_of
 from ..outcome import PLAIN_REASONS, end_in_words, exit_in_words, has_ended
 from . import words
+from .arrays import counts_in_words, item_lines, request_in_words
 from .jobs import gpu_count, name_of
 from .table import Cell, Colour, Column, Look, Row, clean, draw, painted, wrapped
 
@@ -27,10 +28,11 @@ VERDICT_COLUMNS = (Column("NODE"), Column("FITS"), Column("WHY", least=20, wraps
 STORY_COLUMNS = (Column("TIME"), Column("WHAT"), Column("IN WORDS", least=20, wraps=True))
 
 
-def job_screen(job: job_pb2.Job, now: datetime, look: Look) -> list[str]:
-    """The whole screen of `gpuctl job ID`."""
+def job_screen(job: job_pb2.Job, now: datetime, look: Look, items: Sequence[scheduler_pb2.ArrayItem] = ()) -> list[str]:
+    """The whole screen of `gpuctl job ID`; of an array with these items."""
     facts = [(label, clean(text)) for label, text in _facts(job, now) if text]
-    lines = [f"Job {job.id} · {clean(name_of(job))} · {_state(job, look)}"]
+    kind = "Array" if job.HasField("array_counts") else "Job"
+    lines = [f"{kind} {job.id} · {clean(name_of(job))} · {_state(job, look)}"]
     for label, text in facts:
         first, *rest = wrapped(text, look.width - 13) if look.width else [text]
         lines += [f"  {label:<10} {first}", *(f"{'':<13}{piece}" for piece in rest)]
@@ -38,7 +40,26 @@ def job_screen(job: job_pb2.Job, now: datetime, look: Look) -> list[str]:
         lines += ["", *draw(ATTEMPT_COLUMNS, [_attempt_row(each, now) for each in job.attempts], look)]
         if job.attempt_count > len(job.attempts):
             lines.append(f"({job.attempt_count - len(job.attempts)} earlier attempts are in: gpuctl story {job.id})")
-    return [*lines, "", "Submit it again with:", f"  {clean(command_line_of(job.spec))}"]
+    if job.HasField("array_counts"):
+        lines += ["", *_items_in_lines(job, items, now, look)]
+    again = job_pb2.JobSpec()
+    again.CopyFrom(job.spec)
+    if job.array_id:
+        again.array.indices = str(job.array_index)
+    lines += ["", "Submit it again with:", f"  {clean(command_line_of(again))}"]
+    if job.array_counts.failed or job.array_counts.timed_out:
+        lines += ["or what failed of it with:", f"  gpuctl submit --rerun-failed {job.id}"]
+    return lines
+
+
+def _items_in_lines(job: job_pb2.Job, items: Sequence[scheduler_pb2.ArrayItem], now: datetime, look: Look) -> list[str]:
+    counts = job.array_counts
+    total = counts.running + counts.starting + counts.stopping + counts.failed + counts.timed_out
+    lines = item_lines(items, now, look) if items else []
+    if total > len(items):
+        lines.append(f"… and {words.counted(total - len(items), 'more item')} that ran or failed")
+    indices = job.spec.array.indices.partition(",")[0].partition("-")[0]
+    return [*lines, f"One item: gpuctl job {job.id}.{indices} · the output of all: gpuctl logs {job.id}"]
 
 
 def story_screen(lines: Sequence[job_pb2.StoryLine], now: datetime, look: Look) -> list[str]:
@@ -51,8 +72,8 @@ def explain_screen(answer: scheduler_pb2.ExplainResponse, now: datetime, look: L
     """The whole screen of `gpuctl explain ID`: the sentence, node by node, who is ahead, when, and what would help."""
     job, explanation = answer.job, answer.explanation
     sentence = explanation.reason.sentence or _no_wait(job)
-    own_name = f"job {job.id} "
-    lines = [clean(f"Job {job.id}: {sentence.removeprefix(own_name)}")]
+    kind = "array" if job.HasField("array_counts") else "job"
+    lines = [clean(f"{kind.capitalize()} {job.id}: {sentence.removeprefix(f'{kind} {job.id} ')}")]
     if explanation.nodes:
         rows: list[Row] = [
             [each.node, Cell("yes", Colour.GOOD) if each.fits else Cell("no"), each.sentence or each.reason]
@@ -101,6 +122,11 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
     spec = job.spec
     yield "user", job.user
     yield "asked for", _request(spec)
+    if job.HasField("array_counts"):
+        yield "array", request_in_words(spec.array, job.array_counts)
+        yield "items", counts_in_words(job.array_counts)
+    if job.array_id:
+        yield "array", f"item {job.array_index} of array {job.array_id}"
     yield "folder", spec.cwd
     yield "labels", " ".join(f"{name}={value}" for name, value in sorted(spec.labels.items()))
     yield "submitted", words.full_clock(job.submit_time, now)
@@ -123,7 +149,7 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
 
 
 def _ending(job: job_pb2.Job) -> str:
-    words_of_end = end_in_words(job).removeprefix(f"job {job.id} ")
+    words_of_end = end_in_words(job).removeprefix(f"job {job.id} ").removeprefix(f"array {job.id} ")
     return words_of_end if job.output_is_complete else f"{words_of_end}; the output is not complete"
 
 

@@ -10,6 +10,7 @@ from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 from gpufleet.job_names import name_of_command
 
 from . import words
+from .arrays import counts_in_words
 from .nodes import node_lines
 from .table import WIDTH, Cell, Column, Look, Row, cut, draw
 
@@ -107,7 +108,11 @@ def time_of(job: job_pb2.Job, now: datetime) -> str:
 
 
 def where_or_why(job: job_pb2.Job) -> str:
-    """Where it runs or ran; why it waits; how it ended when that is not plain."""
+    """Where it runs or ran; why it waits; how it ended when that is not plain. Of an array, how its items do."""
+    if job.HasField("array_counts"):
+        counts = counts_in_words(job.array_counts)
+        why = job.wait_reason.sentence if job.state == job_pb2.JOB_STATE_QUEUED else ""
+        return f"{counts}: {why}" if why else counts
     if job.state in (job_pb2.JOB_STATE_QUEUED, job_pb2.JOB_STATE_HELD):
         why = job.wait_reason.sentence or job.wait_reason.reason
         grown = job.bound_sentence if job.HasField("latest_start_time") else ""
@@ -151,7 +156,15 @@ def _row(job: job_pb2.Job, now: datetime, look: Look) -> Row:
 
 def _hidden(counts: scheduler_pb2.QueueCounts, jobs: Sequence[job_pb2.Job]) -> int:
     live = counts.queued + counts.held + counts.starting + counts.running + counts.stopping
-    return live - len(jobs) if len(jobs) >= 1000 else 0
+    return live - sum(map(_live_items, jobs)) if len(jobs) >= 1000 else 0
+
+
+def _live_items(job: job_pb2.Job) -> int:
+    """How many of the queue's counts a line stands for."""
+    if not job.HasField("array_counts"):
+        return 1
+    items = job.array_counts
+    return items.queued + items.held + items.starting + items.running + items.stopping
 
 
 def _nothing(*, with_finished: bool) -> str:

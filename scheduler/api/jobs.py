@@ -297,6 +297,15 @@ class JobCalls:
         if job.user != caller().user and not caller().is_admin:
             raise GpufleetError(Reason.NOT_YOUR_JOB, f"job {job.id} belongs to {job.user}")
 
+    def _check_has_output(self, job: Job) -> None:
+        """An array has no output, and nothing to type to, of its own. Errors: IS_AN_ARRAY."""
+        if job.items is not None:
+            raise GpufleetError(
+                Reason.IS_AN_ARRAY,
+                f"job {job.id} is an array, and its output is that of its items",
+                next_step=f"name one, such as {job.id}.{job.items.indices.at(0)}",
+            )
+
     def _named(self, name: str, user: UserName) -> JobId:
         wholes = self.engine.view.durable.jobs.wholes()
         named = [job.id for job in wholes if job.user == user and job.spec.name == name]
@@ -433,7 +442,7 @@ class JobCalls:
         """The output of a job, or the log of a program."""
         match request.WhichOneof("source"):
             case "job_id":
-                await self._find(request.job_id)
+                self._check_has_output(await self._find(request.job_id))
                 responses: AsyncIterator[scheduler_pb2.StreamOutputResponse] = self.follower(request).stream()
             case "program":
                 responses = self.program_log(request)
@@ -451,6 +460,7 @@ class JobCalls:
         first = await first_request(request_iterator)
         job = await self._find(first.job_id)
         self._check_owner(job)
+        self._check_has_output(job)
         check_input(job)
         person = person_of(first, job)
 

@@ -31,7 +31,9 @@ def end_of_array(array: Job, tally: Tally, at: Instant) -> Finished | None:
         message = f"all {count:,} items were cancelled"
         return Finished(outcome=Outcome.CANCELLED, at=at, reason="CANCELLED", message=message)
     told = [(tally.failures, "failed"), (tally.cancelled, "cancelled"), (tally.succeeded, "succeeded")]
-    message = f"of {count:,} items " + ", ".join(f"{number:,} {how}" for number, how in told if number)
+    message = f"of {count:,} {'item' if count == 1 else 'items'} " + ", ".join(
+        f"{number:,} {how}" for number, how in told if number
+    )
     if tally.failures:
         code = ExitCode(code=tally.highest_exit)
         return Finished(outcome=Outcome.FAILED, at=at, reason="ITEMS_ENDED", message=message, exit=code)

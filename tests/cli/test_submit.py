@@ -109,7 +109,7 @@ def test_in_json_mode_an_error_is_json_on_stderr(fake: FakeScheduler, gpuctl: Gp
         (["submit"], "the job has no command"),
         (["submit", "--gpus", "two", "--", "x"], "'--gpus' / '-g': 'two' is not a whole number"),
         (["submit", "--gpsu", "2", "--", "x"], "--gpus"),
-        (["submit", "--array", "1-3", "--", "x"], "no such option: --array"),
+        (["submit", "--max-fails", "1", "--", "x"], "--max-fails: it counts the items of an array"),
         (["sumbit"], 'did you mean "submit"?'),
         (["submit", "--", "\udcff"], "the command: it holds bytes that are not UTF-8"),
         (["submit", "--name", "\udcff", "--", "x"], "--name: it holds bytes that are not UTF-8"),
