@@ -49,13 +49,34 @@ class JobOptions:
             help="A part of the GPU's name, in any case: h100. Again for another that will do as well.",
         ),
     ] = None
+    nodes: Annotated[
+        int | None,
+        Option(
+            "--nodes",
+            metavar="N",
+            rich_help_panel=DEVICES,
+            help="Run one copy of the command on each of N nodes, all at once; the GPUs are divided evenly.",
+        ),
+    ] = None
+    gpus_per_node: Annotated[
+        int | None,
+        Option("--gpus-per-node", metavar="N", rich_help_panel=DEVICES, help="GPUs on each node, in place of --gpus."),
+    ] = None
+    no_span: Annotated[
+        bool,
+        Option(
+            "--no-span",
+            rich_help_panel=DEVICES,
+            help="Refuse what no single node can hold; by default it is spread over as few nodes as hold it.",
+        ),
+    ] = False
     node_gpu_ids: Annotated[
         str | None,
         Option(
             "--node-gpu-ids",
             metavar="PINS",
             rich_help_panel=DEVICES,
-            help='Exactly these GPUs: "node001:0,1".',
+            help='Exactly these GPUs: "node001:0,1", or of several nodes: "node001:0,1;node002:0,1".',
         ),
     ] = None
     allow_busy: Annotated[
@@ -70,7 +91,12 @@ class JobOptions:
     ] = False
     cpus: Annotated[
         int | None,
-        Option("--cpus", metavar="N", rich_help_panel=DEVICES, help="CPUs to reserve, 1 by default; not a limit."),
+        Option(
+            "--cpus",
+            metavar="N",
+            rich_help_panel=DEVICES,
+            help="CPUs to reserve on each node, 1 by default; not a limit.",
+        ),
     ] = None
     memory: Annotated[
         str | None,
@@ -78,7 +104,7 @@ class JobOptions:
             "--memory",
             metavar="SIZE",
             rich_help_panel=DEVICES,
-            help="Memory of the machine to reserve: 32GB; not a limit.",
+            help="Memory of each machine to reserve: 32GB; not a limit.",
         ),
     ] = None
     nodelist: Annotated[

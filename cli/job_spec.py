@@ -97,12 +97,17 @@ def _add_array(spec: pb.JobSpec, options: JobOptions) -> None:
 def _add_devices(spec: pb.JobSpec, options: JobOptions) -> None:
     if options.node_gpu_ids is not None:
         spec.pins.extend(pins(options.node_gpu_ids))
+    if options.nodes is not None:
+        spec.node_count = _at_least_one("--nodes", options.nodes)
+    if options.gpus_per_node is not None and options.nodes is None and options.gpus is None:
+        raise invalid("--gpus-per-node", "it does not say on how many nodes", next_step="Add --nodes N, or --gpus N.")
+    spec.no_span = options.no_span
     count = options.gpus
     if count is None and spec.pins:
         count = sum(len(pin.device_indices) for pin in spec.pins)
-    if count is None and options.gpu_share is not None:
+    if count is None and options.gpu_share is not None and options.gpus_per_node is None:
         count = 1
-    if count is None:
+    if count is None and options.gpus_per_node is None:
         for option, given in (
             ("--min-memory", options.min_memory),
             ("--gpu-model", options.gpu_model),
@@ -111,7 +116,11 @@ def _add_devices(spec: pb.JobSpec, options: JobOptions) -> None:
             if given:
                 raise invalid(option, "it says which GPUs, but no GPUs are asked for", next_step="Add --gpus N.")
         return
-    request = spec.devices.add(count=_at_least_one("--gpus", count), allow_busy=options.allow_busy)
+    request = spec.devices.add(allow_busy=options.allow_busy)
+    if count is not None:
+        request.count = _at_least_one("--gpus", count)
+    if options.gpus_per_node is not None:
+        request.per_node_count = _at_least_one("--gpus-per-node", options.gpus_per_node)
     request.models.extend(options.gpu_model or ())
     if options.min_memory is not None:
         request.min_memory_bytes = _read("--min-memory", parse_size, options.min_memory)
@@ -285,6 +294,10 @@ def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
         options += [("--gpu-model", model) for model in request.models]
         if request.allow_busy:
             options.append(("--allow-busy", None))
+    if spec.node_count and not spec.pins:
+        options.append(("--nodes", str(spec.node_count)))
+    if spec.no_span:
+        options.append(("--no-span", None))
     if spec.pins:
         text = ";".join(f"{pin.node}:{','.join(map(str, pin.device_indices))}" for pin in spec.pins)
         options.append(("--node-gpu-ids", text))

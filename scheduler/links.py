@@ -14,7 +14,7 @@ from gpufleet.logs import fields
 from gpufleet.telemetry import Telemetry
 
 from .api.convert_commands import command_proto
-from .state.commands import Command, LaunchAttempt
+from .state.commands import Command, LaunchAttempt, PrepareAttempt
 from .state.ids import NodeName
 
 log = logging.getLogger(__name__)
@@ -168,10 +168,18 @@ class Links:
         if connection is None or connection.stream != stream:
             return
         message = command_proto(command)
-        if isinstance(command, LaunchAttempt):
-            with self._telemetry.span("launch", parent=command.spec.trace_context, node=command.node) as span:
-                message.launch.trace_context = span.traceparent
+        match command:
+            case LaunchAttempt():
+                self._trace(command, message.launch)
+            case PrepareAttempt(launch=launch):
+                self._trace(launch, message.prepare.launch)
+            case _:
+                pass
         connection.put(message)
+
+    def _trace(self, launch: LaunchAttempt, told: node_agent_pb2.Launch) -> None:
+        with self._telemetry.span("launch", parent=launch.spec.trace_context, node=launch.node) as span:
+            told.trace_context = span.traceparent
 
     def set_log_level(self, node: NodeName, level: str) -> bool:
         """Change an agent's log level; False when it is not connected."""

@@ -21,6 +21,7 @@ from ..state.events import (
     NodeBeat,
     NodeDisconnected,
     RankExited,
+    RankReady,
     RankRefused,
     RankStarted,
     Seen,
@@ -36,7 +37,7 @@ from .attaching import serve_channel
 from .channels import Channels
 from .convert import duration, key_proto
 from .validate import node_name, span_of
-from .validate_reports import device_sample, node_info, rank_exit, rank_key, seen, stream_of
+from .validate_reports import device_sample, node_info, port_of, rank_exit, rank_key, seen, stream_of
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +224,11 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
                 if waiting is not None and not waiting.full():
                     waiting.put_nowait(request.program_log)
                 connection.done(request.sequence)
-            case "rank_ready" | "inventory" | None:
+            case "rank_ready":
+                ready = request.rank_ready
+                is_ready = RankReady(at=now, node=node, key=rank_key(ready.key), master_port=port_of(ready.master_port))
+                self._report(connection, request.sequence, is_ready)
+            case "inventory" | None:
                 connection.done(request.sequence)
 
     def _report(self, connection: Connection, sequence: int, event: Any) -> None:

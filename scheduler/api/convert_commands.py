@@ -3,13 +3,16 @@
 from gpufleet.v1 import node_agent_pb2
 
 from ..state.commands import (
+    AbortAttempt,
     ClearTroubles,
     Command,
     ForgetAttempt,
     KeepAttempt,
     KillAttempt,
     LaunchAttempt,
+    PrepareAttempt,
     SignalAttempt,
+    StartAttempt,
     StopAttempt,
 )
 from ..state.jobs import Placement, StopCause
@@ -34,6 +37,14 @@ def command_proto(command: Command) -> node_agent_pb2.HeartbeatResponse:
         return node_agent_pb2.HeartbeatResponse(clear_troubles=node_agent_pb2.ClearTroubles())
     key = key_proto(command.key)
     match command:
+        case PrepareAttempt(launch=launch):
+            prepare = node_agent_pb2.Prepare(launch=_launch_proto(launch, key))
+            return node_agent_pb2.HeartbeatResponse(prepare=prepare)
+        case StartAttempt(master_address=address, master_port=port):
+            start = node_agent_pb2.Start(key=key, master_address=address, master_port=port)
+            return node_agent_pb2.HeartbeatResponse(start=start)
+        case AbortAttempt():
+            return node_agent_pb2.HeartbeatResponse(abort=node_agent_pb2.Abort(key=key))
         case LaunchAttempt():
             return node_agent_pb2.HeartbeatResponse(launch=_launch_proto(command, key))
         case StopAttempt(cause=cause, grace=grace):
@@ -72,7 +83,8 @@ def _launch_proto(command: LaunchAttempt, key: node_agent_pb2.AttemptKey) -> nod
         allow_busy=spec.resources.allow_busy,
         user=command.user,
         trace_context=spec.trace_context,
-        node_count=1,
+        node_count=command.node_count,
+        is_gang=command.node_count > 1,
         input=INPUT_MODES[spec.input if command.key.rank == 0 else None],
         notify=spec.notify if command.key.rank == 0 else "",
         share=share_proto(_least_share(command.placement)),

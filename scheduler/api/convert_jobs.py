@@ -107,13 +107,17 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         is_preemptible=spec.is_preemptible,
         notify=spec.notify,
         no_gpu_selection=resources.ignores_telemetry,
+        node_count=resources.node_count,
+        no_span=resources.no_span,
         gpu_mode=job_pb2.GPU_MODE_REQUIRED,
         kind=job_pb2.JOB_KIND_BATCH,
         input=INPUT_MODES[spec.input],
     )
     if resources.gpus:
+        several = resources.node_count > 1 and not resources.pins
         message.devices.add(
             count=resources.gpus,
+            per_node_count=resources.gpus // resources.node_count if several else 0,
             min_memory_bytes=resources.min_memory_bytes or 0,
             models=resources.models,
             allow_busy=resources.allow_busy,
@@ -182,6 +186,8 @@ def _attempt_proto(attempt: Attempt | EndedAttempt) -> job_pb2.Attempt:
     exits = [rank.exit for rank in attempt.ranks if rank.exit is not None]
     starts = [rank.started_at for rank in attempt.ranks]
     deciding = next((each for each in exits if each.exit != ExitCode(code=0)), exits[0] if exits else None)
+    if isinstance(attempt, EndedAttempt):
+        deciding = attempt.ranks[attempt.deciding_rank].exit
     message = job_pb2.Attempt(
         number=attempt.number,
         ranks=[_rank_proto(number, rank.placement) for number, rank in enumerate(attempt.ranks)],

@@ -34,6 +34,8 @@ ARGUMENT_BYTES_MAX = 131_071
 PATH_BYTES_MAX = 4_095
 """The longest path that Linux takes (PATH_MAX)."""
 GPUS_MAX = 10_000
+NODES_MAX = 1_000
+"""Nodes of one job."""
 CPUS_MAX = 100_000
 MEMORY_BYTES_MAX = 2**50
 NAME_CHARS_MAX = 200
@@ -204,19 +206,15 @@ def band_of(number: int, path: str) -> Band:
 
 
 def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
-    if spec.node_count < 0:
-        raise invalid(f"{path}.node_count", f"is {spec.node_count}; it must be 1 or more")
     if spec.kind not in job_pb2.JobKind.values():
         raise invalid(f"{path}.kind", f"is {spec.kind}; only BATCH is built")
     if spec.input not in INPUT_MODE_OF:
         raise invalid(f"{path}.input", f"is {spec.input}; it must be PIPE or TERMINAL, or not set")
     later = {
-        "node_count": spec.node_count > 1,
         "gpu_mode": spec.gpu_mode not in (job_pb2.GPU_MODE_UNSPECIFIED, job_pb2.GPU_MODE_REQUIRED),
         "kind": spec.kind == job_pb2.JOB_KIND_SERVICE,
         "devices[1]": len(spec.devices) > 1,
         "devices[0].share.profile": bool(spec.devices) and spec.devices[0].share.profile != "",
-        "devices[0].per_node_count": bool(spec.devices) and spec.devices[0].per_node_count != 0,
     }
     for field, is_asked in later.items():
         if is_asked:
@@ -255,8 +253,8 @@ def _resources(spec: job_pb2.JobSpec, path: str) -> Resources:
     request = spec.devices[0] if spec.devices else job_pb2.DeviceRequest()
     pins = tuple(_pins(pins, f"{path}.pins[{number}]") for number, pins in enumerate(spec.pins))
     pinned = sum(len(each.indices) for each in pins)
-    gpus = _in_range(request.count, 0, GPUS_MAX, f"{path}.devices[0].count")
-    if spec.devices and not request.count and not pins:
+    node_count, gpus = _nodes_and_gpus(spec, request, path)
+    if spec.devices and not gpus and not pins:
         raise invalid(f"{path}.devices[0].count", "is 0", next_step="leave --gpus out for a job that needs no GPU")
     share_milli, min_memory = _share(request, f"{path}.devices[0]")
     return Resources(
@@ -272,6 +270,8 @@ def _resources(spec: job_pb2.JobSpec, path: str) -> Resources:
         node_labels=labels_of(spec.node_labels, f"{path}.node_labels"),
         ignores_telemetry=spec.no_gpu_selection,
         share_milli=share_milli if gpus or pinned else 0,
+        node_count=node_count,
+        no_span=spec.no_span,
     )
 
 
@@ -289,6 +289,32 @@ def _share(request: job_pb2.DeviceRequest, path: str) -> tuple[int, int]:
     if share_memory and min_memory and share_memory != min_memory:
         raise invalid(f"{path}.share.memory_bytes", "differs from min_memory_bytes", next_step="say one of the two")
     return share.milli % WHOLE_MILLI, share_memory or min_memory
+
+
+def _nodes_and_gpus(spec: job_pb2.JobSpec, request: job_pb2.DeviceRequest, path: str) -> tuple[int, int]:
+    """On how many nodes (0: not said) and with how many GPUs in all; on several nodes each has as many."""
+    nodes = _in_range(spec.node_count, 0, NODES_MAX, f"{path}.node_count")
+    gpus = _in_range(request.count, 0, GPUS_MAX, f"{path}.devices[0].count")
+    each = _in_range(request.per_node_count, 0, GPUS_MAX, f"{path}.devices[0].per_node_count")
+    if each and spec.pins:
+        raise invalid(f"{path}.devices[0].per_node_count", "does not go with pins", next_step="leave one of them out")
+    if each and not nodes:
+        if gpus % each:
+            why = f"is {each}, and {gpus} GPUs in all are not a multiple of it"
+            raise invalid(f"{path}.devices[0].per_node_count", why, next_step="give --nodes in place of one of them")
+        nodes = gpus // each or 1
+    if each and gpus and gpus != each * nodes:
+        why = f"is {gpus}, and {nodes} nodes with {each} on each have {each * nodes}"
+        raise invalid(f"{path}.devices[0].count", why, next_step="leave out --gpus, or --gpus-per-node")
+    if each * nodes > GPUS_MAX:
+        raise invalid(f"{path}.devices[0].per_node_count", f"makes {each * nodes:,} GPUs; at most {GPUS_MAX:,}")
+    if nodes > 1 and gpus % nodes and not spec.pins:
+        why = f"is {gpus}, which cannot be divided evenly over {nodes} nodes"
+        step = f"ask for {gpus - gpus % nodes or nodes} or {(gpus // nodes + 1) * nodes}, or give --gpus-per-node"
+        raise invalid(f"{path}.devices[0].count", why, next_step=step)
+    if nodes > 1 and spec.no_span:
+        raise invalid(f"{path}.no_span", f"does not go with {nodes} nodes", next_step="leave one of them out")
+    return nodes, gpus or each * nodes
 
 
 def _pins(pins: job_pb2.NodePins, path: str) -> NodePins:

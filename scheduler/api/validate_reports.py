@@ -37,6 +37,13 @@ def rank_key(key: node_agent_pb2.AttemptKey) -> RankKey:
     return RankKey(JobId(key.job_id), key.attempt, key.rank)
 
 
+def port_of(port: int) -> int:
+    """The port at which a gang is to meet; 0 from every rank but 0."""
+    if not 0 <= port <= 65_535:
+        raise invalid("rank_ready.master_port", f"is {port}; it must be 0 to 65,535")
+    return port
+
+
 def node_info(info: node_pb2.NodeInfo) -> NodeInfo:
     """What an agent says of its machine."""
     if info.cpus < 1:

@@ -4,9 +4,11 @@ Finished means stored: an end is decided only when every byte of the output is s
 `live.exits`; the node keeps it too, until it is told to forget it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ..state.commands import Command, ForgetAttempt, KillAttempt
+from ..state.durable import NODE_LOSS_REASONS
 from ..state.events import OutputSynced, RankExited, RankRefused, RankStarted, SpoolFilled
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import (
@@ -36,7 +38,9 @@ from ..state.records import (
 from ..state.refusals import BLAMES_THE_JOB
 from ..state.state import State
 from ..state.units import Instant
-from .decision import NOTHING, Decision
+from . import gangs
+from .decision import NOTHING, Decision, together
+from .live_ranks import live_attempt
 
 TAKEN_DOWN = "SHUTDOWN"
 """The end of an attempt whose node's programs were taken down with it: nothing of the job's own making."""
@@ -46,24 +50,14 @@ ENDS_OF_ITS_OWN = frozenset({"EXITED", "SIGNALLED"})
 """Ends that a command came to by itself; one that could not be run at all will not be found by a second attempt."""
 
 
-def live_attempt(state: State, node: NodeName, key: RankKey) -> tuple[Job, Attempt] | None:
-    """The job and attempt that a node's report is about, if that rank is live and is on that node."""
-    job = state.durable.jobs.get(key.job)
-    if job is None or job.attempt is None or job.attempt.number != key.attempt:
-        return None
-    attempt = job.attempt
-    if key.rank >= len(attempt.ranks):
-        return None
-    rank = attempt.ranks[key.rank]
-    return (job, attempt) if rank.placement.node == node and rank.exit is None else None
-
-
 def on_rank_started(state: State, event: RankStarted) -> Decision:
     """The command of a rank runs. One that nobody waits for is ended: it was replaced, or given up, meanwhile."""
     found = live_attempt(state, event.node, event.key)
     if found is None:
         return Decision(commands=(KillAttempt(node=event.node, key=event.key),))
-    _, attempt = found
+    job, attempt = found
+    if gangs.is_being_prepared(job):
+        return ran_unasked(event.at, job, attempt, event.node, KillAttempt(node=event.node, key=event.key))
     if attempt.ranks[event.key.rank].started_at is not None:
         return NOTHING
     started_at = Instant(max(event.at - event.run_span, attempt.placed_at))
@@ -72,9 +66,34 @@ def on_rank_started(state: State, event: RankStarted) -> Decision:
 
 def on_rank_exited(state: State, event: RankExited) -> Decision:
     """A rank has ended; it counts once its output is stored. What nobody waits for is forgotten."""
-    if live_attempt(state, event.node, event.key) is None:
+    found = live_attempt(state, event.node, event.key)
+    if found is None:
         return Decision(commands=(ForgetAttempt(node=event.node, key=event.key),))
-    return end_if_stored(state, event.at, event.key)
+    job, attempt = found
+    if gangs.is_being_prepared(job):
+        return ran_unasked(event.at, job, attempt, event.node, ForgetAttempt(node=event.node, key=event.key))
+    return end_of_rank(state, event.at, job, attempt, event.key, event.exit)
+
+
+def ran_unasked(at: Instant, job: Job, attempt: Attempt, node: NodeName, settle: Command) -> Decision:
+    """A rank of a gang runs, or ran, that was never told to start here: a store from before is in use."""
+    why = "it ran without having been started"
+    void = gangs.handed_back(at, job, attempt, node, "CONFLICT", why, (node,))
+    return together(void, Decision(commands=(settle,)))
+
+
+def end_of_rank(state: State, at: Instant, job: Job, attempt: Attempt, key: RankKey, exit_: RankExit) -> Decision:
+    """What follows at once from a rank's end: a gang is stopped when it failed; it counts once its output is stored."""
+    stops = gang_stop(state, at, job, attempt, key.rank, exit_)
+    return together(stops, end_if_stored(state, at, key))
+
+
+def gang_stop(state: State, at: Instant, job: Job, attempt: Attempt, rank: int, exit_: RankExit) -> Decision:
+    """Stop the other ranks of a gang of which one failed."""
+    if not attempt.is_gang or not gangs.has_failed(exit_):
+        return NOTHING
+    why = f"{gangs.rank_words(attempt, rank)} {gangs.exit_words(exit_)}"
+    return gangs.stop_others(state, at, job, attempt, rank, why)
 
 
 def on_output_synced(state: State, event: OutputSynced) -> Decision:
@@ -94,37 +113,62 @@ def end_if_stored(state: State, at: Instant, key: RankKey) -> Decision:
 
 
 def end_rank(state: State, at: Instant, job: Job, attempt: Attempt, key: RankKey, exit_: RankExit) -> Decision:
-    """Decide what the end of a rank means: the end of the job, another attempt, or waiting for the other ranks."""
-    ranks = list(attempt.ranks)
-    ranks[key.rank] = replace(ranks[key.rank], exit=exit_)
-    node = ranks[key.rank].placement.node
-    forget: tuple[Command, ...] = (ForgetAttempt(node=node, key=key),)
-    if any(rank.exit is None for rank in ranks):
-        return Decision(records=(RankEnded(at=at, key=key, exit=exit_),), commands=forget)
-    deciding = _deciding_exit([rank.exit for rank in ranks if rank.exit is not None])
+    """Decide what the end of a rank means, and let its node forget it."""
+    node = attempt.ranks[key.rank].placement.node
+    ended = Decision(records=end_ranks(state, at, job, attempt, {key.rank: exit_}))
+    return replace(ended, commands=(ForgetAttempt(node=node, key=key),))
+
+
+def end_ranks(
+    state: State, at: Instant, job: Job, attempt: Attempt, exits: Mapping[int, RankExit]
+) -> tuple[Record, ...]:
+    """What ends of ranks mean: the end of the job, another attempt, or waiting for the other ranks."""
+    ranks = tuple(replace(rank, exit=exits.get(number, rank.exit)) for number, rank in enumerate(attempt.ranks))
+    known = [rank.exit for rank in ranks if rank.exit is not None]
+    if len(known) < len(ranks):
+        keys = rank_keys(job, attempt)
+        return tuple(RankEnded(at=at, key=keys[rank], exit=exit_) for rank, exit_ in exits.items())
+    deciding_rank = _deciding_rank(job, known)
+    deciding = known[deciding_rank]
     ended = EndedAttempt(
         number=attempt.number,
         placed_at=attempt.placed_at,
         ended_at=at,
-        ranks=tuple(ranks),
+        ranks=ranks,
         reason=deciding.reason,
         message=deciding.message,
-        output_is_complete=all(rank.exit.output_is_complete for rank in ranks if rank.exit is not None),
+        output_is_complete=all(each.output_is_complete for each in known),
+        deciding_rank=deciding_rank,
     )
-    return Decision(records=(what_follows(state, at, job, ended, deciding),), commands=forget)
+    if attempt.is_gang and deciding.exit != ExitCode(code=0):
+        words = f"{gangs.rank_words(attempt, deciding_rank)} {gangs.exit_words(deciding)}"
+        deciding = replace(deciding, message=words)
+    return (what_follows(state, at, job, ended, deciding),)
 
 
-def _deciding_exit(exits: list[RankExit]) -> RankExit:
-    """The exit that decides: the first failing rank's, else rank 0's."""
-    return next((each for each in exits if each.exit != ExitCode(code=0)), exits[0])
+def _deciding_rank(job: Job, exits: list[RankExit]) -> int:
+    """The rank whose end decides: the first that failed; where all are stopped, one that was; else rank 0."""
+    if isinstance(job.state, Stopping):
+        if job.state.failed_rank is not None:
+            return job.state.failed_rank
+        stopped = (number for number, each in enumerate(exits) if each.stop_cause is not None)
+        return next(stopped, _first_failed(exits))
+    return _first_failed(exits)
+
+
+def _first_failed(exits: list[RankExit]) -> int:
+    return next((number for number, each in enumerate(exits) if gangs.has_failed(each)), 0)
 
 
 def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_: RankExit) -> Record:
     """The record for the end of an attempt: the job has finished, or waits again."""
     cause = job.state.cause if isinstance(job.state, Stopping) else None
-    if exit_.reason == "EXIT_UNKNOWN" or exit_.stop_cause is StopCause.FENCED:
-        lost = ended if exit_.reason == "EXIT_UNKNOWN" else replace(ended, reason="NODE_LOST")
+    if exit_.reason in NODE_LOSS_REASONS or exit_.stop_cause is StopCause.FENCED:
+        lost = ended if exit_.reason in NODE_LOSS_REASONS else replace(ended, reason="NODE_LOST")
         return after_node_loss(state, at, job, lost)
+    if cause is StopCause.GANG and _was_stopped_for_its_node(ended, exit_):
+        reason = job.state.reason if isinstance(job.state, Stopping) else ""
+        return after_node_loss(state, at, job, replace(ended, reason="NODE_LOST", message=reason))
     was_stopped = exit_.stop_cause is not None
     if was_stopped and cause in (StopCause.REQUEUED, StopCause.PREEMPTED):
         return AttemptEnded(at=at, job=job.id, ended=replace(ended, reason=cause.value))
@@ -134,7 +178,7 @@ def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_
         return AttemptEnded(at=at, job=job.id, ended=ended)
     if exit_.stop_cause is StopCause.TIME_LIMIT:
         return _finished(at, job, ended, Outcome.TIMED_OUT, "TIME_LIMIT", "its time limit was reached", exit_.exit)
-    if cause is None and job.retries_used < job.spec.retries and _may_be_retried(exit_):
+    if cause in (None, StopCause.GANG) and job.retries_used < job.spec.retries and _may_be_retried(exit_):
         return AttemptEnded(at=at, job=job.id, ended=ended, is_retry=True)
     match exit_.exit:
         case ExitCode(code=0):
@@ -148,6 +192,14 @@ def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_
             return _finished(at, job, ended, Outcome.FAILED, reason, message, exit_.exit)
         case None:
             return _finished(at, job, ended, Outcome.FAILED, exit_.reason, exit_.message, None)
+
+
+def _was_stopped_for_its_node(ended: EndedAttempt, exit_: RankExit) -> bool:
+    """Whether a gang was stopped for a rank that did not fail by itself: its node was lost, or did not start it."""
+    if exit_.stop_cause is StopCause.GANG:
+        return True
+    stopped = any(rank.exit is not None and rank.exit.stop_cause is StopCause.GANG for rank in ended.ranks)
+    return stopped and exit_.exit == ExitCode(code=0) and exit_.stop_cause is None
 
 
 def _may_be_retried(exit_: RankExit) -> bool:
@@ -189,12 +241,14 @@ def after_node_loss(state: State, at: Instant, job: Job, ended: EndedAttempt) ->
 
 
 def without_its_node(
-    state: State, at: Instant, job: Job, attempt: Attempt, message: str, *, nothing_lives: bool = False
+    state: State, at: Instant, job: Job, attempt: Attempt, node: NodeName, message: str, *, nothing_lives: bool = False
 ) -> Decision:
-    """End an attempt of which its node will say no more. `nothing_lives`: its processes are known to be gone.
+    """End what an attempt has on a node that will say no more. `nothing_lives`: its processes are known to be gone.
 
     One whose end was reported has ended so: only its last output never came, and it is not run twice for that.
     """
+    if attempt.is_gang:
+        return gang_without_nodes(state, at, job, attempt, {node: message}, nothing_lives=nothing_lives)
     for key in rank_keys(job, attempt):
         exit_ = state.live.exits.get(key)
         if exit_ is not None and exit_.exit is not None:
@@ -204,6 +258,36 @@ def without_its_node(
         attempt = replace(attempt, ranks=tuple(replace(rank, exit=rank.exit or gone) for rank in attempt.ranks))
     ended = ended_attempt(attempt, at, reason="NODE_LOST", message=message, output_is_complete=False)
     return Decision(records=(after_node_loss(state, at, job, ended),))
+
+
+def gang_without_nodes(
+    state: State,
+    at: Instant,
+    job: Job,
+    attempt: Attempt,
+    gone: Mapping[NodeName, str],
+    *,
+    nothing_lives: bool = False,
+) -> Decision:
+    """End the ranks of a gang whose nodes, each with why, will say no more; the others are stopped."""
+    if gangs.is_being_prepared(job):
+        node, message = next(iter(gone.items()))
+        return gangs.handed_back(at, job, attempt, node, "NODE_LOST", message, ())
+    exits: dict[int, RankExit] = {}
+    for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True):
+        if rank.exit is None and rank.placement.node in gone:
+            known = state.live.exits.get(key)
+            lost = RankExit(
+                exit=None,
+                reason="NODE_LOST",
+                message=gone[rank.placement.node],
+                output_is_complete=False,
+                is_presumed=not nothing_lives,
+            )
+            exits[key.rank] = replace(known, output_is_complete=False) if known and known.exit is not None else lost
+    failed = next((rank for rank, exit_ in exits.items() if gangs.has_failed(exit_)), None)
+    stops = NOTHING if failed is None else gang_stop(state, at, job, attempt, failed, exits[failed])
+    return together(stops, Decision(records=end_ranks(state, at, job, attempt, exits)))
 
 
 def ended_attempt(
@@ -227,8 +311,31 @@ def on_rank_refused(state: State, event: RankRefused) -> Decision:
     found = live_attempt(state, event.node, event.key)
     if found is None:
         return Decision(commands=(forget,))
-    job, attempt = found
-    return Decision(records=(after_refusal(state, event, job, attempt),), commands=(forget,))
+    return together(rank_refused(state, event, *found), Decision(commands=(forget,)))
+
+
+def rank_refused(state: State, event: RankRefused, job: Job, attempt: Attempt) -> Decision:
+    """What a refused rank means: of a gang that was started it is the rank's end, else nothing of the attempt ran."""
+    if not attempt.is_gang:
+        return Decision(records=(after_refusal(state, event, job, attempt),))
+    if gangs.is_being_prepared(job):
+        others = gangs.abort_commands(job, attempt, but=event.key.rank)
+        return Decision(records=(after_refusal(state, event, job, attempt),), commands=others)
+    exit_ = _end_by_refusal(event, job, attempt)
+    stops = gang_stop(state, event.at, job, attempt, event.key.rank, exit_)
+    return together(stops, Decision(records=end_ranks(state, event.at, job, attempt, {event.key.rank: exit_})))
+
+
+def _end_by_refusal(event: RankRefused, job: Job, attempt: Attempt) -> RankExit:
+    message = f"{event.reason}: {event.message}" if event.message else event.reason
+    if attempt.ranks[event.key.rank].started_at is not None:
+        lost = f"its node no longer knows of it ({event.reason})"
+        return RankExit(exit=None, reason="NODE_LOST", message=lost, output_is_complete=False)
+    if isinstance(job.state, Stopping) and job.state.failed_rank != event.key.rank:
+        return RankExit(exit=None, reason=event.reason, message=event.message, stop_cause=job.state.cause)
+    if event.reason in BLAMES_THE_JOB:
+        return RankExit(exit=None, reason=event.reason, message=event.message)
+    return RankExit(exit=None, reason="NOT_STARTED", message=message)
 
 
 def after_refusal(state: State, event: RankRefused, job: Job, attempt: Attempt) -> Record:

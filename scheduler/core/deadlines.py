@@ -25,7 +25,8 @@ from ..state.state import State
 from ..state.units import Instant, Span, after
 from .attempts import without_its_node
 from .decision import Decision, together
-from .nodes import jobs_on
+from .gang_deadlines import deadlines_of_gangs, overdue_gangs
+from .live_ranks import given_up_at, jobs_on
 from .story import span_text
 from .turns import on_time, session_deadlines
 
@@ -60,6 +61,7 @@ def _deadlines(state: State) -> Iterator[Instant]:
         if live.left_out_until:
             yield live.left_out_until
         yield from live.devices_left_out.values()
+    yield from deadlines_of_gangs(state)
     if state.durable.lines.count:
         # Who becomes old enough to make room for a job that waits.
         victims = (may_be_taken_at(state, state.durable.jobs[job_id]) for job_id in state.durable.preemptible)
@@ -73,13 +75,6 @@ def _deadlines(state: State) -> Iterator[Instant]:
         yield max(after(oldest.at, limits.request_retention), after(state.live.swept_at, SWEEP_SPAN))
 
 
-def given_up_at(state: State, live: NodeLive, job: Job) -> Instant:
-    """When an attempt on a silent node may be replaced, or, if it must not be, when it is given up."""
-    if not job.spec.is_requeueable:
-        return after(live.heard_at, state.limits.unreachable_span)
-    return after(live.heard_at, job.spec.requeue_fence or state.limits.requeue_fence)
-
-
 def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:
     """Carry out every deadline that has come."""
     decisions = [
@@ -87,6 +82,7 @@ def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:
         for node in state.durable.nodes.values()
         if (live := state.live.nodes.get(node.name)) is not None
     ]
+    decisions.extend(overdue_gangs(state, event.at))
     decisions.append(Decision(records=tuple(_of_waiting_jobs(state, event.at))))
     decisions.append(Decision(records=tuple(_forgotten_requests(state, event.at))))
     decisions.append(on_time(state, event.at))
@@ -101,7 +97,8 @@ def _on_node(state: State, at: Instant, node: Node, live: NodeLive) -> Decision:
         records.append(NodeLost(at=at, node=node.name))
     decisions = [Decision(records=tuple(records))]
     for job in jobs_on(state, node.name):
-        decisions.append(_on_silent_job(state, at, node.name, live, job))
+        if job.id not in state.durable.gangs:
+            decisions.append(_on_silent_job(state, at, node.name, live, job))
     return together(*decisions)
 
 
@@ -112,7 +109,7 @@ def _on_silent_job(state: State, at: Instant, node: NodeName, live: NodeLive, jo
         # Its stream may be only stalled; without one the kill is lost and the next inventory says it again.
         live_keys = state.durable.hold(node).ranks
         kills = tuple(KillAttempt(node=node, key=key) for key in rank_keys(job, attempt) if key in live_keys)
-        given_up = without_its_node(state, at, job, attempt, f"node {node} was not heard")
+        given_up = without_its_node(state, at, job, attempt, node, f"node {node} was not heard")
         return replace(given_up, commands=given_up.commands or kills)
     if not attempt.is_unreachable:
         return Decision(records=(AttemptUnreachable(at=at, job=job.id, is_unreachable=True),))

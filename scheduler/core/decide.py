@@ -22,6 +22,7 @@ from ..state.events import (
     NodeDisconnected,
     OutputSynced,
     RankExited,
+    RankReady,
     RankRefused,
     RankStarted,
     ReadingResumed,
@@ -34,7 +35,7 @@ from ..state.events import (
 )
 from ..state.session_events import SessionEvent
 from ..state.state import State
-from . import access, attempts, deadlines, jobs, nodes, sessions
+from . import access, attempts, deadlines, gangs, jobs, nodes, sessions
 from .decision import NOTHING, Decision
 from .dependencies import with_consequences
 
@@ -51,7 +52,7 @@ def make_true(state: State, decision: Decision) -> None:
     """Apply the records of a decision, in order."""
     for record in decision.records:
         durable.apply(state.durable, record)
-        live.follow(state.live, state.durable, record)
+        live.follow(state.live, state.durable, state.limits, record)
     for note in decision.notes:
         turns.take(state.live.turns, state.durable.sessions, note)
 
@@ -81,6 +82,8 @@ def decide(state: State, event: Event) -> Decision:
             return nodes.on_node_beat(state, event)
         case NodeDisconnected() | SchedulerStarted() | ReadingResumed():
             return NOTHING
+        case RankReady():
+            return gangs.on_rank_ready(state, event)
         case RankStarted():
             return attempts.on_rank_started(state, event)
         case RankExited():

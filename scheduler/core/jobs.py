@@ -26,6 +26,7 @@ from ..state.jobs import (
     Job,
     Outcome,
     Queued,
+    RankExit,
     Resources,
     Running,
     Starting,
@@ -54,6 +55,7 @@ from ..state.units import Instant
 from .attempts import ended_attempt
 from .decision import Decision, refused
 from .dependencies import unmet
+from .gangs import abort_commands, handed_back, is_being_prepared
 
 
 def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
@@ -236,6 +238,8 @@ def _cancel(state: State, event: CancelRequested, job: Job) -> JobDecision:
             )
             return JobChange(job=job.id, changed=True, message=f"job {job.id} is cancelled"), (record,), ()
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
+            if is_being_prepared(job):
+                return _cancel_before_start(event, job, attempt)
             if event.is_abandoned:
                 return _abandon(event, job, attempt)
             if isinstance(job.state, Stopping) and job.state.cause is StopCause.CANCELLED:
@@ -257,6 +261,17 @@ def _cancel(state: State, event: CancelRequested, job: Job) -> JobDecision:
 def _cancelled(at: Instant, by: UserName, reason: str) -> Finished:
     message = f"cancelled by {by}: {reason}" if reason else f"cancelled by {by}"
     return Finished(outcome=Outcome.CANCELLED, at=at, reason="CANCELLED", message=message)
+
+
+def _cancel_before_start(event: CancelRequested, job: Job, attempt: Attempt) -> JobDecision:
+    """A gang that is being prepared: nothing of it runs, and nothing will."""
+    finished = _cancelled(event.at, event.by, event.reason)
+    aborted = RankExit(exit=None, reason="ABORTED", message=finished.message)
+    attempt = replace(attempt, ranks=tuple(replace(rank, exit=aborted) for rank in attempt.ranks))
+    ended = ended_attempt(attempt, event.at, reason="CANCELLED", message=finished.message, output_is_complete=True)
+    record = JobFinished(at=event.at, job=job.id, finished=finished, ended=ended, by=event.by)
+    told = JobChange(job=job.id, changed=True, message=f"job {job.id} is cancelled")
+    return told, (record,), abort_commands(job, attempt)
 
 
 def _abandon(event: CancelRequested, job: Job, attempt: Attempt) -> JobDecision:
@@ -392,6 +407,12 @@ def on_requeue_requested(state: State, event: RequeueRequested) -> Decision:
 
     def change(job: Job) -> JobDecision:
         match job.state:
+            case Starting(attempt=attempt) if is_being_prepared(job):
+                told = JobChange(job=job.id, changed=True, message=f"job {job.id} is queued again")
+                void = handed_back(
+                    event.at, job, attempt, attempt.ranks[0].placement.node, "REQUEUED", event.reason, ()
+                )
+                return told, void.records, void.commands
             case Starting(attempt=attempt) | Running(attempt=attempt):
                 record = AttemptStopping(
                     at=event.at, job=job.id, cause=StopCause.REQUEUED, reason=event.reason, by=event.by

@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 
-from ..policy.admission import minimum_memory
-from ..policy.shares import memory_to_find_bytes, shares_in
-from ..state.commands import ClearTroubles, Command, ForgetAttempt, KeepAttempt, KillAttempt, LaunchAttempt, StopAttempt
+from ..state.commands import ClearTroubles, Command, ForgetAttempt, KeepAttempt, KillAttempt, StopAttempt
 from ..state.events import (
     DrainRequested,
     ForgetRequested,
@@ -19,8 +17,8 @@ from ..state.events import (
     SeenRunning,
     SeenStarting,
 )
-from ..state.ids import JobId, NodeName, RankKey
-from ..state.jobs import Attempt, Job, Placement, Starting, Stopping, index_of
+from ..state.ids import NodeName, RankKey
+from ..state.jobs import Attempt, Job, Starting, Stopping
 from ..state.live import inventory_is_welcome
 from ..state.nodes import Node, UnhealthyDevice
 from ..state.records import (
@@ -37,9 +35,10 @@ from ..state.records import (
 )
 from ..state.replies import NodeChanged, NodeGone
 from ..state.state import State
-from ..state.units import Instant
-from .attempts import after_refusal, end_if_stored, on_rank_started, without_its_node
+from . import gangs
+from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
 from .decision import NOTHING, Decision, refused, together
+from .live_ranks import jobs_on
 
 
 def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
@@ -113,7 +112,7 @@ def on_node_beat(state: State, event: NodeBeat) -> Decision:
         records.extend(
             AttemptUnreachable(at=event.at, job=job.id, is_unreachable=False)
             for job in jobs_on(state, node.name)
-            if job.attempt is not None and job.attempt.is_unreachable
+            if job.attempt is not None and _is_reached_again(state, job.attempt, node.name)
         )
     known = {device.uuid for device in node.unhealthy}
     records.extend(
@@ -161,26 +160,52 @@ def _bring_together(
 ) -> Decision:
     rank = attempt.ranks[key.rank]
     if rank.placement.boot_id != event.boot_id:
-        lost = _lost(state, event.at, job, attempt, "the machine was started again")
+        lost = _lost(state, event, job, attempt, "the machine was started again")
         settles = () if seen is None else (_unexpected(event.node, key, seen),)
         return replace(lost, commands=lost.commands or settles)
+    if gangs.is_being_prepared(job):
+        return _prepare_again(state, event, job, attempt, key, seen)
     heard: tuple[Record, ...] = ()
-    if attempt.is_unreachable:
+    if _is_reached_again(state, attempt, event.node):
         heard = (AttemptUnreachable(at=event.at, job=job.id, is_unreachable=False),)
     match seen:
-        case SeenExited():
-            return together(Decision(records=heard), end_if_stored(state, event.at, key))
+        case SeenExited(exit=exit_):
+            return together(Decision(records=heard), end_of_rank(state, event.at, job, attempt, key, exit_))
         case SeenRefused(reason=reason, message=message):
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message)
-            forget = ForgetAttempt(node=event.node, key=key)
-            return Decision(records=(after_refusal(state, refusal, job, attempt),), commands=(forget,))
+            forget = Decision(commands=(ForgetAttempt(node=event.node, key=key),))
+            return together(Decision(records=heard), rank_refused(state, refusal, job, attempt), forget)
         case SeenRunning(run_span=run_span):
             started = on_rank_started(state, RankStarted(at=event.at, node=event.node, key=key, run_span=run_span))
             return together(Decision(records=heard), started, Decision(commands=_go_on(job, event.node, key)))
+        case SeenStarting() if attempt.rendezvous is not None and isinstance(job.state, Starting):
+            # It is prepared, and its Start was lost.
+            return Decision(records=heard, commands=(gangs.start_command(attempt, attempt.rendezvous, key),))
         case SeenStarting():
             return Decision(records=heard, commands=_go_on(job, event.node, key))
         case None:
-            return _never_seen(state, event, job, attempt, key)
+            return together(Decision(records=heard), _never_seen(state, event, job, attempt, key))
+
+
+def _is_reached_again(state: State, attempt: Attempt, node: NodeName) -> bool:
+    """Whether an attempt that was out of reach is heard of again on all its nodes, now that this one is."""
+    others = {rank.placement.node for rank in attempt.ranks if rank.exit is None} - {node}
+    return attempt.is_unreachable and not any(state.durable.nodes[each].is_lost for each in others)
+
+
+def _prepare_again(
+    state: State, event: InventoryReported, job: Job, attempt: Attempt, key: RankKey, seen: Seen | None
+) -> Decision:
+    """A rank of a gang that is not started yet: whatever its node prepared, it is asked again and says so again."""
+    match seen:
+        case SeenStarting() | None:
+            return Decision(commands=(gangs.launch_command(state, job, attempt, key),))
+        case SeenRefused(reason=reason, message=message):
+            refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message)
+            forget = Decision(commands=(ForgetAttempt(node=event.node, key=key),))
+            return together(rank_refused(state, refusal, job, attempt), forget)
+        case _:
+            return ran_unasked(event.at, job, attempt, event.node, _unexpected(event.node, key, seen))
 
 
 def _go_on(job: Job, node: NodeName, key: RankKey) -> tuple[Command, ...]:
@@ -195,44 +220,18 @@ def _never_seen(state: State, event: InventoryReported, job: Job, attempt: Attem
     """The node knows nothing of a rank that was placed on it: it never started, or what started left no trace."""
     rank = attempt.ranks[key.rank]
     if rank.started_at is not None:
-        return _lost(state, event.at, job, attempt, "its node no longer knows of it")
+        return _lost(state, event, job, attempt, "its node no longer knows of it")
     match job.state:
         case Starting():
-            return Decision(commands=(launch_command(state, job, attempt, key),))
+            return Decision(commands=(gangs.launch_command(state, job, attempt, key),))
         case _:
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason="NEVER_STARTED")
-            return Decision(records=(after_refusal(state, refusal, job, attempt),))
+            return rank_refused(state, refusal, job, attempt)
 
 
-def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> LaunchAttempt:
-    """The command that starts a rank of a placed attempt."""
-    placement = attempt.ranks[key.rank].placement
-    fence = (job.spec.requeue_fence or state.limits.requeue_fence) if job.spec.is_requeueable else None
-    return LaunchAttempt(
-        node=placement.node,
-        key=key,
-        spec=job.spec,
-        user=job.user,
-        placement=placement,
-        fence=fence,
-        min_memory_bytes=_memory_to_find(state, job, placement),
-        array=job.array,
-        index=None if job.array is None else index_of(state.durable.jobs[job.array], job),
-    )
-
-
-def _memory_to_find(state: State, job: Job, placement: Placement) -> int:
-    """Free memory that the launch expects on each of its devices, in bytes."""
-    resources = job.spec.resources
-    shares = shares_in(placement).values()
-    if shares:
-        return min(memory_to_find_bytes(share, resources) for share in shares)
-    return minimum_memory(state, resources)
-
-
-def _lost(state: State, at: Instant, job: Job, attempt: Attempt, message: str) -> Decision:
-    """End an attempt of which, by its node's own word, nothing lives."""
-    return without_its_node(state, at, job, attempt, message, nothing_lives=True)
+def _lost(state: State, event: InventoryReported, job: Job, attempt: Attempt, message: str) -> Decision:
+    """End what an attempt has on a node where, by its own word, nothing of it lives."""
+    return without_its_node(state, event.at, job, attempt, event.node, message, nothing_lives=True)
 
 
 def on_drain_requested(state: State, event: DrainRequested) -> Decision:
@@ -268,20 +267,15 @@ def on_forget_requested(state: State, event: ForgetRequested) -> Decision:
         )
     message = f"node {event.node} was forgotten"
     ends = [
-        without_its_node(state, event.at, job, job.attempt, message)
+        without_its_node(state, event.at, job, job.attempt, event.node, message)
         for job in jobs_on(state, event.node)
         if job.attempt is not None
     ]
-    records = (*together(*ends).records, NodeForgotten(at=event.at, node=event.node, by=event.by))
+    ended = together(*ends)
+    records = (*ended.records, NodeForgotten(at=event.at, node=event.node, by=event.by))
     finished = tuple(record.job for record in records if isinstance(record, JobFinished))
     requeued = tuple(record.job for record in records if isinstance(record, AttemptEnded))
-    return Decision(records=records, reply=NodeGone(ended=finished, requeued=requeued))
-
-
-def jobs_on(state: State, node: NodeName) -> list[Job]:
-    """Jobs with a live rank on a node, by id."""
-    ids: set[JobId] = {key.job for key in state.durable.hold(node).ranks}
-    return [state.durable.jobs[job_id] for job_id in sorted(ids)]
+    return Decision(records=records, commands=ended.commands, reply=NodeGone(ended=finished, requeued=requeued))
 
 
 def _unknown_node(name: NodeName) -> Decision:

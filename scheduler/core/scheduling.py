@@ -6,14 +6,14 @@ from ..policy.order import queue_order
 from ..policy.preemption import victims_for
 from ..policy.trial import Trial
 from ..state.commands import Command
-from ..state.ids import NodeName, RankKey
+from ..state.ids import NodeName
 from ..state.jobs import Attempt, Job, Rank, StopCause
 from ..state.records import AttemptPlaced, AttemptStopping, Record
 from ..state.state import State
 from ..state.units import Instant, after
 from .decision import Decision
+from .gangs import launch_commands
 from .jobs import stop_commands
-from .nodes import launch_command
 
 PLACEMENTS_PER_PASS = 256
 """A pass gives way to the loop after this many placements; the next one goes on."""
@@ -30,17 +30,18 @@ def schedule(state: State, at: Instant, known: KnownNodes | None = None) -> Deci
     records: list[Record] = []
     commands: list[Command] = []
     for job in queue_order(state.durable, at, trial.given_up):
-        placement = trial.place(job)
-        if placement is None:
+        placements = trial.place(job)
+        if placements is None:
             if trial.is_first_to_wait(job):
                 victims = _victims(state, trial, job, at)
                 records.extend(_preempted(victim, job, at) for victim in victims)
                 commands.extend(command for victim in victims for command in _stops(victim))
                 trial.keep_for(job, _nodes_of(victims))
             continue
-        attempt = Attempt(number=job.attempt_count + 1, placed_at=at, ranks=(Rank(placement=placement),))
+        ranks = tuple(Rank(placement=placement) for placement in placements)
+        attempt = Attempt(number=job.attempt_count + 1, placed_at=at, ranks=ranks)
         records.append(AttemptPlaced(at=at, job=job.id, attempt=attempt))
-        commands.append(_launch(state, job, attempt))
+        commands.extend(launch_commands(state, job, attempt))
         if len(records) >= PLACEMENTS_PER_PASS:
             break
     return Decision(records=tuple(records), commands=tuple(commands))
@@ -50,7 +51,8 @@ def _victims(state: State, trial: Trial, job: Job, at: Instant) -> list[Job]:
     """Whom to take off a node for the job with the reservation; nobody when it fits as soon by itself."""
     if job.id in state.durable.claims:
         return []
-    victims = victims_for(state, trial.views, job, minimum_memory(state, job.spec.resources), at)
+    minimum = minimum_memory(state, job.spec.resources)
+    victims = victims_for(state, trial.views, job, trial.ranks_of(job), minimum, at)
     if not victims:
         return []
     soonest = trial.soonest(job)
@@ -71,7 +73,3 @@ def _stops(victim: Job) -> tuple[Command, ...]:
 
 def _nodes_of(victims: list[Job]) -> frozenset[NodeName]:
     return frozenset(rank.placement.node for each in victims if each.attempt for rank in each.attempt.ranks)
-
-
-def _launch(state: State, job: Job, attempt: Attempt) -> Command:
-    return launch_command(state, job, attempt, RankKey(job.id, attempt.number, 0))

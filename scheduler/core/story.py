@@ -6,13 +6,16 @@ A new record is a type error here until it can be told.
 from typing import assert_never
 
 from ..state.commands import (
+    AbortAttempt,
     ClearTroubles,
     Command,
     ForgetAttempt,
     KeepAttempt,
     KillAttempt,
     LaunchAttempt,
+    PrepareAttempt,
     SignalAttempt,
+    StartAttempt,
     StopAttempt,
 )
 from ..state.ids import JobId, UserName
@@ -34,6 +37,7 @@ from ..state.jobs import (
 from ..state.records import (
     AttemptEnded,
     AttemptPlaced,
+    AttemptReady,
     AttemptStarted,
     AttemptStopping,
     AttemptUnreachable,
@@ -109,6 +113,9 @@ def sentence(record: Record) -> str:
             return _items_end_sentence(record)
         case AttemptPlaced(job=job_id, attempt=attempt):
             return f"Attempt {job_id}/{attempt.number} was placed on {_places(attempt)}."
+        case AttemptReady(job=job_id, rendezvous=rendezvous):
+            where = f"{rendezvous.address}, port {rendezvous.port}"
+            return f"Every rank of job {job_id} is ready; they are started and meet at {where}."
         case AttemptStarted(key=key):
             return f"The command of attempt {key} runs."
         case AttemptStopping(job=job_id, cause=cause, reason=reason, by=by):
@@ -123,6 +130,10 @@ def sentence(record: Record) -> str:
             waits = "is held" if is_held else "waits again, in its old place in the queue"
             waits = f"is tried again: it {waits}" if is_retry else waits
             return f"Attempt {_ended_id(job_id, ended)} ended ({_why(ended)}); job {job_id} {waits}."
+        case AttemptVoided(job=job_id, number=number, reason="REQUEUED", message=message):
+            return f"Attempt {job_id}/{number} was taken back before it started{_because(message)}; it waits again."
+        case AttemptVoided(job=job_id, number=number, reason="PREPARE_TIMED_OUT", message=message):
+            return f"Attempt {job_id}/{number} did not come about ({message}); job {job_id} is placed again."
         case AttemptVoided(job=job_id, number=number, node=node, reason=reason, message=message):
             why = f"{reason}: {message}" if message else reason
             return f"Node {node} did not start attempt {job_id}/{number} ({why}); job {job_id} is placed again."
@@ -191,6 +202,8 @@ def tell(record: Record) -> str:
             return f"ItemsFinished {array}: {spans_text(spans)} {finished.outcome.value} {finished.reason}"
         case AttemptPlaced(job=job_id, attempt=attempt):
             return f"AttemptPlaced {job_id}/{attempt.number} on {_places(attempt)}"
+        case AttemptReady(job=job_id, rendezvous=rendezvous):
+            return f"AttemptReady {job_id} at {rendezvous.address}:{rendezvous.port}"
         case AttemptStarted(key=key):
             return f"AttemptStarted {key}"
         case AttemptStopping(job=job_id, cause=cause):
@@ -247,6 +260,12 @@ def tell_command(command: Command) -> str:
     match command:
         case LaunchAttempt(key=key, node=node):
             return f"-> LaunchAttempt {key} {node}"
+        case PrepareAttempt(key=key, node=node):
+            return f"-> PrepareAttempt {key} {node}"
+        case StartAttempt(key=key, node=node, master_address=address, master_port=port):
+            return f"-> StartAttempt {key} {node} {address}:{port}"
+        case AbortAttempt(key=key, node=node):
+            return f"-> AbortAttempt {key} {node}"
         case StopAttempt(key=key, node=node, cause=cause, grace=grace):
             return f"-> StopAttempt {key} {node} {cause.value} grace={span_text(grace)}"
         case KillAttempt(key=key, node=node):

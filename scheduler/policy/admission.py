@@ -3,13 +3,17 @@
 With no node known yet nothing is refused for want of nodes: the job queues and says so.
 """
 
+from collections.abc import Collection
+from dataclasses import replace
 from difflib import get_close_matches
 
 from ..state.ids import NodeName
 from ..state.jobs import JobSpec, Resources
+from ..state.nodes import Node
 from ..state.replies import Refused
 from ..state.state import State
-from .fit import Miss, could_ever_hold, default_min_memory_bytes
+from .fit import could_ever_hold, default_min_memory_bytes
+from .gangs import Ranks, could_ever, most_gpus, ranks_of
 
 NEAREST_MISSES_SHOWN = 3
 
@@ -28,34 +32,48 @@ def notes_for(state: State, spec: JobSpec) -> tuple[str, ...]:
     """Things that are allowed and worth knowing."""
     if not state.durable.nodes:
         return ("no node has registered yet: the job waits until one does (start one with: gpuctl agent)",)
+    resources = spec.resources
+    ranks = ranks_of(state.durable.nodes.values(), resources, minimum_memory(state, resources))
+    if len(ranks) > 1 and not resources.node_count and not resources.pins:
+        return (
+            f"no single node could ever hold {resources.gpus} GPUs: they are spread over {len(ranks)} nodes "
+            f"({parts_text(ranks)}), and each runs one copy of the command (--no-span refuses that)",
+        )
     return ()
 
 
 def _pins_refusal(resources: Resources, field: str) -> Refused | None:
     if not resources.pins:
         return None
-    pin, *others = resources.pins
-    if others:
-        return Refused(
-            reason="NOT_BUILT",
-            message="pins on more than one node are not built yet",
-            field=f"{field}.pins",
-            next_step="pin GPUs of one node, such as --node-gpu-ids node001:0,1",
-        )
-    indices = pin.indices
-    if len(set(indices)) != len(indices):
-        return Refused(
-            reason="INVALID_ARGUMENT",
-            message=f"a GPU of node {pin.node} is pinned twice: {', '.join(map(str, indices))}",
-            field=f"{field}.pins[0].device_indices",
-            next_step="name each GPU once",
-        )
-    if resources.gpus != len(indices):
+    for number, pin in enumerate(resources.pins):
+        if len(set(pin.indices)) != len(pin.indices):
+            return Refused(
+                reason="INVALID_ARGUMENT",
+                message=f"a GPU of node {pin.node} is pinned twice: {', '.join(map(str, pin.indices))}",
+                field=f"{field}.pins[{number}].device_indices",
+                next_step="name each GPU once",
+            )
+        if pin.node in [other.node for other in resources.pins[:number]]:
+            return Refused(
+                reason="INVALID_ARGUMENT",
+                message=f"node {pin.node} is pinned twice",
+                field=f"{field}.pins[{number}].node",
+                next_step=f"name all its GPUs at once, such as {pin.node}:0,1",
+            )
+    pinned = sum(len(pin.indices) for pin in resources.pins)
+    if resources.gpus != pinned:
         return Refused(
             reason="GPUS_DISAGREE_WITH_PINS",
-            message=f"{resources.gpus} GPUs are asked for and {len(indices)} are pinned",
+            message=f"{resources.gpus} GPUs are asked for and {pinned} are pinned",
             field=f"{field}.devices[0].count",
-            next_step=f"leave --gpus out, or say --gpus {len(indices)}",
+            next_step=f"leave --gpus out, or say --gpus {pinned}",
+        )
+    if resources.node_count not in (0, len(resources.pins)):
+        return Refused(
+            reason="INVALID_ARGUMENT",
+            message=f"{resources.node_count} nodes are asked for and GPUs of {len(resources.pins)} are pinned",
+            field=f"{field}.node_count",
+            next_step=f"leave --nodes out, or say --nodes {len(resources.pins)}",
         )
     return None
 
@@ -102,29 +120,72 @@ def _never_fits(state: State, resources: Resources, field: str) -> Refused | Non
     if not nodes:
         return None
     min_memory = minimum_memory(state, resources)
-    misses: list[tuple[NodeName, Miss]] = []
-    for node in nodes:
-        miss = could_ever_hold(node, resources, min_memory)
-        if miss is None:
-            return None
-        misses.append((node.name, miss))
+    ranks = ranks_of(nodes, resources, min_memory)
+    if could_ever(nodes, ranks, min_memory):
+        return None
+    misses = [
+        (node.name, miss)
+        for node in nodes
+        if (miss := could_ever_hold(node, _least(node, ranks), min_memory)) is not None
+    ]
     misses.sort(key=lambda each: (each[1].reason in FAR_MISSES, -each[1].nearness, each[0]))
-    name, miss = misses[0]
-    if miss.reason == "PIN_MISSING":
+    name, miss = misses[0] if misses else (NodeName(""), None)
+    if miss is not None and miss.reason == "PIN_MISSING":
+        pinned = next(number for number, pins in enumerate(resources.pins) if pins.node == name)
         return Refused(
             reason="UNKNOWN_DEVICE",
             message=f"node {name} {miss.clause}",
-            field=f"{field}.pins[0].device_indices",
+            field=f"{field}.pins[{pinned}].device_indices",
             next_step="see the GPUs of each node with: gpuctl nodes -o wide",
         )
     nearest = "; ".join(f"node {name} {miss.clause}" for name, miss in misses[:NEAREST_MISSES_SHOWN])
     more = f"; and {len(misses) - NEAREST_MISSES_SHOWN} more" if len(misses) > NEAREST_MISSES_SHOWN else ""
+    path = FIELD_OF_MISS.get(miss.reason if miss is not None else "", "{field}").format(field=field)
+    if len(ranks) > 1:
+        able = len(nodes) - len(misses)
+        which = f"{able} of the {len(nodes)} nodes could" if able else "no node could"
+        what = f"{which} ever hold one of the {len(ranks)} ranks of this request"
+        return Refused(
+            reason="NEVER_FITS",
+            message=f"{what}{f': {nearest}{more}' if nearest else ''}",
+            field=path if not able else f"{field}.node_count",
+            next_step="ask for less, or see what there is with: gpuctl nodes",
+        )
+    wide = ranks_of(nodes, replace(resources, no_span=False, node_count=0), min_memory)
+    if len(wide) > 1:
+        return Refused(
+            reason="NEVER_FITS",
+            message=f"no single node could ever hold this request: {nearest}{more}",
+            field=f"{field}.no_span" if resources.no_span else f"{field}.node_count",
+            next_step=f"it fits on {len(wide)} nodes ({parts_text(wide)}), with one copy of the command on each: "
+            f"leave out {'--no-span' if resources.no_span else '--nodes 1'}, or ask for less",
+        )
+    spread = _not_even_spread(nodes, resources, min_memory)
     return Refused(
         reason="NEVER_FITS",
-        message=f"no node could ever hold this request: {nearest}{more}",
-        field=FIELD_OF_MISS.get(misses[0][1].reason, "{field}").format(field=field),
+        message=f"no node could ever hold this request{spread}: {nearest}{more}",
+        field=path,
         next_step="ask for less, or see what there is with: gpuctl nodes",
     )
+
+
+def _least(node: Node, ranks: Ranks) -> Resources:
+    """The rank that a node could take soonest: its pins', else the one that asks for least."""
+    return next((rank for rank in ranks if any(pins.node == node.name for pins in rank.pins)), ranks[-1])
+
+
+def _not_even_spread(nodes: Collection[Node], resources: Resources, min_memory_bytes: int) -> str:
+    """What all nodes together could give, where the request may be spread over them and is still too large."""
+    if resources.no_span or resources.node_count or resources.pins or resources.gpus < 2:
+        return ""
+    having = [count for node in nodes if (count := most_gpus(node, resources, min_memory_bytes))]
+    return f", not even spread over {len(having)} nodes ({sum(having)} GPUs in all)" if len(having) > 1 else ""
+
+
+def parts_text(ranks: Ranks) -> str:
+    """The GPUs of each rank: 8 on each, or 8 + 4."""
+    counts = [rank.gpus for rank in ranks]
+    return f"{counts[0]} on each" if len(set(counts)) == 1 else " + ".join(map(str, counts))
 
 
 FAR_MISSES = frozenset({"NODE_NOT_PINNED", "NODE_NOT_LISTED", "NODE_EXCLUDED", "NODE_LABEL_MISSING"})

@@ -25,6 +25,7 @@ from ..state.units import SECOND, Instant
 from .admission import minimum_memory
 from .fit import Miss, NodeView, devices_that_fit, node_views
 from .forecast import Bound, bound, estimates
+from .gangs import Ranks, could_ever, fit_together
 from .nearest import nearest_change
 from .order import jobs_ahead, may_go_ahead, queue_order
 from .promises import Promises
@@ -85,12 +86,15 @@ def explain(state: State, job: Job, at: Instant, promises: Promises | None = Non
             reason, clause = why_deferred(job)
             return Explanation(reason=reason, sentence=f"job {job.id} waits because {clause}")
         case Starting(attempt=attempt):
-            node = attempt.ranks[0].placement.node
-            return Explanation(reason="STARTING", sentence=f"job {job.id} is being started on node {node}")
+            where = nodes_text([rank.placement.node for rank in attempt.ranks])
+            how = "prepared" if attempt.is_gang and attempt.rendezvous is None else "started"
+            return Explanation(reason="STARTING", sentence=f"job {job.id} is being {how} on {where}")
         case Running(attempt=attempt):
-            node = attempt.ranks[0].placement.node
-            lost = ", which has not been heard for its lease" if attempt.is_unreachable else ""
-            return Explanation(reason="RUNNING", sentence=f"job {job.id} runs on node {node}{lost}")
+            where = nodes_text([rank.placement.node for rank in attempt.ranks])
+            which = ", which has not" if not attempt.is_gang else ", of which not all have"
+            lost = f"{which} been heard for {'its' if not attempt.is_gang else 'their'} lease"
+            lost = lost if attempt.is_unreachable else ""
+            return Explanation(reason="RUNNING", sentence=f"job {job.id} runs on {where}{lost}")
         case Stopping(cause=cause):
             return Explanation(reason="STOPPING", sentence=f"job {job.id} is being stopped ({cause.value.lower()})")
         case Queued():
@@ -162,12 +166,13 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
     reason, over = over_a_cap(trial, job)
     if over:
         return Explanation(reason=reason, sentence=f"it would wait because {over}")
-    verdicts = tuple(_verdict(state, view, job, at) for view in trial.views.values())
-    takers = [verdict.node for verdict in verdicts if verdict.miss is None]
-    if takers:
-        return Explanation(reason=NEXT_PASS, sentence=f"it would start now on node {takers[0]}", nodes=verdicts)
-    sentence = f"it would wait because {_main_clause(verdicts)}"
-    return Explanation(reason=_main_reason(verdicts), sentence=sentence, nodes=verdicts)
+    verdicts = _verdicts(state, trial, job, at)
+    placed = trial.place(job)
+    if placed is not None:
+        where = nodes_text([each.node for each in placed])
+        return Explanation(reason=NEXT_PASS, sentence=f"it would start now on {where}", nodes=verdicts)
+    reason, clause = _main_reason(state, trial, job, verdicts, at)
+    return Explanation(reason=reason, sentence=f"it would wait because {clause}", nodes=verdicts)
 
 
 def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | None) -> Explanation:
@@ -182,11 +187,11 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
         )
     trial = _as_seen_by(state, job, at)
     views = trial.views
-    verdicts = tuple(_verdict(state, view, job, at) for view in views.values())
-    reason = _main_reason(verdicts)
+    verdicts = _verdicts(state, trial, job, at)
+    reason, clause = _main_reason(state, trial, job, verdicts, at)
     told = Explanation(
         reason=reason,
-        sentence=f"job {job.id} waits because {_main_clause(verdicts)}",
+        sentence=f"job {job.id} waits because {clause}",
         nodes=verdicts,
         ahead=tuple(ahead),
         ahead_count=ahead_count,
@@ -198,7 +203,7 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
         )
     if reason == NEXT_PASS:
         return replace(told, estimated_start=at, latest_start=at)
-    placed = sum(len(view.taken) for view in views.values())
+    placed = len({hold.job for view in views.values() for hold in view.taken})
     latest = bound(state, job, views, may_go_ahead(state.durable, job) - placed, at)
     if promises is not None:
         latest = promises.keep(state, job, latest, views, at)
@@ -278,8 +283,8 @@ def _reason_of(state: State, job: Job, trial: Trial, at: Instant) -> Reason:
     over = over_a_cap(trial, job)
     if over[1]:
         return over
-    verdicts = tuple(_verdict(state, view, job, at) for view in trial.views.values())
-    return (_main_reason(verdicts), _main_clause(verdicts)) if verdicts else NO_NODES
+    verdicts = _verdicts(state, trial, job, at)
+    return _main_reason(state, trial, job, verdicts, at) if verdicts else NO_NODES
 
 
 NO_NODES = ("NO_NODES", "no node has registered yet")
@@ -303,33 +308,87 @@ def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | 
     yield None, trial
 
 
-def _verdict(state: State, view: NodeView, job: Job, at: Instant) -> NodeVerdict:
-    resources = job.spec.resources
-    minimum = minimum_memory(state, resources)
-    fitting = devices_that_fit(view, resources, minimum, job.id, ends_if_placed(job, at))
-    return NodeVerdict(node=view.node.name, miss=fitting if isinstance(fitting, Miss) else None)
+def _verdicts(state: State, trial: Trial, job: Job, at: Instant) -> tuple[NodeVerdict, ...]:
+    """What each node says to a job: to the part of it that it could take soonest, where it needs several nodes."""
+    minimum, ends_at = minimum_memory(state, job.spec.resources), ends_if_placed(job, at)
+    return tuple(
+        NodeVerdict(node=name, miss=_miss(view, trial.ranks_of(job), minimum, job.id, ends_at))
+        for name, view in trial.views.items()
+    )
 
 
-def _main_reason(verdicts: tuple[NodeVerdict, ...]) -> str:
+def _miss(view: NodeView, ranks: Ranks, minimum: int, job: JobId, ends_at: Instant | None) -> Miss | None:
+    miss: Miss | None = None
+    for rank in dict.fromkeys(ranks):
+        fitting = devices_that_fit(view, rank, minimum, job, ends_at)
+        if not isinstance(fitting, Miss):
+            return None
+        miss = fitting
+        if any(pins.node == view.node.name for pins in rank.pins):
+            break
+    return miss
+
+
+def _main_reason(
+    state: State, trial: Trial, job: Job, verdicts: tuple[NodeVerdict, ...], at: Instant
+) -> tuple[str, str]:
+    """Why a job waits, in a word and in a clause."""
+    ranks, minimum = trial.ranks_of(job), minimum_memory(state, job.spec.resources)
+    if len(ranks) > 1:
+        if fit_together(trial.views.values(), ranks, minimum, job.id, ends_if_placed(job, at)):
+            return NEXT_PASS, IN_A_MOMENT
+        is_never = not could_ever([view.node for view in trial.views.values()], ranks, minimum)
+        return _reason_of_gang(verdicts, len(ranks), is_never=is_never)
     misses = [verdict.miss for verdict in verdicts]
     if any(miss is None for miss in misses):
-        return NEXT_PASS
+        return NEXT_PASS, IN_A_MOMENT
     if all(miss is not None and miss.is_lasting for miss in misses):
-        return "NEVER_FITS"
-    return min((miss.reason for miss in misses if miss is not None), key=_nearness)
-
-
-def _main_clause(verdicts: tuple[NodeVerdict, ...]) -> str:
-    if any(verdict.miss is None for verdict in verdicts):
-        return "the next pass has not come to it yet"
-    if all(verdict.miss is not None and verdict.miss.is_lasting for verdict in verdicts):
         clauses = "; ".join(f"node {each.node} {each.miss.clause}" for each in verdicts[:3] if each.miss is not None)
-        return f"no node that is known could ever hold it: {clauses}"
-    nearest = min((verdict for verdict in verdicts if verdict.miss), key=lambda each: _nearness(_reason(each)))
+        return "NEVER_FITS", f"no node that is known could ever hold it: {clauses}"
+    nearest = _nearest(verdicts)
     others = len(verdicts) - 1
     rest = f", and {others} other {'node takes' if others == 1 else 'nodes take'} it no sooner" if others else ""
-    clause = nearest.miss.clause if nearest.miss is not None else ""
-    return f"node {nearest.node} {clause}{rest}"
+    return _reason(nearest), f"{_told(nearest)}{rest}"
+
+
+IN_A_MOMENT = "the next pass has not come to it yet"
+
+
+def _reason_of_gang(verdicts: tuple[NodeVerdict, ...], wanted: int, *, is_never: bool) -> tuple[str, str]:
+    missing = tuple(verdict for verdict in verdicts if verdict.miss is not None)
+    free = len(verdicts) - len(missing)
+    if is_never:
+        clauses = "; ".join(map(_told, missing[:3]))
+        which = f"of the {wanted} nodes that it needs" if missing else f"it needs {wanted} nodes"
+        able = sum(1 for verdict in verdicts if verdict.miss is None or not verdict.miss.is_lasting)
+        told = f"{able} {which} could{f' ({clauses})' if clauses else ''}"
+        return "NEVER_FITS", f"the nodes that are known could never hold it: {told}"
+    nearest = f", and {_told(_nearest(missing))}" if missing else ""
+    reason = _reason(_nearest(missing)) if missing else "DEVICES_IN_USE"
+    if free >= wanted:
+        return reason, f"{free} nodes are free, and not all of the {wanted} that it needs{nearest}"
+    are = "is" if free == 1 else "are"
+    return reason, f"{free or 'none'} of the {wanted} nodes that it needs {are} free{nearest}"
+
+
+def _nearest(verdicts: tuple[NodeVerdict, ...]) -> NodeVerdict:
+    return min((verdict for verdict in verdicts if verdict.miss), key=lambda each: _nearness(_reason(each)))
+
+
+def _told(verdict: NodeVerdict) -> str:
+    return f"node {verdict.node} {verdict.miss.clause if verdict.miss is not None else 'could take it'}"
+
+
+def nodes_text(names: list[NodeName]) -> str:
+    """Nodes for people: node n1, or nodes n1, n2 and n3."""
+    if len(names) == 1:
+        return f"node {names[0]}"
+    shown = names[:NODES_SHOWN]
+    more = len(names) - len(shown)
+    return f"nodes {', '.join(shown)} and {more} more" if more else f"nodes {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+NODES_SHOWN = 8
 
 
 def _reason(verdict: NodeVerdict) -> str:

@@ -21,7 +21,8 @@ from ..state.state import State
 from ..state.units import Instant, Span, after
 from .admission import minimum_memory
 from .caps import Caps
-from .fit import Hold, NodeView, could_ever_hold
+from .fit import Hold, NodeView
+from .gangs import could_ever, ranks_of
 from .order import queue_order
 from .reservation import START_SPAN, holds_on, let_go, reserve
 from .trial import Trial
@@ -46,15 +47,18 @@ class Bound:
 def bound(state: State, job: Job, views: Views, ahead: int, at: Instant) -> Bound:
     """The upper bound for a job that `ahead` jobs are still ahead of, with the nodes as it finds them at its turn."""
     minimum = minimum_memory(state, job.spec.resources)
-    if all(could_ever_hold(view.node, job.spec.resources, minimum) for view in views.values()):
-        return Bound(at=None, sentence="no bound: no node that is known could ever hold it")
-    if all(view.miss or could_ever_hold(view.node, job.spec.resources, minimum) for view in views.values()):
-        return Bound(at=None, sentence="no bound: no node that could hold it takes work now")
+    ranks = ranks_of([view.node for view in views.values()], job.spec.resources, minimum)
+    those, take = ("no node that", "takes") if len(ranks) == 1 else ("too few nodes that", "take")
+    if not could_ever([view.node for view in views.values()], ranks, minimum):
+        known = "no node that is known" if len(ranks) == 1 else "the nodes that are known"
+        return Bound(at=None, sentence=f"no bound: {known} could {'ever' if len(ranks) == 1 else 'never'} hold it")
+    if not could_ever([view.node for view in views.values() if view.miss is None], ranks, minimum):
+        return Bound(at=None, sentence=f"no bound: {those} could hold it {take} work now")
     # What is kept for others now is free when the turn of this one has come.
     by_then = {name: replace(view, kept_for=None) for name, view in views.items()}
-    reservation = reserve(by_then, job, minimum, at, partial(holds_on, state.durable))
+    reservation = reserve(by_then, job, ranks, minimum, at, partial(holds_on, state.durable))
     if reservation is None:
-        return Bound(at=None, sentence="no bound: no node that could hold it takes work now")
+        return Bound(at=None, sentence=f"no bound: {those} could hold it {take} work now")
     if reservation.trouble:
         return Bound(at=None, sentence=f"no bound: {reservation.trouble}")
     if not ahead and reservation.begins_at is not None:
@@ -106,36 +110,40 @@ def estimates(state: State, views: Views, at: Instant) -> dict[JobId, Instant]:
     now, caps, left = at, Caps(state), FITS_TRIED
     while left > 0:
         left -= len({job.spec.asked for job in order}) * len(views)
-        for job, name, hold in _placed_now(state, views, caps, order, now):
+        for job, taken in _placed_now(state, views, caps, order, now):
             starts[job.id] = now
             run = expected_run(state, job)
             if run is not None:
-                heapq.heappush(ends, (after(now, run), next(ticket), name, hold))
+                for name, hold in taken:
+                    heapq.heappush(ends, (after(now, run), next(ticket), name, hold))
         order = [job for job in order if job.id not in starts]
         if not ends or not order:
             break
         now = ends[0][0]
+        ended: dict[JobId, None] = {}  # all ranks of a gang end at once, and count as one job
         while ends and ends[0][0] == now:
             _, _, name, hold = heapq.heappop(ends)
             _give_back(views[name], hold)
-            caps.take(state.durable.jobs[hold.job], -1)
+            ended[hold.job] = None
+        for job_id in ended:
+            caps.take(state.durable.jobs[job_id], -1)
     return starts
 
 
 def _placed_now(
     state: State, views: Views, caps: Caps, order: list[Job], now: Instant
-) -> Iterator[tuple[Job, NodeName, Hold]]:
-    """What a pass at this moment places."""
+) -> Iterator[tuple[Job, list[tuple[NodeName, Hold]]]]:
+    """What a pass at this moment places, each with what it holds."""
     let_go(views)
     trial = Trial(state, views, now, caps, holds=lambda view: view.taken)
     for job in order:
         if job.spec.asked in trial.given_up:
             continue
-        placement = trial.place(job)
-        if placement is None:
+        placements = trial.place(job)
+        if placements is None:
             trial.keep_for(job)
         else:
-            yield job, placement.node, views[placement.node].taken[-1]
+            yield job, [(each.node, views[each.node].taken[-1]) for each in placements]
 
 
 def expected_run(state: State, job: Job) -> Span | None:

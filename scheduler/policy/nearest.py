@@ -9,7 +9,8 @@ from ..state.shares import share_text
 from ..state.state import State
 from ..state.units import MB, Instant
 from .admission import minimum_memory
-from .fit import Miss, NodeView, devices_that_fit, memory_text
+from .fit import NodeView, memory_text
+from .gangs import fit_together, ranks_of
 from .reservation import ends_if_placed
 
 SHARE_STEP = 50
@@ -21,11 +22,12 @@ Views = dict[NodeName, NodeView]
 def nearest_change(state: State, job: Job, views: Views, at: Instant) -> str:
     """A clause such as "with --gpus 2"; empty when no single change would do. `views` as the job finds them."""
 
+    nodes = [view.node for view in views.values()]
+
     def fits(resources: Resources) -> bool:
         minimum = minimum_memory(state, resources)
-        ends_at = ends_if_placed(job, at)
-        found = (devices_that_fit(view, resources, minimum, job.id, ends_at) for view in views.values())
-        return any(not isinstance(each, Miss) for each in found)
+        ranks = ranks_of(nodes, resources, minimum)
+        return fit_together(views.values(), ranks, minimum, job.id, ends_if_placed(job, at))
 
     return next((words for changed, words in _changes(state, job.spec.resources, fits) if fits(changed)), "")
 
@@ -36,8 +38,13 @@ def _changes(state: State, asked: Resources, fits: Callable[[Resources], bool]) 
         yield replace(asked, allow_busy=True), "with --allow-busy"
     if asked.gpus and (least := _least_memory(state, asked, fits)) is not None:
         yield replace(asked, min_memory_bytes=least), f"with --min-memory {memory_text(least).replace(' ', '')}"
-    if asked.pins:
+    if len(asked.pins) > 1:
+        free = replace(asked, pins=(), node_count=0)
+        yield free, f"with --gpus {asked.gpus} in place of --node-gpu-ids"
+    elif asked.pins:
         yield replace(asked, pins=()), f"with --gpus {asked.gpus} in place of --node-gpu-ids"
+    if asked.node_count > 1 and not asked.pins:
+        yield from _fewer_nodes(asked, fits)
     if asked.models:
         yield replace(asked, models=()), "without --gpu-model"
     if asked.nodelist:
@@ -57,10 +64,23 @@ def _changes(state: State, asked: Resources, fits: Callable[[Resources], bool]) 
         if steps:
             share = steps * SHARE_STEP
             yield replace(asked, share_milli=share), f"with --gpu-share {share_text(share)}"
-    if asked.gpus > 1 and not asked.pins:
-        fewer = _most(asked.gpus - 1, lambda gpus: fits(replace(asked, gpus=gpus)))
+    nodes = max(asked.node_count, 1)
+    if asked.gpus > nodes and not asked.pins:
+        fewer = _most(asked.gpus // nodes - 1, lambda gpus: fits(replace(asked, gpus=gpus * nodes)))
         if fewer:
-            yield replace(asked, gpus=fewer), f"with --gpus {fewer}"
+            yield replace(asked, gpus=fewer * nodes), f"with --gpus {fewer * nodes}"
+
+
+def _fewer_nodes(asked: Resources, fits: Callable[[Resources], bool]) -> Iterator[tuple[Resources, str]]:
+    """As many GPUs on each of fewer nodes."""
+    each = asked.gpus // asked.node_count
+
+    def on(nodes: int) -> Resources:
+        return replace(asked, node_count=nodes, gpus=each * nodes)
+
+    fewer = _most(asked.node_count - 1, lambda nodes: fits(on(nodes)))
+    if fewer:
+        yield on(fewer), f"with --nodes {fewer}{f' --gpus-per-node {each}' if each else ''}"
 
 
 def _least_memory(state: State, asked: Resources, fits: Callable[[Resources], bool]) -> int | None:

@@ -108,7 +108,7 @@ class Candidates:
             return None
         fitting = devices_that_fit(view, job.spec.resources, min_memory_bytes, job.id, ends_at)
         assert not isinstance(fitting, Miss), f"node {view.node.name} changed and did not say so: {fitting}"
-        return _placement_on(view, job.spec.resources, fitting)
+        return placement_on(view, job.spec.resources, fitting)
 
     def nodes_for(self, job: Job, min_memory_bytes: int, ends_at: Instant | None) -> Iterator[NodeView]:
         """The nodes that can take a job now, best first. Nothing may change before the last that is wanted is told."""
@@ -279,7 +279,8 @@ def _cpus_in_use(view: NodeView) -> float:
     return 1 - view.cpus / view.node.info.cpus if view.node.info.cpus else 1.0
 
 
-def _placement_on(view: NodeView, resources: Resources, fitting: list[FreeDevice]) -> Placement:
+def placement_on(view: NodeView, resources: Resources, fitting: list[FreeDevice]) -> Placement:
+    """What a node gives of the devices that fit: the pinned ones, the best by score, or the first."""
     if not resources.gpus:
         chosen, method = [], AllocationMethod.NONE
     elif resources.share_milli and not resources.pins:

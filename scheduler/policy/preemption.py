@@ -12,13 +12,19 @@ from ..state.jobs import Job, Running
 from ..state.state import State
 from ..state.units import Instant, after
 from .fit import Miss, NodeView, devices_that_fit
+from .gangs import Ranks, fit_together
 from .shares import shares_in
 
 
 def victims_for(
-    state: State, views: dict[NodeName, NodeView], job: Job, min_memory_bytes: int, at: Instant
+    state: State, views: dict[NodeName, NodeView], job: Job, ranks: Ranks, min_memory_bytes: int, at: Instant
 ) -> list[Job]:
-    """The attempts that make room for a job on one node: as few as will do; empty when no node has such."""
+    """The attempts that make room for a job, all of it: as few as will do; empty when there are none such.
+
+    `ranks` is what each of its ranks asks for. Where it needs one node they are all on one.
+    """
+    if len(ranks) > 1:
+        return _for_gang(state, views, job, ranks, min_memory_bytes, at)
     found = [
         victims for view in views.values() if (victims := _on_node(state, view, job, min_memory_bytes, at)) is not None
     ]
@@ -33,6 +39,35 @@ def may_be_taken_at(state: State, victim: Job) -> Instant | None:
     if not isinstance(victim.state, Running):
         return None
     return after(victim.state.started_at, state.limits.preemptible_after)
+
+
+def _for_gang(
+    state: State, views: dict[NodeName, NodeView], job: Job, ranks: Ranks, min_memory_bytes: int, at: Instant
+) -> list[Job]:
+    open_views = [view for view in views.values() if view.miss is None and view.kept_for in (None, job.id)]
+    candidates = [victim for _, victim in sorted(_candidates(state, None, job, at), key=lambda each: each[0])]
+
+    def fits_without(victims: list[Job]) -> bool:
+        emptied = [_emptied(view, victims) for view in open_views]
+        return fit_together(emptied, ranks, min_memory_bytes, job.id, None)
+
+    # The more let go the more fits, so that the least number of the first ones is found by halving.
+    low, high = 0, len(candidates)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits_without(candidates[:middle]) else (middle + 1, high)
+    chosen = candidates[:low]
+    if not chosen or not fits_without(chosen):
+        return []
+    for victim in tuple(chosen[:VICTIMS_SPARED_MAX]):
+        others = [each for each in chosen if each is not victim]
+        if fits_without(others):
+            chosen = others
+    return chosen
+
+
+VICTIMS_SPARED_MAX = 64
+"""Of so many victims of a gang it is seen whether they can stay after all: each costs a look at every node."""
 
 
 def _on_node(state: State, view: NodeView, job: Job, min_memory_bytes: int, at: Instant) -> list[Job] | None:
@@ -53,20 +88,37 @@ def _on_node(state: State, view: NodeView, job: Job, min_memory_bytes: int, at: 
     return chosen
 
 
-def _candidates(state: State, view: NodeView, job: Job, at: Instant) -> Iterator[tuple[tuple[int, int, int], Job]]:
-    """Those that may be taken, with what sorts them: lowest band, then youngest."""
+def _candidates(
+    state: State, view: NodeView | None, job: Job, at: Instant
+) -> Iterator[tuple[tuple[int, int, int], Job]]:
+    """Those that may be taken on a node, or on any, with what sorts them: lowest band, then youngest."""
     for job_id in state.durable.preemptible:
         victim = state.durable.jobs[job_id]
         since = may_be_taken_at(state, victim)
         if since is None or since > at or victim.band >= job.band:
             continue
-        if victim.attempt is not None and all(rank.placement.node == view.node.name for rank in victim.attempt.ranks):
+        ranks = victim.attempt.ranks if victim.attempt is not None else ()
+        if view is None or any(rank.placement.node == view.node.name for rank in ranks if rank.exit is None):
             yield (victim.band, -since, -victim.id), victim
 
 
 def _fits_without(view: NodeView, victims: list[Job], job: Job, min_memory_bytes: int) -> bool:
-    """Whether the job fits once these have let go. What they used of a device's memory is free then."""
-    placements = [rank.placement for victim in victims if victim.attempt for rank in victim.attempt.ranks]
+    """Whether the job fits once these have let go."""
+    emptied = _emptied(view, victims)
+    return not isinstance(devices_that_fit(emptied, job.spec.resources, min_memory_bytes, job.id, None), Miss)
+
+
+def _emptied(view: NodeView, victims: list[Job]) -> NodeView:
+    """A node as it is once these have let go. What they used of a device's memory is free then."""
+    placements = [
+        rank.placement
+        for victim in victims
+        if victim.attempt is not None
+        for rank in victim.attempt.ranks
+        if rank.exit is None and rank.placement.node == view.node.name
+    ]
+    if not placements:
+        return view
     freed = {device.uuid for placement in placements for device in placement.devices}
     shares = dict(view.shares)
     for placement in placements:
@@ -74,7 +126,7 @@ def _fits_without(view: NodeView, victims: list[Job], job: Job, min_memory_bytes
             left = shares.pop(uuid).less(share)
             if left.milli:
                 shares[uuid] = left
-    emptied = replace(
+    return replace(
         view,
         cpus=view.cpus + sum(each.cpus for each in placements),
         memory_bytes=view.memory_bytes + sum(each.memory_bytes for each in placements),
@@ -83,4 +135,3 @@ def _fits_without(view: NodeView, victims: list[Job], job: Job, min_memory_bytes
             replace(each, held_by=None, sample=None) if each.device.uuid in freed else each for each in view.devices
         ],
     )
-    return not isinstance(devices_that_fit(emptied, job.spec.resources, min_memory_bytes, job.id, None), Miss)

@@ -1,13 +1,15 @@
 """What is kept for the first job of the order that cannot be placed, so that narrow jobs never starve a wide one.
 
-EASY backfill (Lifka, "The ANL/IBM SP Scheduling System", 1995): there is one reservation in a pass. It names the node
+EASY backfill (Lifka, "The ANL/IBM SP Scheduling System", 1995): there is one reservation in a pass. It names the nodes
 on which the job fits soonest by enforced limits (time limit and grace of what runs there), the devices that it would
 get, and from when. A job behind it may use what is kept only if its own limit and grace end before that. What has no
 time limit is endless: a reservation that waits for such a job has no time, and nothing passes it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from bisect import insort
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from operator import itemgetter
 
 from ..state.durable import Durable
@@ -16,6 +18,7 @@ from ..state.jobs import Attempt, Job, Resources, Stopping
 from ..state.shares import WHOLE_MILLI, DeviceShare
 from ..state.units import NEVER, SECOND, Instant, Span, after
 from .fit import FreeDevice, Hold, NodeView, Outlook, could_ever_hold, hold_of, memory_text
+from .gangs import Ranks
 from .shares import memory_to_find_bytes, room_on, share_of
 
 START_SPAN = Span(30 * SECOND)
@@ -23,20 +26,27 @@ START_SPAN = Span(30 * SECOND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What is kept on one node: whole devices, or of each of its devices a share beside what it waits for."""
+
+    node: NodeName
+    devices: frozenset[DeviceUuid]
+    cpus: int
+    memory_bytes: int
+    shares: Mapping[DeviceUuid, DeviceShare] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What is kept on a node for a job: whole devices, or of each of its devices a share beside what it waits for.
+    """What is kept for a job, on as many nodes as it has ranks.
 
     `begins_at` is when it all is free at the latest, by enforced limits; None where it waits for the jobs `endless`,
     which have no limit, or for the end of a `trouble` that no limit ends.
     """
 
     job: JobId
-    node: NodeName
-    devices: frozenset[DeviceUuid]
-    cpus: int
-    memory_bytes: int
+    kept: tuple[Kept, ...]
     begins_at: Instant | None
-    shares: Mapping[DeviceUuid, DeviceShare] = field(default_factory=dict)
     endless: tuple[JobId, ...] = ()
     trouble: str = ""
 
@@ -67,30 +77,65 @@ Rank = tuple[bool, int, int, int]
 def reserve(
     views: dict[NodeName, NodeView],
     job: Job,
+    ranks: Ranks,
     min_memory_bytes: int,
     at: Instant,
     holds: Callable[[NodeView], list[Hold]],
 ) -> Reservation | None:
-    """Keep room for a job that fits nowhere now; None when no node that is up could hold it even when empty.
+    """Keep room for a job that fits nowhere now; None when the nodes that are up could not hold it even when empty.
 
-    `holds` tells what is held on a node, and until when.
+    `ranks` is what each of its ranks asks for, `holds` tells what is held on a node, and until when.
     """
+    open_views = {name: view for name, view in views.items() if view.miss is None and view.kept_for in (None, job.id)}
+    parts: list[Reservation] = []
+    for rank, alike in groupby(ranks):
+        count = len(list(alike))
+        soonest = _soonest(open_views, job.id, rank, count, min_memory_bytes, at, holds)
+        if len(soonest) < count:
+            return None
+        parts.extend(soonest)
+        for part in soonest:
+            del open_views[part.kept[0].node]
+    return parts[0] if len(parts) == 1 else _as_one(parts)
+
+
+def _as_one(parts: list[Reservation]) -> Reservation:
+    """What is kept on several nodes begins when the last of it is free."""
+    begins = [part.begins_at for part in parts if part.begins_at is not None]
+    return Reservation(
+        job=parts[0].job,
+        kept=tuple(kept for part in parts for kept in part.kept),
+        begins_at=max(begins) if len(begins) == len(parts) else None,
+        endless=tuple(sorted({job for part in parts for job in part.endless})),
+        trouble=next((part.trouble for part in parts if part.trouble), ""),
+    )
+
+
+def _soonest(
+    views: dict[NodeName, NodeView],
+    job: JobId,
+    resources: Resources,
+    count: int,
+    min_memory_bytes: int,
+    at: Instant,
+    holds: Callable[[NodeView], list[Hold]],
+) -> list[Reservation]:
+    """So many reservations for a rank, each on a node of its own, the soonest first; fewer where no more nodes can."""
     floors = [
         (floor, number, view)
         for number, view in enumerate(views.values())
-        if view.miss is None
-        and view.kept_for in (None, job.id)
-        and (floor := _rank_at_best(view, holds, job.spec.resources, at)) is not None
+        if (floor := _rank_at_best(view, holds, resources, at)) is not None
     ]
-    found: tuple[Rank, int, Reservation] | None = None
+    found: list[tuple[Rank, int, Reservation]] = []
     for floor, number, view in sorted(floors, key=itemgetter(0, 1)):
-        if found is not None and found[:2] < (floor, number):
+        if len(found) == count and found[-1][:2] < (floor, number):
             break
-        if could_ever_hold(view.node, job.spec.resources, min_memory_bytes) is None:
-            for rank, reservation in _on_node(view, holds(view), job, min_memory_bytes, at):
-                if found is None or (rank, number) < found[:2]:
-                    found = (rank, number, reservation)
-    return None if found is None else found[2]
+        if could_ever_hold(view.node, resources, min_memory_bytes) is None:
+            made = _on_node(view, holds(view), job, resources, min_memory_bytes, at)
+            if made is not None:
+                insort(found, (made[0], number, made[1]), key=itemgetter(0, 1))
+                del found[count:]
+    return [reservation for _, _, reservation in found]
 
 
 def _rank_at_best(
@@ -146,13 +191,12 @@ def holds_on(durable: Durable, view: NodeView) -> list[Hold]:
 
 
 def _on_node(
-    view: NodeView, holds: list[Hold], job: Job, min_memory_bytes: int, at: Instant
-) -> Iterator[tuple[Rank, Reservation]]:
+    view: NodeView, holds: list[Hold], job: JobId, resources: Resources, min_memory_bytes: int, at: Instant
+) -> tuple[Rank, Reservation] | None:
     """The reservation on this node and its rank; nothing when it does not have the devices."""
-    resources = job.spec.resources
-    wanted = _candidates(view, job, min_memory_bytes)
+    wanted = _candidates(view, resources, min_memory_bytes)
     if len(wanted) < resources.gpus:
-        return
+        return None
     awaited_for = {each.device.uuid: _awaited(view, holds, each, resources) for each in wanted}
 
     def last_of(each: FreeDevice) -> Hold | None:
@@ -166,23 +210,25 @@ def _on_node(
             break
         awaited[id(hold)] = hold
     ends = [hold.ends_at for hold in awaited.values()]
-    trouble = next((why for each in soonest if (why := _trouble(view, each, awaited_for, job, min_memory_bytes))), "")
+    troubles = (_trouble(view, each, awaited_for, resources, min_memory_bytes) for each in soonest)
+    trouble = next(filter(None, troubles), "")
     begins_at = None if trouble or None in ends else max((at, *(each for each in ends if each is not None)))
     free = sum(1 for each in soonest if each.miss is None and not awaited_for[each.device.uuid])
-    yield (
+    kept = Kept(
+        node=view.node.name,
+        devices=frozenset() if resources.share_milli else frozenset(each.device.uuid for each in soonest),
+        shares={
+            each.device.uuid: share_of(each.device, resources).less(_given_back(each, awaited_for[each.device.uuid]))
+            for each in (soonest if resources.share_milli else ())
+        },
+        cpus=max(0, resources.cpus - sum(hold.cpus for hold in awaited.values())),
+        memory_bytes=max(0, resources.memory_bytes - sum(hold.memory_bytes for hold in awaited.values())),
+    )
+    return (
         (begins_at is None, begins_at or 0, -free, -view.cpus),
         Reservation(
-            job=job.id,
-            node=view.node.name,
-            devices=frozenset() if resources.share_milli else frozenset(each.device.uuid for each in soonest),
-            shares={
-                each.device.uuid: share_of(each.device, resources).less(
-                    _given_back(each, awaited_for[each.device.uuid])
-                )
-                for each in (soonest if resources.share_milli else ())
-            },
-            cpus=max(0, resources.cpus - sum(hold.cpus for hold in awaited.values())),
-            memory_bytes=max(0, resources.memory_bytes - sum(hold.memory_bytes for hold in awaited.values())),
+            job=job,
+            kept=(kept,),
             begins_at=begins_at,
             trouble=trouble,
             endless=tuple(sorted(hold.job for hold in awaited.values() if hold.ends_at is None)),
@@ -224,11 +270,10 @@ def _trouble(
     view: NodeView,
     free: FreeDevice,
     awaited_for: Mapping[DeviceUuid, Collection[Hold]],
-    job: Job,
+    resources: Resources,
     min_memory_bytes: int,
 ) -> str:
     """Why the device may not be fit for the job even when no job of ours holds it; empty when it will be."""
-    resources = job.spec.resources
     name = f"GPU {free.device.index} of node {view.node.name}"
     if free.miss is not None:
         return f"{name} is {free.miss.clause}"
@@ -255,14 +300,15 @@ def _has_room(view: NodeView, given_back: Collection[Hold], resources: Resources
 
 def keep(views: dict[NodeName, NodeView], reservation: Reservation) -> None:
     """Take what is reserved out of the view that the rest of the pass sees."""
-    view = views[reservation.node]
-    view.kept_devices = reservation.devices
-    view.kept_shares = reservation.shares
-    view.kept_for = reservation.job
-    view.kept_until = reservation.begins_at
-    view.kept_cpus = reservation.cpus
-    view.kept_memory_bytes = reservation.memory_bytes
-    view.note_change()
+    for kept in reservation.kept:
+        view = views[kept.node]
+        view.kept_devices = kept.devices
+        view.kept_shares = kept.shares
+        view.kept_for = reservation.job
+        view.kept_until = reservation.begins_at
+        view.kept_cpus = kept.cpus
+        view.kept_memory_bytes = kept.memory_bytes
+        view.note_change()
 
 
 def let_go(views: dict[NodeName, NodeView]) -> None:
@@ -272,8 +318,7 @@ def let_go(views: dict[NodeName, NodeView]) -> None:
         view.kept_cpus = view.kept_memory_bytes = 0
 
 
-def _candidates(view: NodeView, job: Job, min_memory_bytes: int) -> list[FreeDevice]:
-    resources = job.spec.resources
+def _candidates(view: NodeView, resources: Resources, min_memory_bytes: int) -> list[FreeDevice]:
     pinned = {index for pins in resources.pins for index in pins.indices}
     models = [model.casefold() for model in resources.models]
     return [

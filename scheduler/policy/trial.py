@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from ..state.ids import JobId, NodeName, UserName
-from ..state.jobs import Asked, Job, Placement, Queued
+from ..state.jobs import Asked, Job, Placement, Queued, Resources
 from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory
 from .caps import Caps
 from .fit import Hold, NodeView
+from .gangs import Ranks, placements_for, ranks_of
 from .placement import Candidates, candidates_of, take
 from .reservation import Reservation, ends_if_placed, holds_on, keep, reserve
 
@@ -44,12 +45,13 @@ class Trial:
         self._at = at
         self._holds = partial(holds_on, state.durable) if holds is None else holds
         self._has_kept = False
+        self._ranks: dict[Resources, Ranks] = {}
         if holds is None:
             self._keep_claims()
         self._candidates = candidates_of(views, state.limits.node_order) if candidates is None else candidates
 
-    def place(self, job: Job) -> Placement | None:
-        """Place a job, or give up what it asks for: for its array or user at a cap, else for everybody."""
+    def place(self, job: Job) -> tuple[Placement, ...] | None:
+        """Place all ranks of a job, or give up what it asks for: for its array or user at a cap, else for everybody."""
         if job.array is not None and self.caps.array_refusal(job):
             self.given_up.add(job.array)
             return None
@@ -57,13 +59,24 @@ class Trial:
             self.given_up.add((job.user, job.spec.asked))
             return None
         ends_at = ends_if_placed(job, self._at)
-        placement = self._candidates.place(job, minimum_memory(self._state, job.spec.resources), ends_at)
-        if placement is None:
+        minimum = minimum_memory(self._state, job.spec.resources)
+        placements = placements_for(self._candidates, job, self.ranks_of(job), minimum, ends_at)
+        if placements is None:
             self.given_up.add(job.spec.asked)
             return None
-        take(self.views[placement.node], placement, job.id, ends_at)
+        for placement in placements:
+            take(self.views[placement.node], placement, job.id, ends_at)
         self.caps.take(job)
-        return placement
+        return placements
+
+    def ranks_of(self, job: Job) -> Ranks:
+        """What each rank of a job asks for."""
+        resources = job.spec.resources
+        ranks = self._ranks.get(resources)
+        if ranks is None:
+            nodes = (view.node for view in self.views.values())
+            ranks = self._ranks[resources] = ranks_of(nodes, resources, minimum_memory(self._state, resources))
+        return ranks
 
     def is_first_to_wait(self, job: Job) -> bool:
         """Whether a job that was not placed is the one to reserve for: nobody is, and its user is not over a cap."""
@@ -79,8 +92,10 @@ class Trial:
 
     def soonest(self, job: Job, nodes: Collection[NodeName] = ()) -> Reservation | None:
         """Where and when a job fits soonest."""
-        views = {name: self.views[name] for name in nodes} if nodes else self.views
-        return reserve(views, job, minimum_memory(self._state, job.spec.resources), self._at, self._holds)
+        ranks, minimum = self.ranks_of(job), minimum_memory(self._state, job.spec.resources)
+        # A gang may begin on nodes that are free beside those.
+        views = {name: self.views[name] for name in nodes} if nodes and len(ranks) == 1 else self.views
+        return reserve(views, job, ranks, minimum, self._at, self._holds)
 
     def _keep_claims(self) -> None:
         """Keep for each waiting job the places that others are being taken off for it, until the last has gone."""

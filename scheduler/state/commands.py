@@ -11,7 +11,7 @@ from .units import Span
 class LaunchAttempt:
     """Start a rank. `fence` None means that the keeper never ends it for want of a scheduler.
 
-    `array` and `index` are set for an item.
+    `node_count` is how many ranks the attempt has. `array` and `index` are set for an item.
     """
 
     node: NodeName
@@ -23,6 +23,42 @@ class LaunchAttempt:
     min_memory_bytes: int = 0
     array: JobId | None = None
     index: int | None = None
+    node_count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareAttempt:
+    """Check everything for a rank of a gang, and hold it ready."""
+
+    launch: LaunchAttempt
+
+    @property
+    def node(self) -> NodeName:
+        """Whom it goes to."""
+        return self.launch.node
+
+    @property
+    def key(self) -> RankKey:
+        """Which rank."""
+        return self.launch.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartAttempt:
+    """Let a prepared rank run; the ranks meet there."""
+
+    node: NodeName
+    key: RankKey
+    master_address: str
+    master_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortAttempt:
+    """Take back a Prepare: its gang does not come about."""
+
+    node: NodeName
+    key: RankKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,4 +111,15 @@ class ClearTroubles:
     node: NodeName
 
 
-Command = LaunchAttempt | StopAttempt | KillAttempt | KeepAttempt | ForgetAttempt | SignalAttempt | ClearTroubles
+Command = (
+    LaunchAttempt
+    | PrepareAttempt
+    | StartAttempt
+    | AbortAttempt
+    | StopAttempt
+    | KillAttempt
+    | KeepAttempt
+    | ForgetAttempt
+    | SignalAttempt
+    | ClearTroubles
+)

@@ -37,6 +37,7 @@ from .nodes import Node
 from .records import (
     AttemptEnded,
     AttemptPlaced,
+    AttemptReady,
     AttemptStarted,
     AttemptStopping,
     AttemptUnreachable,
@@ -127,6 +128,7 @@ class Durable:
     dependents: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
     wakes: list[tuple[Instant, JobId]] = field(default_factory=list)
     active: dict[JobId, None] = field(default_factory=dict)
+    gangs: dict[JobId, None] = field(default_factory=dict)
     preemptible: dict[JobId, None] = field(default_factory=dict)
     claims: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
     tallies: dict[JobId, Tally] = field(default_factory=dict)
@@ -323,6 +325,8 @@ def apply(durable: Durable, record: Record) -> None:
                 job, state=Starting(attempt=attempt), attempt_count=attempt.number, version=job.version + 1
             )
             _put_job(durable, job, placed)
+        case AttemptReady(job=job_id, rendezvous=rendezvous):
+            _change_attempt(durable, job_id, lambda attempt: replace(attempt, rendezvous=rendezvous))
         case AttemptStarted(key=key, started_at=started_at):
             _start_rank(durable, key, started_at)
         case AttemptStopping():
@@ -395,7 +399,7 @@ def apply(durable: Durable, record: Record) -> None:
             assert_never(record)
 
 
-NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN"})
+NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN", "NOT_STARTED"})
 """Ends of an attempt for which its node is to blame, not the job."""
 
 
@@ -415,7 +419,7 @@ AttemptChange = Callable[[Attempt], Attempt]
 
 
 def _charge(durable: Durable, job: Job, ended: EndedAttempt) -> None:
-    weight = weight_of(job.spec.resources) / WHOLE_MILLI
+    weight = weight_of(job.spec.resources, len(ended.ranks)) / WHOLE_MILLI
     used = weight * max(0, ended.ended_at - ended.placed_at) / SECOND
     known = durable.usage.get(job.user) or Usage(user=job.user, cpu_seconds=0.0, at=ended.ended_at)
     durable.usage[job.user] = known.charged(used, ended.ended_at)
@@ -561,6 +565,7 @@ def _stop_attempt(durable: Durable, record: AttemptStopping) -> None:
         reason=record.reason,
         started_at=start,
         claimant=record.claimant,
+        failed_rank=record.failed_rank,
     )
     _set_state(durable, record.job, stopping)
 

@@ -168,6 +168,16 @@ class NodeDisconnected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankReady:
+    """A rank of a gang is prepared; rank 0 found a free port for the others to meet at."""
+
+    at: Instant
+    node: NodeName
+    key: RankKey
+    master_port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankStarted:
     """A rank's command runs, for `run_span` so far."""
 
@@ -290,6 +300,7 @@ Event = (
     | InventoryReported
     | NodeBeat
     | NodeDisconnected
+    | RankReady
     | RankStarted
     | RankExited
     | RankRefused

@@ -62,11 +62,15 @@ def index(durable: Durable, job: Job) -> None:
             durable.lines.add(job)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
             durable.active[job.id] = None
+            if attempt.is_gang:
+                durable.gangs[job.id] = None
             if isinstance(job.state, Running) and job.spec.is_preemptible:
                 durable.preemptible[job.id] = None
             if isinstance(job.state, Stopping) and job.state.claimant is not None:
                 durable.claims.setdefault(job.state.claimant, {})[job.id] = None
-            durable.holds_of_user.setdefault(job.user, UserHold()).add(job.spec.resources, attempt.placed_at)
+            durable.holds_of_user.setdefault(job.user, UserHold()).add(
+                job.spec.resources, len(attempt.ranks), attempt.placed_at
+            )
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
                     _take(durable, RankKey(job.id, attempt.number, number), attempt)
@@ -140,6 +144,7 @@ def unindex(durable: Durable, job: Job) -> None:
             durable.lines.remove(job)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
             del durable.active[job.id]
+            durable.gangs.pop(job.id, None)
             durable.preemptible.pop(job.id, None)
             if isinstance(job.state, Stopping) and job.state.claimant is not None:
                 victims = durable.claims[job.state.claimant]
@@ -147,7 +152,7 @@ def unindex(durable: Durable, job: Job) -> None:
                 if not victims:
                     del durable.claims[job.state.claimant]
             hold = durable.holds_of_user[job.user]
-            hold.add(job.spec.resources, attempt.placed_at, -1)
+            hold.add(job.spec.resources, len(attempt.ranks), attempt.placed_at, -1)
             if not hold.jobs:
                 del durable.holds_of_user[job.user]
             for number, rank in enumerate(attempt.ranks):

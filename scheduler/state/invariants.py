@@ -140,6 +140,7 @@ def _of_attempt(durable: Durable, job: Job, attempt: Attempt) -> Iterator[str]:
         yield f"{name}: runs and not every rank has started"
     if isinstance(job.state, Starting) and all_started:
         yield f"{name}: is starting and every rank has started"
+    yield from _of_gang(job, attempt, name)
     for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True):
         node = durable.nodes.get(rank.placement.node)
         if rank.exit is not None:
@@ -150,6 +151,27 @@ def _of_attempt(durable: Durable, job: Job, attempt: Attempt) -> Iterator[str]:
             yield f"rank {key}: is live under agent {rank.placement.agent_id}, the node is {node.agent_id}'s"
         if key not in durable.hold(rank.placement.node).ranks:
             yield f"rank {key}: is live and holds nothing"
+
+
+def _of_gang(job: Job, attempt: Attempt, name: str) -> Iterator[str]:
+    """A gang runs on as many nodes as it has ranks, and nothing of it runs before all were prepared."""
+    if attempt.rendezvous is not None and not attempt.is_gang:
+        yield f"{name}: has a single rank and a rendezvous"
+    if not attempt.is_gang:
+        return
+    nodes = {rank.placement.node for rank in attempt.ranks}
+    if len(nodes) != len(attempt.ranks):
+        yield f"{name}: has {len(attempt.ranks)} ranks on {len(nodes)} nodes"
+    wanted = job.spec.resources.node_count
+    if wanted and len(nodes) != wanted:
+        yield f"{name}: is on {len(nodes)} nodes and asks for {wanted}"
+    if sum(len(rank.placement.devices) for rank in attempt.ranks) != job.spec.resources.gpus:
+        yield f"{name}: does not have the {job.spec.resources.gpus} devices that it asks for"
+    if attempt.rendezvous is None:
+        if not isinstance(job.state, Starting):
+            yield f"{name}: is {type(job.state).__name__} and was never ready"
+        if any(rank.started_at is not None or rank.exit is not None for rank in attempt.ranks):
+            yield f"{name}: a rank of it has run, and not all were ready"
 
 
 def _of_place_in_queue(durable: Durable, job: Job) -> Iterator[str]:
@@ -252,6 +274,7 @@ def _of_indexes(durable: Durable) -> Iterator[str]:
         "holds_of_user",
         "preemptible",
         "claims",
+        "gangs",
         "arrays",
         "tallies",
     ):
@@ -271,6 +294,11 @@ def _of_live(durable: Durable, live: Live) -> Iterator[str]:
     ranks = {key for hold in durable.holds.values() for key in hold.ranks}
     for key in live.exits.keys() - ranks:
         yield f"rank {key}: its end is waited for and it is not live"
+    for key in live.ready:
+        job = durable.jobs.get(key.job)
+        attempt = job.attempt if job is not None and isinstance(job.state, Starting) else None
+        if key not in ranks or attempt is None or attempt.rendezvous is not None:
+            yield f"rank {key}: is ready, and nobody waits for it"
     for key in live.synced.keys() - ranks:
         yield f"rank {key}: its output is followed and it is not live"
     for name in live.nodes.keys() - durable.nodes.keys():

@@ -98,11 +98,13 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What a job needs on the node that takes it; equal resources are one class of request.
+    """What a job needs; equal resources are one class of request.
 
-    `min_memory_bytes` None means the default of the placement rules: 8,000 MB unless set otherwise, or 90 % of the
-    largest device, whichever is less. With `share_milli` it is a share of each of the `gpus` devices in place of whole
-    ones; then `min_memory_bytes` is the memory of each share, None: as much of the device's as the share is of it.
+    `gpus` are those of all nodes together, `cpus` and `memory_bytes` those of each. `node_count` 0 means one node, or,
+    for what no single node could ever hold, as few as hold it, unless `no_span` is set. `min_memory_bytes` None means
+    the default of the placement rules: 8,000 MB unless set otherwise, or 90 % of the largest device, whichever is less.
+    With `share_milli` it is a share of each of the `gpus` devices, not whole ones; then `min_memory_bytes` is the
+    memory of each share, None: as much of the device's as the share is of it.
     """
 
     gpus: int = 0
@@ -117,6 +119,8 @@ class Resources:
     node_labels: tuple[tuple[str, str], ...] = ()
     ignores_telemetry: bool = False
     share_milli: int = 0
+    node_count: int = 0
+    no_span: bool = False
 
     @property
     def gpu_milli(self) -> int:
@@ -206,7 +210,10 @@ class OutputEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
-    """How one rank ended. `exit` is None when nobody knows."""
+    """How one rank ended. `exit` is None when nobody knows, or when it never ran.
+
+    `is_presumed`: nobody saw the end; its node's fence says that it must be over.
+    """
 
     exit: ExitStatus | None
     reason: str
@@ -216,6 +223,7 @@ class RankExit:
     output_is_complete: bool = True
     cpu_seconds: float = 0.0
     memory_bytes_max: int = 0
+    is_presumed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,18 +281,33 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Where the ranks of a gang meet: rank 0 listens there. From `at` on, when all were prepared, they may run."""
+
+    address: str
+    port: int
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A run of a job that holds its devices."""
+    """A run of a job that holds its devices. A gang has a `rendezvous` once all its ranks were prepared."""
 
     number: int
     placed_at: Instant
     ranks: tuple[Rank, ...]
     is_unreachable: bool = False
+    rendezvous: Rendezvous | None = None
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether it has a rank on more than one node."""
+        return len(self.ranks) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedAttempt:
-    """A run that is over; its devices are free."""
+    """A run that is over; its devices are free. How `deciding_rank` ended is how the run did."""
 
     number: int
     placed_at: Instant
@@ -293,6 +316,7 @@ class EndedAttempt:
     reason: str
     message: str = ""
     output_is_complete: bool = True
+    deciding_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +353,7 @@ class Running:
 class Stopping:
     """It was told to stop and has not ended. `cause` says what follows: REQUEUED and PREEMPTED queue it again.
 
-    `claimant` is the job that it makes room for.
+    `claimant` is the job that it makes room for. `failed_rank` is the one that brings down its gang.
     """
 
     attempt: Attempt
@@ -338,6 +362,7 @@ class Stopping:
     reason: str = ""
     started_at: Instant | None = None
     claimant: JobId | None = None
+    failed_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

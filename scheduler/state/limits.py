@@ -34,6 +34,8 @@ class Limits:
     sample_age: Span = Span(5 * SECOND)
     node_losses: int = 3
     left_out_span: Span = Span(30 * SECOND)
+    prepare_span: Span = Span(15 * SECOND)
+    gang_start_span: Span = Span(30 * SECOND)
     queued_jobs: int = 1_000_000
     node_order: NodeOrder = NodeOrder.FRAGMENTATION
     user_gpus_max: int = 0

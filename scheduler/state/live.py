@@ -17,6 +17,7 @@ from .events import (
     NodeDisconnected,
     OutputSynced,
     RankExited,
+    RankReady,
     RankRefused,
     RankStarted,
     ReadingResumed,
@@ -28,11 +29,12 @@ from .events import (
     SpoolFilled,
 )
 from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
-from .jobs import Attempt, EndedAttempt, Outcome, OutputStream, Rank, RankExit
+from .jobs import Attempt, EndedAttempt, Outcome, OutputStream, Rank, RankExit, Starting
 from .limits import Limits
 from .nodes import DeviceSample, Reach
 from .records import (
     AttemptEnded,
+    AttemptReady,
     AttemptVoided,
     BeginReached,
     DependencyMet,
@@ -45,6 +47,7 @@ from .records import (
     NodeForgotten,
     NodeRegistered,
     NodeResumed,
+    RankEnded,
     Record,
     job_of,
 )
@@ -105,8 +108,10 @@ class Arrival:
 class Live:
     """Everything that is rebuilt after a start.
 
-    `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it. `ended` is
-    how the jobs that ended lately did, the latest last; `runs` is how long a user's last success of a name took;
+    `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it. `ready` are
+    the ranks of gangs that are prepared, each with the port that it found. `reads_since` is when the scheduler began to
+    read, or went on: nothing is late that could not be heard before. `ended` is how the jobs that ended lately did, the
+    latest last; `runs` is how long a user's last success of a name took;
     `arrivals` are the jobs that came to wait lately, one for each submit, the latest last, of `arrival_count` in all.
     `clock_at` is when time alone was looked at last, `swept_at` when remembered requests were looked through last, and
     `sweep_is_due` says that it is time now.
@@ -115,6 +120,8 @@ class Live:
     nodes: dict[NodeName, NodeLive] = field(default_factory=dict)
     exits: dict[RankKey, RankExit] = field(default_factory=dict)
     synced: dict[RankKey, dict[OutputStream, int]] = field(default_factory=dict)
+    ready: dict[RankKey, int] = field(default_factory=dict)
+    reads_since: Instant = Instant(0)
     ended: dict[JobId, Outcome] = field(default_factory=dict)
     runs: dict[tuple[UserName, str], Span] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
@@ -142,8 +149,10 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
     match event:
         case SchedulerStarted(at=at):
             live.nodes = {name: NodeLive(heard_at=at) for name in durable.nodes}
+            live.reads_since = at
             restart_sessions(live.turns, durable.sessions, at)
-        case ReadingResumed(gap=gap):
+        case ReadingResumed(gap=gap, at=at):
+            live.reads_since = at
             for node in live.nodes.values():
                 node.heard_at = after(node.heard_at, gap)
         case ClockAdvanced(at=at):
@@ -161,6 +170,11 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
             gone = live.nodes.get(name)
             if gone is not None and gone.stream == stream:
                 gone.is_connected = False
+                _unready(live, durable, name)
+        case RankReady(node=name, at=at, key=key, master_port=port):
+            _hear(live, name, at)
+            if _is_being_prepared(durable, name, key):
+                live.ready[key] = port
         case RankStarted(node=name, at=at, key=key):
             _hear(live, name, at)
             if key not in durable.hold(name).ranks and name in live.nodes:
@@ -202,7 +216,7 @@ def _forget_oldest(kept: dict[K, Any]) -> None:
         kept.pop(next(iter(kept)))
 
 
-def follow(live: Live, durable: Durable, record: Record) -> None:
+def follow(live: Live, durable: Durable, limits: Limits, record: Record) -> None:
     """Take note of what was decided, after it was applied."""
     if isinstance(record, SessionRecord):
         follow_session(live.turns, record)
@@ -222,10 +236,22 @@ def follow(live: Live, durable: Durable, record: Record) -> None:
                 live.runs[known.user, known.spec.name] = Span(last.ended_at - last.ranks[0].started_at)
                 _forget_oldest(live.runs)
             _settle(live, last, [RankKey(job, last.number, rank) for rank in range(len(last.ranks))])
-        case AttemptVoided(job=job, number=number):
-            for ends in (live.exits, live.synced):
+        case AttemptVoided(job=job, number=number, at=at, left_out=left_out):
+            ends: dict[RankKey, Any]
+            for ends in (live.exits, live.synced, live.ready):
                 for key in [key for key in ends if (key.job, key.attempt) == (job, number)]:
                     del ends[key]
+            for name in left_out:
+                live.node(name, at).left_out_until = after(at, limits.left_out_span)
+        case AttemptReady(job=job):
+            for key in [key for key in live.ready if key.job == job]:
+                del live.ready[key]
+        case RankEnded(key=key, exit=exit_, at=at):
+            live.exits.pop(key, None)
+            live.synced.pop(key, None)
+            attempt = durable.jobs[key.job].attempt
+            if exit_.is_presumed and attempt is not None:
+                live.node(attempt.ranks[key.rank].placement.node, at).lingering.add(key)
         case NodeRegistered(node=node, at=at):
             live.node(node.name, at)
         case NodeForgotten(node=name):
@@ -302,6 +328,7 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: Inve
     node.has_inventory = True
     node.stream = event.stream
     node.samples = {}
+    _unready(live, durable, event.node)
     known = durable.hold(event.node).ranks
     node.lingering = {
         key for key, seen in event.entries if isinstance(seen, SeenRunning | SeenStarting) and key not in known
@@ -339,6 +366,21 @@ def _leave_out(live: Live, durable: Durable, limits: Limits, event: RankRefused)
         node.left_out_until = until
 
 
+def _is_being_prepared(durable: Durable, name: NodeName, key: RankKey) -> bool:
+    """Whether a rank is one that the node was asked to prepare, and its gang is not started yet."""
+    job = durable.jobs.get(key.job)
+    rank = _live_rank(durable, key)
+    if job is None or rank is None or rank.placement.node != name:
+        return False
+    return isinstance(job.state, Starting) and job.state.attempt.is_gang and job.state.attempt.rendezvous is None
+
+
+def _unready(live: Live, durable: Durable, name: NodeName) -> None:
+    """A node's stream is another one, or none: what it had prepared it is asked for again."""
+    for key in durable.hold(name).ranks:
+        live.ready.pop(key, None)
+
+
 def _end_lingering(live: Live, name: NodeName, key: RankKey) -> None:
     node = live.nodes.get(name)
     if node is not None:
@@ -348,8 +390,9 @@ def _end_lingering(live: Live, name: NodeName, key: RankKey) -> None:
 def _settle(live: Live, attempt: Attempt | EndedAttempt, keys: list[RankKey]) -> None:
     """An attempt is over. A rank whose end nobody has told may still live on its node."""
     for key, rank in zip(keys, attempt.ranks, strict=True):
-        is_dead = live.exits.pop(key, None) is not None or rank.exit is not None
+        is_dead = live.exits.pop(key, None) is not None or (rank.exit is not None and not rank.exit.is_presumed)
         live.synced.pop(key, None)
+        live.ready.pop(key, None)
         node = live.nodes.get(rank.placement.node)
         if node is not None and not is_dead:
             node.lingering.add(key)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .access import RememberedRequest, Token
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
-from .jobs import Attempt, Band, EndedAttempt, Finished, Job, RankExit, StopCause
+from .jobs import Attempt, Band, EndedAttempt, Finished, Job, RankExit, Rendezvous, StopCause
 from .nodes import Node, UnhealthyDevice
 from .session_records import SessionRecord
 from .units import Instant
@@ -136,6 +136,15 @@ class AttemptPlaced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptReady:
+    """Every rank of a gang is prepared; from now on they are started, and its number is used up."""
+
+    at: Instant
+    job: JobId
+    rendezvous: Rendezvous
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted:
     """A rank's command runs; with the last rank the job does."""
 
@@ -154,6 +163,7 @@ class AttemptStopping:
     reason: str = ""
     by: UserName | None = None
     claimant: JobId | None = None
+    failed_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +197,10 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptVoided:
-    """A placement was handed back before anything started: its number counts for nothing."""
+    """A placement was handed back before anything started: its number counts for nothing.
+
+    `node` is where it failed; `left_out` are nodes that are given nothing for a moment because they did not answer.
+    """
 
     at: Instant
     job: JobId
@@ -195,6 +208,7 @@ class AttemptVoided:
     node: NodeName
     reason: str
     message: str = ""
+    left_out: tuple[NodeName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +335,7 @@ Record = (
     | ItemsMoved
     | ItemsFinished
     | AttemptPlaced
+    | AttemptReady
     | AttemptStarted
     | AttemptStopping
     | AttemptUnreachable
@@ -357,6 +372,7 @@ def job_of(record: Record) -> JobId | None:
             | DependencyMet(job=job_id)
             | JobBandChanged(job=job_id)
             | AttemptPlaced(job=job_id)
+            | AttemptReady(job=job_id)
             | AttemptStopping(job=job_id)
             | AttemptUnreachable(job=job_id)
             | AttemptEnded(job=job_id)

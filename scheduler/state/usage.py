@@ -45,9 +45,9 @@ class UserHold:
     weight: int = 0
     weighted_start: int = 0
 
-    def add(self, resources: Resources, placed_at: Instant, sign: int = 1) -> None:
-        """Count an active job in, or out with the sign −1."""
-        weight = weight_of(resources)
+    def add(self, resources: Resources, nodes: int, placed_at: Instant, sign: int = 1) -> None:
+        """Count an active job on so many nodes in, or out with the sign −1."""
+        weight = weight_of(resources, nodes)
         self.jobs += sign
         self.gpu_milli += sign * resources.gpu_milli
         self.weight += sign * weight
@@ -58,6 +58,6 @@ class UserHold:
         return max(0, self.weight * at - self.weighted_start) // WHOLE_MILLI
 
 
-def weight_of(resources: Resources) -> int:
-    """How many thousandths of a CPU a request counts as."""
-    return GPU_WEIGHT * resources.gpu_milli + WHOLE_MILLI * resources.cpus
+def weight_of(resources: Resources, nodes: int) -> int:
+    """How many thousandths of a CPU a request counts as that is placed on so many nodes."""
+    return GPU_WEIGHT * resources.gpu_milli + WHOLE_MILLI * resources.cpus * nodes

@@ -160,8 +160,15 @@ BAD_SPECS = [
     Bad("indices without an end", array("1," * 40_000), "array.indices", says="65,536"),
     Bad("a negative cap", array("1-3", max_active_count=-1), "array.max_active_count"),
     Bad("a negative number of failures", array("1-3", max_fails=-1), "array.max_fails"),
+    # Several nodes.
+    Bad("a node fewer than none", {"node_count": -1}, "node_count"),
+    Bad("more nodes than a job may have", {"node_count": 1_001}, "node_count"),
+    Bad("more nodes than there are", {"node_count": 2}, "node_count", Reason.NEVER_FITS),
+    Bad("GPUs that do not divide", {"node_count": 2, **gpus(count=3)}, "devices[0].count", says="evenly"),
+    Bad("GPUs that disagree", {"node_count": 2, **gpus(count=2, per_node_count=2)}, "devices[0].count", says="have 4"),
+    Bad("no whole nodes", gpus(count=3, per_node_count=2), "devices[0].per_node_count", says="multiple"),
+    Bad("several nodes and no span", {"node_count": 2, "no_span": True}, "no_span"),
     # What is not built.
-    Bad("several nodes", {"node_count": 2}, "node_count", Reason.NOT_BUILT),
     Bad("a MIG profile", gpus(share=job_pb2.DeviceShare(profile="1g")), "devices[0].share.profile", Reason.NOT_BUILT),
     Bad("a negative share", gpus(share=job_pb2.DeviceShare(milli=-1)), "devices[0].share.milli"),
     Bad("more than a device", gpus(share=job_pb2.DeviceShare(milli=1001)), "devices[0].share.milli", says="--gpus"),

@@ -235,7 +235,7 @@ class Fleet:
                 incarnation=node.incarnation,
                 boot_id=node.boot_id,
                 info=node.info,
-                address="10.0.0.1:4",
+                address="10.0.0.1",
             )
         )
 

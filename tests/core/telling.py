@@ -23,7 +23,8 @@ def state_text(job: Job, durable: Durable | None = None) -> str:
         return f"array: {', '.join([*counts, *(f'{number} {how}' for how, number in ended.items() if number)])}"
     if isinstance(job.state, Finished):
         return f"{job.state.outcome.value}: {job.state.message} ({job.state.reason})"
-    held = "" if job.attempt is None else f" {job.attempt.number} on {job.attempt.ranks[0].placement.node}"
+    nodes = [] if job.attempt is None else [rank.placement.node for rank in job.attempt.ranks]
+    held = "" if job.attempt is None else f" {job.attempt.number} on {','.join(nodes)}"
     unreachable = ", unreachable" if job.attempt is not None and job.attempt.is_unreachable else ""
     return f"{type(job.state).__name__.lower()}{held}{unreachable} (band {job.band.name.lower()})"
 

@@ -25,6 +25,7 @@ class Machines:
         self.transcript = Transcript()
         self.ends_at: dict[JobId, Instant] = {}
         self.started: dict[JobId, Instant] = {}
+        self.ranks: dict[JobId, int] = {}
         for number in range(self.rng.choice((1, 1, 2, 3))):
             self.transcript.answer(f"node n{number} gpus={self.rng.randint(1, 4)} cpus={self.rng.randint(2, 8)}")
 
@@ -56,7 +57,12 @@ class Machines:
             for job in self.jobs:
                 if isinstance(job.state, Starting):
                     self.started[job.id] = job.state.attempt.placed_at
-                    self.transcript.answer(f"started {job.id}/1")
+                    ranks = range(len(job.state.attempt.ranks))
+                    for rank in ranks if len(ranks) > 1 else ():
+                        self.transcript.answer(f"ready {job.id}/1.{rank} port=29500")
+                    for rank in ranks:
+                        self.transcript.answer(f"started {job.id}/1.{rank}")
+                    self.ranks[job.id] = len(ranks)
                     span = job.spec.run_span
                     assert span is not None
                     self.ends_at[job.id] = Instant(fleet.now + self.rng.choice((span, self.rng.randint(SECOND, span))))
@@ -65,7 +71,8 @@ class Machines:
             first = min(self.ends_at, key=lambda job_id: (self.ends_at[job_id], job_id))
             wait = max(0, self.ends_at.pop(first) - fleet.now)
             self.transcript.answer(f"advance {wait // SECOND}s")
-            self.transcript.answer(f"exited {first}/1 code=0")
+            for rank in range(self.ranks[first]):
+                self.transcript.answer(f"exited {first}/1.{rank} code=0")
             look()
         pytest.fail("the jobs did not end")
 

@@ -51,7 +51,8 @@ def test_the_node_is_the_one_that_asking_all_of_them_finds(seed: int, order: Nod
             id=JobId(number), user=UserName("alice"), spec=spec, band=Band.NORMAL, submitted_at=at, state=Queued()
         )
 
-    if claim := reserve(views, job(1), 0, at, lambda view: holds_on(state.durable, view)):
+    first = job(1)
+    if claim := reserve(views, first, (first.spec.resources,), 0, at, lambda view: holds_on(state.durable, view)):
         keep(views, claim)
     candidates = candidates_of(views, order)
     for number in range(1, 30):
@@ -67,5 +68,7 @@ def test_the_node_is_the_one_that_asking_all_of_them_finds(seed: int, order: Nod
         assert (None if found is None else found.node) == (None if best is None else best[-1])
         if found is not None:
             take(views[found.node], found, asking.id, ends_at)
-        elif reservation := reserve(views, asking, minimum, at, lambda view: holds_on(state.durable, view)):
+        elif reservation := reserve(
+            views, asking, (asking.spec.resources,), minimum, at, lambda view: holds_on(state.durable, view)
+        ):
             keep(views, reservation)

@@ -24,6 +24,7 @@ from scheduler.state.events import (
     NodeDisconnected,
     OutputSynced,
     RankExited,
+    RankReady,
     RankRefused,
     RankStarted,
     ReadingResumed,
@@ -87,7 +88,9 @@ class World:
         job_id = self.job(job)
         known = self.fleet.state.durable.jobs.get(job_id)
         number = known.attempt_count if known is not None else 1
-        return RankKey(job_id, number if attempt % 4 else 1 + attempt % 7, 1 if attempt % 16 == 5 else 0)
+        ranks = len(known.attempt.ranks) if known is not None and known.attempt is not None else 1
+        rank = (job + attempt) % ranks if attempt % 16 != 5 else ranks
+        return RankKey(job_id, number if attempt % 4 else 1 + attempt % 7, rank)
 
     def exit(self, kind: int, size: int) -> RankExit:
         ends = (OutputEnd(rank=0, stream=OutputStream.STDOUT, end_offset=size % 3 * 10),) if size % 2 else ()
@@ -119,17 +122,22 @@ class World:
         """The node that a rank is on, mostly."""
         job = self.fleet.state.durable.jobs.get(key.job)
         if job is not None and job.attempt is not None and other % 8:
-            return job.attempt.ranks[0].placement.node
+            return job.attempt.ranks[key.rank % len(job.attempt.ranks)].placement.node
         return self.node(other).name if other % 3 else NodeName("n9")
 
     # --- jobs
 
     def submit(self, a: int, b: int, c: int) -> None:
-        pins = (NodePins(node=NodeName("n2"), indices=(b % 5,)),) if c % 7 == 0 else ()
+        pins: tuple[NodePins, ...] = (NodePins(node=NodeName("n2"), indices=(b % 5,)),) if c % 7 == 0 else ()
+        if b % 9 == 3:
+            pins = (NodePins(node=NodeName("n2"), indices=(c % 5,)), NodePins(node=NodeName("n1"), indices=(0,)))
+        nodes = 2 if not pins and c % 3 == 0 else 0
         asked = spec(
-            gpus=1 if pins else a % 4,
+            gpus=sum(len(each.indices) for each in pins) if pins else a % 6 // (nodes or 1) * (nodes or 1),
             pins=pins,
             share_milli=(0, 0, 300, 500)[b % 4] if pins or a % 4 else 0,
+            node_count=nodes,
+            no_span=a % 7 == 6 and not nodes,
             cpus=1 + b % 3,
             is_requeueable=c % 3 > 0,
             requeue_fence=None if b % 4 else Span(30 * SECOND),
@@ -180,6 +188,19 @@ class World:
         )
 
     # --- reports
+
+    def ready(self, a: int, b: int, c: int) -> None:
+        key = self.key(a, b)
+        self.fleet.take_up(RankReady(at=self.fleet.now, node=self.reporter(key, c), key=key, master_port=29500 + c % 2))
+
+    def all_ready(self, a: int, b: int, c: int) -> None:
+        """Every rank of a gang says so."""
+        job = self.fleet.state.durable.jobs.get(self.job(a))
+        if job is not None and job.attempt is not None and job.attempt.is_gang:
+            for number, rank in enumerate(job.attempt.ranks):
+                key = RankKey(job.id, job.attempt.number, number)
+                ready = RankReady(at=self.fleet.now, node=rank.placement.node, key=key, master_port=29500)
+                self.fleet.take_up(ready)
 
     def started(self, a: int, b: int, c: int) -> None:
         key = self.key(a, b)
@@ -279,7 +300,10 @@ STEPS: dict[str, Callable[[World, int, int, int], None]] = {
     for name, step in vars(World).items()
     if name not in {"run", "node", "job", "key", "exit", "seen", "reporter"} and not name.startswith("_")
 }
-OFTEN = ("submit", "submit", "join", "started", "started", "exited", "exited", "inventory", "advance", "beat")
+OFTEN = (
+    *("submit", "submit", "join", "all_ready", "all_ready", "started", "started", "started", "exited", "exited"),
+    *("inventory", "advance", "beat"),
+)
 
 small = st.integers(0, 31)
 step = st.tuples(st.sampled_from((*STEPS, *OFTEN)), small, small, small)

@@ -33,6 +33,7 @@ from scheduler.state.events import (
     JobsSubmitted,
     OutputSynced,
     RankExited,
+    RankReady,
     RankRefused,
     RankStarted,
     ReadingResumed,
@@ -223,6 +224,12 @@ class Transcript:
         )
 
     # --- what nodes report
+
+    def ready(self, words: Words) -> list[str]:
+        """A rank of a gang is prepared: `ready 1/1.0 port=29500`."""
+        key, node = self.rank(words)
+        port = words.integer("port", 0)
+        return self.take_up(RankReady(at=self.fleet.now, node=node, key=key, master_port=port))
 
     def started(self, words: Words) -> list[str]:
         key, node = self.rank(words)
@@ -430,6 +437,7 @@ COMMANDS: dict[str, Command] = {
     "band": Transcript.band,
     "signal": Transcript.signal,
     "requeue": Transcript.requeue,
+    "ready": Transcript.ready,
     "started": Transcript.started,
     "exited": Transcript.exited,
     "synced": Transcript.synced,

@@ -104,6 +104,8 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         exclude=tuple(map(NodeName, words.list("exclude"))),
         node_labels=tuple(split_once(label, ":") for label in words.list("labels")),
         ignores_telemetry=words.switch("ignore-telemetry"),
+        node_count=words.integer("nodes", 0),
+        no_span=words.switch("no-span"),
     )
     return JobSpec(
         argv=("python", "train.py"),
@@ -163,6 +165,7 @@ CAUSES = {
     "by-requeue": StopCause.REQUEUED,
     "by-preemption": StopCause.PREEMPTED,
     "by-kill": StopCause.STALE,
+    "by-gang": StopCause.GANG,
 }
 
 

@@ -1,0 +1,198 @@
+"""A gang, a job over several nodes: all its ranks are prepared, then all are started; one that fails stops the others.
+
+    AttemptPlaced ─▶ Prepare to all ─▶ ready from all in 15 s ─▶ AttemptReady ─▶ Start to all, with where they meet
+
+Until AttemptReady is stored no Start leaves, so that nothing can run, and a placement that comes to nothing is handed
+back by Abort. From then on its number is used up: a rank that fails brings down the others by the grace rule, and how
+it ended is how the job did.
+"""
+
+from ..policy.admission import minimum_memory
+from ..policy.shares import memory_to_find_bytes, shares_in
+from ..state.commands import AbortAttempt, Command, LaunchAttempt, PrepareAttempt, StartAttempt, StopAttempt
+from ..state.events import RankReady
+from ..state.ids import NodeName, RankKey
+from ..state.jobs import (
+    Attempt,
+    EndedAttempt,
+    ExitCode,
+    Job,
+    Placement,
+    RankExit,
+    Rendezvous,
+    Running,
+    Starting,
+    StopCause,
+    index_of,
+    rank_keys,
+)
+from ..state.records import AttemptReady, AttemptStopping, AttemptVoided
+from ..state.state import State
+from ..state.units import Instant, after
+from .decision import NOTHING, Decision
+from .live_ranks import live_attempt
+
+
+def launch_commands(state: State, job: Job, attempt: Attempt) -> tuple[Command, ...]:
+    """What follows a placement: a single rank is launched, those of a gang are prepared."""
+    return tuple(launch_command(state, job, attempt, key) for key in rank_keys(job, attempt))
+
+
+def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Command:
+    """The command that starts a rank of a placed attempt, or prepares it."""
+    placement = attempt.ranks[key.rank].placement
+    fence = (job.spec.requeue_fence or state.limits.requeue_fence) if job.spec.is_requeueable else None
+    launch = LaunchAttempt(
+        node=placement.node,
+        key=key,
+        spec=job.spec,
+        user=job.user,
+        placement=placement,
+        fence=fence,
+        min_memory_bytes=_memory_to_find(state, job, placement),
+        node_count=len(attempt.ranks),
+        array=job.array,
+        index=None if job.array is None else index_of(state.durable.jobs[job.array], job),
+    )
+    return PrepareAttempt(launch=launch) if attempt.is_gang else launch
+
+
+def _memory_to_find(state: State, job: Job, placement: Placement) -> int:
+    """Free memory that the launch expects on each of its devices, in bytes."""
+    resources = job.spec.resources
+    shares = shares_in(placement).values()
+    if shares:
+        return min(memory_to_find_bytes(share, resources) for share in shares)
+    return minimum_memory(state, resources)
+
+
+def is_being_prepared(job: Job) -> bool:
+    """Whether nothing of an attempt can run yet: it is a gang, and not every rank was ready."""
+    return isinstance(job.state, Starting) and job.state.attempt.is_gang and job.state.attempt.rendezvous is None
+
+
+def prepared_by(state: State, attempt: Attempt) -> Instant:
+    """Until when every rank of a gang must be ready."""
+    return after(max(attempt.placed_at, state.live.reads_since), state.limits.prepare_span)
+
+
+def started_by(state: State, rendezvous: Rendezvous) -> Instant:
+    """Until when every rank of a gang that was ready must have started."""
+    return after(max(rendezvous.at, state.live.reads_since), state.limits.gang_start_span)
+
+
+def on_rank_ready(state: State, event: RankReady) -> Decision:
+    """A rank is prepared; with the last one the gang is started. What nobody waits for is taken back."""
+    found = live_attempt(state, event.node, event.key)
+    if found is None:
+        return Decision(commands=(AbortAttempt(node=event.node, key=event.key),))
+    job, attempt = found
+    if not isinstance(job.state, Starting) or attempt.ranks[event.key.rank].started_at is not None:
+        return NOTHING
+    if attempt.rendezvous is not None:
+        return _ready_again(state, event, job, attempt, attempt.rendezvous)
+    keys = rank_keys(job, attempt)
+    if not attempt.is_gang or any(key not in state.live.ready for key in keys):
+        return NOTHING
+    rendezvous = Rendezvous(
+        address=_address_of(state, attempt.ranks[0].placement.node), port=state.live.ready[keys[0]], at=event.at
+    )
+    record = AttemptReady(at=event.at, job=job.id, rendezvous=rendezvous)
+    return Decision(records=(record,), commands=tuple(start_command(attempt, rendezvous, key) for key in keys))
+
+
+def _ready_again(state: State, event: RankReady, job: Job, attempt: Attempt, rendezvous: Rendezvous) -> Decision:
+    """Its node had forgotten that it was prepared, and was asked again while the others were started."""
+    if event.key.rank == 0 and event.master_port != rendezvous.port:
+        why = f"rank 0 cannot be reached any more where the others were sent ({event.node} was started again)"
+        return stop_others(state, event.at, job, attempt, 0, why)
+    return Decision(commands=(start_command(attempt, rendezvous, event.key),))
+
+
+def _address_of(state: State, node: NodeName) -> str:
+    """The address by which other nodes reach this one: what its agent says, else where it calls from."""
+    known = state.durable.nodes[node]
+    return known.info.advertise_address or known.address or known.info.hostname
+
+
+def start_command(attempt: Attempt, rendezvous: Rendezvous, key: RankKey) -> StartAttempt:
+    """The command that lets a prepared rank run."""
+    return StartAttempt(
+        node=attempt.ranks[key.rank].placement.node,
+        key=key,
+        master_address=rendezvous.address,
+        master_port=rendezvous.port,
+    )
+
+
+def handed_back(
+    at: Instant, job: Job, attempt: Attempt, node: NodeName, reason: str, message: str, left_out: tuple[NodeName, ...]
+) -> Decision:
+    """A gang that does not come about, because of this node: its devices are free, and the job is placed again."""
+    record = AttemptVoided(
+        at=at, job=job.id, number=attempt.number, node=node, reason=reason, message=message, left_out=left_out
+    )
+    return Decision(records=(record,), commands=abort_commands(job, attempt))
+
+
+def abort_commands(job: Job, attempt: Attempt, but: int | None = None) -> tuple[Command, ...]:
+    """Take back what the nodes prepared, or may have; `but` is a rank that is over already."""
+    return tuple(
+        AbortAttempt(node=rank.placement.node, key=key)
+        for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
+        if key.rank != but
+    )
+
+
+def has_failed(exit_: RankExit) -> bool:
+    """Whether a rank that ended so brings down its gang; one that exits with 0 lets the others go on."""
+    return exit_.exit != ExitCode(code=0) or exit_.stop_cause is not None
+
+
+def unstarted(state: State, job: Job, attempt: Attempt) -> list[int]:
+    """The ranks of which neither a start nor an end was heard."""
+    return [
+        key.rank
+        for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
+        if rank.started_at is None and rank.exit is None and key not in state.live.exits
+    ]
+
+
+def stop_others(
+    state: State, at: Instant, job: Job, attempt: Attempt, failed: int, why: str, *, has_ended: bool = True
+) -> Decision:
+    """Give the other ranks the grace rule because one has failed; nothing where no other one lives, or all stop.
+
+    `has_ended` False: the failed rank may live, too, and is stopped with them.
+    """
+    if not attempt.is_gang or not isinstance(job.state, Starting | Running):
+        return NOTHING
+    waiting = [
+        (key, rank)
+        for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
+        if rank.exit is None and key not in state.live.exits
+    ]
+    if not any(key.rank != failed or not has_ended for key, _ in waiting):
+        return NOTHING
+    record = AttemptStopping(at=at, job=job.id, cause=StopCause.GANG, reason=why, failed_rank=failed)
+    stops = (
+        StopAttempt(node=rank.placement.node, key=key, cause=StopCause.GANG, grace=job.spec.grace)
+        for key, rank in waiting
+    )
+    return Decision(records=(record,), commands=tuple(stops))
+
+
+def rank_words(attempt: Attempt | EndedAttempt, rank: int) -> str:
+    """A rank of a gang and its node, for people."""
+    return f"rank {rank} on node {attempt.ranks[rank].placement.node}"
+
+
+def exit_words(exit_: RankExit) -> str:
+    """How a rank ended, for people."""
+    match exit_.exit:
+        case ExitCode(code=code):
+            return exit_.message or f"exited with code {code}"
+        case None:
+            return f"{exit_.reason}: {exit_.message}" if exit_.message else exit_.reason
+        case signalled:
+            return exit_.message or f"was ended by signal {signalled.signal}"
