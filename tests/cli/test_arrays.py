@@ -61,7 +61,7 @@ def test_what_makes_no_array_is_refused_with_its_option(options: dict[str, objec
 def test_a_session_with_one_job_takes_no_array() -> None:
     for command in (["run"], ["submit", "-i"]):
         refused = run_here(*command, "--array", "1-3", "--", "true")
-        assert refused.code == 2 and "--array: this stays with one job" in refused.err
+        assert refused.code in (2, 125) and "--array: this stays with one job" in refused.err
 
 
 def test_items_are_named_by_their_array_and_index() -> None:
