@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import passes, path, scale, standing
+from . import passes, path, scale, standing, worker
 from .rows import Row, Run, table
 
 ROOT = Path(__file__).parent
@@ -18,6 +18,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "standing": standing.measure,
     "passes": passes.measure,
     "scale": scale.measure,
+    "worker": worker.measure,
 }
 """What can be measured by itself, in the order in which all of it is."""
 

@@ -41,7 +41,6 @@ class Pattern:
 
     steps: int = 0
     clicks: int = 0
-    buttons: int = 0
     pointer: Pointer | None = None
 
 
@@ -72,9 +71,7 @@ class TestPattern:
         state.steps += 1
         state.pointer = inputs.pointer
         for event in inputs.events:
-            if isinstance(event, Pointer):
-                state.clicks += event.buttons > state.buttons
-                state.buttons = event.buttons
+            state.clicks += isinstance(event, Pointer) and event.buttons > 0
         frame = self._ground.copy()
         line = 6 * self._scale
         for row, number in enumerate((inputs.newest, state.steps, state.clicks)):
