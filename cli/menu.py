@@ -35,6 +35,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "down": "up",
         "scheduler": "programs",
         "agent": "programs",
+        "gateway": "programs",
         "nodes": "nodes",
         "drain": "nodes",
         "resume": "nodes",

@@ -1,5 +1,9 @@
-"""The web gateway: what a browser talks to, for live sessions and the dashboard.
+"""The web gateway: people in browsers, their places in the lines, and the frames on their way to them.
 
-Nothing of it is built yet. It will hold one stream to the scheduler for all its people, decide nothing by itself, pass
-a person's own token on for everything but opening sessions, and never import another program.
+    browser ═WebSocket═▶ Person ─┬─ Lines ═OpenSession═▶ scheduler      (one stream for all people)
+                                 └─ Turn ═Stream═▶ worker               (one stream a turn; frames pass unread)
+
+It holds no policy: who is next, who is limited and why a session ended is told by the scheduler. Read `person.py`
+first. `protocol.py` is what browsers speak (docs/web-protocol.md), `lines.py` the way to the scheduler, `turn.py` the
+way to a worker, `app.py` what is served. It must not import another program.
 """

@@ -1,4 +1,4 @@
-"""`scheduler`, `agent` and `worker`: become that program. All their options are their own."""
+"""`scheduler`, `agent`, `worker` and `gateway`: become that program. All their options are their own."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def worker(context: Context) -> None:
     _become("gpufleet.inference", context.args)
 
 
+def gateway(context: Context) -> None:
+    """Let people in browsers hold sessions with models."""
+    _become("gpufleet.gateway", context.args)
+
+
 def _become(module: str, arguments: list[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
@@ -47,5 +52,5 @@ def _become(module: str, arguments: list[str]) -> NoReturn:
     os.execv(sys.executable, command)
 
 
-for _command in (scheduler, agent, worker):
+for _command in (scheduler, agent, worker, gateway):
     _command.__dict__.update(command_class=Passed, has_help=False)

@@ -1,0 +1,178 @@
+"""What is served over HTTP: the sessions, the models to choose from, the state of the workers, and health."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc.aio
+from google.protobuf.json_format import MessageToDict
+from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from gpufleet.channel import Target, connect_async
+from gpufleet.status import from_rpc_error
+
+from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
+from .lines import Lines
+from .person import Person
+
+log = logging.getLogger(__name__)
+
+ASK_S_MAX = 5.0
+"""How long the scheduler may take to answer what a page asks."""
+
+PEOPLE_MAX = 20_000
+"""Connections at once; more are refused, and another gateway can take them."""
+
+REFUSED_ORIGIN, REFUSED_FULL = 4403, 4503
+
+
+class Gateway:
+    """One gateway: its lines, and how workers are reached. `origins` are pages of other hosts that may connect."""
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        identities: Identities,
+        worker_target: Callable[[str], Target],
+        origins: frozenset[str] = frozenset(),
+    ) -> None:
+        self._targets = targets
+        self._identities = identities
+        self._worker_target = worker_target
+        self._origins = origins
+        self._people = 0
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/healthz", self._healthz),
+                Route("/api/v1/models", self._models),
+                Route("/api/v1/status/workers", self._workers),
+                WebSocketRoute("/ws", self._session),
+            ],
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self._lines = Lines(self._targets)
+        self._channel = connect_async(self._targets[0])
+        holding = asyncio.create_task(self._lines.run(), name="lines")
+        try:
+            yield
+        finally:
+            holding.cancel()
+            await asyncio.gather(holding, return_exceptions=True)
+            await self._channel.close()
+
+    async def _healthz(self, request: Request) -> Response:
+        is_well = self._lines.is_connected
+        body = {"ok": is_well, "scheduler": "connected" if is_well else "not heard", "people": self._people}
+        return JSONResponse(body, status_code=200 if is_well else 503)
+
+    async def _models(self, request: Request) -> Response:
+        """The models and their lines, for everybody: what a page shows before one joins. Sets the cookie."""
+        response = await self._asked(self._list_models)
+        if self._identities.known(request.cookies.get(COOKIE)) is None:
+            _, cookie = self._identities.new()
+            response.set_cookie(
+                COOKIE,
+                cookie,
+                max_age=COOKIE_SECONDS,
+                httponly=True,
+                samesite="lax",
+                secure=request.url.scheme == "https",
+            )
+        return response
+
+    async def _list_models(self, stub: Any) -> dict[str, Any]:
+        listed = await stub.ListModels(sessions_pb2.ListModelsRequest(), timeout=ASK_S_MAX)
+        return {
+            "models": [
+                {
+                    "name": each.name,
+                    "waiting": each.waiting_count,
+                    "turns": each.turn_count,
+                    "seats": sum(worker.seats for worker in each.workers),
+                    "workers": len(each.workers),
+                }
+                for each in listed.models
+            ]
+        }
+
+    async def _workers(self, request: Request) -> Response:
+        """Workers, agents and lines: state, what they run, when they were heard. Wants the person's own token."""
+        token = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        if not token:
+            return JSONResponse({"error": "TOKEN_MISSING", "message": "this page wants your own token"}, 401)
+
+        async def ask(stub: Any) -> dict[str, Any]:
+            metadata = (("authorization", f"Bearer {token}"),)
+            models = await stub.ListModels(sessions_pb2.ListModelsRequest(), timeout=ASK_S_MAX, metadata=metadata)
+            nodes = await stub.ListNodes(scheduler_pb2.ListNodesRequest(), timeout=ASK_S_MAX, metadata=metadata)
+            return {
+                "models": [MessageToDict(each, preserving_proto_field_name=True) for each in models.models],
+                "agents": [MessageToDict(each, preserving_proto_field_name=True) for each in nodes.nodes],
+            }
+
+        return await self._asked(ask, self._targets[0])
+
+    async def _asked(self, ask: Callable[[Any], Any], as_nobody: Target | None = None) -> Response:
+        """The scheduler's answer as JSON, or why there is none. `as_nobody`: the call brings its own token."""
+        if as_nobody is None:
+            return await _answered(ask, self._channel)
+        bare = Target(address=as_nobody.address, ca_file=as_nobody.ca_file, is_insecure=as_nobody.is_insecure)
+        channel = connect_async(bare)
+        try:
+            return await _answered(ask, channel)
+        finally:
+            await channel.close()
+
+    async def _session(self, socket: WebSocket) -> None:
+        """One person."""
+        if not self._may_connect(socket):
+            await socket.close(REFUSED_ORIGIN)
+            return
+        person = self._identities.known(socket.cookies.get(COOKIE))
+        headers: list[tuple[bytes, bytes]] = []
+        if person is None:
+            person, cookie = self._identities.new()
+            secure = "; Secure" if socket.url.scheme == "wss" else ""
+            said = f"{COOKIE}={cookie}; Max-Age={COOKIE_SECONDS}; Path=/; HttpOnly; SameSite=Lax{secure}"
+            headers.append((b"set-cookie", said.encode()))
+        await socket.accept(headers=headers)
+        if self._people >= PEOPLE_MAX:
+            await socket.close(REFUSED_FULL)
+            return
+        self._people += 1
+        try:
+            await Person(socket, identity_of(person), self._lines, self._worker_target).serve()
+        finally:
+            self._people -= 1
+
+    def _may_connect(self, socket: WebSocket) -> bool:
+        """Pages of this host and those that were named; programs send no origin."""
+        origin = socket.headers.get("origin")
+        if origin is None or origin in self._origins:
+            return True
+        return urlsplit(origin).netloc == socket.headers.get("host")
+
+
+async def _answered(ask: Callable[[Any], Any], channel: grpc.aio.Channel) -> Response:
+    try:
+        return JSONResponse(await ask(scheduler_pb2_grpc.SchedulerStub(channel)))
+    except grpc.aio.AioRpcError as problem:
+        error = from_rpc_error(problem)
+        status = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(error.code.name, 503)
+        return JSONResponse({"error": error.reason.name, "message": error.message}, status_code=status)

@@ -1,0 +1,214 @@
+"""One person in a browser: a place in a line, then a turn, on one WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+from gpufleet.v1 import inference_pb2, sessions_pb2
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from gpufleet.channel import Target
+from gpufleet.errors import GpufleetError, invalid
+
+from . import protocol
+from .lines import Lines, Place, Response
+from .turn import Turn, Unreachable
+
+log = logging.getLogger(__name__)
+
+HELLO_S_MAX = 10.0
+"""How long a browser may take to say hello."""
+
+SILENT_S_MAX = 10.0
+"""A connection that says nothing for so long is lost: browsers ping every 5 s (SESSIONS.md 1.5)."""
+
+MESSAGES_PER_SECOND_MAX = 1_000
+"""More than any hand or script that means well; the connection is closed beyond it."""
+
+CLEAN_CODES = (1000, 1001)
+"""Codes of a page that was closed or loaded anew."""
+
+CLOSED_BY_US, MESSAGE_REFUSED, SILENT, TOO_FAST = 1000, 4400, 4408, 4429
+
+
+class Person:
+    """Made for each WebSocket; `serve` lasts as long as it."""
+
+    def __init__(self, socket: WebSocket, identity: str, lines: Lines, target: Callable[[str], Target]) -> None:
+        self._socket = socket
+        self._identity = identity
+        self._lines = lines
+        self._target = target
+        self._place: Place | None = None
+        self._turn: Turn | None = None
+        self._turning: asyncio.Task[None] | None = None
+        self._news: asyncio.Queue[str | None] = asyncio.Queue()
+        self._frame = 0
+        self._stream_base = 0
+        self._key = ""
+
+    async def serve(self) -> None:
+        """Until the browser leaves or the session ends."""
+        hello = await self._hello()
+        if hello is None:
+            return
+        join = sessions_pb2.JoinLine(model=hello.model, identity=self._identity, place_key=hello.place_key)
+        self._hello_said = hello
+        self._place = self._lines.join(join, self)
+        telling = asyncio.create_task(self._tell(), name="person-news")
+        reading = asyncio.create_task(self._read(), name="person-reader")
+        how: dict[str, bool] = {"disconnected": True}
+        try:
+            done, _ = await asyncio.wait({telling, reading}, return_when=asyncio.FIRST_COMPLETED)
+            if reading in done:
+                how = reading.result()
+        finally:
+            for task in (telling, reading, self._turning):
+                if task is not None:
+                    task.cancel()
+            everything = [task for task in (telling, reading, self._turning) if task is not None]
+            await asyncio.gather(*everything, return_exceptions=True)
+            self._lines.leave(self._place, **how)
+
+    async def _hello(self) -> protocol.Hello | None:
+        try:
+            async with asyncio.timeout(HELLO_S_MAX):
+                return protocol.read_hello(await self._text())
+        except (TimeoutError, WebSocketDisconnect):
+            return None
+        except GpufleetError as error:
+            await self._refuse(error)
+            return None
+
+    async def _text(self) -> str:
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        text = message.get("text")
+        if text is None:
+            raise invalid("message", "must be a text")
+        return str(text)
+
+    async def _refuse(self, error: GpufleetError, code: int = MESSAGE_REFUSED) -> None:
+        await self._socket.send_text(protocol.error_text(error.message, error.next_step))
+        await self._socket.close(code)
+
+    # --- what the browser says
+
+    async def _read(self) -> dict[str, bool]:
+        """Take the browser's messages; answers how it left."""
+        allowed, since = float(MESSAGES_PER_SECOND_MAX), time.monotonic()
+        while True:
+            try:
+                async with asyncio.timeout(SILENT_S_MAX):
+                    text = await self._text()
+                now = time.monotonic()
+                allowed = min(MESSAGES_PER_SECOND_MAX, allowed + (now - since) * MESSAGES_PER_SECOND_MAX) - 1
+                since = now
+                if allowed < 0:
+                    await self._refuse(invalid("message", "comes too fast"), TOO_FAST)
+                    return {"disconnected": True}
+                said = protocol.read(text)
+            except TimeoutError:
+                await self._socket.close(SILENT)
+                return {"disconnected": True}
+            except WebSocketDisconnect as left:
+                return {"closed": True} if left.code in CLEAN_CODES else {"disconnected": True}
+            except GpufleetError as error:
+                await self._refuse(error)
+                return {"disconnected": True}
+            match said:
+                case protocol.Leave():
+                    if self._turn is not None:
+                        self._turn.put(inference_pb2.StreamRequest(leave=True))
+                    await self._socket.send_text(protocol.end_text("LEFT", "You have left."))
+                    await self._socket.close(CLOSED_BY_US)
+                    return {"leave": True}
+                case protocol.Ping(number=number):
+                    self._news.put_nowait(protocol.pong_text(number))
+                case protocol.Shown(frame=frame):
+                    self._shown(frame)
+                case protocol.StillHere():
+                    if self._turn is not None:
+                        self._turn.put(inference_pb2.StreamRequest(still_here=True))
+                case inference_pb2.Input():
+                    if self._turn is not None:
+                        await self._turn.put_input(said)
+
+    def _shown(self, frame: int) -> None:
+        """Frames are numbered on through a person's streams; each stream counts its own from 1."""
+        own = frame - self._stream_base
+        if self._turn is not None and own > 0:
+            self._turn.put(inference_pb2.StreamRequest(shown=inference_pb2.FrameShown(frame=own)))
+
+    # --- what the scheduler says
+
+    def on_told(self, message: Response) -> None:
+        """A place, a seat, or news; called by the line."""
+        match message.WhichOneof("body"):
+            case "place":
+                self._key = message.place.place_key or self._key
+                self._news.put_nowait(protocol.place_text(message.place))
+            case "grant":
+                self._key = message.grant.place_key or self._key
+                self._begin_turn(message.grant)
+            case "notice" if message.notice.is_end:
+                assert self._place is not None
+                self._lines.forget(self._place)
+                self._news.put_nowait(protocol.end_text(message.notice.reason, message.notice.message))
+                self._news.put_nowait(None)
+            case "notice":
+                notice = message.notice
+                remaining_s = notice.remaining.ToMilliseconds() / 1e3 if notice.HasField("remaining") else None
+                self._news.put_nowait(protocol.notice_text(notice.reason, notice.message, remaining_s))
+            case _:
+                pass
+
+    def on_silence(self) -> None:
+        """The scheduler is away."""
+        message = "the scheduler is not heard just now; your place or turn is kept"
+        self._news.put_nowait(protocol.notice_text("SCHEDULER_AWAY", message))
+
+    async def _tell(self) -> None:
+        """Send news in order; ends behind the end of the session."""
+        while (text := await self._news.get()) is not None:
+            await self._socket.send_text(text)
+        await self._socket.close(CLOSED_BY_US)
+
+    # --- the turn
+
+    def _begin_turn(self, grant: sessions_pb2.TurnGrant) -> None:
+        """Open a stream; it takes over from an older one of the same session, which the worker ends."""
+        if self._turning is not None:
+            self._turning.cancel()
+        self._turn = Turn(grant, self._hello_said, self._target)
+        self._stream_base = self._frame
+        self._turning = asyncio.create_task(self._run_turn(self._turn), name=f"turn-{grant.session}")
+
+    async def _run_turn(self, turn: Turn) -> None:
+        try:
+            await turn.run(self._on_worker_said)
+        except Unreachable as problem:
+            log.warning("worker %s of session %s: %s", turn.grant.endpoint, turn.grant.session, problem)
+            if self._place is not None:
+                self._lines.worker_is_unreachable(self._place)
+        except grpc.aio.AioRpcError as problem:
+            log.info("the stream of session %s ended: %s", turn.grant.session, problem.details())
+        finally:
+            if self._turn is turn:
+                self._turn = None
+
+    async def _on_worker_said(self, message: Any) -> None:
+        match message.WhichOneof("body"):
+            case "frame":
+                self._frame = self._stream_base + message.frame.sequence
+                await self._socket.send_bytes(protocol.frame_bytes(message.frame, self._frame))
+            case "opened":
+                await self._socket.send_text(protocol.turn_text(message.opened, self._key))
+            case _:
+                pass  # why a turn ended is the scheduler's to say

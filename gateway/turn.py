@@ -1,0 +1,120 @@
+"""The way to a worker: one Inference.Stream a turn. Frames pass unread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from gpufleet.v1 import inference_pb2, inference_pb2_grpc, sessions_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from gpufleet.channel import Target, connect_async
+from gpufleet.status import from_rpc_error
+
+from .protocol import Hello, is_mere_move
+
+log = logging.getLogger(__name__)
+
+HEALTH_S_MAX = 2.0
+"""How long a worker may take to say that it is well, before it counts as not to be reached."""
+
+INPUTS_WAITING = 1_000
+"""Inputs that may wait for a worker that does not take them; the browser is not read from meanwhile."""
+
+Up = inference_pb2.StreamRequest
+Down = inference_pb2.StreamResponse
+
+
+class Unreachable(Exception):
+    """The worker cannot be reached from here, and its health check failed, too."""
+
+
+class Turn:
+    """One stream of one turn. `put` takes what goes up; `run` hands what comes down to `take`, one at a time."""
+
+    def __init__(self, grant: sessions_pb2.TurnGrant, hello: Hello, target: Callable[[str], Target]) -> None:
+        self.grant = grant
+        self._hello = hello
+        self._target = target(grant.endpoint)
+        self._waiting: deque[Up] = deque()
+        self._wakeup = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def put_input(self, said: inference_pb2.Input) -> None:
+        """Send an input; a mere move replaces the one that waits behind it. Waits for room."""
+        newest = self._waiting[-1] if self._waiting else None
+        if newest is not None and newest.HasField("input") and is_mere_move(said) and is_mere_move(newest.input):
+            newest.input.CopyFrom(said)
+            return
+        await self._room.wait()
+        self.put(Up(input=said))
+
+    def put(self, message: Up) -> None:
+        """Send what is no input."""
+        self._waiting.append(message)
+        if len(self._waiting) >= INPUTS_WAITING:
+            self._room.clear()
+        self._wakeup.set()
+
+    async def run(self, take: Callable[[Down], Awaitable[None]]) -> None:
+        """Until the turn ends or this stream does. Raises Unreachable, AioRpcError."""
+        channel = connect_async(self._target)
+        try:
+            call: Any = inference_pb2_grpc.InferenceStub(channel).Stream()
+            opening = inference_pb2.OpenTurn(
+                ticket=self.grant.ticket,
+                width=self._hello.width,
+                height=self._hello.height,
+                encodings=self._hello.encodings,
+            )
+            try:
+                await call.write(Up(open=opening))
+                first = await call.read()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                first = grpc.aio.EOF
+            if first is grpc.aio.EOF:
+                await self._explain(call, channel)
+                return
+            await self._talk(call, first, take)
+        finally:
+            await channel.close()
+
+    async def _talk(self, call: Any, first: Down, take: Callable[[Down], Awaitable[None]]) -> None:
+        writing = asyncio.create_task(self._write(call), name="turn-writer")
+        try:
+            message: Any = first
+            while message is not grpc.aio.EOF:
+                await take(message)
+                message = await call.read()
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            call.cancel()
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            while self._waiting:
+                message = self._waiting.popleft()
+                if len(self._waiting) < INPUTS_WAITING // 2:
+                    self._room.set()
+                await call.write(message)
+            self._wakeup.clear()
+            await self._wakeup.wait()
+
+    async def _explain(self, call: Any, channel: grpc.aio.Channel) -> None:
+        """Why a stream did not open: a refusal is the worker's word, else its health decides if it is reachable."""
+        code = await call.code()
+        if code is not grpc.StatusCode.UNAVAILABLE:
+            log.info("a turn was not opened: %s", await call.details())
+            return
+        try:
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            await health.Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_S_MAX)
+        except grpc.aio.AioRpcError as problem:
+            raise Unreachable(from_rpc_error(problem).message) from None
