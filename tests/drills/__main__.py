@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.drills.drill import Order, drill, examine
+from tests.drills.faults import SECONDS_PER_FAULT
 from tests.drills.links import check_permitted
 from tests.several_nodes.network import Network, NotPermitted
 
@@ -27,20 +28,26 @@ def main() -> int:
     parser.add_argument("seed", nargs="?", type=int, help="replay the faults of this one; a new one by default")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"how long things go wrong ({MINUTES:g})")
     parser.add_argument("--nodes", type=int, default=NODES, help=f"machines with an agent ({NODES})")
+    parser.add_argument("--every", type=float, default=SECONDS_PER_FAULT, help="seconds from one fault to the next (5)")
     parser.add_argument("--plan", action="store_true", help="print the faults and do nothing")
     parser.add_argument("--keep", action="store_true", help="keep the folder of a drill that went well, too")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="look again at what a drill left")
     arguments = parser.parse_args()
-    if arguments.minutes < MINUTES_MIN or arguments.nodes < 1:
-        parser.error(f"a drill has at least {MINUTES_MIN:g} minutes and 1 node")
+    if arguments.minutes < MINUTES_MIN or arguments.nodes < 1 or arguments.every <= 0:
+        parser.error(f"a drill has at least {MINUTES_MIN:g} minutes and 1 node, and its faults are apart")
     if arguments.check is not None:
-        seed, seconds, nodes = (arguments.check / ORDER).read_text().split()
-        order = Order(seed=int(seed), seconds=float(seconds), node_count=int(nodes))
+        seed, seconds, nodes, every = (arguments.check / ORDER).read_text().split()
+        order = Order(seed=int(seed), seconds=float(seconds), node_count=int(nodes), seconds_per_fault=float(every))
         report = examine(order, arguments.check)
         print(report)
         return 0 if report.is_good else 1
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(10**6)
-    order = Order(seed=seed, seconds=arguments.minutes * 60, node_count=arguments.nodes)
+    order = Order(
+        seed=seed,
+        seconds=arguments.minutes * 60,
+        node_count=arguments.nodes,
+        seconds_per_fault=arguments.every,
+    )
     if arguments.plan:
         print("\n".join(map(str, order.plan)))
         return 0
@@ -50,7 +57,7 @@ def main() -> int:
 def run(order: Order, *, keep: bool) -> int:
     """A drill in a folder of its own."""
     folder = Path(tempfile.mkdtemp(prefix=f"drill-{order.seed}-"))
-    (folder / ORDER).write_text(f"{order.seed} {order.seconds} {order.node_count}\n")
+    (folder / ORDER).write_text(f"{order.seed} {order.seconds} {order.node_count} {order.seconds_per_fault}\n")
     print(f"seed {order.seed}: {order.seconds / 60:g} minutes, {order.node_count} nodes, in {folder}", flush=True)
     try:
         check_permitted()

@@ -14,7 +14,7 @@ from typing import Any
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
 from tests.drills.checker import Violation, check
-from tests.drills.faults import FENCE_SECONDS, PEOPLE, Fault, plan
+from tests.drills.faults import FENCE_SECONDS, PEOPLE, SECONDS_PER_FAULT, Fault, plan
 from tests.drills.history import History
 from tests.drills.injector import Injector
 from tests.drills.links import Links
@@ -51,6 +51,7 @@ class Order:
     seed: int
     seconds: float
     node_count: int
+    seconds_per_fault: float = SECONDS_PER_FAULT
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -60,12 +61,13 @@ class Order:
     @property
     def plan(self) -> tuple[Fault, ...]:
         """Its faults."""
-        return plan(self.seed, self.nodes, self.seconds)
+        return plan(self.seed, self.nodes, self.seconds, self.seconds_per_fault)
 
     @property
     def command(self) -> str:
         """What replays it."""
-        return f'make drill SEED={self.seed} ARGS="--minutes {self.seconds / 60:g} --nodes {self.node_count}"'
+        every = f" --every {self.seconds_per_fault:g}" if self.seconds_per_fault != SECONDS_PER_FAULT else ""
+        return f'make drill SEED={self.seed} ARGS="--minutes {self.seconds / 60:g} --nodes {self.node_count}{every}"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

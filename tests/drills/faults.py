@@ -34,6 +34,9 @@ APART_SECONDS = 3.0
 SECONDS_PER_FAULT = 5.0
 """On average a fault begins this often."""
 
+TOGETHER_SHARE, TOGETHER_SECONDS = 0.25, 0.4
+"""So many faults come together with another one."""
+
 TRIES_MAX = 40
 """A fault that has no room is drawn so many times, then left out."""
 
@@ -105,7 +108,9 @@ class Fault:
         return what + (f" for {self.seconds:.1f} s" if self.seconds else "")
 
 
-def plan(seed: int, nodes: Sequence[str], seconds: float) -> tuple[Fault, ...]:
+def plan(
+    seed: int, nodes: Sequence[str], seconds: float, seconds_per_fault: float = SECONDS_PER_FAULT
+) -> tuple[Fault, ...]:
     """The faults of a seed, in the order of their beginnings; the same for the same arguments, for ever.
 
     Each kind comes at least once where it has room, silences longer than the fence among them.
@@ -113,14 +118,17 @@ def plan(seed: int, nodes: Sequence[str], seconds: float) -> tuple[Fault, ...]:
     rng = random.Random(f"drill {seed}")
     chosen: list[Fault] = []
     musts = _musts(rng)
-    for make in [*musts, *[None] * max(0, round(seconds / SECONDS_PER_FAULT) - len(musts))]:
+    for make in [*musts, *[None] * max(0, round(seconds / seconds_per_fault) - len(musts))]:
         for _ in range(TRIES_MAX):
             drawn = make if make is not None else _any(rng, nodes)
             latest = seconds - drawn.seconds
             if latest <= BEFORE_SECONDS:
                 continue
             target = drawn.target.replace(SOMEWHERE, rng.choice(nodes))
-            fault = replace(drawn, target=target, at=round(rng.uniform(BEFORE_SECONDS, latest), 1))
+            at = rng.uniform(BEFORE_SECONDS, latest)
+            if chosen and rng.random() < TOGETHER_SHARE:
+                at = min(latest, rng.choice(chosen).at + rng.uniform(0.0, TOGETHER_SECONDS))
+            fault = replace(drawn, target=target, at=round(at, 1))
             if has_room(fault, chosen) and outside_the_guarantee([*chosen, fault]) is None:
                 chosen.append(fault)
                 break
@@ -188,7 +196,7 @@ def _any(rng: random.Random, nodes: Sequence[str]) -> Fault:
             return Fault(at=0, kind=kind, target=SCHEDULER, seconds=rng.choice((0.1, 1.0, 4.0, 12.0)))
         case "agent":
             kind = rng.choice((Kind.KILL, Kind.KILL, Kind.PAUSE))
-            seconds = rng.choice((0.0, 0.5, 2.0, 5.0, 12.0, LONG))
+            seconds = rng.choice((0.0 if kind is Kind.KILL else 1.0, 0.5, 2.0, 5.0, 12.0, LONG))
             return Fault(at=0, kind=kind, target=f"agent {node}", seconds=seconds)
         case "keeper":
             if rng.random() < 0.5:
