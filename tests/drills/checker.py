@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tests.drills.history import AttemptKey, Followed, History, Hold, Output, Run, StoredAttempt, StreamKey
+from tests.drills.history import AttemptKey, Followed, History, Hold, Output, Run, StoredAttempt, StreamKey, Submit
 
 WHOLE_MILLI = 1000
 """A device, in thousandths."""
@@ -37,8 +37,12 @@ def check(history: History) -> list[Violation]:
 
 
 def one_outcome(history: History) -> Found:
-    """Every acknowledged submit has exactly one outcome, and nothing runs that nobody asked for."""
+    """Every acknowledged submit has exactly one outcome, and nothing runs that nobody asked for.
+
+    Items that had not begun when their array was ended are a part of its outcome, and have none of their own.
+    """
     owners: dict[int, str] = {}
+    began = {run.attempt.job for run in history.runs}
     for submit in history.submits:
         if len(set(submit.answers)) > 1:
             yield f"request {submit.request_id} was acknowledged as jobs {sorted(set(submit.answers))}", None
@@ -49,6 +53,8 @@ def one_outcome(history: History) -> Found:
                 yield f"job {job} belongs to requests {owners[job]} and {submit.request_id}", job
             owners[job] = submit.request_id
             stored = history.jobs.get(job)
+            if stored is None and job not in began and _was_cut_short(history, submit):
+                continue
             if stored is None:
                 yield f"job {job} was acknowledged and is not stored", job
             elif not stored.outcome:
@@ -59,6 +65,12 @@ def one_outcome(history: History) -> Found:
                 yield f"job {job} of {submit.user} is stored as one of {stored.user}", job
     for job in sorted(history.jobs.keys() - owners.keys()):
         yield f"job {job} is stored and nobody asked for it", job
+
+
+def _was_cut_short(history: History, submit: Submit) -> bool:
+    """Whether an array ended before all its items had begun."""
+    array = history.jobs.get(submit.array or 0)
+    return array is not None and array.outcome not in ("", "SUCCEEDED")
 
 
 def true_outcome(history: History) -> Found:
@@ -87,7 +99,8 @@ def arrays(history: History) -> Found:
         if array is None:
             continue
         items = [history.jobs[job] for job in submit.jobs[1:] if job in history.jobs]
-        if (array.outcome == "SUCCEEDED") != all(item.outcome == "SUCCEEDED" for item in items):
+        succeeded = sum(item.outcome == "SUCCEEDED" for item in items)
+        if (array.outcome == "SUCCEEDED") != (succeeded == submit.items):
             ends = sorted({item.outcome for item in items})
             yield f"array {array.id} ended {array.outcome} and its items {', '.join(ends)}", array.id
         holds = [hold for hold in history.holds if hold.attempt.job in submit.jobs and hold.rank == 0]

@@ -144,6 +144,8 @@ class Person:
         for job in ids:
             for number in range(wish.followers):
                 self._start(self._follow(job, number))
+        if wish.is_held and self._is_going_home:  # the answer came late
+            await self._release(first)
         if wish.moved_after is not None:
             await asyncio.sleep(wish.moved_after)
             await self._update(first, "band", band=self._rng.choice(BANDS))

@@ -111,6 +111,19 @@ def test_shares_of_a_device_may_be_had_at_once() -> None:
     assert check(history) == []
 
 
+def test_items_that_had_not_begun_when_their_array_was_ended_have_no_outcome_of_their_own() -> None:
+    jobs = {job: each for job, each in GOOD.jobs.items() if job != 6}
+    cut_short = replace(
+        GOOD,
+        jobs={**jobs, 4: replace(jobs[4], outcome="CANCELLED", reason="CANCELLED")},
+        runs=tuple(each for each in GOOD.runs if each.attempt.job != 6),
+        cancelled=frozenset({4, 5, 6}),
+    )
+    assert check(cut_short) == []
+    assert check(replace(cut_short, runs=GOOD.runs)), "it ran, and nothing is known of its end"
+    assert check(replace(cut_short, jobs=jobs)), "an array that succeeded has all its items"
+
+
 def submits(**changes: object) -> History:
     first, *rest = GOOD.submits
     return replace(GOOD, submits=(replace(first, **changes), *rest))  # type: ignore[arg-type]
