@@ -12,7 +12,17 @@ from scheduler.state.commands import Command, ForgetAttempt, LaunchAttempt
 from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
 from scheduler.state.ids import JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
-from scheduler.state.jobs import EndedAttempt, ExitCode, ExitSignal, Finished, Job, Outcome, OutputStream
+from scheduler.state.jobs import (
+    EndedAttempt,
+    ExitCode,
+    ExitSignal,
+    Finished,
+    Items,
+    Job,
+    Outcome,
+    OutputStream,
+    Tally,
+)
 from scheduler.state.nodes import Node
 from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished
 from scheduler.state.shares import WHOLE_MILLI
@@ -112,6 +122,12 @@ class Checks:
                 devices = [device for rank in job.attempt.ranks for device in rank.placement.devices]
                 milli[job.user] += sum(device.share_milli or WHOLE_MILLI for device in devices)
                 jobs[job.user] += 1
+        for array, live in state.durable.arrays.items():
+            items = state.durable.jobs[array].items
+            if items is not None and items.active_max:
+                self._world.met.add("an array with a cap")
+                if live.active > items.active_max:
+                    raise Broken(f"array {array} runs {live.active} of {items.active_max} at a time", array)
         limits = state.limits
         for user in jobs:
             if limits.user_gpus_max and milli[user] > limits.user_gpus_max * WHOLE_MILLI:
@@ -215,8 +231,27 @@ class Checks:
                     raise Broken(f"{stream.value} of {key}: what is stored was never written", key.job)
         for job_id, job in self._store.finished.items():
             runs = [process for process in self._by_job.get(job_id, ()) if process.status == ExitedWith(0)]
-            if isinstance(job.state, Finished) and job.state.exit == ExitCode(code=0) and not runs:
+            if job.items is not None:
+                self._array_is_true(job, job.items)
+            elif isinstance(job.state, Finished) and job.state.exit == ExitCode(code=0) and not runs:
                 raise Broken(f"job {job_id} succeeded and none of its processes did", job_id)
+
+    def _array_is_true(self, array: Job, items: Items) -> None:
+        """An array ended as its items did, each of which ended once, and not more failed to begin with than may."""
+        ends = [self._store.job(item) for item in range(array.id + 1, array.id + 1 + items.indices.count)]
+        states = [job.state for job in ends if job is not None and isinstance(job.state, Finished)]
+        tally = Tally(array=array.id)
+        for state in states:
+            tally = tally.adding(state)
+        told = items.ended
+        names = ("succeeded", "failed", "timed_out", "cancelled", "highest_exit")
+        if told is None or any(getattr(told, name) != getattr(tally, name) for name in names):
+            raise Broken(f"array {array.id} tells {told}, its items make {tally}", array.id)
+        self._world.met.add("an array that has ended")
+        if any(state.reason == "MAX_FAILS" for state in states):
+            self._world.met.add("an array that failed too often")
+            if tally.failures < items.failures_max:
+                raise Broken(f"array {array.id} was cut short after {tally.failures} failures", array.id)
 
 
 def _differences(one: Durable, other: Durable) -> list[str]:

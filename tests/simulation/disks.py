@@ -13,7 +13,7 @@ from scheduler.ports import Commit
 from scheduler.state.durable import Entity, EntityKey, key_of
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import Job, OutputStream
+from scheduler.state.jobs import Job, OutputStream, Tally, item_ended_together
 from scheduler.state.records import Record
 from scheduler.state.units import Instant
 from scheduler.store.errors import StoreUnavailable
@@ -67,7 +67,21 @@ class SimulatedStore:
             return entity
         alike = (each for each in self.entities.values() if isinstance(each, EqualJobs) and job_id in each)
         equal = next(alike, None)
-        return self.finished.get(JobId(job_id)) if equal is None else equal.job(JobId(job_id))
+        if equal is not None:
+            return equal.job(JobId(job_id))
+        return self.finished.get(JobId(job_id)) or next(self._ended_together(JobId(job_id)), None)
+
+    def _ended_together(self, job_id: JobId) -> Iterator[Job]:
+        """An item of which only its array knows how it ended."""
+        tallies = [(self.entities.get(("job", str(each.array))), each) for each in self._tallies()]
+        tallies += [(job, job.items.ended) for job in self.finished.values() if job.items and job.items.ended]
+        for array, tally in tallies:
+            found = item_ended_together(array, tally, job_id) if isinstance(array, Job) else None
+            if found is not None:
+                yield found
+
+    def _tallies(self) -> Iterator[Tally]:
+        return (each for each in self.entities.values() if isinstance(each, Tally))
 
 
 class OpenStore:

@@ -17,7 +17,8 @@ from scheduler.state.events import (
     SignalRequested,
 )
 from scheduler.state.ids import JobId, NodeName, UserName
-from scheduler.state.jobs import Band, Dependency, EndWanted, JobSpec, Resources
+from scheduler.state.indices import Indices
+from scheduler.state.jobs import Band, Dependency, EndWanted, Items, JobSpec, Resources
 from scheduler.state.replies import Refused, Reply, Submitted
 from scheduler.state.units import SECOND, Instant, Span, seconds
 from tests.simulation.machine import NEVER, Plan
@@ -37,10 +38,16 @@ class Submission:
     band: Band
     is_held: bool
     count: int
+    items: Items | None = None
     begins_in: Span | None = None
     job: int = 0
     refusal: str = ""
     tries: int = 0
+
+    @property
+    def size(self) -> int:
+        """Ids that it makes: of an array also those of its items."""
+        return self.count + (0 if self.items is None else self.items.indices.count)
 
 
 class Users:
@@ -53,8 +60,10 @@ class Users:
         left = jobs
         while left > 0:
             count = min(left, self._rng.choice((1, 1, 1, 1, 3)))
-            left -= count
             submission = self._invent(len(self.submissions), count)
+            if count == 1 and self._rng.random() < 0.2:
+                submission.items = self._invent_items()
+            left -= submission.size
             self.submissions.append(submission)
             world.after(self._rng.uniform(0.5, submit_seconds), self._submit, submission)
 
@@ -99,6 +108,12 @@ class Users:
             count=count,
         )
 
+    def _invent_items(self) -> Items:
+        rng = self._rng
+        first, step = rng.randint(0, 9), rng.choice((1, 1, 3))
+        indices = Indices.of_ranges([range(first, first + rng.randint(1, 6) * step, step)])
+        return Items(indices=indices, active_max=rng.choice((0, 0, 1, 2)), failures_max=rng.choice((0, 0, 1, 2)))
+
     # --- submits
 
     def _submit(self, submission: Submission) -> None:
@@ -120,6 +135,7 @@ class Users:
                 band=(submission.band,),
                 is_held=(submission.is_held,),
                 count=submission.count,
+                items=submission.items,
                 request_id=submission.request_id,
                 request_digest=submission.request_id,
             )
@@ -143,13 +159,13 @@ class Users:
 
     def _answered(self, submission: Submission, reply: Reply | Exception) -> None:
         match reply:
-            case Submitted(first=first, count=count):
+            case Submitted(first=first):
                 if submission.job and submission.job != first:
                     raise Broken(f"{submission.request_id} made job {submission.job} and job {first}", first)
-                self._world.checks.acknowledged(first, count)
+                self._world.checks.acknowledged(first, submission.size)
                 if not submission.job:
                     self._world.note("{}: {} is job {}", submission.user, submission.request_id, first)
-                    self._plan_more(first, count)
+                    self._plan_more(first, submission.size)
                 submission.job = first
                 if submission.tries == 1 and self._rng.random() < 0.15:
                     self._world.after(self._rng.uniform(0, 20), self._submit, submission)
