@@ -199,6 +199,9 @@ class Watched:
         """Pass it on."""
         self._plain.note(text)
 
+    def has_ranks(self, count: int) -> None:
+        """Of several ranks it is rank 0 that is typed to, and what it draws is not to be broken into lines."""
+
     def finish(self) -> None:
         """Nothing is kept back."""
         self._plain.finish()

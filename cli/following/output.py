@@ -32,6 +32,10 @@ class Writer(Protocol):
         """A line of ours about the output, such as a gap in it."""
         ...
 
+    def has_ranks(self, count: int) -> None:
+        """The job has so many ranks, as was heard before the first bytes of them."""
+        ...
+
     def finish(self) -> None:
         """Nothing more will come."""
         ...
@@ -144,6 +148,8 @@ class OutputFeed:
     def _take_job(self, job: job_pb2.Job) -> bool:
         is_news = self.job is None or (job.version, job.state) != (self.job.version, self.job.state)
         self.job = job
+        if self._wanted.rank is None and job.attempts:
+            self._writer.has_ranks(len(job.attempts[-1].ranks))
         if is_news:
             self._on_job(job)
         return is_news

@@ -50,15 +50,27 @@ class Streams:
 
 
 class Plain:
-    """Bytes exactly as the job wrote them; with `is_raw` no line of ours is among them."""
+    """Bytes exactly as the job wrote them; with `is_raw` no line of ours is among them.
+
+    Once a job is seen to have several ranks, whole lines go through, each with its rank: `[1] epoch 3`.
+    """
 
     def __init__(self, streams: Streams, *, is_raw: bool = False) -> None:
         self._streams = streams
         self._is_raw = is_raw
+        self._lines: Prefixed | None = None
+
+    def has_ranks(self, count: int) -> None:
+        """The job has so many ranks."""
+        if count > 1 and not self._is_raw and self._lines is None:
+            self._lines = Prefixed(self._streams, ranks_only=True)
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
         """Pass the bytes on."""
-        self._streams.write(stream, data)
+        if self._lines is not None:
+            self._lines.write(rank, stream, data)
+        else:
+            self._streams.write(stream, data)
 
     def note(self, text: str) -> None:
         """Tell it, unless only the job's bytes are wanted."""
@@ -66,16 +78,24 @@ class Plain:
             self._streams.note(text)
 
     def finish(self) -> None:
-        """Nothing is kept back."""
+        """Nothing is kept back but the last line of a rank, which may have no end."""
+        if self._lines is not None:
+            self._lines.finish()
 
 
 class Prefixed:
-    """Whole lines, each with a prefix such as `12| ` or `12.1| ` (job and rank)."""
+    """Whole lines, each with a prefix such as `12| ` or `12[1]| ` (job and rank), or `[1] ` with `ranks_only`."""
 
-    def __init__(self, streams: Streams, label: str) -> None:
+    def __init__(self, streams: Streams, label: str = "", *, ranks_only: bool = False) -> None:
         self._streams = streams
         self._label = label
+        self._ranks_only = ranks_only
+        self._has_ranks = False
         self._unfinished: dict[tuple[int, int], bytes] = {}
+
+    def has_ranks(self, count: int) -> None:
+        """The job has so many ranks."""
+        self._has_ranks = self._has_ranks or count > 1
 
     def write(self, rank: int, stream: int, data: bytes) -> None:
         """Pass on the lines that are complete, and keep the rest for later."""
@@ -101,4 +121,6 @@ class Prefixed:
         self._unfinished.clear()
 
     def _prefix(self, rank: int) -> bytes:
-        return (f"{self._label}| " if rank == 0 else f"{self._label}.{rank}| ").encode()
+        if self._ranks_only:
+            return f"[{rank}] ".encode()
+        return (f"{self._label}[{rank}]| " if rank or self._has_ranks else f"{self._label}| ").encode()

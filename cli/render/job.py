@@ -161,12 +161,15 @@ def _request(spec: job_pb2.JobSpec) -> str:
         share = spec.devices[0].share
         if share.milli:
             whole = f"{share.milli / 1000:g} of {'each of ' if gpus > 1 else ''}{whole}"
-        parts.append(whole)
+        parts.append(f"{whole} on {spec.node_count} nodes" if spec.node_count > 1 else whole)
         if memory_bytes := spec.devices[0].min_memory_bytes or share.memory_bytes:
             parts.append(f"{format_size(memory_bytes)} free on each")
-    parts.append(words.counted(max(spec.cpus, 1), "CPU"))
+    elif spec.node_count > 1:
+        parts.append(f"{spec.node_count} nodes")
+    each = " on each" if spec.node_count > 1 else ""
+    parts.append(words.counted(max(spec.cpus, 1), "CPU") + each)
     if spec.memory_bytes:
-        parts.append(f"{format_size(spec.memory_bytes)} of memory")
+        parts.append(f"{format_size(spec.memory_bytes)} of memory{each}")
     if spec.nodelist:
         parts.append(f"on {' or '.join(spec.nodelist)}")
     if spec.exclude:

@@ -118,7 +118,7 @@ def where_or_why(job: job_pb2.Job) -> str:
         grown = job.bound_sentence if job.HasField("latest_start_time") else ""
         return f"{why}; {grown}" if grown else why
     newest = job.attempts[-1] if job.attempts else None
-    where = words.places(newest) if newest else ""
+    where = words.nodes_of(newest) if newest else ""
     if newest is not None and newest.is_unreachable:
         return f"{where} (unreachable)"
     if job.state == job_pb2.JOB_STATE_FAILED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
@@ -90,6 +91,44 @@ def places(attempt: job_pb2.Attempt) -> str:
 def place(rank: job_pb2.PlacedRank) -> str:
     """`n1:0,1`."""
     return rank.node + (":" + ",".join(map(str, rank.device_indices)) if rank.device_indices else "")
+
+
+def nodes_of(attempt: job_pb2.Attempt) -> str:
+    """Where it runs, in a table: `n1:0,1`; of several nodes their names alone: `n1,n2`, or `n[1-4],big`."""
+    if len(attempt.ranks) == 1:
+        return place(attempt.ranks[0])
+    return folded([rank.node for rank in attempt.ranks])
+
+
+def folded(names: Sequence[str]) -> str:
+    """Names with those that only count on folded together: `n1,n2,n3,n5` is `n[1-3,5]`; two are never folded."""
+    if len(names) < FOLDED_MIN:
+        return ",".join(names)
+    groups: dict[tuple[str, int], list[str]] = {}
+    for name in names:
+        stem = name.rstrip("0123456789")
+        number = name.removeprefix(stem)
+        # Of node08 and node9 the widths differ: they are not one row of numbers.
+        width = len(number) if number.startswith("0") else 0
+        groups.setdefault((stem, width if number else -1), []).append(number)
+    return ",".join(_folded_group(stem, numbers) for (stem, _), numbers in groups.items())
+
+
+FOLDED_MIN = 3
+"""So many names are folded; fewer are as short without it."""
+
+
+def _folded_group(stem: str, numbers: Sequence[str]) -> str:
+    if len(numbers) == 1:
+        return f"{stem}{numbers[0]}"
+    ordered = sorted(numbers, key=int)
+    runs: list[list[str]] = []
+    for number in ordered:
+        if runs and int(number) == int(runs[-1][-1]) + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return f"{stem}[{','.join(run[0] if len(run) == 1 else f'{run[0]}-{run[-1]}' for run in runs)}]"
 
 
 def counted(count: int, noun: str) -> str:

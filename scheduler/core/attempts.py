@@ -328,6 +328,8 @@ def rank_refused(state: State, event: RankRefused, job: Job, attempt: Attempt) -
 
 def _end_by_refusal(event: RankRefused, job: Job, attempt: Attempt) -> RankExit:
     message = f"{event.reason}: {event.message}" if event.message else event.reason
+    if isinstance(job.state, Stopping) and job.state.failed_rank == event.key.rank:
+        message = job.state.reason
     if attempt.ranks[event.key.rank].started_at is not None:
         lost = f"its node no longer knows of it ({event.reason})"
         return RankExit(exit=None, reason="NODE_LOST", message=lost, output_is_complete=False)

@@ -44,7 +44,7 @@ def test_several_jobs_have_their_ids_before_whole_lines(fake: FakeScheduler, gpu
     fake.jobs = {1: ended(1), 2: ended(2)}
     fake.output = {1: [Piece(b"one a"), Piece(b"nd a half\nlast")], 2: [Piece(b"two\n"), Piece(b"rank\n", rank=1)]}
     done = gpuctl("logs", "-f", "1-2")
-    assert sorted(done.out.splitlines()) == [b"1| last", b"1| one and a half", b"2.1| rank", b"2| two"]
+    assert sorted(done.out.splitlines()) == [b"1| last", b"1| one and a half", b"2[1]| rank", b"2| two"]
 
 
 def test_raw_has_no_prefix_and_no_remark(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
