@@ -29,6 +29,7 @@ STATE = Path(".local/state/gpufleet")
 ENCRYPTED = [
     (SEVERAL_MACHINES, "Two machines, with encryption"),
     (SEVERAL_MACHINES, "People"),
+    (SEVERAL_MACHINES, "A job over several machines"),
     (SEVERAL_MACHINES, "When something is in the way"),
     (SEVERAL_MACHINES, "When a machine or its link fails"),
     (NETWORK, "Who dials whom"),
@@ -179,6 +180,7 @@ async def test_the_pages_lead_from_nothing_to_two_machines_and_people_with_encry
     said = await type_sections(office, ENCRYPTED)
     assert "gpu2" in said["head$ gpuctl nodes"]
     assert said["head$ gpuctl run --nodelist gpu2 --cwd / -- hostname"].splitlines()[-1] == "gpu2"
+    assert {"head", "gpu2"} <= set(said["head$ gpuctl run --nodes 2 --cwd / -- hostname"].split())
     assert said["laptop$ gpuctl run --cwd / -- echo hello"].splitlines()[-1] == "hello"
     assert "certificate is good" in said["laptop$ gpuctl doctor"] and "ada (user)" in said["laptop$ gpuctl doctor"]
     on_the_node = said["gpu2$ gpuctl doctor --scheduler head:50051 --token-file agent.token --ca-file ca.pem"]
