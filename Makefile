@@ -57,6 +57,10 @@ sim: $(READY) ## the simulated fleet: SEED=7 replays one run, ARGS="--count 500"
 drill: $(READY) ## break a fleet of real processes: SEED=7 replays, ARGS="--minutes 30 --nodes 4"; needs root
 	PYTHONPATH=.:gen $(BIN)/python -m tests.drills $(SEED) $(ARGS)
 
+.PHONY: sim-scale
+sim-scale: $(READY) ## 1,000,000 jobs on 10,000 nodes through the core; ARGS="--nodes 100 --jobs 10000" for fewer
+	PYTHONPATH=.:gen $(BIN)/python -m bench.sim_scale $(ARGS)
+
 # Every check that needs no running program. `lint` alone is the quick part and installs nothing.
 .PHONY: check
 check: $(READY) lint types contracts fresh ## all checks: style, types, import directions, protos

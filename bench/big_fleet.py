@@ -38,6 +38,7 @@ class BigFleet:
     state: State
     now: Instant
     chance: random.Random
+    began_at: Instant = BEGIN
 
     def take_up(self, event: Event) -> Decision:
         """Decide one event and make it true; what a store would be given is dropped."""

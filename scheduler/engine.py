@@ -45,7 +45,7 @@ from .state.records import Record, job_of
 from .state.replies import Reply
 from .state.session_commands import SessionCommand
 from .state.state import State
-from .state.units import MILLISECOND, SECOND, Instant, Span
+from .state.units import MILLISECOND, SECOND, Instant, Span, after
 from .store.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -55,6 +55,8 @@ EVENTS_PER_TURN = 1_024
 WAITING_EVENTS = 65_536
 """Events that may wait for their turn; requests beyond it are refused."""
 PASS_INTERVAL = Span(5 * MILLISECOND)
+BEATS_PASS_INTERVAL = Span(250 * MILLISECOND)
+"""The same where only signs of life came in: of many nodes one comes at every moment, and hardly one makes room."""
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 2.0
 FINISHED_JOBS_KEPT = 1_000
 """Jobs that ended lately and are answered without asking the store."""
@@ -125,8 +127,8 @@ class Engine:
         self._commit_number = 0
         self._shown_commit = 0
         self._known_nodes = KnownNodes()
-        self._pass_is_due = True
         self._last_pass = Instant(0)
+        self._pass_at: Instant | None = Instant(0)
         self._wake_at: Instant | None = None
         self._last_tick = clock.now()
         self._reaches = Reaches()
@@ -239,8 +241,8 @@ class Engine:
 
     def _seconds_to_deadline(self) -> float | None:
         candidates = [] if self._wake_at is None else [self._wake_at]
-        if self._pass_is_due:
-            candidates.append(Instant(self._last_pass + PASS_INTERVAL))
+        if self._pass_at is not None:
+            candidates.append(self._pass_at)
         return (min(candidates) - self.now()) / SECOND if candidates else None
 
     async def _turn(self) -> None:
@@ -277,9 +279,13 @@ class Engine:
         make_true(self._state, settled)
         decisions.append(settled)
         # Whatever happened may have made room, if only by a rank that ended where nothing durable changed.
-        self._pass_is_due = self._pass_is_due or bool(batch)
+        if batch:
+            are_beats = all(isinstance(waiting.event, NodeBeat) for waiting in batch)
+            is_all_well = are_beats and all(decision is NOTHING for decision in decisions[:-1])
+            due = after(self._last_pass, BEATS_PASS_INTERVAL if is_all_well else PASS_INTERVAL)
+            self._pass_at = due if self._pass_at is None else min(self._pass_at, due)
         now = self.now()
-        if self._pass_is_due and now >= self._last_pass + PASS_INTERVAL:
+        if self._pass_at is not None and now >= self._pass_at:
             decisions.append(self._pass(now))
             outgoing.extend(self._addressed(decisions[-1]))
         return decisions, outgoing
@@ -292,13 +298,13 @@ class Engine:
                 yield command, node.stream
 
     def _pass(self, now: Instant) -> Decision:
-        self._pass_is_due = False
+        self._pass_at = None
         if not self._state.durable.lines.count:
             return NOTHING
         self._last_pass = now
         decision = schedule(self._state, now, self._known_nodes)
         make_true(self._state, decision)
-        self._pass_is_due = bool(decision.records)
+        self._pass_at = after(now, PASS_INTERVAL) if decision.records else None
         return decision
 
     async def _commit(self, now: Instant, records: tuple[Record, ...], batch: list[_Waiting]) -> None:

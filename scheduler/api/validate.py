@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -39,6 +39,7 @@ NODES_MAX = 1_000
 CPUS_MAX = 100_000
 MEMORY_BYTES_MAX = 2**50
 NAME_CHARS_MAX = 200
+TRACE_CONTEXT_CHARS_MAX = 256
 LABELS_MAX = 64
 NAMES_MAX = 1_000
 SPAN_MAX = Span(3_650 * DAY)
@@ -84,12 +85,29 @@ def wanted_jobs(request: scheduler_pb2.SubmitRequest) -> list[WantedJob]:
     named = sum(len(spec.after) for spec in request.specs)
     if named > AFTER_IN_ALL_MAX:
         raise invalid("specs", f"name {named:,} jobs to wait for; at most {AFTER_IN_ALL_MAX:,} in one request")
-    jobs = [wanted_job(spec, f"specs[{number}]") for number, spec in enumerate(request.specs)]
+    alike: dict[bytes, WantedJob] = {}
+    jobs = [_wanted_like_others(spec, f"specs[{number}]", alike) for number, spec in enumerate(request.specs)]
     if len(jobs) * max(request.count, 1) > 1:
         array = next((number for number, job in enumerate(jobs) if job.items is not None), None)
         if array is not None:
             raise invalid(f"specs[{array}].array", "stands alone", next_step="send each array by itself")
     return jobs
+
+
+def _wanted_like_others(spec: job_pb2.JobSpec, path: str, alike: dict[bytes, WantedJob]) -> WantedJob:
+    """One checked spec. What it has in common with others of the request is checked, and kept, once."""
+    common = job_pb2.JobSpec()
+    common.CopyFrom(spec)
+    for field in ("argv", "name", "trace_context"):
+        common.ClearField(field)
+    key = common.SerializeToString(deterministic=True)
+    known = alike.get(key)
+    if known is None:
+        known = alike[key] = wanted_job(spec, path)
+        return known
+    _check_command(spec, path)
+    own = replace(known.spec, argv=tuple(spec.argv), name=_checked_name(spec, path), trace_context=_trace_context(spec))
+    return replace(known, spec=own)
 
 
 def check_request_id(request_id: str) -> None:
@@ -104,9 +122,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
     _check_command(spec, path)
     _check_environment(spec.env, f"{path}.env")
     band = band_of(spec.band, f"{path}.band") if spec.band else Band.NORMAL
-    name = spec.name or _name_of(spec.argv)
-    if len(name) > NAME_CHARS_MAX or CONTROL.search(name):
-        raise invalid(f"{path}.name", f"must be at most {NAME_CHARS_MAX} characters without control characters")
+    name = _checked_name(spec, path)
     if not spec.cwd.startswith("/"):
         raise invalid(f"{path}.cwd", f"{spec.cwd!r} is not an absolute path", next_step="give --cwd an absolute path")
     if "\0" in spec.cwd:
@@ -140,7 +156,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
             is_requeueable=not spec.no_requeue,
             requeue_fence=fence,
             labels=labels_of(spec.labels, f"{path}.labels"),
-            trace_context=spec.trace_context[:256],
+            trace_context=_trace_context(spec),
             input=INPUT_MODE_OF[spec.input],
             begin_at=_begin_at(spec, path),
             after=_after(spec, path),
@@ -188,6 +204,17 @@ WANTED = {
     job_pb2.DEPENDENCY_CONDITION_ANY: EndWanted.ANY,
     job_pb2.DEPENDENCY_CONDITION_FAIL: EndWanted.FAIL,
 }
+
+
+def _checked_name(spec: job_pb2.JobSpec, path: str) -> str:
+    name = spec.name or _name_of(spec.argv)
+    if len(name) > NAME_CHARS_MAX or CONTROL.search(name):
+        raise invalid(f"{path}.name", f"must be at most {NAME_CHARS_MAX} characters without control characters")
+    return name
+
+
+def _trace_context(spec: job_pb2.JobSpec) -> str:
+    return spec.trace_context[:TRACE_CONTEXT_CHARS_MAX]
 
 
 def _name_of(argv: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ what to do when one has changed.
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from .decoding import DecodeError, Decoders, Upgrades
@@ -53,6 +54,10 @@ class Codec:
         """The payload of a dataclass value. Errors: NotStorable, EncodeError (mistakes in the code)."""
         cls = type(value)
         return self._to_json({FORMAT_KEY: self._format, **self._encoders.of_class(cls)(value)})
+
+    def each_once(self) -> AbstractContextManager[None]:
+        """Within it this thread encodes no value twice, such as those of one commit."""
+        return self._encoders.each_once()
 
     def decode(self, cls: type[T], payload: str) -> T:
         """The value of that class in a payload. Errors: DecodeError, PayloadTooNew."""

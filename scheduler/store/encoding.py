@@ -7,8 +7,10 @@ refused here, before it reaches the store: what is committed can be loaded.
 from __future__ import annotations
 
 import json
+import threading
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import isfinite
 from operator import attrgetter
 from typing import Any, TypeAlias, assert_never
@@ -36,11 +38,27 @@ class EncodeError(TypeError):
     """A value does not fit the annotation of the field it is in: a mistake in the code that made it."""
 
 
+class _Once(threading.local):
+    """What a thread has encoded while each value is to be encoded once, by the value's identity."""
+
+    known: dict[int, dict[str, Any]] | None = None
+
+
 class Encoders:
     """The compiled encoder of each class, made at its first use."""
 
     def __init__(self) -> None:
         self._of_class: dict[type, Encoder] = {}
+        self._once = _Once()
+
+    @contextmanager
+    def each_once(self) -> Iterator[None]:
+        """Within it encode no value twice: a queued job is in its record and an entity. All must stay alive."""
+        self._once.known = {}
+        try:
+            yield
+        finally:
+            self._once.known = None
 
     def of_class(self, cls: type) -> Encoder:
         """The encoder of a dataclass to an object without a tag. Errors: NotStorable."""
@@ -70,6 +88,9 @@ class Encoders:
         def encode(value: Any) -> dict[str, Any]:
             if type(value) is not cls:
                 raise EncodeError(f"expected {cls.__name__}, got {value!r}")
+            known = self._once.known
+            if known is not None and (found := known.get(id(value))) is not None:
+                return found
             node: dict[str, Any] = {}
             name = ""
             try:
@@ -82,6 +103,8 @@ class Encoders:
                     node[name] = item if type(item) is plain_type else encode_item(item)
             except EncodeError as error:
                 raise EncodeError(f"{cls.__name__}.{name}: {error}") from None
+            if known is not None:
+                known[id(value)] = node
             return node
 
         return encode

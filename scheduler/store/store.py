@@ -148,12 +148,13 @@ class SqlStore:
     def _steps(self, commit: Commit) -> list[Step]:
         codec, write = self._codec, self._database.statements
         numbered = enumerate(commit.records, self._record_sequence + 1)
-        steps: tuple[Step, ...] = (
-            (write.add_record, [record_row(codec, number, self._term, record) for number, record in numbered]),
-            (write.put_entity, [entity_row(codec, entity) for entity in commit.upserts]),
-            (write.delete_entity, [key_row(key) for key in commit.deletes]),
-            (write.add_finished_job, [finished_row(codec, job) for job in commit.finished]),
-        )
+        with codec.each_once():
+            steps: tuple[Step, ...] = (
+                (write.add_record, [record_row(codec, number, self._term, record) for number, record in numbered]),
+                (write.put_entity, [entity_row(codec, entity) for entity in commit.upserts]),
+                (write.delete_entity, [key_row(key) for key in commit.deletes]),
+                (write.add_finished_job, [finished_row(codec, job) for job in commit.finished]),
+            )
         return [step for step in steps if step[1]]
 
     def _write(self, guard: Row, steps: Sequence[Step]) -> bool:
