@@ -17,7 +17,7 @@ from .fleet import Fleet
 PATH_ENV = {"PATH": "/usr/bin:/bin"}
 LINES = 200
 LINE_PAUSE_SECONDS = 0.02
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.2
 
 
 def submit(argv: list[str], count: int = 0) -> scheduler_pb2.SubmitRequest:

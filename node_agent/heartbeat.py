@@ -30,6 +30,9 @@ JOINED_MESSAGES_MAX = 100
 JOINED_BYTES_MAX = 256 * 1024
 """What waits goes up as one message, up to so many and as long as they are so small; a long one goes alone."""
 
+LINGER_SECONDS = 0.005
+"""That an attempt runs waits so long for its end, so that of a short job both are one message and one commit."""
+
 Body = dict[str, Any]
 Report = Callable[[int], Body]
 """Makes the body of a report; given the time, because ages in it count from when it is sent."""
@@ -74,6 +77,7 @@ class Heartbeats:
         self._outbox: Outbox[Report] = Outbox()
         self._inbox = Inbox(highest_term)
         self._unsent: asyncio.Queue[node_agent_pb2.HeartbeatRequest] | None = None
+        self._lingering: list[node_agent_pb2.HeartbeatRequest] = []
         self._beat_sent: tuple[int, int] = (0, 0)
         self._round_trip_us: int | None = None
 
@@ -86,7 +90,8 @@ class Heartbeats:
         """Send a report, and again on each new stream until the scheduler has stored it."""
         now_us = boottime_us()
         sequence = self._outbox.keep(report, now_us)
-        self._put(sequence, report(now_us))
+        body = report(now_us)
+        self._put(sequence, body, may_linger="attempt_started" in body)
 
     def say(self, **body: Any) -> bool:
         """Send what needs no keeping; False when there is no stream to take it."""
@@ -111,6 +116,7 @@ class Heartbeats:
         """Keep one stream until it ends; raises what ended it."""
         self._inbox.stream_opened()
         self._unsent = asyncio.Queue()
+        self._lingering.clear()
         now_us = boottime_us()
         self._put(self._outbox.number(now_us), {"inventory": self._duties.inventory(now_us)})
         for sequence, report in self._outbox.repetitions():
@@ -126,10 +132,11 @@ class Heartbeats:
         """A command is done; the next message up says so."""
         self._inbox.carried_out(receipt)
 
-    def _put(self, sequence: int, body: Body) -> None:
+    def _put(self, sequence: int, body: Body, *, may_linger: bool = False) -> None:
+        """Let a message go up in its turn. One that may linger goes with the next, or soon."""
         if self._unsent is None:
             return
-        self._unsent.put_nowait(
+        self._lingering.append(
             node_agent_pb2.HeartbeatRequest(
                 node=self._node,
                 incarnation=self._incarnation,
@@ -138,6 +145,16 @@ class Heartbeats:
                 **body,
             )
         )
+        if not may_linger:
+            self._send_lingering()
+        elif len(self._lingering) == 1:
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self._send_lingering)
+
+    def _send_lingering(self) -> None:
+        if self._unsent is not None:
+            for message in self._lingering:
+                self._unsent.put_nowait(message)
+            self._lingering.clear()
 
     async def _write(self, call: Any, unsent: asyncio.Queue[node_agent_pb2.HeartbeatRequest]) -> None:
         message = await unsent.get()

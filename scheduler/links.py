@@ -14,7 +14,7 @@ from gpufleet.logs import fields
 from gpufleet.telemetry import Telemetry
 
 from .api.convert_commands import command_proto
-from .state.commands import Command, LaunchAttempt, PrepareAttempt
+from .state.commands import Command, ForgetAttempt, LaunchAttempt, PrepareAttempt
 from .state.ids import NodeName
 
 log = logging.getLogger(__name__)
@@ -26,8 +26,11 @@ JOINED_MESSAGES_MAX = 100
 JOINED_BYTES_MAX = 256 * 1024
 """What waits goes down as one message, up to so many and as long as they are so small; a long one goes alone."""
 
-ACKNOWLEDGE_SECONDS = 0.05
-"""An acknowledgement of reports waits so long for a command to go with. That of a beat, which is timed, does not."""
+LINGER_SECONDS = 0.05
+"""What nobody waits for, a Forget or an acknowledgement of reports, waits so long for a command to go with.
+
+The acknowledgement of a beat, which is timed, does not.
+"""
 
 Message = node_agent_pb2.HeartbeatResponse
 
@@ -52,14 +55,17 @@ class Connection:
         self.is_closed = False
         self.logs: dict[int, asyncio.Queue[node_agent_pb2.ProgramLogChunk]] = {}
 
-    def put(self, message: Message) -> None:
-        """Queue a message; too many close the connection."""
+    def put(self, message: Message, *, may_linger: bool = False) -> None:
+        """Queue a message; too many close the connection. One that may linger goes with the next, or soon."""
         if len(self._waiting) >= COMMANDS_WAITING:
             log.warning("a node takes its commands too slowly", extra=fields(node=self.node))
             self.close()
             return
         self._waiting.append(message)
-        self._wakeup.set()
+        if may_linger:
+            self._send_soon()
+        else:
+            self._send_now()
 
     def heard(self, sequence: int, *, is_beat: bool = False) -> None:
         """This message of the node has arrived, and is not done yet."""
@@ -67,9 +73,9 @@ class Connection:
         if sequence > self.newest:
             self.newest = sequence
             if is_beat:
-                self._acknowledge()
+                self._send_now()
             else:
-                self._acknowledge_soon()
+                self._send_soon()
 
     def done(self, sequence: int) -> None:
         """What this message says is durable, or needs not be. Only what has none undone before it is acknowledged.
@@ -81,13 +87,13 @@ class Connection:
         acked = next(iter(self._undone), self.newest + 1) - 1
         if acked > self.acked:
             self.acked = acked
-            self._acknowledge_soon()
+            self._send_soon()
 
-    def _acknowledge_soon(self) -> None:
+    def _send_soon(self) -> None:
         if self._due_soon is None:
-            self._due_soon = asyncio.get_running_loop().call_later(ACKNOWLEDGE_SECONDS, self._acknowledge)
+            self._due_soon = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._send_now)
 
-    def _acknowledge(self) -> None:
+    def _send_now(self) -> None:
         self._is_due = True
         self._wakeup.set()
 
@@ -99,7 +105,7 @@ class Connection:
     async def next_messages(self) -> list[Message]:
         """What to send now: the waiting commands, or a bare acknowledgement; empty when closed."""
         while not self.is_closed:
-            if self._waiting or (self._is_due and (self.acked, self.newest) != self._told):
+            if self._is_due and (self._waiting or (self.acked, self.newest) != self._told):
                 messages = list(self._waiting) or [Message()]
                 self._waiting.clear()
                 self._told = (self.acked, self.newest)
@@ -175,7 +181,7 @@ class Links:
                 self._trace(launch, message.prepare.launch)
             case _:
                 pass
-        connection.put(message)
+        connection.put(message, may_linger=isinstance(command, ForgetAttempt))
 
     def _trace(self, launch: LaunchAttempt, told: node_agent_pb2.Launch) -> None:
         with self._telemetry.span("launch", parent=launch.spec.trace_context, node=launch.node) as span:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
 from gpufleet.v1 import node_agent_pb2
 
-from node_agent.heartbeat import JOINED_BYTES_MAX, JOINED_MESSAGES_MAX, join
+from node_agent import heartbeat
+from node_agent.heartbeat import JOINED_BYTES_MAX, JOINED_MESSAGES_MAX, Body, Heartbeats, join
+
+DEADLINE_SECONDS = 20.0
 
 Message = node_agent_pb2.HeartbeatRequest
 
@@ -20,6 +25,86 @@ def waiting(*sizes_bytes: int) -> asyncio.Queue[Message]:
     for size_bytes in sizes_bytes:
         unsent.put_nowait(text(size_bytes))
     return unsent
+
+
+class Stub:
+    """A scheduler that says nothing and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[Message] = asyncio.Queue()
+        self._silence = asyncio.Event()
+
+    def Heartbeat(self) -> Stub:
+        return self
+
+    async def write(self, message: Message) -> None:
+        self.told.put_nowait(message)
+
+    def __aiter__(self) -> Stub:
+        return self
+
+    async def __anext__(self) -> node_agent_pb2.HeartbeatResponse:
+        await self._silence.wait()
+        raise StopAsyncIteration
+
+    def cancel(self) -> None:
+        pass
+
+
+class Duties:
+    """An agent that knows of nothing."""
+
+    def inventory(self, now_us: int) -> node_agent_pb2.Inventory:
+        return node_agent_pb2.Inventory()
+
+    def beat(self) -> node_agent_pb2.Beat:
+        return node_agent_pb2.Beat()
+
+    def heard(self, sent_us: int) -> None: ...
+
+    def heard_term(self, term: int) -> None: ...
+
+    def carry_out(self, *order: Any) -> None: ...
+
+
+def started(now_us: int) -> Body:
+    return {"attempt_started": node_agent_pb2.AttemptStarted()}
+
+
+def exited(now_us: int) -> Body:
+    return {"attempt_exited": node_agent_pb2.AttemptExited()}
+
+
+async def told(*reports: heartbeat.Report) -> list[list[str | None]]:
+    """What goes up after these reports, message by message, up to the message with the last of them."""
+    heartbeats = Heartbeats("n1", 1, 0, Duties())
+    stub = Stub()
+    holding = asyncio.create_task(heartbeats.hold(stub, 3600.0))  # type: ignore[arg-type]
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            opening = await stub.told.get()
+            seen = 1 + len(opening.more)
+            while seen < 2:  # the inventory and the first beat
+                seen += 1 + len((await stub.told.get()).more)
+            found: list[list[str | None]] = []
+            for report in reports:
+                heartbeats.report(report)
+            while sum(map(len, found)) < len(reports):
+                message = await stub.told.get()
+                found.append([each.WhichOneof("body") for each in (message, *message.more)])
+            return found
+    finally:
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+
+
+async def test_that_an_attempt_runs_goes_up_with_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "LINGER_SECONDS", 3600.0)
+    assert await told(started, exited) == [["attempt_started", "attempt_exited"]]
+
+
+async def test_that_an_attempt_runs_goes_up_without_its_end_soon() -> None:
+    assert await told(started) == [["attempt_started"]]
 
 
 def sizes(message: Message) -> list[int]:

@@ -52,7 +52,7 @@ async def test_joined_commands_keep_their_order_and_each_has_its_own_number() ->
 
 
 async def test_a_report_is_acknowledged_with_the_next_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "ACKNOWLEDGE_SECONDS", 3600.0)
+    monkeypatch.setattr(links, "LINGER_SECONDS", 3600.0)
     connection = Connection(NodeName("n1"), 1, 1)
     connection.heard(1)
     connection.done(1)
@@ -64,6 +64,26 @@ async def test_a_report_is_acknowledged_with_the_next_command(monkeypatch: pytes
     assert (message.acked_sequence, message.newest_heartbeat) == (1, 1)
 
 
+async def test_what_may_linger_goes_with_the_next_command_and_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "LINGER_SECONDS", 3600.0)
+    connection = Connection(NodeName("n1"), 1, 1)
+    connection.put(forget(1), may_linger=True)
+    waiting = asyncio.create_task(next_messages(connection))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    connection.put(launch(2, 1))
+    (message,) = await waiting
+    assert message.WhichOneof("command") == "forget"
+    assert [each.WhichOneof("command") for each in message.more] == ["launch"]
+
+
+async def test_what_may_linger_goes_by_itself_soon() -> None:
+    connection = Connection(NodeName("n1"), 1, 1)
+    connection.put(forget(1), may_linger=True)
+    (message,) = await next_messages(connection)
+    assert message.WhichOneof("command") == "forget"
+
+
 async def test_a_report_is_acknowledged_without_a_command_soon() -> None:
     connection = Connection(NodeName("n1"), 1, 1)
     connection.heard(1)
@@ -73,7 +93,7 @@ async def test_a_report_is_acknowledged_without_a_command_soon() -> None:
 
 
 async def test_a_beat_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "ACKNOWLEDGE_SECONDS", 3600.0)
+    monkeypatch.setattr(links, "LINGER_SECONDS", 3600.0)
     connection = Connection(NodeName("n1"), 1, 1)
     connection.heard(1, is_beat=True)
     (message,) = await next_messages(connection)
