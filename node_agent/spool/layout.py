@@ -1,5 +1,6 @@
 """How the files of a spool are named."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -22,7 +23,8 @@ def segments_on_disk(directory: Path, stream: Stream) -> list[Segment]:
                 suffix = entry.name.removeprefix(prefix)
                 if suffix != entry.name and suffix.isdecimal():
                     start = int(suffix)
-                    found.append(Segment(start, start + entry.stat().st_size))
+                    with contextlib.suppress(FileNotFoundError):  # the keeper deletes what is synced at any moment
+                        found.append(Segment(start, start + entry.stat().st_size))
     except FileNotFoundError:
         return []
     found.sort(key=lambda segment: segment.start)

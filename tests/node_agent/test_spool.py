@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -163,3 +165,21 @@ def test_a_hole_ends_what_is_clean(tmp_path: Path) -> None:
     reader = SpoolReader(tmp_path)
     assert reader.ends() == Offsets(0, 5)
     assert read_all(reader, Stream.STDERR, 0) == b"abcde"
+
+
+def test_a_segment_that_is_deleted_while_one_looks_for_another_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for start in (0, 10, 20):
+        segment_path(tmp_path, Stream.STDOUT, start).write_bytes(b"x" * 10)
+    scandir = os.scandir
+
+    @contextmanager
+    def listed_and_then_deleted(directory: Path) -> Iterator[list[os.DirEntry[str]]]:
+        with scandir(directory) as entries:
+            listed = list(entries)
+        segment_path(tmp_path, Stream.STDOUT, 0).unlink(missing_ok=True)
+        yield listed
+
+    monkeypatch.setattr(os, "scandir", listed_and_then_deleted)
+    assert SpoolReader(tmp_path).read(Stream.STDOUT, 20, 100) == b"x" * 10
