@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import passes, path, scale, standing, worker
+from . import output, passes, path, scale, standing, worker
 from .rows import Row, Run, table
 
 ROOT = Path(__file__).parent
 
 GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "path": path.measure,
+    "output": output.measure,
     "standing": standing.measure,
     "passes": passes.measure,
     "scale": scale.measure,
