@@ -28,6 +28,9 @@ RETRY_SECONDS = 0.2
 FORGET_RETRY_SECONDS = 2.0
 """The same for a forgetting, which nobody waits for and a full disk can refuse for long."""
 
+GROWTH_PAUSE_SECONDS = 0.005
+"""What a job writes goes up at once, and what it writes in so short a time behind that together."""
+
 TOLD_STEP_BYTES = 64 * 1024
 """A keeper hears of so much synced output at once: less than the smallest piece of a spool that it can delete."""
 
@@ -204,6 +207,7 @@ class Keeping:
             self._listener.changed(key, have)
             if grown.is_final:
                 return
+            await asyncio.sleep(GROWTH_PAUSE_SECONDS)
 
     async def _insist(self, key: AttemptKey, ask: Callable[[], Awaitable[Refusal | None]]) -> None:
         while self._is_live(key):
