@@ -7,12 +7,14 @@ import asyncio
 import logging
 import os
 from contextlib import suppress
+from pathlib import Path
 
+import grpc
 from gpufleet.v1 import sessions_pb2
 
 from gpufleet.addresses import Address, parse_address
 from gpufleet.channel import Target
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, invalid
 from gpufleet.machine_facts import first_installed
 from gpufleet.tls import check_protection, server_credentials
 
@@ -39,9 +41,8 @@ class Program:
         secret, self._is_launched = secret_of(given)
         wanted = wanted_of(given)
         self._device = device_number(wanted)
-        has_tls = given.tls_cert is not None and given.tls_key is not None
-        check_protection(given.host, has_tls=has_tls, is_insecure=given.insecure)
-        self._credentials = server_credentials(given.tls_cert, given.tls_key) if has_tls else None
+        self._credentials = _credentials(given.tls_cert, given.tls_key)
+        check_protection(given.host, has_tls=self._credentials is not None, is_insecure=given.insecure)
         version = first_installed(["gpufleet"])
         self.worker = Worker(Described(wanted=wanted, name=given.name, secret=secret, version=version))
         self._endpoint = ""
@@ -96,6 +97,14 @@ class Program:
             entry_point=described.wanted.entry_point,
             version=described.version,
         )
+
+
+def _credentials(cert: Path | None, key: Path | None) -> grpc.ServerCredentials | None:
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise invalid("--tls-cert", "and --tls-key belong together; one of them is missing")
+    return server_credentials(cert, key)
 
 
 def _advertised(text: str | None, listening: Address) -> Address:

@@ -51,7 +51,9 @@ class Server:
                 if error.reason is not Reason.PORT_TAKEN:
                     raise
         raise GpufleetError(
-            Reason.PORT_TAKEN, f"the ports {first} to {candidate} are all taken", next_step="Choose one with --port."
+            Reason.PORT_TAKEN,
+            f"the ports {first} to {first + PORTS_TRIED_MAX - 1} are all taken",
+            next_step="Choose one with --port.",
         )
 
     async def start(self) -> None:

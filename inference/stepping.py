@@ -46,7 +46,7 @@ class Seat:
 
     session: Session
     deliver: Callable[[Shot], None]
-    inputs: WaitingInputs[Event] = field(default_factory=WaitingInputs)
+    inputs: WaitingInputs[Event] = field(default_factory=lambda: WaitingInputs[Event]())
     last: Shot | None = None
     state: Any = None
     is_open: bool = False

@@ -133,7 +133,7 @@ class Turning:
             if not held.has_frame:
                 held.has_frame = True
                 self._soon(self._first_frame, held)
-            sender.offer(shot)
+            sender.offer(shot, is_alone=len(self.held) == 1)
 
         last = self._model.begin_stream(held.seat, deliver)
         if last is not None:
