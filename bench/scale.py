@@ -59,6 +59,7 @@ def _separate_jobs(folder: Path, queued: int, repeats: int) -> list[Row]:
         each = (measures.resident_mb(fleet.scheduler_pid) - before) * 1e3 / queued
         pages = asyncio.run(_pages(fleet))
     starts: list[float] = []
+    after_start = 0.0
     for _ in range(repeats):
         begin = time.perf_counter()
         with scheduler_alone(folder) as fleet:
