@@ -25,7 +25,6 @@ from tests.e2e.client import Client, select
 
 CALL_SECONDS_MAX = 10.0
 PAUSE_SECONDS = (0.05, 0.5)
-BETWEEN_SUBMITS_SECONDS = 3.0
 RESIDENT_SECONDS, RESIDENTS_OVERLAP_SECONDS = 70.0, 15.0
 
 SHORT_SECONDS = 2.0
@@ -82,13 +81,13 @@ class Person:
         self._tasks: set[asyncio.Task[None]] = set()
         self.jobs: list[int] = []
 
-    async def work(self, seconds: float) -> None:
-        """Submit jobs for so long; what follows from them goes on by itself."""
+    async def work(self, seconds: float, between_seconds: float) -> None:
+        """Submit jobs for so long, this far apart on average; what follows from them goes on by itself."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             wish = draw(self._rng, self.jobs, max(SHORT_SECONDS, end - time.monotonic()))
             self._start(self._live_through(wish))
-            await asyncio.sleep(self._rng.expovariate(1 / BETWEEN_SUBMITS_SECONDS))
+            await asyncio.sleep(self._rng.expovariate(1 / between_seconds))
 
     async def keep_busy(self, node: str, seconds: float) -> None:
         """Have something long on this node for so long, so that whatever happens to it happens to somebody."""

@@ -14,7 +14,7 @@ SEED = 7
 SECONDS = 120.0
 
 
-@pytest.mark.timeout(450)
+@pytest.mark.timeout(600)
 @pytest.mark.slow
 async def test_a_drill_of_all_faults_breaks_no_rule(network: Network, tmp_path: Path) -> None:
     try:
