@@ -32,7 +32,7 @@ PURE_STANDARD_LIBRARY = frozenset(
     | {"difflib", "fnmatch", "re", "shlex", "string", "textwrap"}
 )
 # Where the scheduler speaks to others: requests become values here (`validate`, `convert`), and answers protos.
-PROTO_SIDE = ("scheduler.api", "scheduler.links")
+PROTO_SIDE = ("scheduler.api", "scheduler.links", "scheduler.session_links")
 IMPURE_CALLS = frozenset({"open", "print", "input", "__import__", "exec", "eval"})
 CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 
