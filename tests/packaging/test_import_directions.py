@@ -134,3 +134,17 @@ def test_the_shared_library_knows_no_program() -> None:
         if package_of(found.module.removeprefix("gpufleet."), PROGRAMS)
     ]
     assert not wrong, "gpufleet.* is what programs share; it knows none of them:\n" + "\n".join(wrong)
+
+
+POSIX_ONLY = frozenset({"pwd", "grp", "fcntl", "termios", "tty", "pty", "resource", "syslog", "crypt", "posix", "spwd"})
+
+
+def test_what_a_worker_needs_starts_where_there_is_no_posix() -> None:
+    """Workers run on Windows too: what only POSIX has is imported where it is needed, and never at a module's top."""
+    wrong = []
+    for module in modules("inference", "gpufleet"):
+        for node in module.tree.body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+            wrong += [f"{module.at(node.lineno)} imports {name}" for name in names if name in POSIX_ONLY]
+    assert not wrong, "import it inside the function that needs it:\n" + "\n".join(wrong)
