@@ -161,8 +161,10 @@ def _bring_together(
     rank = attempt.ranks[key.rank]
     if rank.placement.boot_id != event.boot_id:
         lost = _lost(state, event, job, attempt, "the machine was started again")
-        settles = () if seen is None else (_unexpected(event.node, key, seen),)
-        return replace(lost, commands=lost.commands or settles)
+        # What is decided may settle it already; of a gang it also holds commands for the ranks on other nodes.
+        is_settled = any(isinstance(each, ForgetAttempt | KillAttempt) and each.key == key for each in lost.commands)
+        settles = () if seen is None or is_settled else (_unexpected(event.node, key, seen),)
+        return replace(lost, commands=(*lost.commands, *settles))
     if gangs.is_being_prepared(job):
         return _prepare_again(state, event, job, attempt, key, seen)
     heard: tuple[Record, ...] = ()

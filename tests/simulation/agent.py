@@ -234,6 +234,8 @@ class Agent:
             match action:
                 case Tell(report=report):
                     self.world.note("{}: reports {}", self.machine.name, _short(report))
+                    if isinstance(report, Prepared):
+                        self.world.checks.prepared(report.key)
                     sequence = self._outbox.keep(report, self.machine.boottime_us())
                     self._send(sequence, self._body(report))
                 case CarriedOut(receipt=receipt):

@@ -12,12 +12,13 @@ import pytest
 from node_agent.core import adoption, attempt, duties
 from node_agent.core.adoption import LaunchDecision
 from scheduler import clock, engine, links, output_hub
-from scheduler.core import deadlines, jobs
+from scheduler.core import deadlines, gang_deadlines, gangs, jobs
 from scheduler.core.decision import Decision
+from scheduler.core.live_ranks import live_attempt
 from scheduler.policy import caps, fit
 from scheduler.state import durable, indexes, live
-from scheduler.state.events import JobsSubmitted
-from scheduler.state.jobs import Job, Stopping
+from scheduler.state.events import JobsSubmitted, RankReady
+from scheduler.state.jobs import Job, Stopping, rank_keys
 from scheduler.state.state import State
 from scheduler.state.units import Instant, after
 
@@ -31,7 +32,8 @@ def the_fence_is_ignored(plant: pytest.MonkeyPatch) -> None:
 
 def nobody_waits_for_the_fence(plant: pytest.MonkeyPatch) -> None:
     """The scheduler replaces an attempt as soon as its node is lost."""
-    plant.setattr(deadlines, "given_up_at", lambda state, node, job: after(node.heard_at, state.limits.node_lease))
+    for module in (deadlines, gang_deadlines):
+        plant.setattr(module, "given_up_at", lambda state, node, job: after(node.heard_at, state.limits.node_lease))
 
 
 def commands_leave_before_the_commit(plant: pytest.MonkeyPatch) -> None:
@@ -136,6 +138,20 @@ def a_cap_is_not_looked_at(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(caps.Caps, "refusal", lambda self, job: "")
 
 
+def a_gang_starts_before_all_are_ready(plant: pytest.MonkeyPatch) -> None:
+    """One rank that is prepared is taken for all of them."""
+    ready = gangs.on_rank_ready
+
+    def hasty(state: State, event: RankReady) -> Decision:
+        found = live_attempt(state, event.node, event.key)
+        if found is not None:
+            all_ready = dict.fromkeys(rank_keys(*found), event.master_port)
+            state = replace(state, live=replace(state.live, ready=all_ready))
+        return ready(state, event)
+
+    plant.setattr(gangs, "on_rank_ready", hasty)
+
+
 BUGS: tuple[Plant, ...] = (
     the_fence_is_ignored,
     nobody_waits_for_the_fence,
@@ -151,4 +167,5 @@ BUGS: tuple[Plant, ...] = (
     a_refusal_is_not_told_again,
     a_step_of_the_wall_clock_is_followed,
     a_cap_is_not_looked_at,
+    a_gang_starts_before_all_are_ready,
 )

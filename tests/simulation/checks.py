@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from node_agent.core.outcome import ExitedWith, ExitStatus, KilledBy, Stream
+from node_agent.core.outcome import AttemptKey, ExitedWith, ExitStatus, KilledBy, Stream
 from scheduler.ports import Commit
-from scheduler.state.commands import Command, ForgetAttempt, LaunchAttempt
+from scheduler.state.commands import Command, ForgetAttempt, LaunchAttempt, PrepareAttempt, StartAttempt
 from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
 from scheduler.state.ids import JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
@@ -56,18 +56,23 @@ class Checks:
         self._machines = machines
         self.processes: dict[RankKey, Process] = {}
         self._by_job: dict[int, list[Process]] = {}
+        self._prepared: set[RankKey] = set()
 
     # --- processes
 
     def process_begins(self, process: Process) -> None:
-        """No attempt twice, no second attempt beside a living one, nothing on a device or CPU that is in use."""
+        """No attempt twice, no second attempt beside a living one, nothing on a device or CPU that is in use.
+
+        The ranks of a gang live beside each other, each on a machine of its own.
+        """
         key = RankKey(JobId(process.key.job_id), process.key.attempt, process.key.rank)
         machine = process.machine
         self._world.note("{}: process {} begins", machine.name, process.key)
         if key in self.processes:
             raise Broken(f"attempt {key} is started a second time, on {machine.name}", key.job)
         for other in self._by_job.get(key.job, ()):
-            if other.is_alive:
+            is_another_rank = other.key.attempt == key.attempt and other.machine is not machine
+            if other.is_alive and not is_another_rank:
                 raise Broken(
                     f"attempt {key} begins on {machine.name} while {other.key} lives on {other.machine.name}", key.job
                 )
@@ -84,6 +89,10 @@ class Checks:
             raise Broken(f"{key} does not fit on the {machine.info.cpus} CPUs of {machine.name}", key.job)
         self.processes[key] = process
         self._by_job.setdefault(key.job, []).append(process)
+
+    def prepared(self, key: AttemptKey) -> None:
+        """A node says that it holds a rank ready."""
+        self._prepared.add(RankKey(JobId(key.job_id), key.attempt, key.rank))
 
     # --- the store
 
@@ -110,7 +119,7 @@ class Checks:
                         self._attempt_ended(job, last, for_good=True)
                         self._is_true(job, finished, last)
                 case AttemptVoided(job=job, number=number):
-                    if RankKey(job, number, 0) in self.processes:
+                    if any(process.key.attempt == number for process in self._by_job.get(job, ())):
                         raise Broken(f"attempt {job}/{number} is void and has run", job)
 
     def _caps_hold(self, state: State) -> None:
@@ -137,17 +146,17 @@ class Checks:
 
     def _attempt_ended(self, job: JobId, ended: EndedAttempt, *, for_good: bool) -> None:
         """What is replaced is dead, by whatever way that came to be known; a fence has held."""
-        process = self.processes.get(RankKey(job, ended.number, 0))
-        if process is not None and process.is_alive and not (for_good and ended.reason in MAY_OUTLIVE):
-            raise Broken(
-                f"attempt {job}/{ended.number} ended by {ended.reason} and lives on {process.machine.name}", job
-            )
-        if ended.output_is_complete and process is not None:
-            self._output_is_whole(process)
+        for process in self._by_job.get(job, ()):
+            if process.key.attempt != ended.number:
+                continue
+            if process.is_alive and not (for_good and ended.reason in MAY_OUTLIVE):
+                raise Broken(f"{process.key} ended by {ended.reason} and lives on {process.machine.name}", job)
+            if ended.output_is_complete:
+                self._output_is_whole(process)
 
     def _is_true(self, job: JobId, finished: Finished, ended: EndedAttempt) -> None:
-        """How a job ended is how its process did."""
-        process = self.processes.get(RankKey(job, ended.number, 0))
+        """How a job ended is how its process did, of a gang the one of the rank that decides."""
+        process = self.processes.get(RankKey(job, ended.number, ended.deciding_rank))
         if finished.exit is not None and process is not None and _status_of(process.status) != finished.exit:
             raise Broken(f"job {job} ended with {finished.exit}, its process with {process.status}", job)
 
@@ -167,10 +176,18 @@ class Checks:
     def command_leaves(self, command: Command) -> None:
         """Only what is stored is acted on."""
         match command:
-            case LaunchAttempt(key=key):
+            case LaunchAttempt(key=key) | PrepareAttempt(launch=LaunchAttempt(key=key)):
                 job = self._store.job(key.job)
                 if job is None or job.attempt_count < key.attempt:
                     raise Broken(f"{key} is launched and its placement is not stored", key.job)
+            case StartAttempt(key=key):
+                job = self._store.job(key.job)
+                attempt = job.attempt if job is not None else None
+                if attempt is None or attempt.number != key.attempt or attempt.rendezvous is None:
+                    raise Broken(f"{key} is started and that its gang is ready is not stored", key.job)
+                ranks = {RankKey(key.job, key.attempt, rank) for rank in range(len(attempt.ranks))}
+                if not ranks <= self._prepared:
+                    raise Broken(f"{key} is started and {ranks - self._prepared} were never prepared", key.job)
             case ForgetAttempt(key=key):
                 job = self._store.job(key.job)
                 attempt = job.attempt if job is not None else None
@@ -229,12 +246,18 @@ class Checks:
                 stored = self._outputs.synced_bytes(key, STREAMS[stream])
                 if not written.startswith(stored):
                     raise Broken(f"{stream.value} of {key}: what is stored was never written", key.job)
-        for job_id, job in self._store.finished.items():
-            runs = [process for process in self._by_job.get(job_id, ()) if process.status == ExitedWith(0)]
+        for job in self._store.finished.values():
             if job.items is not None:
                 self._array_is_true(job, job.items)
-            elif isinstance(job.state, Finished) and job.state.exit == ExitCode(code=0) and not runs:
-                raise Broken(f"job {job_id} succeeded and none of its processes did", job_id)
+            elif isinstance(job.state, Finished) and job.state.exit == ExitCode(code=0):
+                self._has_succeeded(job)
+
+    def _has_succeeded(self, job: Job) -> None:
+        """Of a gang every rank has."""
+        runs = [process for process in self._by_job.get(job.id, ()) if process.key.attempt == job.attempt_count]
+        succeeded = [process for process in runs if process.status == ExitedWith(0)]
+        if not runs or len(succeeded) < max(len(runs), job.spec.resources.node_count):
+            raise Broken(f"job {job.id} succeeded and {[str(process.key) for process in runs]} did not", job.id)
 
     def _array_is_true(self, array: Job, items: Items) -> None:
         """An array ended as its items did, each of which ended once, and not more failed to begin with than may."""

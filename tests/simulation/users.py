@@ -27,6 +27,9 @@ from tests.simulation.world import Broken, World
 ANSWER_SECONDS_MAX = 8.0
 USERS = ("alice", "bob")
 
+GANG_GPUS_MAX = 5
+"""In some runs a user may hold no more at once, and a job that asks for more would wait for ever."""
+
 
 @dataclass(slots=True)
 class Submission:
@@ -71,8 +74,10 @@ class Users:
         rng = self._rng
         gpus = rng.choice((0, 0, 1, 1, 1, 2, 3))
         share_milli = rng.choice((0, 0, 0, 250, 500, 600)) if gpus else 0
+        node_count = 0 if share_milli or count > 1 else rng.choice((0, 0, 0, 2, 3))
         resources = Resources(
-            gpus=gpus,
+            gpus=gpus * max(1, node_count) if gpus * node_count <= GANG_GPUS_MAX else node_count,
+            node_count=node_count,
             cpus=rng.choice((1, 1, 2, 3)),
             min_memory_bytes=None if share_milli else 0,
             share_milli=share_milli,
