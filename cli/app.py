@@ -79,6 +79,19 @@ class Group(TyperGroup):
             formatter.write_dl([(name.ljust(width), self._summary(ctx, name)) for name in names])
 
 
+FIRST_STEPS = (
+    ("gpuctl up --detach", "A scheduler and this machine's agent."),
+    ("gpuctl run --gpus 1 -- nvidia-smi", "Run something, and see what it writes."),
+    ("gpuctl submit --gpus 1 -- ./train.sh", "Or leave it to itself: prints its id."),
+    ("gpuctl queue", "What runs, what waits, and why."),
+    ("gpuctl logs -f last", "What it writes, wherever it runs."),
+)
+FROM_SLURM = (
+    "Coming from Slurm: sbatch is submit, srun is run, squeue is queue, scancel is cancel, sacct is story, "
+    "sinfo is nodes; the rest is in docs/coming-from-slurm.md."
+)
+
+
 class Menu(Group):
     """gpuctl: knows the names of its commands, and loads one when it is asked for."""
 
@@ -103,6 +116,13 @@ class Menu(Group):
             ctx.fail(f'there is no command "{args[0]}"{did_you_mean(args[0], MODULES)}')
         return super().resolve_command(ctx, args)
 
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("First steps"):
+            formatter.write_dl(FIRST_STEPS, col_max=40)
+        formatter.write_paragraph()
+        formatter.write_text(FROM_SLURM)
+        formatter.write_text("Every command takes --help.")
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         longest = max(map(len, MODULES))
         for panel, names in PANELS.items():
@@ -125,7 +145,6 @@ def command_line() -> Any:
         rich_markup_mode=None,
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
-        epilog="Every command takes --help. Start on one machine with: gpuctl up",
     )
     app.callback()(_gpuctl)
     return get_command(app)

@@ -39,7 +39,10 @@ def submit(
 ) -> None:
     """Submit a job and print its id.
 
-    A script may carry options of its own in lines that begin with #gpuctl.
+    It waits in the queue until a node has what it asks for; then it runs there, whether you stay or not. See it with
+    gpuctl queue, its output with gpuctl logs. For instance: gpuctl submit --gpus 2 --time-limit 4h -- python train.py
+
+    A script may carry options of its own in lines that begin with #gpuctl; those of the command line win.
     """
     from ..settings import resolve
     from ..submission import request_of, rerun_of, submit_job
