@@ -14,7 +14,7 @@ from .errors import ReaderLeft
 from .menu import MODULES, PANELS
 from .options import CONNECTION, FOLLOWING, spread
 from .parameters import help_line
-from .script import with_script_options
+from .script import script_lines, with_script_options
 
 GENERAL = "Options"
 SHARED = (GENERAL, FOLLOWING, CONNECTION)
@@ -31,6 +31,16 @@ class Command(TyperCommand):
         return ["[OPTIONS]", *(each.metavar or str(each.name).upper() for each in arguments)]
 
 
+SCRIPT_SAID = "gpuctl.script"
+"""Where a context notes the options of a script's lines: the option, and the file and line."""
+
+
+def _wrong_line(where: str, why: str) -> Exception:
+    from gpufleet.errors import invalid
+
+    return invalid(where, why, next_step="See the options with: gpuctl submit --help")
+
+
 class JobCommand(Command):
     """A command that ends in a command line of the job's: `gpuctl run --gpus 1 -- python train.py`."""
 
@@ -40,7 +50,43 @@ class JobCommand(Command):
         self.allow_interspersed_args = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args if ctx.resilient_parsing else with_script_options(args))
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        self._check_script(ctx, args)
+        return super().parse_args(ctx, with_script_options(args))
+
+    def _check_script(self, ctx: Any, args: list[str]) -> None:
+        """Name the file and the line of what is no option, or of a value that is none; note who said what."""
+        own = set(args[: args.index("--")]) if "--" in args else set(args)
+        said: dict[str, str] = {}
+        for where, words in script_lines(args):
+            try:
+                values, rest, parameters = self.make_parser(ctx).parse_args(list(words))
+                for parameter in parameters:
+                    parameter.type_cast_value(ctx, values[parameter.name])
+            except Exception as problem:
+                if not hasattr(problem, "format_message"):  # click's own errors have it, whichever click typer brings
+                    raise
+                raise _wrong_line(where, problem.format_message()) from None
+            if words_left := [*(values.get("command") or ()), *rest]:
+                raise _wrong_line(where, f"{words_left[0]!r} is no option")
+            said.update((option, where) for each in parameters for option in each.opts if option not in own)
+        ctx.meta[SCRIPT_SAID] = said
+
+    def invoke(self, ctx: Any) -> Any:
+        from gpufleet.errors import GpufleetError
+
+        try:
+            return super().invoke(ctx)
+        except GpufleetError as problem:
+            field = problem.violations[0].field if problem.violations else ""
+            where = ctx.meta.get(SCRIPT_SAID, {}).get(field)
+            if where is None:
+                raise
+            message, next_step = f"{where}: {problem.message}", problem.next_step
+            raise GpufleetError(
+                problem.reason, message, violations=problem.violations, next_step=next_step
+            ) from problem
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS] -- COMMAND [ARGS]…"]

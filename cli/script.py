@@ -18,13 +18,36 @@ def with_script_options(arguments: list[str]) -> list[str]:
     The script is the first word of the command: a file of this machine that begins with `#!`. Its options come
     first, so that the command line's own win. Raises INVALID_ARGUMENT for a line that is no list of options.
     """
-    if "--" not in arguments:
-        return arguments
-    command = arguments[arguments.index("--") + 1 :]
-    return [*_options_of(Path(command[0])), *arguments] if command else arguments
+    own = arguments[: arguments.index("--")] if "--" in arguments else []
+    replaced = {word.partition("=")[0] for word in own} & LISTS
+    return [*(word for _, words in script_lines(arguments) for word in _without(words, replaced)), *arguments]
 
 
-def _options_of(script: Path) -> list[str]:
+LISTS = frozenset({"--nodelist", "--exclude", "--gpu-model", "--after"})
+"""Options that take several values, of which those of the command line stand in place of the script's."""
+
+
+def _without(words: list[str], options: frozenset[str] | set[str]) -> list[str]:
+    kept: list[str] = []
+    is_value = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name in options:
+            is_value = not equals
+        elif is_value:
+            is_value = False
+        else:
+            kept.append(word)
+    return kept
+
+
+def script_lines(arguments: list[str]) -> list[tuple[str, list[str]]]:
+    """The options of each `#gpuctl` line of the script, with where it stands: `train.sh:2`."""
+    command = arguments[arguments.index("--") + 1 :] if "--" in arguments else []
+    return _lines_of(Path(command[0])) if command else []
+
+
+def _lines_of(script: Path) -> list[tuple[str, list[str]]]:
     try:
         with script.open("rb") as file:
             head = file.read(SCRIPT_BYTES_READ_MAX)
@@ -32,11 +55,12 @@ def _options_of(script: Path) -> list[str]:
         return []
     if not head.startswith(b"#!"):
         return []
-    options: list[str] = []
+    lines: list[tuple[str, list[str]]] = []
     for number, line in enumerate(head.splitlines(), start=1):
         if line.startswith(MARK) and line[len(MARK) :][:1].isspace():
-            options += _words(script, number, line[len(MARK) :].decode(errors="surrogateescape"))
-    return options
+            words = _words(script, number, line[len(MARK) :].decode(errors="surrogateescape"))
+            lines.append((f"{script}:{number}", words))
+    return lines
 
 
 def _words(script: Path, number: int, text: str) -> list[str]:

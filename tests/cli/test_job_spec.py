@@ -235,6 +235,64 @@ def test_a_script_is_submitted_with_its_own_options(fake: FakeScheduler, gpuctl:
     assert (submitted.devices[0].count, submitted.name, list(submitted.argv)) == (4, "mine", ["./train.sh"])
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--gpu 2", "train.sh:3: No such option: --gpu"),
+        ("--gpus two", "train.sh:3: "),
+        ("--gpus", "train.sh:3: "),
+        ("gpus 2", "train.sh:3: 'gpus' is no option"),
+        ("--time-limit 90", "train.sh:3: --time-limit: 90 has no unit"),
+        ("--gpu-share 2", "train.sh:3: --gpu-share: 2 is not a part of a GPU"),
+        ("-- --gpus 2", "train.sh:3: a #gpuctl line holds options only"),
+    ],
+)
+def test_a_wrong_option_of_a_script_is_named_with_its_line(
+    line: str, said: str, fake: FakeScheduler, gpuctl: Gpuctl
+) -> None:
+    Path("train.sh").write_text(f"#!/bin/sh\n#gpuctl --name mine\n#gpuctl {line}\n")
+    refused = gpuctl("submit", "--", "train.sh")
+    assert refused.code == 2
+    assert said in refused.err, refused.err
+    assert not fake.asked("Submit")
+
+
+def test_a_wrong_value_of_the_command_line_is_not_put_down_to_the_script(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    Path("train.sh").write_text("#!/bin/sh\n#gpuctl --time-limit 1h\n")
+    refused = gpuctl("submit", "--time-limit", "90", "--", "train.sh")
+    assert refused.code == 2
+    assert "--time-limit: 90 has no unit" in refused.err
+    assert "train.sh" not in refused.err
+
+
+def test_lists_of_the_command_line_stand_in_place_of_the_scripts(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    Path("train.sh").write_text("#!/bin/sh\n#gpuctl --nodelist n1 --exclude=n3 --env A=1 --env B=1\n")
+    assert gpuctl("submit", "--nodelist", "n2", "--exclude", "n4", "--env", "B=2", "--", "train.sh").code == 0
+    asked = fake.asked("Submit")[0].specs[0]
+    assert (list(asked.nodelist), list(asked.exclude)) == (["n2"], ["n4"])
+    assert (asked.env["A"], asked.env["B"]) == ("1", "2")
+
+
+def test_every_option_of_a_job_works_in_a_script(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    lines = [
+        "--gpus 2 --gpu-share 0.5 --min-memory 4GB --gpu-model h100 --allow-busy --no-gpu-selection",
+        "--node-gpu-ids n1:0,1 --cpus 3 --memory 1GB --nodelist n1 --exclude n2 --node-label zone=east",
+        "--name mine --env A=1 --env-all --cwd /data --label team=vision --band high --hold --time-limit 1h",
+        "--grace 5s --no-requeue --requeue-fence 1m --after 1 --begin 2h --queue-timeout 1h --retries 2",
+        "--preemptible --blame-limit 2 --notify true",
+    ]
+    Path("train.sh").write_text("#!/bin/sh\n" + "".join(f"#gpuctl {line}\n" for line in lines))
+    assert gpuctl("submit", "--", "train.sh").code == 0
+    typed = [word for line in lines for word in shlex.split(line)]
+    Path("plain.sh").write_text("#!/bin/sh\n")
+    assert gpuctl("submit", *typed, "--", "plain.sh").code == 0
+    by_script, by_hand = (MessageToDict(request.specs[0]) for request in fake.asked("Submit"))
+    for each in (by_script, by_hand):
+        each.pop("beginTime")
+        each.pop("argv")
+    assert {**by_hand, "env": by_script["env"]} == by_script
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,8}", fullmatch=True)
 OPTIONS = st.fixed_dictionaries(

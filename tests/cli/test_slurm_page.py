@@ -37,7 +37,7 @@ def test_every_command_of_the_page_is_taken(line: str, fake: FakeScheduler, gpuc
     fake.nodes, fake.stories = cluster.nodes(), {41: []}
     _, *words = shlex.split(line)
     if words[0] in STAY or "-w" in words:
-        command: Any = command_line().get_command(None, words[0])  # type: ignore[attr-defined,arg-type]
+        command: Any = command_line().get_command(None, words[0])
         command.make_context(words[0], words[1:])
         return
     done = gpuctl(*words)
