@@ -63,7 +63,7 @@ class JobCommand(Command):
             try:
                 values, rest, parameters = self.make_parser(ctx).parse_args(list(words))
                 for parameter in parameters:
-                    parameter.type_cast_value(ctx, values[parameter.name])
+                    parameter.type_cast_value(ctx, values[str(parameter.name)])
             except Exception as problem:
                 if not hasattr(problem, "format_message"):  # click's own errors have it, whichever click typer brings
                     raise

@@ -108,7 +108,7 @@ def test_the_help_of_gpuctl() -> None:
     assert_golden("help", run_here("--help").text)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name not in ("scheduler", "agent", "worker")])
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in ("scheduler", "agent", "gateway", "worker")])
 def test_the_help_of_each_command(name: str) -> None:
     shown = run_here(name, "--help")
     assert shown.code == 0
@@ -127,7 +127,7 @@ def test_every_summary_is_one_line_of_the_menu() -> None:
     assert [row.split()[0] for row in rows] == list(MODULES)
 
 
-@pytest.mark.parametrize("name", ["scheduler", "agent", "worker"])
+@pytest.mark.parametrize("name", ["scheduler", "agent", "gateway", "worker"])
 def test_programs_are_given_all_their_words_and_the_process_itself(name: str) -> None:
     command = [sys.executable, "-P", "-m", "gpufleet.cli", name, "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
