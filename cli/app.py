@@ -65,9 +65,10 @@ class JobCommand(Command):
                 for parameter in parameters:
                     parameter.type_cast_value(ctx, values[str(parameter.name)])
             except Exception as problem:
-                if not hasattr(problem, "format_message"):  # click's own errors have it, whichever click typer brings
+                in_words = getattr(problem, "format_message", None)  # click's own have it, whichever click typer brings
+                if in_words is None:
                     raise
-                raise _wrong_line(where, problem.format_message()) from None
+                raise _wrong_line(where, in_words()) from None
             if words_left := [*(values.get("command") or ()), *rest]:
                 raise _wrong_line(where, f"{words_left[0]!r} is no option")
             said.update((option, where) for each in parameters for option in each.opts if option not in own)
