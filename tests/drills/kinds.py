@@ -34,6 +34,7 @@ class Wish:
     band: int = job_pb2.BAND_NORMAL
     share_milli: int = 0
     count: int = 1
+    nodes: int = 0
     items: int = 0
     active_max: int = 0
     failures_max: int = 0
@@ -78,6 +79,7 @@ class Wish:
             "seconds": self.time_limit,
             "grace": GRACE_SECONDS,
             "nodelist": self.nodelist,
+            "node_count": self.nodes,
             "after": [
                 job_pb2.Dependency(job_id=job, condition=conditions.Value(f"DEPENDENCY_CONDITION_{wanted}"))
                 for job, wanted in self.after
@@ -111,6 +113,9 @@ def draw(rng: random.Random, known: Sequence[int], seconds_max: float) -> Wish:
         wish = replace(wish, items=rng.choice((2, 5, 12)), active_max=rng.choice((0, 0, 1, 3)), followers=0)
         wish = replace(wish, gpus=min(wish.gpus, 1), fails_below=rng.choice((0, 0, 2)), retries=rng.choice((0, 1)))
         wish = replace(wish, failures_max=rng.choice((0, 2)), cancel_after=rng.choice((None, None, 3.0)))
+    if wish.kind == "gang":
+        # How one rank ended may differ from how the others did only by what was done to it.
+        wish = replace(wish, nodes=2, gpus=rng.choice((2, 2, 4)), manners="plain")
     if rng.random() < MOVED_SHARE:
         wish = replace(wish, moved_after=round(rng.uniform(0.0, 5.0), 2))
     if wish.kind == "requeued":
@@ -138,5 +143,6 @@ _MIX: tuple[tuple[Wish, int], ...] = (
     (Wish(kind="later", seconds=0.5, begins_in=8.0), 1),
     (Wish(kind="share", seconds=4.0), 3),
     (Wish(kind="array", seconds=0.6), 2),
+    (Wish(kind="gang", seconds=6.0, lines=200), 2),
     (Wish(kind="several", seconds=0.5, count=4), 2),
 )

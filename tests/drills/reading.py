@@ -18,7 +18,7 @@ from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.ports import Piece
 from scheduler.state.ids import JobId
 from scheduler.state.jobs import EndedAttempt, ExitCode, Finished, Job
-from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptVoided, JobFinished, Record
+from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptVoided, JobFinished, RankEnded, Record
 from scheduler.state.shares import WHOLE_MILLI
 from scheduler.store import reading, schema
 from scheduler.store.codec import Codec
@@ -217,6 +217,11 @@ def _holds(records: Iterable[tuple[int, Record]]) -> tuple[Hold, ...]:
                             milli=max(shares, default=0),
                         )
                     )
+            case RankEnded(key=ended_rank):
+                # What one rank of a gang had is free, while others go on.
+                key = AttemptKey(ended_rank.job, ended_rank.attempt)
+                closed.extend(replace(each, end=number) for each in open_[key] if each.rank == ended_rank.rank)
+                open_[key] = [each for each in open_[key] if each.rank != ended_rank.rank]
             case AttemptEnded(job=job, ended=ended):
                 close(job, ended.number, number)
             case AttemptVoided(job=job, number=void):
