@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from gpufleet.v1 import node_agent_pb2
 
 from node_agent import heartbeat
+from node_agent.core.delivery import Receipt
 from node_agent.heartbeat import JOINED_BYTES_MAX, JOINED_MESSAGES_MAX, Body, Heartbeats, join
 
 DEADLINE_SECONDS = 20.0
@@ -64,7 +64,9 @@ class Duties:
 
     def heard_term(self, term: int) -> None: ...
 
-    def carry_out(self, *order: Any) -> None: ...
+    def carry_out(
+        self, message: node_agent_pb2.HeartbeatResponse, heartbeat_sent_us: int | None, receipt: Receipt
+    ) -> None: ...
 
 
 def started(now_us: int) -> Body:
