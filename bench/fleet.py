@@ -19,6 +19,8 @@ from gpufleet.addresses import Address
 from gpufleet.channel import Target, connect, connect_async
 
 START_SECONDS_MAX = 30.0
+LOAD_SECONDS_MAX = 300.0
+"""How long a scheduler may take to load a long queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +102,13 @@ def scheduler_alone(folder: Path) -> Iterator[Fleet]:
     listening.unlink(missing_ok=True)
     process = _start(folder, "scheduler", "--port", "0", "--data", str(folder / "scheduler"))
     try:
-        _wait_for(lambda: listening.exists() and listening.read_text().endswith("\n"), "the scheduler")
+        _wait_for(lambda: listening.exists() and listening.read_text().endswith("\n"), "the scheduler", LOAD_SECONDS_MAX)
         running = Fleet(folder, listening.read_text().strip(), process.pid, 0)
         _ready_nodes(running)
         yield running
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(START_SECONDS_MAX)
+        process.wait(LOAD_SECONDS_MAX)
 
 
 def _start(folder: Path, program: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -131,8 +133,8 @@ def _ready_nodes(running: Fleet) -> int:
     return info.ready_node_count
 
 
-def _wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + START_SECONDS_MAX
+def _wait_for(condition: Callable[[], bool], what: str, seconds_max: float = START_SECONDS_MAX) -> None:
+    deadline = time.monotonic() + seconds_max
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} did not start")
