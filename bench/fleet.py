@@ -102,7 +102,9 @@ def scheduler_alone(folder: Path) -> Iterator[Fleet]:
     listening.unlink(missing_ok=True)
     process = _start(folder, "scheduler", "--port", "0", "--data", str(folder / "scheduler"))
     try:
-        _wait_for(lambda: listening.exists() and listening.read_text().endswith("\n"), "the scheduler", LOAD_SECONDS_MAX)
+        _wait_for(
+            lambda: listening.exists() and listening.read_text().endswith("\n"), "the scheduler", LOAD_SECONDS_MAX
+        )
         running = Fleet(folder, listening.read_text().strip(), process.pid, 0)
         _ready_nodes(running)
         yield running
