@@ -93,7 +93,8 @@ class FakeStore:
         durable.touched, durable.finished = {}, {}
 
     def versions(self) -> dict[EntityKey, int]:
-        return {key: entity.version for key, entity in self.entities.items() if hasattr(entity, "version")}
+        versions = {key: getattr(entity, "version", None) for key, entity in self.entities.items()}
+        return {key: version for key, version in versions.items() if version is not None}
 
 
 class Fleet:
