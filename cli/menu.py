@@ -28,6 +28,8 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "requeue": "change",
     },
     "Serve": {
+        "models": "models",
+        "sessions": "models",
         "worker": "programs",
     },
     "Admin": {

@@ -25,13 +25,21 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 SLURMS_OWN = re.compile(r"^\| `.*?[^\\](?=\|)", re.MULTILINE)
 """The first column of a table: what is typed there."""
 OF_GPUCTL_ITSELF = {"--help", "--version", "--install-completion"}
+OF_MAKE = ("bench", "bench.sim_scale", "tests.drills", "tests.simulation")
+"""What `make` passes its ARGS to."""
+OF_OTHERS = {"--gil", "--seed"}
+"""Of a profiler, and of the script in an example."""
 OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now"}
 
 
 def options_of_the_programs() -> set[str]:
     helps = [
         subprocess.run([sys.executable, "-P", "-m", program, "--help"], capture_output=True, text=True, check=True)
-        for program in ("gpufleet.scheduler", "gpufleet.node_agent", "gpufleet.inference")
+        for program in ("gpufleet.scheduler", "gpufleet.node_agent", "gpufleet.inference", "gpufleet.gateway")
+    ]
+    helps += [
+        subprocess.run([sys.executable, "-m", tool, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+        for tool in OF_MAKE
     ]
     return {option for done in helps for option in OPTION.findall(done.stdout)}
 
@@ -44,7 +52,7 @@ def test_every_command_and_option_of_a_page_exists(page: str) -> None:
     commands = set(COMMAND.findall(text)) | set(re.findall(r"^gpuctl ([a-z]+)", text, re.MULTILINE))
     assert commands <= MODULES.keys()
     known = set().union(*options_of_every_command().values()) | options_of_the_programs() | OF_GPUCTL_ITSELF
-    assert set(OPTION.findall(text)) - OF_FIREWALLS_AND_SYSTEMD <= known
+    assert set(OPTION.findall(text)) - OF_FIREWALLS_AND_SYSTEMD - OF_OTHERS <= known
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)

@@ -17,6 +17,7 @@ from cli.commands import (
     doctor,
     job,
     logs,
+    models,
     nodes,
     programs,
     queue,
@@ -97,11 +98,27 @@ def test_live_ids_and_nodes_are_completed_and_silence_is_kept_when_nobody_answer
 
 
 def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> None:
-    commands = (attach, change, config, doctor, job, logs, nodes, programs, queue, submit, token, up, version, wait)
+    commands = (
+        attach,
+        change,
+        config,
+        doctor,
+        job,
+        logs,
+        models,
+        nodes,
+        programs,
+        queue,
+        submit,
+        token,
+        up,
+        version,
+        wait,
+    )
     assert {module.__name__.rpartition(".")[2] for module in commands} == set(MODULES.values())
     folder = Path(change.__file__).parent
     assert {file.stem for file in folder.glob("*.py")} - {"__init__"} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 29
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 31
 
 
 def test_the_help_of_gpuctl() -> None:
