@@ -30,6 +30,9 @@ SILENT_S_MAX = 10.0
 MESSAGES_PER_SECOND_MAX = 1_000
 """More than any hand or script that means well; the connection is closed beyond it."""
 
+NEWS_WAITING = 1_000
+"""Texts that may wait for a browser that does not read."""
+
 CLEAN_CODES = (1000, 1001)
 """Codes of a page that was closed or loaded anew."""
 
@@ -48,6 +51,7 @@ class Person:
         self._turn: Turn | None = None
         self._turning: asyncio.Task[None] | None = None
         self._news: asyncio.Queue[str | None] = asyncio.Queue()
+        self._telling: asyncio.Task[None] | None = None
         self._frame = 0
         self._stream_base = 0
         self._key = ""
@@ -60,7 +64,7 @@ class Person:
         join = sessions_pb2.JoinLine(model=hello.model, identity=self._identity, place_key=hello.place_key)
         self._hello_said = hello
         self._place = self._lines.join(join, self)
-        telling = asyncio.create_task(self._tell(), name="person-news")
+        telling = self._telling = asyncio.create_task(self._tell(), name="person-news")
         reading = asyncio.create_task(self._read(), name="person-reader")
         how: dict[str, bool] = {"disconnected": True}
         try:
@@ -68,11 +72,10 @@ class Person:
             if reading in done:
                 how = reading.result()
         finally:
-            for task in (telling, reading, self._turning):
-                if task is not None:
-                    task.cancel()
-            everything = [task for task in (telling, reading, self._turning) if task is not None]
-            await asyncio.gather(*everything, return_exceptions=True)
+            tasks: list[asyncio.Task[Any]] = [telling, reading, *([] if self._turning is None else [self._turning])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._lines.leave(self._place, **how)
 
     async def _hello(self) -> protocol.Hello | None:
@@ -130,7 +133,7 @@ class Person:
                     await self._socket.close(CLOSED_BY_US)
                     return {"leave": True}
                 case protocol.Ping(number=number):
-                    self._news.put_nowait(protocol.pong_text(number))
+                    self._say(protocol.pong_text(number))
                 case protocol.Shown(frame=frame):
                     self._shown(frame)
                 case protocol.StillHere():
@@ -153,26 +156,32 @@ class Person:
         match message.WhichOneof("body"):
             case "place":
                 self._key = message.place.place_key or self._key
-                self._news.put_nowait(protocol.place_text(message.place))
+                self._say(protocol.place_text(message.place))
             case "grant":
                 self._key = message.grant.place_key or self._key
                 self._begin_turn(message.grant)
             case "notice" if message.notice.is_end:
                 assert self._place is not None
                 self._lines.forget(self._place)
-                self._news.put_nowait(protocol.end_text(message.notice.reason, message.notice.message))
+                self._say(protocol.end_text(message.notice.reason, message.notice.message))
                 self._news.put_nowait(None)
             case "notice":
                 notice = message.notice
                 remaining_s = notice.remaining.ToMilliseconds() / 1e3 if notice.HasField("remaining") else None
-                self._news.put_nowait(protocol.notice_text(notice.reason, notice.message, remaining_s))
+                self._say(protocol.notice_text(notice.reason, notice.message, remaining_s))
             case _:
                 pass
 
     def on_silence(self) -> None:
         """The scheduler is away."""
         message = "the scheduler is not heard just now; your place or turn is kept"
-        self._news.put_nowait(protocol.notice_text("SCHEDULER_AWAY", message))
+        self._say(protocol.notice_text("SCHEDULER_AWAY", message))
+
+    def _say(self, text: str) -> None:
+        """Have a text sent; a browser that takes none any more is left."""
+        self._news.put_nowait(text)
+        if self._news.qsize() > NEWS_WAITING and self._telling is not None:
+            self._telling.cancel()
 
     async def _tell(self) -> None:
         """Send news in order; ends behind the end of the session."""

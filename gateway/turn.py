@@ -75,7 +75,7 @@ class Turn:
             )
             try:
                 await call.write(Up(open=opening))
-                first = await call.read()
+                first: Any = await call.read()
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 first = grpc.aio.EOF
             if first is grpc.aio.EOF:
