@@ -23,6 +23,9 @@ def fleet(
     async def start() -> None:
         await fleet.scheduler.start()
         await fleet.add_node("n1", "--virtual-gpus", "2", "--cpus", "8")
+        # Job 1 is a plain one, whichever test comes first: tests of refusals name it.
+        async with fleet.client() as client:
+            await client.wait(await client.submit("true"))
 
     try:
         with long_lived("the fleet of the contract's tests"):

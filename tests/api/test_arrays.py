@@ -81,7 +81,7 @@ async def test_an_array_runs_each_index_once_and_ends_with_the_highest_code(admi
 
 
 def _end(array: int) -> list[str]:
-    return [f"Job {array} failed (ITEMS_ENDED: of 5 items 3 failed, 2 succeeded)."]
+    return [f"Job {array} failed (of 5 items 3 failed, 2 succeeded)."]
 
 
 async def test_the_queue_has_one_line_for_an_array_on_whatever_page(admin: Client) -> None:

@@ -122,7 +122,13 @@ BAD_SPECS = [
     Bad("a place to take of a job not to run again", {"is_preemptible": True, "no_requeue": True}, "is_preemptible"),
     # Other jobs.
     Bad("a job to wait for that is none", {"after": [job_pb2.Dependency(job_id=0)]}, "after[0].job_id"),
-    Bad("a job that nobody has", {"after": [job_pb2.Dependency(job_id=999)]}, "after", Reason.JOB_NOT_FOUND, "999"),
+    Bad(
+        "a job that nobody has",
+        {"after": [job_pb2.Dependency(job_id=999_999_999)]},
+        "after",
+        Reason.JOB_NOT_FOUND,
+        "999",
+    ),
     Bad(
         "an end that there is not",
         {"after": [job_pb2.Dependency(job_id=1, condition=UNHEARD_OF)]},

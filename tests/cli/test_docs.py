@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ OF_OTHERS = {"--gil", "--seed"}
 OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now"}
 
 
+@cache
 def options_of_the_programs() -> set[str]:
     helps = [
         subprocess.run([sys.executable, "-P", "-m", program, "--help"], capture_output=True, text=True, check=True)
