@@ -79,6 +79,7 @@ class BigFleet:
                     node=name,
                     agent_id=name,
                     incarnation=1,
+                    sequence=1,
                     stream=number + 1,
                     boot_id="boot",
                     info=info,

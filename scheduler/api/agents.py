@@ -160,6 +160,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
             node=connection.node,
             agent_id=node.agent_id,
             incarnation=request.incarnation,
+            sequence=request.sequence,
             stream=connection.stream,
             boot_id=inventory.boot_id,
             info=node_info(inventory.info),

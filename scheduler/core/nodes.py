@@ -19,7 +19,7 @@ from ..state.events import (
 )
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import Attempt, Job, Starting, Stopping
-from ..state.live import inventory_is_welcome
+from ..state.live import inventory_is_late, inventory_is_welcome
 from ..state.nodes import Node, UnhealthyDevice
 from ..state.records import (
     AttemptEnded,
@@ -135,6 +135,10 @@ def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
     if not inventory_is_welcome(state.durable, event):
         return refused(
             "CONFLICT", f"another start of this agent has registered node {event.node!r}", field="incarnation"
+        )
+    if inventory_is_late(state.live, event):
+        return refused(
+            "CONFLICT", f"a newer stream of this agent has told what node {event.node!r} knows", field="inventory"
         )
     seen = dict(event.entries)
     decisions: list[Decision] = []

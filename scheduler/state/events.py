@@ -134,13 +134,16 @@ Seen = SeenStarting | SeenRunning | SeenExited | SeenRefused
 class InventoryReported:
     """Everything that a node knows, sent first on each new stream. Streams of all nodes are numbered from 1.
 
-    Once it is posted, no report of an older stream of the node is posted any more.
+    Once it is posted, no report of an older stream of the node is posted any more. `stream` counts streams as they
+    arrive; `sequence` is the agent's number of the message and rises as the agent opens them, which may be in another
+    order.
     """
 
     at: Instant
     node: NodeName
     agent_id: str
     incarnation: int
+    sequence: int
     stream: int
     boot_id: str
     info: NodeInfo

@@ -79,13 +79,15 @@ class NodeLive:
 
     `trusts_devices_until`: after a resume, reports of old trouble that are still on their way mark nothing.
     `lingering` are ranks that may still live there although the scheduler has ended them; while there are any, the
-    node is given nothing.
+    node is given nothing. `newest_inventory` is its newest by (agent, incarnation, sequence): one from before it that
+    arrives late knows nothing of what was asked of the node since.
     """
 
     heard_at: Instant
     reach: Reach = Reach.SUSPECT
     is_connected: bool = False
     has_inventory: bool = False
+    newest_inventory: tuple[str, int, int] = ("", 0, 0)
     stream: int = 0
     samples: dict[DeviceUuid, DeviceSample] = field(default_factory=dict)
     lingering: set[RankKey] = field(default_factory=set)
@@ -158,7 +160,7 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
         case ClockAdvanced(at=at):
             live.clock_at = at
             _age(live, limits, at)
-        case InventoryReported() if inventory_is_welcome(durable, event):
+        case InventoryReported() if inventory_is_welcome(durable, event) and not inventory_is_late(live, event):
             _observe_inventory(live, durable, limits, event)
         case NodeBeat(node=name, at=at, stream=stream, samples=samples, spool_free_bytes=spool_free_bytes):
             beaten = live.nodes.get(name)
@@ -206,6 +208,18 @@ def inventory_is_welcome(durable: Durable, event: InventoryReported) -> bool:
         event.incarnation,
         event.boot_id,
     )
+
+
+def inventory_is_late(live: Live, event: InventoryReported) -> bool:
+    """Whether an inventory was told before one of the same start of the agent that has been taken up already.
+
+    A stream that the agent gave up may arrive behind the next one, on which it has been asked to do more since.
+    """
+    node = live.nodes.get(event.node)
+    if node is None:
+        return False
+    agent_id, incarnation, sequence = node.newest_inventory
+    return (agent_id, incarnation) == (event.agent_id, event.incarnation) and event.sequence < sequence
 
 
 K = TypeVar("K")
@@ -326,6 +340,7 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: Inve
     node.reach = Reach.READY
     node.is_connected = True
     node.has_inventory = True
+    node.newest_inventory = (event.agent_id, event.incarnation, event.sequence)
     node.stream = event.stream
     node.samples = {}
     _unready(live, durable, event.node)

@@ -109,6 +109,24 @@ async def test_that_an_attempt_runs_goes_up_without_its_end_soon() -> None:
     assert await told(started) == [["attempt_started"]]
 
 
+async def test_an_inventory_has_a_higher_number_than_all_that_went_up_before() -> None:
+    """By it the scheduler knows a stream that was given up and arrives late."""
+    heartbeats = Heartbeats("n1", 1, 0, Duties())
+    numbers: list[list[int]] = []
+    for _ in range(2):
+        stub = Stub()
+        holding = asyncio.create_task(heartbeats.hold(stub, 3600.0))  # type: ignore[arg-type]
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            opening = await stub.told.get()
+            heartbeats.report(exited)
+            ended = await stub.told.get()
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+        assert opening.WhichOneof("body") == "inventory"
+        numbers.append([each.sequence for message in (opening, ended) for each in (message, *message.more)])
+    assert numbers[1][0] > max(numbers[0])
+
+
 def sizes(message: Message) -> list[int]:
     return [len(each.program_log.data) for each in (message, *message.more)]
 

@@ -254,6 +254,7 @@ class Fleet:
                 node=node.name,
                 agent_id=node.agent_id,
                 incarnation=node.incarnation,
+                sequence=node.stream,
                 stream=node.stream,
                 boot_id=node.boot_id,
                 info=node.info,

@@ -36,7 +36,7 @@ from scheduler.state.jobs import (
 )
 from scheduler.state.limits import Limits
 from scheduler.state.nodes import Reach
-from scheduler.state.records import AttemptPlaced, AttemptStarted, JobFinished, Record
+from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptStarted, JobFinished, Record
 from scheduler.state.replies import Done, Refused, Submitted
 from scheduler.state.session_records import SessionRecord
 from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span, after
@@ -169,6 +169,7 @@ def test_an_inventory_of_an_older_start_is_refused(change: dict[str, object]) ->
         node=N1,
         agent_id="agent-n1",
         incarnation=1,
+        sequence=9,
         stream=9,
         boot_id="boot-1",
         info=fleet.nodes[N1].info,
@@ -178,6 +179,56 @@ def test_an_inventory_of_an_older_start_is_refused(change: dict[str, object]) ->
     assert isinstance(turn.reply, Refused)
     assert nothing_followed(turn)
     assert fleet.state.live.nodes[N1] == before
+
+
+def test_an_inventory_that_arrives_behind_a_newer_one_ends_nothing() -> None:
+    """Its agent gave the stream up, opened the next one, and was asked on that to launch."""
+    fleet = with_node()
+    fleet.inventory(fleet.nodes[N1])
+    fleet.submit(spec())
+    fleet.take_up(RankStarted(at=fleet.now, node=N1, key=KEY, run_span=Span(0)))
+    fleet.disconnect(N1)
+    before = replace(fleet.state.live.nodes[N1])
+    late = InventoryReported(
+        at=fleet.now,
+        node=N1,
+        agent_id="agent-n1",
+        incarnation=1,
+        sequence=before.stream - 1,
+        stream=before.stream + 1,
+        boot_id="boot-1",
+        info=fleet.nodes[N1].info,
+        entries=(),
+    )
+    turn = fleet.take_up(late)
+    assert isinstance(turn.reply, Refused)
+    assert nothing_followed(turn)
+    assert fleet.state.live.nodes[N1] == before
+    lost = fleet.take_up(replace(late, sequence=before.stream + 1))
+    assert [record.ended.reason for record in lost.records if isinstance(record, AttemptEnded)] == ["NODE_LOST"]
+
+
+def test_another_start_of_an_agent_counts_its_messages_anew() -> None:
+    fleet = with_node()
+    node = fleet.nodes[N1]
+    fleet.inventory(node)
+    node.incarnation = 2
+    fleet.announce(node)
+    turn = fleet.take_up(
+        InventoryReported(
+            at=fleet.now,
+            node=N1,
+            agent_id="agent-n1",
+            incarnation=2,
+            sequence=1,
+            stream=9,
+            boot_id="boot-1",
+            info=node.info,
+            entries=(),
+        )
+    )
+    assert not isinstance(turn.reply, Refused)
+    assert fleet.state.live.nodes[N1].stream == 9
 
 
 def test_a_beat_of_an_older_stream_keeps_nobody_alive() -> None:

@@ -170,6 +170,7 @@ class Harness:
                 node=node,
                 agent_id=known.agent_id,
                 incarnation=known.incarnation,
+                sequence=self.streams,
                 stream=self.streams,
                 boot_id=known.boot_id,
                 info=known.info,
