@@ -16,7 +16,7 @@ from scheduler.program import limits_of
 from scheduler.state.limits import Limits, NodeOrder, ScoreWeights
 from scheduler.state.units import GB, MINUTE, SECOND, Span
 
-NO_SETTINGS = {"unreachable_span", "sample_age", "node_losses"}
+NO_SETTINGS = {"unreachable_span", "sample_age", "node_losses", "prepare_span", "gang_start_span"}
 """Numbers of the rules that stay what they are."""
 
 OTHERS = SchedulerSettings(
