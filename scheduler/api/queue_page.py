@@ -5,22 +5,24 @@ An array is one line: among the active ones while an item is, else where the fir
 The cursor is (section, the last job's key in it), so that a page costs what it shows and not what the queue holds.
 """
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gpufleet.v1 import job_pb2, scheduler_pb2
+from gpufleet.v1 import scheduler_pb2
 
 from ..engine import Engine
 from ..policy.order import order_from
 from ..ports import FinishedQuery
 from ..state.durable import Durable
 from ..state.ids import JobId, UserName
-from ..state.jobs import Band, Deferred, Held, Job, Queued
+from ..state.jobs import Band, Deferred, Held, Job, Queued, Running, Starting, Stopping
 from ..state.units import Instant
 from .arrays import state_now, who_waits
-from .convert_jobs import OUTCOMES, state_of
+from .convert_jobs import OUTCOMES
 
 ACTIVE, WAITING, HELD, FINISHED = range(4)
 FINISHED_READ = 200
@@ -49,25 +51,33 @@ def live_rows(engine: Engine, request: scheduler_pb2.QueueRequest, cursor: list[
 def _all_live_rows(engine: Engine, section: int, key: list[Any]) -> Iterator[Row]:
     durable = engine.view.durable
     if section == ACTIVE:
-        for job_id in _with_items_as_arrays(durable, durable.active):
-            if not key or job_id > key[0]:
-                yield Row(durable.jobs[job_id], 0, [ACTIVE, job_id])
+        for job_id in _with_items_as_arrays(durable, durable.active, key):
+            yield Row(durable.jobs[job_id], 0, [ACTIVE, job_id])
         key = []
     if section <= WAITING:
         yield from _waiting_rows(engine, key if section == WAITING else [])
         key = []
     if section <= HELD:
-        for job_id in _with_items_as_arrays(durable, (*durable.held, *durable.deferred)):
+        jobs = (*durable.held, *durable.deferred)
+        for job_id in _with_items_as_arrays(durable, jobs, key if section == HELD else []):
             live = durable.arrays.get(job_id)
             if live is not None and (live.active or Queued in live.counts):
                 continue  # it has its line above
-            if section < HELD or not key or job_id > key[0]:
-                yield Row(durable.jobs[job_id], 0, [HELD, job_id])
+            yield Row(durable.jobs[job_id], 0, [HELD, job_id])
 
 
-def _with_items_as_arrays(durable: Durable, jobs: Iterable[JobId]) -> list[JobId]:
-    """The ids of jobs, by id, with that of its array in place of an item's."""
-    return sorted({durable.jobs[job_id].array or job_id for job_id in jobs})
+def _with_items_as_arrays(durable: Durable, jobs: Iterable[JobId], key: list[Any]) -> Iterator[JobId]:
+    """The ids of jobs behind one, or all, by id, with that of its array in place of an item's.
+
+    An array's items have the ids behind its own, so that they come to it in one piece.
+    """
+    last: JobId = key[0] if key else JobId(0)
+    in_order = sorted(jobs)
+    for at in range(bisect_right(in_order, last), len(in_order)):
+        job_id = durable.jobs[in_order[at]].array or in_order[at]
+        if job_id > last:
+            last = job_id
+            yield job_id
 
 
 def _waiting_rows(engine: Engine, key: list[Any]) -> Iterator[Row]:
@@ -126,11 +136,11 @@ def counts(engine: Engine) -> scheduler_pb2.QueueCounts:
     alike = [each for array in durable.arrays if (each := durable.items_alike(array)) is not None]
     deferred = sum(len(each) - 1 for each in alike if isinstance(each.first.state, Deferred))
     held = sum(len(each) - 1 for each in alike if isinstance(each.first.state, Held))
-    states = [state_of(durable.jobs[job_id]) for job_id in durable.active]
+    active = Counter(durable.active.values())
     return scheduler_pb2.QueueCounts(
         queued=durable.lines.count + len(durable.deferred) + deferred,
         held=len(durable.held) + held,
-        starting=states.count(job_pb2.JOB_STATE_STARTING),
-        running=states.count(job_pb2.JOB_STATE_RUNNING),
-        stopping=states.count(job_pb2.JOB_STATE_STOPPING),
+        starting=active[Starting],
+        running=active[Running],
+        stopping=active[Stopping],
     )

@@ -1,7 +1,8 @@
 """Why jobs wait, for answers that only say it in a clause, and when they start.
 
 A walk down the order costs what the queue holds, so that jobs which ask for the same share its answer as long as the
-committed state stays as it is, and for ANSWER_SPAN at most, since what nodes report needs no commit.
+committed state stays as it is, and for ANSWER_SPAN at most, since what nodes report needs no commit. With MANY_NODES
+they share it for ANSWER_SPAN_OF_MANY, whatever is committed: such an answer may be as old as that.
 """
 
 from collections.abc import Sequence
@@ -9,18 +10,20 @@ from itertools import islice
 
 from ..engine import Engine
 from ..policy.explain import NEXT_PASS, bounds_of, wait_reasons, why_deferred
-from ..policy.fit import node_views
 from ..policy.forecast import FITS_TRIED, Bound, estimates
+from ..policy.known_nodes import KnownNodes
 from ..policy.order import queue_order
 from ..policy.promises import Promises
 from ..state.ids import JobId, UserName
 from ..state.jobs import Asked, Deferred, Held, Job, Queued
-from ..state.units import MILLISECOND, Instant, Span
+from ..state.units import MILLISECOND, SECOND, Instant, Span
 
 BOUNDED_JOBS = 20
 """How far down the order those who watch are told bounds."""
 
 ANSWER_SPAN = Span(100 * MILLISECOND)
+MANY_NODES, ANSWER_SPAN_OF_MANY = 200, Span(1 * SECOND)
+"""With more nodes than that something is committed at every moment, and a walk is dear: answers stand meanwhile."""
 
 Reason = tuple[str, str]
 HELD: Reason = ("HELD", "held until it is released")
@@ -35,6 +38,7 @@ class WaitReasons:
         self._at = Instant(0)
         self._of_class: dict[tuple[UserName, Asked, JobId | None], Reason] = {}
         self._starts: dict[JobId, Instant] | None = None
+        self._known_nodes = KnownNodes()
         self.promises = Promises()
         self._bounds: dict[JobId, Bound] = {}
         self._bounds_commits = -1
@@ -61,7 +65,7 @@ class WaitReasons:
         self._forget_what_is_old()
         if self._starts is None:
             view = self._engine.view
-            self._starts = estimates(view, node_views(view, self._at), self._at)
+            self._starts = estimates(view, self._at)
         return self._starts
 
     def of(self, jobs: Sequence[Job]) -> dict[JobId, Reason]:
@@ -78,7 +82,7 @@ class WaitReasons:
                 else:
                     found[job.id] = known
         if unknown:
-            fresh = wait_reasons(self._engine.view, unknown, self._at)
+            fresh = wait_reasons(self._engine.view, unknown, self._at, self._known_nodes)
             found |= fresh
             for job in unknown:
                 reason = fresh.get(job.id)
@@ -88,7 +92,9 @@ class WaitReasons:
 
     def _forget_what_is_old(self) -> None:
         now = self._engine.now()
-        if self._commits != self._engine.commits or now - self._at > ANSWER_SPAN:
+        are_many = len(self._engine.view.durable.nodes) > MANY_NODES
+        is_changed = self._commits != self._engine.commits and not are_many
+        if is_changed or now - self._at > (ANSWER_SPAN_OF_MANY if are_many else ANSWER_SPAN):
             self._commits = self._engine.commits
             self._at = now
             self._of_class.clear()

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 
 from ..state.durable import Durable
 from ..state.ids import JobId, NodeName, UserName
@@ -15,6 +16,7 @@ from ..state.jobs import (
     Held,
     Job,
     Queued,
+    Resources,
     Running,
     Starting,
     Stopping,
@@ -23,11 +25,13 @@ from ..state.jobs import (
 from ..state.state import State
 from ..state.units import SECOND, Instant
 from .admission import minimum_memory
-from .fit import Miss, NodeView, devices_that_fit, node_views
+from .fit import Miss, NodeView, could_ever_hold, devices_free_now, devices_that_fit
 from .forecast import Bound, bound, estimates
 from .gangs import Ranks, could_ever, fit_together
+from .known_nodes import KnownNodes
 from .nearest import nearest_change
 from .order import jobs_ahead, may_go_ahead, queue_order
+from .placement import unnamed
 from .promises import Promises
 from .reservation import ends_if_placed
 from .trial import Trial
@@ -209,7 +213,7 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
         latest = promises.keep(state, job, latest, views, at)
     return replace(
         told,
-        estimated_start=estimates(state, node_views(state, at), at).get(job.id),
+        estimated_start=estimates(state, at).get(job.id),
         latest_start=latest.at,
         bound_sentence=latest.sentence,
         nearest_change=nearest_change(state, job, views, at),
@@ -242,11 +246,16 @@ def over_a_cap(trial: Trial, job: Job) -> Reason:
     return (USER_CAP, over) if over else ("", "")
 
 
-def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, Reason]:
+def wait_reasons(
+    state: State, jobs: Iterable[Job], at: Instant, known_nodes: KnownNodes | None = None
+) -> dict[JobId, Reason]:
     """The reason and one clause for each of several waiting jobs, in one walk down the order: for a page of the queue.
 
-    Jobs that ask for the same as one before them share its answer: what a walk gives away never comes back.
+    Jobs that ask for the same as one before them share its answer: what a walk gives away never comes back. So it ends
+    with the last class that is wanted. `known_nodes` is what the last walk remembered; it makes this one faster.
     """
+    if not state.durable.nodes:
+        return {job.id: NO_NODES for job in jobs if isinstance(job.state, Queued)}
     wanted: dict[tuple[UserName, Asked], dict[JobId, None]] = {}
     for job in jobs:
         if isinstance(job.state, Queued):
@@ -254,8 +263,8 @@ def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, 
     classes = {asked for _, asked in wanted}
     found: dict[JobId, Reason] = {}
     known: dict[Asked, Reason] = {}
-    for tried, trial in _walk(state, at, None):
-        if tried is None or not wanted:
+    for tried, trial in _walk(state, at, None, known_nodes):
+        if tried is None or not classes:
             break
         if tried.spec.asked not in classes:
             continue
@@ -273,6 +282,7 @@ def wait_reasons(state: State, jobs: Iterable[Job], at: Instant) -> dict[JobId, 
                 wanted[tried.user, tried.spec.asked].pop(item)
         else:
             known.setdefault(tried.spec.asked, reason)
+        classes = {asked for (_, asked), ids in wanted.items() if ids and asked not in known}
     for (_, asked), ids in wanted.items():
         if asked in known:
             found.update(dict.fromkeys(ids, known[asked]))
@@ -283,8 +293,48 @@ def _reason_of(state: State, job: Job, trial: Trial, at: Instant) -> Reason:
     over = over_a_cap(trial, job)
     if over[1]:
         return over
-    verdicts = _verdicts(state, trial, job, at)
-    return _main_reason(state, trial, job, verdicts, at) if verdicts else NO_NODES
+    if not trial.views:
+        return NO_NODES
+    if len(trial.ranks_of(job)) == 1:
+        return _reason_on_one(state, trial, job, at)
+    return _main_reason(state, trial, job, _verdicts(state, trial, job, at), at)
+
+
+def _reason_on_one(state: State, trial: Trial, job: Job, at: Instant) -> Reason:
+    """What `_main_reason` says of a job that needs one node, without asking every node for its verdict."""
+    if trial.fits(job):
+        return NEXT_PASS, IN_A_MOMENT
+    resources, ends_at = job.spec.resources, ends_if_placed(job, at)
+    minimum = minimum_memory(state, resources)
+    of_kind: dict[int, bool] = {}
+    nearest: NodeVerdict | None = None
+    # What is kept is nearest, and only some nodes have it; of the rest what is in use is, and most nodes say that.
+    kept = [view for view in trial.views.values() if view.kept_for is not None]
+    for stops_at, views in ((0, iter(kept)), (1, iter(trial.views.values()))):
+        for view in views:
+            if not _could_hold(trial, view, resources, minimum, of_kind):
+                continue
+            miss = devices_free_now(view, resources, minimum, job.id, ends_at)
+            assert isinstance(miss, Miss), f"node {view.node.name} could take job {job.id}, and no candidate does"
+            verdict = NodeVerdict(node=view.node.name, miss=miss)
+            if stops_at or miss.reason == NEARNESS[0]:
+                nearest = verdict if nearest is None else _nearest((nearest, verdict))
+            if nearest is not None and NEARNESS.index(_reason(nearest)) <= stops_at:
+                return _only_nearest(nearest, len(trial.views))
+    if nearest is not None:
+        return _only_nearest(nearest, len(trial.views))
+    first = [trial.views[name].node for name in islice(trial.views, NEVER_TOLD)]
+    lasting = ((node.name, could_ever_hold(node, resources, minimum)) for node in first)
+    return _never_fits(tuple(NodeVerdict(node=name, miss=miss) for name, miss in lasting))
+
+
+def _could_hold(trial: Trial, view: NodeView, resources: Resources, minimum: int, of_kind: dict[int, bool]) -> bool:
+    """Whether a node could ever hold a request; one of each kind is asked, and who is named."""
+    bare, kind = unnamed(resources), trial.kind(view)
+    could = of_kind.get(kind)
+    if could is None:
+        could = of_kind[kind] = could_ever_hold(view.node, bare, minimum) is None
+    return could and (bare is resources or could_ever_hold(view.node, resources, minimum) is None)
 
 
 NO_NODES = ("NO_NODES", "no node has registered yet")
@@ -295,12 +345,16 @@ def _as_seen_by(state: State, job: Job, at: Instant) -> Trial:
     return next(trial for each, trial in _walk(state, at, job) if each is None)
 
 
-def _walk(state: State, at: Instant, until: Job | None) -> Iterator[tuple[Job | None, Trial]]:
+def _walk(
+    state: State, at: Instant, until: Job | None, known: KnownNodes | None = None
+) -> Iterator[tuple[Job | None, Trial]]:
     """A pass without consequences: each job that it tries, with all as it is at its turn; at the end None.
 
     It ends before the job `until`.
     """
-    trial = Trial(state, node_views(state, at), at)
+    known = KnownNodes() if known is None else known
+    candidates = known.brought_up_to(state, at)
+    trial = Trial(state, known.views, at, candidates=candidates)
     for job in queue_order(state.durable, at, trial.given_up, until):
         yield job, trial
         if trial.place(job) is None:
@@ -343,10 +397,21 @@ def _main_reason(
     if any(miss is None for miss in misses):
         return NEXT_PASS, IN_A_MOMENT
     if all(miss is not None and miss.is_lasting for miss in misses):
-        clauses = "; ".join(f"node {each.node} {each.miss.clause}" for each in verdicts[:3] if each.miss is not None)
-        return "NEVER_FITS", f"no node that is known could ever hold it: {clauses}"
-    nearest = _nearest(verdicts)
-    others = len(verdicts) - 1
+        return _never_fits(verdicts)
+    return _only_nearest(_nearest(verdicts), len(verdicts))
+
+
+def _never_fits(verdicts: tuple[NodeVerdict, ...]) -> Reason:
+    clauses = "; ".join(map(_told, verdicts[:NEVER_TOLD]))
+    return "NEVER_FITS", f"no node that is known could ever hold it: {clauses}"
+
+
+NEVER_TOLD = 3
+"""Nodes of which it is told why they could never hold a job."""
+
+
+def _only_nearest(nearest: NodeVerdict, nodes: int) -> Reason:
+    others = nodes - 1
     rest = f", and {others} other {'node takes' if others == 1 else 'nodes take'} it no sooner" if others else ""
     return _reason(nearest), f"{_told(nearest)}{rest}"
 

@@ -337,8 +337,13 @@ def devices_that_fit(
     None: it may run for ever.
     """
     ever = could_ever_hold(view.node, resources, min_memory_bytes)
-    if ever is not None:
-        return ever
+    return devices_free_now(view, resources, min_memory_bytes, job, ends_at) if ever is None else ever
+
+
+def devices_free_now(
+    view: NodeView, resources: Resources, min_memory_bytes: int, job: JobId | None, ends_at: Instant | None
+) -> list[FreeDevice] | Miss:
+    """The same of a node that could ever hold the request."""
     if view.miss is not None:
         return view.miss
     is_open = view.is_open_to(job, ends_at)

@@ -21,7 +21,7 @@ from ..state.state import State
 from ..state.units import Instant, Span, after
 from .admission import minimum_memory
 from .caps import Caps
-from .fit import Hold, NodeView
+from .fit import Hold, NodeView, node_views
 from .gangs import could_ever, ranks_of
 from .order import queue_order
 from .reservation import START_SPAN, holds_on, let_go, reserve
@@ -91,14 +91,17 @@ def _lines(state: State) -> Iterator[tuple[Asked, Line]]:
             yield from ((key.asked, line) for key, line in of_user.items())
 
 
-def estimates(state: State, views: Views, at: Instant) -> dict[JobId, Instant]:
+def estimates(state: State, at: Instant) -> dict[JobId, Instant]:
     """When the first ESTIMATED_JOBS of the order start if everything runs as long as expected.
 
-    Who is not in it starts later, or nobody knows when. `views` are used up.
+    Who is not in it starts later, or nobody knows when; so do all where one moment is more than FITS_TRIED.
     """
+    order = list(islice(queue_order(state.durable, at), ESTIMATED_JOBS))
+    if not state.durable.nodes or len({job.spec.asked for job in order}) * len(state.durable.nodes) > FITS_TRIED:
+        return {}
+    views = node_views(state, at)
     for view in views.values():
         view.taken = holds_on(state.durable, view)
-    order = list(islice(queue_order(state.durable, at), ESTIMATED_JOBS))
     starts: dict[JobId, Instant] = {}
     ticket = count()
     ends: list[tuple[Instant, int, NodeName, Hold]] = []

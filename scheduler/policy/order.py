@@ -77,9 +77,7 @@ def _band_order(
 
 def _merged(user: UserName, lines: UserLines, given_up: GivenUp, *, passes_alike: bool) -> Iterator[tuple[Entry, int]]:
     """A user's entries by age; a heap of the first of each class that was not given yet."""
-    of_number = list(lines.items())
-    heads = [(line[0], 0, number) for number, (_, line) in enumerate(of_number)]
-    heapq.heapify(heads)
+    of_number, heads = list(lines.items()), lines.heads().copy()
     while heads:
         entry, at, number = heads[0]
         (asked, array), line = of_number[number]
@@ -108,8 +106,9 @@ def order_from(durable: Durable, at: Instant, after: tuple[Band, UserName, Entry
         if after is not None and band > after[0]:
             ahead += _count(lines)
             continue
-        begin = _turn_at(durable, lines.get(after[1], {}), *after[1:], at) if after and band == after[0] else None
-        stands = after is not None and any(after[2] in line for line in lines.get(after[1], {}).values())
+        of_user = lines.get(after[1], UserLines()) if after is not None else UserLines()
+        begin = _turn_at(durable, of_user, *after[1:], at) if after and band == after[0] else None
+        stands = after is not None and any(after[2] in line for line in of_user.values())
         places = _Places(ahead)
         for turn, entry, weight in _band_order(durable, lines, at, (), passes_alike=True):
             place = places.next(turn, weight)
@@ -166,7 +165,7 @@ def may_go_ahead(durable: Durable, job: Job) -> int:
     for band, lines in durable.lines.of_band.items():
         if band >= job.band:
             count += _count(lines)
-    own = durable.lines.of_band[job.band].get(job.user, {})
+    own = durable.lines.of_band[job.band].get(job.user, UserLines())
     entry = (job.age_since, job.id)
     return count - sum(len(line) - bisect_left(line, entry) for line in own.values())
 
@@ -186,7 +185,7 @@ def _count_ahead(durable: Durable, job: Job, at: Instant) -> int:
 
 
 def _turn_of(durable: Durable, job: Job, at: Instant) -> Turn:
-    lines = durable.lines.of_band[job.band].get(job.user, {})
+    lines = durable.lines.of_band[job.band].get(job.user, UserLines())
     return _turn_at(durable, lines, job.user, (job.age_since, job.id), at)
 
 
@@ -197,7 +196,7 @@ def _turn_at(durable: Durable, lines: UserLines, user: UserName, entry: Entry, a
 
 
 def _oldest(lines: UserLines) -> Entry:
-    return min(line[0] for line in lines.values())
+    return lines.heads()[0][0]
 
 
 def _count(lines: dict[UserName, UserLines]) -> int:

@@ -144,7 +144,7 @@ class Candidates:
                 continue
             could = could_hold.get(kind)
             if could is None:
-                could = could_hold[kind] = could_ever_hold(view.node, _unnamed(resources), min_memory_bytes) is None
+                could = could_hold[kind] = could_ever_hold(view.node, unnamed(resources), min_memory_bytes) is None
             if not could:
                 continue
             if isinstance(devices_that_fit(view, resources, min_memory_bytes, None, ends_at), Miss):
@@ -161,13 +161,13 @@ class Candidates:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _line_of(resources, self._order)
-            line.fill((self._kind(view), view) for view in self._views.values())
+            line.fill((self.kind(view), view) for view in self._views.values())
         line.is_used = True
         return line
 
     def _fill(self) -> None:
         for line in self._lines.values():
-            line.fill((self._kind(view), view) for view in self._views.values())
+            line.fill((self.kind(view), view) for view in self._views.values())
         self._kept = {name: view.kept_for for name, view in self._views.items() if view.kept_for is not None}
         self._changes.names.clear()
 
@@ -181,14 +181,14 @@ class Candidates:
             for line in self._lines.values():
                 line.drop(name)
                 if view is not None:
-                    line.add(self._kind(view), view)
+                    line.add(self.kind(view), view)
             if view is None:
                 self._kind_of.pop(name, None)
             elif view.kept_for is not None:
                 self._kept[name] = view.kept_for
         self._changes.names.clear()
 
-    def _kind(self, view: NodeView) -> int:
+    def kind(self, view: NodeView) -> int:
         """A number that nodes share which could ever hold the same."""
         name, info = view.node.name, view.node.info
         known = self._kind_of.get(name)
@@ -203,7 +203,7 @@ def _without_names(info: NodeInfo) -> NodeInfo:
     return replace(info, hostname="", advertise_address="", devices=devices)
 
 
-def _unnamed(resources: Resources) -> Resources:
+def unnamed(resources: Resources) -> Resources:
     """The request without what names nodes: the same of every node of a kind."""
     if resources.pins or resources.nodelist or resources.exclude:
         return replace(resources, pins=(), nodelist=(), exclude=())

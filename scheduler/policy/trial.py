@@ -69,6 +69,15 @@ class Trial:
         self.caps.take(job)
         return placements
 
+    def fits(self, job: Job) -> bool:
+        """Whether a node could take a job that needs only one, with caps aside."""
+        minimum = minimum_memory(self._state, job.spec.resources)
+        return next(self._candidates.nodes_for(job, minimum, ends_if_placed(job, self._at)), None) is not None
+
+    def kind(self, view: NodeView) -> int:
+        """A number that nodes share which could ever hold the same, names aside."""
+        return self._candidates.kind(view)
+
     def ranks_of(self, job: Job) -> Ranks:
         """What each rank of a job asks for."""
         resources = job.spec.resources

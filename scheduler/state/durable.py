@@ -127,7 +127,7 @@ class Durable:
     deferred: dict[JobId, None] = field(default_factory=dict)
     dependents: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
     wakes: list[tuple[Instant, JobId]] = field(default_factory=list)
-    active: dict[JobId, None] = field(default_factory=dict)
+    active: dict[JobId, type[JobState]] = field(default_factory=dict)
     gangs: dict[JobId, None] = field(default_factory=dict)
     preemptible: dict[JobId, None] = field(default_factory=dict)
     claims: dict[JobId, dict[JobId, None]] = field(default_factory=dict)

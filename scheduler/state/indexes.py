@@ -61,7 +61,7 @@ def index(durable: Durable, job: Job) -> None:
         case Queued():
             durable.lines.add(job)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
-            durable.active[job.id] = None
+            durable.active[job.id] = type(job.state)
             if attempt.is_gang:
                 durable.gangs[job.id] = None
             if isinstance(job.state, Running) and job.spec.is_preemptible:

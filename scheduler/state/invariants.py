@@ -266,7 +266,11 @@ def _of_indexes(durable: Durable) -> Iterator[str]:
         return
     if again.lines != durable.lines:
         yield f"the lines are {durable.lines}, the jobs make {again.lines}"
+    for lines in (of_user for users in durable.lines.of_band.values() for of_user in users.values()):
+        if lines.heads() != sorted((line[0], 0, number) for number, line in enumerate(lines.values())):
+            yield f"the first of the lines are {lines.heads()}, the lines are {lines}"
     for index in (
+        "active",
         "held",
         "deferred",
         "dependents",

@@ -72,8 +72,28 @@ class LineKey(NamedTuple):
 
 
 Line = Sequence[Entry]
-UserLines = dict[LineKey, Line]
-"""The lines of one user in one band, none of them empty."""
+Head = tuple[Entry, int, int]
+"""The first of a line, its place there (0), and which of the user's lines it is."""
+
+
+class UserLines(dict[LineKey, Line]):
+    """The lines of one user in one band, none of them empty. Only `Lines` changes them."""
+
+    __slots__ = ("_heads",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heads: list[Head] | None = None
+
+    def heads(self) -> list[Head]:
+        """The first of each line, oldest first, which is a heap, too; for reading. Known until one is another."""
+        if self._heads is None:
+            self._heads = sorted((line[0], 0, number) for number, line in enumerate(self.values()))
+        return self._heads
+
+    def forget_heads(self) -> None:
+        """The first of a line is another, or there are other lines."""
+        self._heads = None
 
 
 def _no_lines() -> dict[Band, dict[UserName, UserLines]]:
@@ -89,14 +109,18 @@ class Lines:
 
     def add(self, job: Job) -> None:
         """Put a job in its place; an item of an array that differs from the others stands among all jobs."""
-        insort(self._line(job), (job.age_since, job.id))
+        line, entry = self._line(job), (job.age_since, job.id)
+        insort(line, entry)
         self.count += 1
+        if line[0] == entry:
+            self.of_band[job.band][job.user].forget_heads()
 
     def set_alike(self, equal: EqualJobs) -> None:
         """Make a line of the items of an array that never differed, in place of that there was; none left ends it."""
         first = equal.first
         key = LineKey(first.spec.asked, first.array)
-        lines = self.of_band[first.band].setdefault(first.user, {})
+        lines = self.of_band[first.band].setdefault(first.user, UserLines())
+        lines.forget_heads()
         old, line = lines.pop(key, ()), AlikeLine(equal)
         self.count += len(line) - len(old)
         if line:
@@ -109,6 +133,7 @@ class Lines:
         line = self._line(equal.first)
         line.extend((equal.first.age_since, job_id) for job_id in equal.ids())
         line.sort()  # two sorted runs: as much as merging them
+        self.of_band[equal.first.band][equal.first.user].forget_heads()
         self.count += len(equal)
 
     def remove(self, job: Job) -> None:
@@ -116,8 +141,11 @@ class Lines:
         of_user = self.of_band[job.band]
         lines = of_user[job.user]
         line = self._line(job)
-        del line[bisect_left(line, (job.age_since, job.id))]
+        place = bisect_left(line, (job.age_since, job.id))
+        del line[place]
         self.count -= 1
+        if not place:
+            lines.forget_heads()
         if not line:
             del lines[LineKey(job.spec.asked)]
         if not lines:
@@ -125,13 +153,13 @@ class Lines:
 
     def holds(self, job: Job, band: Band) -> bool:
         """Whether a job stands in a line of a band: for checks."""
-        lines = self.of_band[band].get(job.user, {})
+        lines = self.of_band[band].get(job.user, UserLines())
         entry = (job.age_since, job.id)
         found = [line for line in (lines.get(LineKey(job.spec.asked, of)) for of in {None, job.array}) if line]
         places = [(line, bisect_left(line, entry)) for line in found]
         return any(at < len(line) and line[at] == entry for line, at in places)
 
     def _line(self, job: Job) -> list[Entry]:
-        line = self.of_band[job.band].setdefault(job.user, {}).setdefault(LineKey(job.spec.asked), [])
+        line = self.of_band[job.band].setdefault(job.user, UserLines()).setdefault(LineKey(job.spec.asked), [])
         assert isinstance(line, list)  # only an array has a line of another kind
         return line
