@@ -88,17 +88,21 @@ class World:
             self.scheduler.execute(call, future, self.is_healed)
 
     def serve(self, method: str, call: Call) -> None:
-        """An agent opens a stream; where nobody listens it breaks."""
+        """An agent opens a stream; where nobody listens it breaks, and where another start of the scheduler does.
+
+        What is sent on a connection reaches the process that it was made with, or nobody: gRPC sends no call before the
+        other side has spoken, and an agent closes a connection before it dials again.
+        """
         self.network.open(call)
         if not self.network.is_reachable(call.node):
             call.up.stall()
-        self.after(self.network.delay(), self._serve, method, call)
+        self.after(self.network.delay(), self._serve, method, call, self.scheduler)
 
-    def _serve(self, method: str, call: Call) -> None:
-        if self.scheduler is None:
+    def _serve(self, method: str, call: Call, dialled: SchedulerProcess | None) -> None:
+        if dialled is None or dialled is not self.scheduler:
             call.break_()
         else:
-            self.scheduler.serve(method, call)
+            dialled.serve(method, call)
 
     def register(self, agent: Agent, number: int, request: Any) -> None:
         """An agent's registration arrives; where nobody listens the agent hears so."""
