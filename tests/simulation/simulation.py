@@ -11,6 +11,7 @@ from typing import Any
 from gpufleet.v1 import node_pb2
 
 from scheduler.core.story import sentence
+from scheduler.state.jobs import Finished
 from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished, job_of
 from tests.simulation.checks import Checks
 from tests.simulation.disks import NodeDisk, SimulatedOutputs, SimulatedStore
@@ -44,7 +45,9 @@ class Outcome:
     trace: tuple[str, ...]
     story: tuple[str, ...]
     jobs: int
-    refused: int
+    """Jobs that ended, as the store tells it: arrays and their items among them."""
+    asked: int
+    """Jobs that were asked for and not refused."""
     digest: str
     """The same for the same seed, whatever process it runs in."""
 
@@ -116,6 +119,7 @@ class Simulation:
         finally:
             self._close()
         broken = self.world.broken
+        accepted = [each for each in self.users.submissions if not each.refusal]
         return Outcome(
             seed=self.world.seed,
             steps=self.world.steps,
@@ -124,10 +128,14 @@ class Simulation:
             broken=broken,
             trace=tuple(self.world.trace),
             story=tuple(self.story(broken.job)) if broken is not None and broken.job is not None else (),
-            jobs=len(self.store.finished),
-            refused=sum(each.count for each in self.users.submissions if each.refusal),
+            jobs=sum(self._has_ended(job) for each in accepted for job in range(each.job, each.job + each.size)),
+            asked=sum(each.size for each in accepted),
             digest=self._digest(),
         )
+
+    def _has_ended(self, number: int) -> bool:
+        job = self.store.job(number)
+        return job is not None and isinstance(job.state, Finished)
 
     def story(self, job: int) -> list[str]:
         """What is stored about a job, in order."""
