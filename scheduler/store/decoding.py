@@ -122,7 +122,7 @@ class Decoders:
             case Maybe():
                 return _maybe_decoder(inner(shape.inner))
             case Sequence():
-                return _sequence_decoder(inner(shape.item))
+                return _sequence_decoder(inner(shape.item), shape.item)
             case Row():
                 return _row_decoder(tuple(inner(item) for item in shape.items))
             case Group():
@@ -206,15 +206,25 @@ def _expect_list(node: Any) -> list[Any]:
     return node
 
 
-def _sequence_decoder(decode_item: Decoder) -> Decoder:
-    return lambda node: tuple(decode_item(item) for item in _expect_list(node))
+def _sequence_decoder(decode_item: Decoder, shape: Shape) -> Decoder:
+    if isinstance(shape, Plain) and shape.type is not float:
+        only = {shape.type}
+
+        def decode_plain(node: Any) -> tuple[Any, ...]:
+            if set(map(type, _expect_list(node))) <= only:
+                return tuple(node)
+            return tuple([decode_item(item) for item in node])
+
+        return decode_plain
+    # Lists: a start decodes hundreds of thousands of these, and generators cost half as much again.
+    return lambda node: tuple([decode_item(item) for item in _expect_list(node)])
 
 
 def _row_decoder(decoders: tuple[Decoder, ...]) -> Decoder:
     def decode(node: Any) -> tuple[Any, ...]:
         if len(_expect_list(node)) != len(decoders):
             raise DecodeError(f"expected {len(decoders)} items, got {node!r}")
-        return tuple(decode_item(item) for decode_item, item in zip(decoders, node, strict=True))
+        return tuple([decode_item(item) for decode_item, item in zip(decoders, node, strict=True)])
 
     return decode
 

@@ -124,7 +124,7 @@ class Encoders:
             case Maybe():
                 return _maybe_encoder(self._of_shape(shape.inner))
             case Sequence():
-                return _sequence_encoder(self._of_shape(shape.item))
+                return _sequence_encoder(self._of_shape(shape.item), shape.item)
             case Row():
                 return _row_encoder(tuple(self._of_shape(item) for item in shape.items))
             case Group():
@@ -184,10 +184,14 @@ def _maybe_encoder(encode_inner: Encoder) -> Encoder:
     return lambda value: None if value is None else encode_inner(value)
 
 
-def _sequence_encoder(encode_item: Encoder) -> Encoder:
+def _sequence_encoder(encode_item: Encoder, shape: Shape) -> Encoder:
+    only = {shape.type} if isinstance(shape, Plain) and shape.type is not float else set[type]()
+
     def encode(value: Any) -> list[Any]:
         if type(value) is not tuple:
             raise EncodeError(f"expected a tuple, got {value!r}")
+        if only and set(map(type, value)) <= only:
+            return list(value)
         return [encode_item(item) for item in value]
 
     return encode
