@@ -8,6 +8,7 @@ class and field.
 from __future__ import annotations
 
 import binascii
+import threading
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
@@ -47,20 +48,27 @@ class Decoders:
         self._format = current_format
         self._upgrades = upgrades
         self._of_class: dict[tuple[type, int], Decoder] = {}
+        self._begun: set[tuple[type, int]] = set()
+        self._compiling = threading.RLock()
 
     def of_class(self, cls: type, written_format: int) -> Decoder:
         """The decoder of a dataclass from an object written in that format. Errors: NotStorable."""
         key = (cls, written_format)
         decoder = self._of_class.get(key)
-        if decoder is None:
-            # A class that contains itself finds this one while it is being compiled.
-            self._of_class[key] = lambda node: self._of_class[key](node)
-            try:
-                decoder = self._of_class[key] = self._compile_class(cls, written_format)
-            except BaseException:
-                del self._of_class[key]
-                raise
-        return decoder
+        if decoder is not None:
+            return decoder
+        # One thread compiles: another must never get what is not done yet.
+        with self._compiling:
+            if key in self._begun:
+                # A class that contains itself finds this one while it is being compiled.
+                return lambda node: self.of_class(cls, written_format)(node)
+            if key not in self._of_class:
+                self._begun.add(key)
+                try:
+                    self._of_class[key] = self._compile_class(cls, written_format)
+                finally:
+                    self._begun.discard(key)
+            return self._of_class[key]
 
     def _compile_class(self, cls: type, written_format: int) -> Decoder:
         upgrade = self._upgrade_of(cls.__name__, written_format)

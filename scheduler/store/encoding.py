@@ -49,6 +49,8 @@ class Encoders:
 
     def __init__(self) -> None:
         self._of_class: dict[type, Encoder] = {}
+        self._begun: set[type] = set()
+        self._compiling = threading.RLock()
         self._once = _Once()
 
     @contextmanager
@@ -63,15 +65,20 @@ class Encoders:
     def of_class(self, cls: type) -> Encoder:
         """The encoder of a dataclass to an object without a tag. Errors: NotStorable."""
         encoder = self._of_class.get(cls)
-        if encoder is None:
-            # A class that contains itself finds this one while it is being compiled.
-            self._of_class[cls] = lambda value: self._of_class[cls](value)
-            try:
-                encoder = self._of_class[cls] = self._compile_class(cls)
-            except BaseException:
-                del self._of_class[cls]
-                raise
-        return encoder
+        if encoder is not None:
+            return encoder
+        # One thread compiles: another must never get what is not done yet.
+        with self._compiling:
+            if cls in self._begun:
+                # A class that contains itself finds this one while it is being compiled.
+                return lambda value: self.of_class(cls)(value)
+            if cls not in self._of_class:
+                self._begun.add(cls)
+                try:
+                    self._of_class[cls] = self._compile_class(cls)
+                finally:
+                    self._begun.discard(cls)
+            return self._of_class[cls]
 
     def _compile_class(self, cls: type) -> Encoder:
         stored = stored_fields(cls)
