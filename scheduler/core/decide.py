@@ -51,6 +51,7 @@ def step(state: State, event: Event) -> Decision:
 def make_true(state: State, decision: Decision) -> None:
     """Apply the records of a decision, in order."""
     for record in decision.records:
+        live.foresee(state.live, state.durable, record)
         durable.apply(state.durable, record)
         live.follow(state.live, state.durable, state.limits, record)
     for note in decision.notes:

@@ -1,6 +1,6 @@
 """What is known only while the scheduler runs: never stored, and rebuilt after a start.
 
-`Live` follows the events (`observe`) and the records (`follow`); nothing else changes it. Deciding reads it.
+`Live` follows the events (`observe`) and the records (`foresee`, `follow`); nothing else changes it. Deciding reads it.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ from .events import (
     SpoolFilled,
 )
 from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
-from .jobs import Attempt, EndedAttempt, Outcome, OutputStream, Rank, RankExit, Starting
+from .jobs import EndedAttempt, Outcome, OutputStream, Rank, RankExit, Starting
 from .limits import Limits
 from .nodes import DeviceSample, Reach
 from .records import (
@@ -230,6 +230,23 @@ def _forget_oldest(kept: dict[K, Any]) -> None:
         kept.pop(next(iter(kept)))
 
 
+def foresee(live: Live, durable: Durable, record: Record) -> None:
+    """Before a record is applied: a rank that it ends, and whose end nobody has told, may still live on its node.
+
+    One that was presumed over before is left as it is: its node may have said since that nothing of it lives.
+    """
+    match record:
+        case AttemptEnded(job=job, ended=ended) | JobFinished(job=job, ended=EndedAttempt() as ended):
+            for number, rank in enumerate(ended.ranks):
+                key = RankKey(job, ended.number, number)
+                is_told = key in live.exits or (rank.exit is not None and not rank.exit.is_presumed)
+                node = live.nodes.get(rank.placement.node)
+                if node is not None and not is_told and key in durable.hold(rank.placement.node).ranks:
+                    node.lingering.add(key)
+        case _:
+            pass
+
+
 def follow(live: Live, durable: Durable, limits: Limits, record: Record) -> None:
     """Take note of what was decided, after it was applied."""
     if isinstance(record, SessionRecord):
@@ -239,7 +256,7 @@ def follow(live: Live, durable: Durable, limits: Limits, record: Record) -> None
         _note_arrival(live, record)
     match record:
         case AttemptEnded(job=job, ended=ended):
-            _settle(live, ended, [RankKey(job, ended.number, rank) for rank in range(len(ended.ranks))])
+            _settle(live, [RankKey(job, ended.number, rank) for rank in range(len(ended.ranks))])
         case JobFinished(job=job, finished=finished, ended=last):
             live.ended[job] = finished.outcome
             _forget_oldest(live.ended)
@@ -249,7 +266,7 @@ def follow(live: Live, durable: Durable, limits: Limits, record: Record) -> None
                 known = durable.finished[job]
                 live.runs[known.user, known.spec.name] = Span(last.ended_at - last.ranks[0].started_at)
                 _forget_oldest(live.runs)
-            _settle(live, last, [RankKey(job, last.number, rank) for rank in range(len(last.ranks))])
+            _settle(live, [RankKey(job, last.number, rank) for rank in range(len(last.ranks))])
         case AttemptVoided(job=job, number=number, at=at, left_out=left_out):
             ends: dict[RankKey, Any]
             for ends in (live.exits, live.synced, live.ready):
@@ -402,12 +419,9 @@ def _end_lingering(live: Live, name: NodeName, key: RankKey) -> None:
         node.lingering.discard(key)
 
 
-def _settle(live: Live, attempt: Attempt | EndedAttempt, keys: list[RankKey]) -> None:
-    """An attempt is over. A rank whose end nobody has told may still live on its node."""
-    for key, rank in zip(keys, attempt.ranks, strict=True):
-        is_dead = live.exits.pop(key, None) is not None or (rank.exit is not None and not rank.exit.is_presumed)
+def _settle(live: Live, keys: list[RankKey]) -> None:
+    """An attempt is over: nothing of it is waited for any more."""
+    for key in keys:
+        live.exits.pop(key, None)
         live.synced.pop(key, None)
         live.ready.pop(key, None)
-        node = live.nodes.get(rank.placement.node)
-        if node is not None and not is_dead:
-            node.lingering.add(key)

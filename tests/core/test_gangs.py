@@ -8,11 +8,11 @@ import pytest
 
 from scheduler.policy.gangs import could_ever, ranks_of
 from scheduler.state.commands import AbortAttempt, KillAttempt, PrepareAttempt, StartAttempt
-from scheduler.state.events import RankReady, RankStarted
-from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey
-from scheduler.state.jobs import NodePins, Resources
+from scheduler.state.events import CancelRequested, RankExited, RankReady, RankStarted
+from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
+from scheduler.state.jobs import ExitSignal, NodePins, RankExit, Resources, StopCause
 from scheduler.state.nodes import Device, Node, NodeInfo
-from scheduler.state.records import AttemptReady
+from scheduler.state.records import AttemptReady, RankEnded
 from scheduler.state.units import GB, Instant
 from tests.core.fleet import Fleet, Turn, spec
 
@@ -93,6 +93,41 @@ def test_a_rank_that_runs_unasked_is_ended_and_its_gang_placed_anew() -> None:
     turn = fleet.take_up(RankStarted(at=fleet.now, node=NodeName("n2"), key=RANK_1))
     assert KillAttempt(node=NodeName("n2"), key=RANK_1) in turn.commands
     assert fleet.job(1).attempt is None
+
+
+def test_a_gang_that_is_abandoned_as_it_starts_is_killed_on_every_node() -> None:
+    """Its Starts may leave in the same turn; then each Kill follows its Start on the same stream."""
+    fleet = two_nodes()
+    fleet.submit(spec(gpus=4, node_count=2))
+    ready(fleet, RANK_0, "n1", 29_500)
+    ready(fleet, RANK_1, "n2")
+    abandoned = CancelRequested(at=fleet.now, jobs=(JobId(1),), by=UserName("alice"), is_abandoned=True)
+    kills = [KillAttempt(node=NodeName("n1"), key=RANK_0), KillAttempt(node=NodeName("n2"), key=RANK_1)]
+    assert list(fleet.take_up(abandoned).commands) == kills
+
+
+def test_a_node_that_said_that_nothing_lives_there_is_not_kept_clear_of_work_when_its_gang_is_over() -> None:
+    fleet = two_nodes()
+    fleet.submit(spec(gpus=4, node_count=2))
+    ready(fleet, RANK_0, "n1", 29_500)
+    ready(fleet, RANK_1, "n2")
+    for key, name in ((RANK_0, "n1"), (RANK_1, "n2")):
+        fleet.take_up(RankStarted(at=fleet.now, node=NodeName(name), key=key))
+    fleet.disconnect(NodeName("n2"))
+    turns = fleet.advance(fleet.limits.node_lease + fleet.limits.requeue_fence)
+    ended = [record for turn in turns for record in turn.records if isinstance(record, RankEnded)]
+    assert [(record.key, record.exit.is_presumed) for record in ended] == [(RANK_1, True)]
+    assert fleet.state.live.nodes[NodeName("n2")].lingering == {RANK_1}
+    machine = fleet.nodes[NodeName("n2")]
+    machine.boot_id, machine.incarnation = "boot-2", 2
+    fleet.join(machine)
+    assert fleet.state.live.nodes[NodeName("n2")].lingering == set()
+    stopped = RankExit(exit=ExitSignal(signal=15), reason="SIGNALLED", stop_cause=StopCause.GANG)
+    fleet.take_up(RankExited(at=fleet.now, node=NodeName("n1"), key=RANK_0, exit=stopped))
+    assert fleet.state.live.nodes[NodeName("n2")].lingering == set()
+    attempt = fleet.job(1).attempt
+    assert attempt is not None
+    assert attempt.number == 2
 
 
 # --- how a request is divided

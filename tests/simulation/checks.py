@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from node_agent.core.outcome import AttemptKey, ExitedWith, ExitStatus, KilledBy, Stream
@@ -13,6 +14,7 @@ from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
 from scheduler.state.ids import JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
 from scheduler.state.jobs import (
+    Attempt,
     EndedAttempt,
     ExitCode,
     ExitSignal,
@@ -24,7 +26,7 @@ from scheduler.state.jobs import (
     Tally,
 )
 from scheduler.state.nodes import Node
-from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished
+from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptReady, AttemptVoided, JobFinished
 from scheduler.state.shares import WHOLE_MILLI
 from scheduler.state.state import State
 from tests.core.fleet import HELD_AND_INDEXED
@@ -57,6 +59,8 @@ class Checks:
         self.processes: dict[RankKey, Process] = {}
         self._by_job: dict[int, list[Process]] = {}
         self._prepared: set[RankKey] = set()
+        self._placed: dict[JobId, Attempt] = {}
+        self._given_up_at_once: dict[JobId, Attempt] = {}
 
     # --- processes
 
@@ -110,12 +114,18 @@ class Checks:
         if wrong:
             raise Broken("; ".join(wrong))
         self._caps_hold(state)
+        self._given_up_at_once = {}
         for record in commit.records:
             match record:
+                case AttemptPlaced(job=job, attempt=attempt):
+                    self._placed[job] = attempt
+                case AttemptReady(job=job, rendezvous=rendezvous):
+                    self._placed[job] = replace(self._placed[job], rendezvous=rendezvous)
                 case AttemptEnded(job=job, ended=ended):
                     self._attempt_ended(job, ended, for_good=False)
                 case JobFinished(job=job, finished=finished, ended=last):
                     if last is not None:
+                        self._given_up_at_once[job] = self._placed[job]
                         self._attempt_ended(job, last, for_good=True)
                         self._is_true(job, finished, last)
                 case AttemptVoided(job=job, number=number):
@@ -182,7 +192,8 @@ class Checks:
                     raise Broken(f"{key} is launched and its placement is not stored", key.job)
             case StartAttempt(key=key):
                 job = self._store.job(key.job)
-                attempt = job.attempt if job is not None else None
+                # Whoever abandons it in the turn that starts it has a Kill sent behind the Start, on the same stream.
+                attempt = (job.attempt if job is not None else None) or self._given_up_at_once.get(key.job)
                 if attempt is None or attempt.number != key.attempt or attempt.rendezvous is None:
                     raise Broken(f"{key} is started and that its gang is ready is not stored", key.job)
                 ranks = {RankKey(key.job, key.attempt, rank) for rank in range(len(attempt.ranks))}
