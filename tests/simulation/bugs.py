@@ -11,14 +11,16 @@ import pytest
 
 from node_agent.core import adoption, attempt, duties
 from node_agent.core.adoption import LaunchDecision
+from node_agent.core.outcome import AttemptEnd
 from scheduler import clock, engine, links, output_hub
-from scheduler.core import deadlines, gang_deadlines, gangs, jobs
+from scheduler.core import attempts, deadlines, gang_deadlines, gangs, jobs
 from scheduler.core.decision import Decision
 from scheduler.core.live_ranks import live_attempt
 from scheduler.policy import caps, fit
 from scheduler.state import durable, indexes, live
 from scheduler.state.events import JobsSubmitted, RankReady
 from scheduler.state.jobs import Job, Stopping, rank_keys
+from scheduler.state.records import AttemptEnded
 from scheduler.state.state import State
 from scheduler.state.units import Instant, after
 
@@ -152,6 +154,27 @@ def a_gang_starts_before_all_are_ready(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(gangs, "on_rank_ready", hasty)
 
 
+def an_end_is_not_told(plant: pytest.MonkeyPatch) -> None:
+    """A node does not report that a process has ended, and its job never ends."""
+    changed = duties.Duties.changed
+
+    def silent(self: Any, key: Any, change: Any) -> Any:
+        return () if isinstance(change, AttemptEnd) else changed(self, key, change)
+
+    plant.setattr(duties.Duties, "changed", silent)
+
+
+def a_retry_is_not_counted(plant: pytest.MonkeyPatch) -> None:
+    """A job that may be tried again is tried for ever, so that something always happens and nothing ends."""
+    follows = attempts.what_follows
+
+    def uncounted(*arguments: Any) -> Any:
+        record = follows(*arguments)
+        return replace(record, is_retry=False) if isinstance(record, AttemptEnded) else record
+
+    plant.setattr(attempts, "what_follows", uncounted)
+
+
 BUGS: tuple[Plant, ...] = (
     the_fence_is_ignored,
     nobody_waits_for_the_fence,
@@ -168,4 +191,6 @@ BUGS: tuple[Plant, ...] = (
     a_step_of_the_wall_clock_is_followed,
     a_cap_is_not_looked_at,
     a_gang_starts_before_all_are_ready,
+    an_end_is_not_told,
+    a_retry_is_not_counted,
 )

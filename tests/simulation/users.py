@@ -27,6 +27,12 @@ from tests.simulation.world import Broken, World
 ANSWER_SECONDS_MAX = 8.0
 USERS = ("alice", "bob")
 
+RUN_SECONDS_MAX = 160.0
+"""No program runs longer by itself."""
+
+AROUND_SECONDS_MAX = 15.0
+"""What a run takes besides: it is placed and launched, is stopped with its grace, dies, lingers, its end is told."""
+
 GANG_GPUS_MAX = 5
 """In some runs a user may hold no more at once, and a job that asks for more would wait for ever."""
 
@@ -51,6 +57,14 @@ class Submission:
     def size(self) -> int:
         """Ids that it makes: of an array also those of its items."""
         return self.count + (0 if self.items is None else self.items.indices.count)
+
+    @property
+    def run_seconds(self) -> float:
+        """How long one job of it takes at most, if it runs as often as its retries let it, and once more.
+
+        Once more: a person, a preemption or what went wrong before may have cut a run short.
+        """
+        return (self.spec.retries + 2) * (Plan.of(self.spec.argv).seconds + AROUND_SECONDS_MAX)
 
 
 class Users:
@@ -82,8 +96,9 @@ class Users:
             min_memory_bytes=None if share_milli else 0,
             share_milli=share_milli,
         )
+        long = (rng.uniform(1, 15), rng.uniform(10, 45), rng.uniform(60, RUN_SECONDS_MAX))
         plan = Plan(
-            seconds=round(rng.choice((0.05, 1.0, rng.uniform(1, 15), rng.uniform(10, 45), rng.uniform(60, 160))), 3),
+            seconds=round(rng.choice((0.05, 1.0, *long)), 3),
             code=rng.choice((0, 0, 0, 0, 3)),
             lines=rng.randint(0, 6),
             term_seconds=rng.choice((0.0, 0.2, 2.0, NEVER)),
@@ -223,6 +238,19 @@ class Users:
         self._ask(lambda at, by: HoldRequested(at=at, by=by, jobs=jobs, is_held=False))
         for node in nodes:
             self.drain(node, is_draining=False)
+
+    def seconds_left(self) -> float:
+        """How long all that has not ended takes if one job runs after the other, as a cap or a small fleet may have it.
+
+        Items of an array under a cap of one, jobs after each other, users who may hold no more: none takes longer.
+        """
+        return sum(self._jobs_left(each) * each.run_seconds for each in self.submissions if not each.refusal)
+
+    def _jobs_left(self, submission: Submission) -> int:
+        if not submission.job:
+            return submission.size
+        jobs = range(submission.job, submission.job + submission.size)
+        return sum(self._world.checks.outcome(job) is None for job in jobs)
 
     # --- the way
 
