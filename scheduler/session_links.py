@@ -151,6 +151,9 @@ class SessionLinks:
                     self._to_person(command.connection, place=place_info(command, key, self._now()))
             case TellPerson() | TellEnd():
                 self._to_person(command.connection, notice=notice_of(command, self._now()))
+                gateway = self._gateways.get(command.connection.gateway)
+                if isinstance(command, TellEnd) and gateway is not None:
+                    gateway.keys.pop(command.connection.number, None)
 
     def _offer(self, command: OfferSeat) -> None:
         """A ticket for the worker's start. A worker that has gone meanwhile is lost, and that is told next."""

@@ -33,7 +33,7 @@ from ..state.session_events import (
 )
 from ..state.sessions import Identity, Model, ModelName, SessionLimits, WorkerId
 from ..state.units import DAY, SECOND, Span
-from .answers import answers, reply_of, streams
+from .answers import answers, as_gpufleet_error, reply_of, streams
 from .convert import timestamp
 from .convert_sessions import (
     WORKER_STATE_OF,
@@ -187,8 +187,10 @@ class SessionCalls:
                 continue
             if isinstance(event, JoinRequested):
                 self._join(link, event)
-            else:
-                self.engine.report(event)
+                continue
+            self.engine.report(event)
+            if not isinstance(event, WorkerUnreachable):
+                link.keys.pop(request.connection, None)
 
     def _of_person(
         self, link: GatewayLink, connection: Connection, request: sessions_pb2.OpenSessionRequest
@@ -215,11 +217,13 @@ class SessionCalls:
             raise invalid("join.place_key", "is no place key")
         identity = Identity(join.identity)
         shown = hash_place_key(join.place_key, identity) if join.place_key else ""
-        if shown and shown in self.engine.view.durable.sessions.by_key:
-            key = join.place_key
+        sessions = self.engine.view.durable.sessions
+        key = make_place_key()
+        if identity in sessions.by_identity:
+            # A place that is there keeps its key: only who showed it is told it again.
+            link.keys[connection.number] = join.place_key if shown in sessions.by_key else ""
         else:
-            key = make_place_key()
-        link.keys[connection.number] = key
+            link.keys[connection.number] = key
         return JoinRequested(
             at=self.engine.now(),
             connection=connection,
@@ -234,19 +238,16 @@ class SessionCalls:
         number = event.connection.number
         try:
             reply = self.engine.request(event)
-        except StoreAway as away:
-            _refuse(link, number, "STORE_UNAVAILABLE", str(away))
-            return
-        except TooManyEvents:
-            _refuse(link, number, "TOO_MANY_REQUESTS", "the scheduler has too much to do just now")
+        except (StoreAway, TooManyEvents) as problem:
+            _refuse_for(link, number, problem)
             return
 
         def told(done: asyncio.Future[Reply]) -> None:
             if done.cancelled():
                 return
             problem = done.exception()
-            if problem is not None:
-                _refuse(link, number, "STORE_UNAVAILABLE", str(problem))
+            if isinstance(problem, Exception):
+                _refuse_for(link, number, problem)
                 return
             answer = done.result()
             if isinstance(answer, Refused):
@@ -384,6 +385,11 @@ def _refuse(link: GatewayLink, number: int, reason: str, message: str) -> None:
     link.keys.pop(number, None)
     notice = sessions_pb2.SessionNotice(reason=reason, message=message, is_end=True)
     link.outbox.put(sessions_pb2.OpenSessionResponse(connection=number, notice=notice))
+
+
+def _refuse_for(link: GatewayLink, number: int, problem: Exception) -> None:
+    error = as_gpufleet_error("OpenSession", problem)
+    _refuse(link, number, error.reason.name, error.message)
 
 
 def _check_hello(hello: sessions_pb2.WorkerHello) -> None:

@@ -90,6 +90,9 @@ def _on_join(state: State, event: JoinRequested) -> Decision:
             "MODEL_NOT_FOUND", f"no model is called {event.model!r}", field="model", next_step=f"served now: {served}"
         )
     sessions = state.durable.sessions
+    there = _session_at(state, event.connection)
+    if there is not None and there.identity != event.identity:
+        return refused("INVALID_ARGUMENT", "another person has this connection", field="connection")
     earlier = sessions.by_id.get(sessions.by_identity.get(event.identity, SessionId(0)))
     if earlier is None and event.resumes:
         # The key is of whoever shows it: a cookie may be lost, and another person's key is 128 bits away.

@@ -15,6 +15,7 @@ from scheduler.policy.scaling import Load, Scale, gives_up_a_worker, may_shrink_
 from scheduler.policy.turns import SeatNow, TurnNow, bounds, limit_changes, longest_turn
 from scheduler.state.ids import UserName
 from scheduler.state.records import Record
+from scheduler.state.replies import Refused
 from scheduler.state.session_commands import OfferSeat, TellPlace
 from scheduler.state.session_events import (
     Connection,
@@ -243,6 +244,19 @@ def test_a_bound_is_kept_while_every_seat_is_claimed_and_no_worker_is_lost(seed:
     people.advance(1800 * SECOND)
     assert len(people.promised) > 5
     assert not list(people.fleet.state.durable.sessions.line(CANVAS))
+
+
+def test_a_connection_is_of_one_person() -> None:
+    people = People(1, workers=1, seats=1, claims=True)
+    people.join(1)
+    taken = JoinRequested(
+        at=people.now, connection=people.people[1], model=CANVAS, identity=Identity("other"), key_digest="another key"
+    )
+    turn = people.fleet.take_up(taken)
+    assert isinstance(turn.reply, Refused)
+    assert not turn.records
+    people.leave(1, is_final=True)
+    assert not people.fleet.state.durable.sessions.by_id
 
 
 def test_an_older_epoch_does_nothing() -> None:
