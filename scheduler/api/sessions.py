@@ -230,7 +230,6 @@ class SessionCalls:
             model=model_name(join.model, "join.model"),
             identity=identity,
             key_digest=hash_place_key(key, identity),
-            resumes=shown,
         )
 
     def _join(self, link: GatewayLink, event: JoinRequested) -> None:

@@ -94,11 +94,6 @@ def _on_join(state: State, event: JoinRequested) -> Decision:
     if there is not None and there.identity != event.identity:
         return refused("INVALID_ARGUMENT", "another person has this connection", field="connection")
     earlier = sessions.by_id.get(sessions.by_identity.get(event.identity, SessionId(0)))
-    if earlier is None and event.resumes:
-        # The key is of whoever shows it: a cookie may be lost, and another person's key is 128 bits away.
-        earlier = sessions.by_id.get(sessions.by_key.get(event.resumes, SessionId(0)))
-        if earlier is not None and earlier.identity != event.identity:
-            earlier = None
     if earlier is not None and earlier.model == event.model:
         return _come_back(state, event, earlier)
     moved = NOTHING

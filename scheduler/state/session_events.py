@@ -54,17 +54,13 @@ class StopModelRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequested:
-    """A person wants a place, or comes back to one.
-
-    `key_digest` is that of the key that a new place gets, `resumes` that of the key that was shown; empty for none.
-    """
+    """A person wants a place, or comes back to theirs. `key_digest` is that of the key that a new place gets."""
 
     at: Instant
     connection: Connection
     model: ModelName
     identity: Identity
     key_digest: str
-    resumes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,20 +205,16 @@ class SessionTranscript:
     # --- people
 
     def join(self, words: Words) -> list[str]:
-        return self._join(words.next(), words, resumes="")
+        return self._join(words.next(), words)
 
     def crowd(self, words: Words) -> list[str]:
         """Many people join; only how many is told."""
         count = int(words.next())
         for number in range(count):
-            self._join(f"p{number}", words, resumes="")
+            self._join(f"p{number}", words)
         return [f"{count} people joined"]
 
-    def back(self, words: Words) -> list[str]:
-        name = words.next()
-        return self._join(name, words, resumes=f"key-{self.sessions[name]}")
-
-    def _join(self, name: str, words: Words, *, resumes: str) -> list[str]:
+    def _join(self, name: str, words: Words) -> list[str]:
         number = max((each.number for each in self.connections.values()), default=0) + 1
         self.connections[name] = Connection(gateway=words.integer("gateway", GATEWAY), number=number)
         turn = self.fleet.take_up(
@@ -228,7 +224,6 @@ class SessionTranscript:
                 model=ModelName(words.value("model", self.model)),
                 identity=Identity(words.value("as", name)),
                 key_digest=f"key-{self.fleet.state.durable.counters.next_session}",
-                resumes=resumes,
             )
         )
         if isinstance(turn.reply, Joined):
@@ -330,7 +325,7 @@ COMMANDS: dict[str, Command] = {
     "gone": SessionTranscript.gone,
     "join": SessionTranscript.join,
     "crowd": SessionTranscript.crowd,
-    "back": SessionTranscript.back,
+    "back": SessionTranscript.join,
     "lost": SessionTranscript.lost,
     "gateway-lost": SessionTranscript.gateway_lost,
     "close": SessionTranscript.close,
