@@ -13,7 +13,7 @@ from gpufleet.tickets import SECRET_BYTES, hash_place_key, make_place_key
 
 from ..engine import Engine, StoreAway, TooManyEvents
 from ..session_links import GatewayLink, Outbox, SessionLinks, WorkerLink
-from ..state.ids import JobId
+from ..state.ids import JobId, UserName
 from ..state.replies import Refused, Reply
 from ..state.session_events import (
     CloseRequested,
@@ -86,9 +86,19 @@ class SessionCalls:
                     reason=Reason.NOT_BUILT,
                     next_step="leave it out, and start workers with: gpuctl worker package.module:Class",
                 )
-        model = Model(name=model_name(wanted.name, "model.name"), owner=caller().user, limits=_limits(wanted.limits))
+        name = model_name(wanted.name, "model.name")
+        model = Model(name=name, owner=self._owner_of(name), limits=_limits(wanted.limits))
         await reply_of(self.engine.request(ServeRequested(at=self.engine.now(), model=model)))
         return sessions_pb2.ServeModelResponse(model=self._shown(model))
+
+    def _owner_of(self, name: ModelName) -> UserName:
+        """Whose model it is, or becomes. Only its owner and admins change it. Errors: PERMISSION_DENIED."""
+        known = self.engine.view.durable.models.get(name)
+        if known is None:
+            return caller().user
+        if known.owner != caller().user and not caller().is_admin:
+            raise GpufleetError(Reason.PERMISSION_DENIED, f"model {name} is {known.owner}'s")
+        return known.owner
 
     def _shown(self, model: Model) -> sessions_pb2.Model:
         return model_proto(model, self.engine.view.durable, self.engine.view.live.turns)
@@ -110,7 +120,9 @@ class SessionCalls:
     @answers
     async def StopModel(self, request: sessions_pb2.StopModelRequest, context: Any) -> sessions_pb2.StopModelResponse:
         """End a model and its sessions."""
-        event = StopModelRequested(at=self.engine.now(), model=model_name(request.name, "name"), by=caller().user)
+        name = model_name(request.name, "name")
+        self._owner_of(name)
+        event = StopModelRequested(at=self.engine.now(), model=name, by=caller().user)
         await reply_of(self.engine.request(event))
         return sessions_pb2.StopModelResponse()
 
@@ -141,6 +153,9 @@ class SessionCalls:
         session = session_id(request.id)
         if session is None:
             raise invalid("id", f"{request.id!r} is no session's id", next_step="see them with: gpuctl sessions")
+        known = self.engine.view.durable.sessions.by_id.get(session)
+        if known is not None:
+            self._owner_of(known.model)
         event = CloseRequested(at=self.engine.now(), session=session, by=caller().user, reason=request.reason)
         await reply_of(self.engine.request(event))
         return sessions_pb2.CloseSessionResponse()

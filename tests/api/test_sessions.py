@@ -12,7 +12,8 @@ from gpufleet.errors import Reason
 from gpufleet.tickets import TurnTicket, read_ticket
 from tests.api.calls import Caller
 from tests.api.people import gateway, worker
-from tests.e2e.client import Client
+from tests.api.test_owners import secret_of
+from tests.e2e.client import Client, refusal
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import until
 
@@ -100,6 +101,23 @@ async def test_a_session_is_closed_by_the_team(fleet: Fleet, admin: Client) -> N
         await admin.stub.StopModel(sessions_pb2.StopModelRequest(name="closed"))
         names = [each.name for each in (await admin.stub.ListModels(sessions_pb2.ListModelsRequest())).models]
         assert "closed" not in names
+
+
+async def test_another_persons_model_is_changed_by_nobody_but_an_admin(fleet: Fleet, admin: Client) -> None:
+    anns, bobs = await secret_of(admin, "ann@models"), await secret_of(admin, "bob@models")
+    async with fleet.client(anns) as ann, fleet.client(bobs) as bob, gateway(fleet) as people:
+        serve = sessions_pb2.ServeModelRequest(model=sessions_pb2.Model(name="anns"))
+        await ann.stub.ServeModel(serve)
+        await people.join(1, "anns", "eve")
+        session = (await people.place(1)).session
+        for call in (
+            bob.stub.ServeModel(serve),
+            bob.stub.StopModel(sessions_pb2.StopModelRequest(name="anns")),
+            bob.stub.CloseSession(sessions_pb2.CloseSessionRequest(id=session)),
+        ):
+            assert (await refusal(call)).reason is Reason.PERMISSION_DENIED
+        assert (await admin.stub.ServeModel(serve)).model.owner == "ann@models"
+        await admin.stub.StopModel(sessions_pb2.StopModelRequest(name="anns"))
 
 
 async def test_the_numbers_of_a_model_are_kept(fleet: Fleet, admin: Client) -> None:
