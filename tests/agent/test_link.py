@@ -20,6 +20,7 @@ def lines_with(agent: AgentProcess, text: str) -> list[str]:
 
 async def test_connected_and_registered_are_logged_once_each(scheduler: FakeScheduler, agent: AgentProcess) -> None:
     await scheduler.wait_for(lambda: len(scheduler.messages) > 5, "some beats")
+    await scheduler.wait_for(lambda: lines_with(agent, "registered with the scheduler"), "the lines in the log")
     assert len(lines_with(agent, "connected to")) == 1
     assert len(lines_with(agent, "registered with the scheduler")) == 1
     assert len(lines_with(agent, "GPU 1: gpufleet virtual GPU, 16,000 MB")) == 1
@@ -70,7 +71,8 @@ async def test_several_addresses_are_tried_in_turn(tmp_path: Path) -> None:
             flags = ("--virtual-gpus", "1", "--scheduler", both)
             async with AgentProcess(scheduler, tmp_path, *flags) as agent:
                 await scheduler.wait_connected()
-                assert lines_with(agent, f"not connected to {absent}")
+                # A thread writes the log: what was said before the stream may come to the file after it.
+                await scheduler.wait_for(lambda: lines_with(agent, f"not connected to {absent}"), "the first address")
 
 
 async def test_hang_up_reads_the_settings_again(scheduler: FakeScheduler, tmp_path: Path) -> None:
