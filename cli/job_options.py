@@ -40,6 +40,15 @@ class JobOptions:
             "of a part of a GPU as much as the part.",
         ),
     ] = None
+    config: Annotated[
+        str | None,
+        Option(
+            "--config",
+            metavar="FILE",
+            rich_help_panel=DEVICES,
+            help="A model's configuration (JSON): fills --gpus and --min-memory, as gpuctl estimate FILE says.",
+        ),
+    ] = None
     gpu_model: Annotated[
         list[str] | None,
         Option(

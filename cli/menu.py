@@ -31,6 +31,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "models": "models",
         "sessions": "models",
         "worker": "programs",
+        "estimate": "estimate",
     },
     "Admin": {
         "up": "up",

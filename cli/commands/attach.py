@@ -32,11 +32,12 @@ def shell(
     import asyncio
 
     from ..attached import run_attached
+    from ..estimating import estimated
     from ..settings import resolve
     from ..shell_job import shell_request
 
     settings = resolve(connection, None, following)
-    request = shell_request(job, command or [])
+    request = shell_request(estimated(settings, job), command or [])
     raise Exit(asyncio.run(run_attached(settings, request, settings.time_outs)))
 
 

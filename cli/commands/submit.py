@@ -44,6 +44,7 @@ def submit(
 
     A script may carry options of its own in lines that begin with #gpuctl; those of the command line win.
     """
+    from ..estimating import estimated
     from ..settings import resolve
     from ..submission import request_of, rerun_of, submit_job
 
@@ -52,6 +53,7 @@ def submit(
         again = rerun_of(settings, rerun_failed, job, command or [], request_id=request_id, dry_run=dry_run)
         submit_job(settings, again)
         return
+    job = estimated(settings, job)
     request = request_of(job, command or [], request_id=request_id, dry_run=dry_run)
     if interactive and not dry_run:
         _attach(settings, request)
@@ -78,10 +80,12 @@ def run(
     SIGINT, a second within 3 s cancels it, a third leaves. Exit codes: the job's own; 128 + n for a signal; 124 for
     its time limit; 125 when it has none, or gpuctl itself failed.
     """
+    from ..estimating import estimated
     from ..settings import resolve
     from ..submission import request_of
 
     settings = resolve(connection, None, following)
+    job = estimated(settings, job)
     request = request_of(job, command or [], request_id=request_id, dry_run=False)
     if stdin:
         from ..attaching.keyboard import input_mode

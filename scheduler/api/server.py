@@ -35,11 +35,11 @@ from .refusing import refuse
 from .roles import ROLES_OF, Authenticator, RoleInterceptor
 from .server_facts import ServerFacts
 from .sessions import SessionCalls
+from .tracking import TrackingCalls
 
 NOT_BUILT = (
     "CheckCapacity",
     "DownloadFile",
-    "Estimate",
     "FindMissingBlobs",
     "GetJobStats",
     "GetNodeHistory",
@@ -50,7 +50,7 @@ NOT_BUILT = (
 NOT_BUILT_FOR_AGENTS = ("FetchBlob",)
 
 
-class SchedulerService(JobCalls, NodeCalls, SessionCalls, scheduler_pb2_grpc.SchedulerServicer):  # type: ignore[misc]
+class SchedulerService(JobCalls, NodeCalls, SessionCalls, TrackingCalls, scheduler_pb2_grpc.SchedulerServicer):  # type: ignore[misc]
     """The Scheduler service."""
 
     def __init__(

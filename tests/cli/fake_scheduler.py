@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
-from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2, scheduler_pb2_grpc
+from gpufleet.v1 import capacity_pb2, job_pb2, node_pb2, scheduler_pb2, scheduler_pb2_grpc
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.status import to_status
@@ -188,6 +188,14 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
             return scheduler_pb2.ListNodesResponse(nodes=wanted)
 
         return self._answer("ListNodes", request, context, nodes)
+
+    def Estimate(self, request: Any, context: Any) -> Any:
+        def estimate() -> capacity_pb2.EstimateResponse:
+            return capacity_pb2.EstimateResponse(
+                device_count=4, min_memory_bytes=20_000_000_000, sentence="A line.", unused_parameters=["seed", "dtype"]
+            )
+
+        return self._answer("Estimate", request, context, estimate)
 
     def UpdateNode(self, request: Any, context: Any) -> Any:
         def update() -> scheduler_pb2.UpdateNodeResponse:

@@ -85,7 +85,10 @@ class EstimateRequest(_message.Message):
 
     CONFIG_JSON_FIELD_NUMBER: _builtins.int
     config_json: _builtins.str
-    """The configuration as JSON."""
+    """The configuration as JSON: {"model": {"id_or_path": "llama-3-70b"}, "parameters": {"tp-size": [1, 2, 4]}}; 1 MB at
+    most. Parameters are tp, pp, dp, cp and dcp, by their short names, as tp-size, or as tensor-parallel-size; each 1
+    where it is missing, and of a list the largest value. Other names are not used.
+    """
     def __init__(
         self,
         *,
@@ -110,14 +113,14 @@ class EstimateResponse(_message.Message):
     SENTENCE_FIELD_NUMBER: _builtins.int
     UNUSED_PARAMETERS_FIELD_NUMBER: _builtins.int
     device_count: _builtins.int
-    """Devices in all."""
+    """Devices in all: tp × pp × max(dp, dcp, cp)."""
     min_memory_bytes: _builtins.int
-    """Memory on each, in bytes."""
+    """Memory on each, in bytes: 20,000 MB where the model's name says 70B or 65B, 12,000 MB for 13B or 7B, else 8,000 MB."""
     sentence: _builtins.str
-    """How it was computed, in one line."""
+    """The answer and how it was computed, in one line."""
     @_builtins.property
     def unused_parameters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Parameters that were not used."""
+        """Names of the configuration that were not used: of parameters as they are, others with where they stand."""
 
     def __init__(
         self,

