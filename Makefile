@@ -41,9 +41,13 @@ up: $(READY) ## start a scheduler and an agent on this machine, until Ctrl-C
 demo: $(READY) ## start everything on this machine, run a real training job, stop everything
 	BIN=$(abspath $(BIN)) docs/examples/demo.sh
 
+# Much of a test's time is waiting: one process more than there are cores. Whole files go to a process, in order of name,
+# so that fixtures of a file are made once and the long drill begins early.
+TEST_PROCESSES ?= $(shell echo $$(($$(nproc) + 1)))
+
 .PHONY: test
 test: $(READY) ## every test, real processes and installs included; ARGS="-k words" for some
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## measure against floors of the same run; ARGS="--only path --jobs 500" for a part

@@ -2,12 +2,25 @@
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ENVIRON_BYTES_MAX = 4 * 1024 * 1024
 """Linux lets nobody start a program with a larger environment than about this."""
+
+PF_KTHREAD = 0x00200000
+"""The flag of the kernel's own threads (linux/sched.h), in /proc/PID/stat."""
+
+COMMAND_BYTES_MAX = 1
+"""Whether there is a command line is all that is asked."""
+
+EXEC_LOOKS_MAX = 200
+"""How often a process without an environment is looked at: between two programs it has none for a moment."""
+
+EXEC_PAUSE_S = 0.001
+"""What lies between two of these looks."""
 
 CHILDREN_BYTES_MAX = 64 * 1024 * 1024
 """More than the pids of all processes that Linux can hold."""
@@ -23,11 +36,17 @@ class Process:
     group_id: int
     session_id: int
     start_ticks: int
+    flags: int
 
     @property
     def is_dead(self) -> bool:
         """Say whether it only waits to be reaped."""
         return self.state in "ZX"
+
+    @property
+    def is_of_kernel(self) -> bool:
+        """Say whether it is a thread of the kernel, which runs no program."""
+        return bool(self.flags & PF_KTHREAD)
 
 
 def look_at(pid: int) -> Process | None:
@@ -45,6 +64,7 @@ def look_at(pid: int) -> Process | None:
         group_id=int(fields[2]),
         session_id=int(fields[3]),
         start_ticks=int(fields[19]),
+        flags=int(fields[6]),
     )
 
 
@@ -67,12 +87,30 @@ def children() -> list[int]:
 
 
 def environment_of(pid: int) -> dict[bytes, bytes]:
-    """Read the environment a process was started with; empty when that cannot be seen."""
-    try:
-        data = _read(f"/proc/{pid}/environ", ENVIRON_BYTES_MAX)
-    except OSError:
-        return {}
+    """Read the environment a process was started with; empty when that cannot be seen.
+
+    While the kernel replaces a process's program, both its environment and its command line read as empty: such a
+    process is waited for, for at most EXEC_LOOKS_MAX × EXEC_PAUSE_S.
+    """
+    was_shown = False
+    for _ in range(EXEC_LOOKS_MAX):
+        try:
+            data = _read(f"/proc/{pid}/environ", ENVIRON_BYTES_MAX)
+            is_shown = bool(_read(f"/proc/{pid}/cmdline", COMMAND_BYTES_MAX))
+        except OSError:
+            return {}
+        # A command line without an environment has to be seen twice: the first may be that of the next program.
+        if data or (is_shown and was_shown) or not _runs_a_program(pid):
+            break
+        was_shown = is_shown
+        time.sleep(EXEC_PAUSE_S)
     return dict(entry.split(b"=", 1) for entry in data.split(b"\0") if b"=" in entry)
+
+
+def _runs_a_program(pid: int) -> bool:
+    """Say whether a process has, or is about to have, a program: the dead and the kernel's own threads have none."""
+    process = look_at(pid)
+    return process is not None and not process.is_dead and not process.is_of_kernel
 
 
 def holds_pipe(pid: int, pipe_ids: frozenset[str]) -> bool:

@@ -86,7 +86,8 @@ def _end(array: int) -> list[str]:
 
 async def test_the_queue_has_one_line_for_an_array_on_whatever_page(admin: Client) -> None:
     first = await submit(admin, "true", "1-300", is_held=True, name="many")
-    second = await submit(admin, "sleep 60", "1-300", cap=1, name="running")
+    one_gpu = [job_pb2.DeviceRequest(count=1)]
+    second = await submit(admin, "sleep 60", "1-300", cap=1, devices=one_gpu, name="running")
     third = await submit(admin, "true", "1-3000", cap=0, begin_time=_in_an_hour(), name="later")
     blocked = await submit(admin, "true", "7-9", devices=[job_pb2.DeviceRequest(count=2)], is_held=True, name="small")
     try:
