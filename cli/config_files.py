@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
 from gpufleet.config import check_file as problems_in
+from gpufleet.config import load_program
 from gpufleet.config_layers import config_error
 from gpufleet.config_template import template
 from gpufleet.errors import GpufleetError, Reason, invalid
@@ -53,11 +55,14 @@ def check_file(file: Path, program: str) -> None:
 
 
 def show_settings(settings: Settings, program: str, *, with_origin: bool) -> None:
-    """Print settings, of this command line or of the running scheduler."""
+    """Print settings: of this command line, of the running scheduler, or those of an agent or gateway started here."""
     if program == "scheduler":
         rows = _scheduler_rows(settings)
     elif program:
-        raise invalid("--program", f'"{program}" is not scheduler', next_step="Leave it out for your own settings.")
+        _check_program("--program", program)
+        file = program_config_file(program)
+        cls = PROGRAMS[program]
+        rows = load_program(cls, program, flags={}, environment=os.environ, file=file, file_is_named=False).rows()
     else:
         rows = [("context", settings.config.context or "(none)", ""), *settings.config.resolved.rows()]
         token = settings.token()

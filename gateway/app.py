@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from gpufleet.channel import Target, connect_async
+from gpufleet.gateway_settings import GatewaySettings
 from gpufleet.status import from_rpc_error
 
 from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
@@ -30,27 +32,29 @@ log = logging.getLogger(__name__)
 ASK_S_MAX = 5.0
 """How long the scheduler may take to answer what a page asks."""
 
-PEOPLE_MAX = 20_000
-"""Connections at once; more are refused, and another gateway can take them."""
+FLUSH_S_MAX = 1.0
+"""How long the last words to the scheduler may take."""
 
-REFUSED_ORIGIN, REFUSED_FULL = 4403, 4503
+REFUSED_FULL, REFUSED_ADDRESS = 4503, 4430
+"""Close codes: this gateway has no room, or has none for one more of the same address."""
 
 
 class Gateway:
-    """One gateway: its lines, and how workers are reached. `origins` are pages of other hosts that may connect."""
+    """One gateway: its lines, and how workers are reached. `settings` answers those that hold now."""
 
     def __init__(
         self,
         targets: Sequence[Target],
         identities: Identities,
         worker_target: Callable[[str], Target],
-        origins: frozenset[str] = frozenset(),
+        settings: Callable[[], GatewaySettings] = GatewaySettings,
     ) -> None:
         self._targets = targets
         self._identities = identities
         self._worker_target = worker_target
-        self._origins = origins
-        self._people = 0
+        self._settings = settings
+        self._addresses: Counter[str] = Counter()
+        self.people = 0
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -72,13 +76,15 @@ class Gateway:
         try:
             yield
         finally:
+            # Who has just left is told to the scheduler, so that nobody's line is counted as away.
+            await self._lines.flush(FLUSH_S_MAX)
             holding.cancel()
             await asyncio.gather(holding, return_exceptions=True)
             await self._channel.close()
 
     async def _healthz(self, request: Request) -> Response:
         is_well = self._lines.is_connected
-        body = {"ok": is_well, "scheduler": "connected" if is_well else "not heard", "people": self._people}
+        body = {"ok": is_well, "scheduler": "connected" if is_well else "not heard", "people": self.people}
         return JSONResponse(body, status_code=200 if is_well else 503)
 
     async def _models(self, request: Request) -> Response:
@@ -142,7 +148,8 @@ class Gateway:
     async def _session(self, socket: WebSocket) -> None:
         """One person."""
         if not self._may_connect(socket):
-            await socket.close(REFUSED_ORIGIN)
+            # Before the handshake: the browser's script is told no more than that it failed.
+            await socket.close()
             return
         person = self._identities.known(socket.cookies.get(COOKIE))
         headers: list[tuple[bytes, bytes]] = []
@@ -152,19 +159,32 @@ class Gateway:
             said = f"{COOKIE}={cookie}; Max-Age={COOKIE_SECONDS}; Path=/; HttpOnly; SameSite=Lax{secure}"
             headers.append((b"set-cookie", said.encode()))
         await socket.accept(headers=headers)
-        if self._people >= PEOPLE_MAX:
-            await socket.close(REFUSED_FULL)
+        address = socket.client.host if socket.client is not None else ""
+        if (refused := self._no_room_for(address)) is not None:
+            await socket.close(refused)
             return
-        self._people += 1
+        self.people += 1
+        self._addresses[address] += 1
         try:
-            await Person(socket, identity_of(person), self._lines, self._worker_target).serve()
+            messages_max = self._settings().limits.messages_per_second_max
+            await Person(socket, identity_of(person), self._lines, self._worker_target, messages_max).serve()
         finally:
-            self._people -= 1
+            self.people -= 1
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
+
+    def _no_room_for(self, address: str) -> int | None:
+        limits = self._settings().limits
+        if self.people >= limits.people_max:
+            return REFUSED_FULL
+        return REFUSED_ADDRESS if self._addresses[address] >= limits.people_per_address_max else None
 
     def _may_connect(self, socket: WebSocket) -> bool:
         """Pages of this host and those that were named; programs send no origin."""
+        settings = self._settings()
         origin = socket.headers.get("origin")
-        if origin is None or origin in self._origins:
+        if origin is None or origin in settings.origins:
             return True
         return urlsplit(origin).netloc == socket.headers.get("host")
 

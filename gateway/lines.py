@@ -65,6 +65,8 @@ class Lines:
         self._places: dict[int, Place] = {}
         self._waiting: deque[Request] = deque()
         self._wakeup = asyncio.Event()
+        self._is_written = asyncio.Event()
+        self._is_written.set()
         self.is_connected = False
 
     def join(self, join: sessions_pb2.JoinLine, listener: Listener) -> Place:
@@ -87,10 +89,20 @@ class Lines:
         """Say that the worker of a turn cannot be reached from here."""
         self._send(Request(connection=place.number, worker_unreachable=True))
 
+    async def flush(self, wait_s: float) -> None:
+        """Give what was not written yet a moment to leave."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while self.is_connected and not self._is_written.is_set():
+                    await self._is_written.wait()
+        except TimeoutError:
+            pass
+
     def _send(self, request: Request) -> None:
         # Without a stream there is nobody to tell: everybody who is still here is joined when there is one.
         if self.is_connected:
             self._waiting.append(request)
+            self._is_written.clear()
             self._wakeup.set()
 
     async def run(self) -> None:
@@ -151,5 +163,6 @@ class Lines:
                     call.cancel()
                     return
                 await call.write(self._waiting.popleft())
+            self._is_written.set()
             self._wakeup.clear()
             await self._wakeup.wait()

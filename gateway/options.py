@@ -1,56 +1,78 @@
-"""What the gateway's command line says."""
+"""What the gateway's command line says, and the settings that it makes with variables and gateway.toml."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-from gpufleet.addresses import Address, parse_address
+from gpufleet.config import Resolved, load_program
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.paths import state_dir
+from gpufleet.gateway_settings import GatewaySettings
+from gpufleet.paths import program_config_file, state_dir
 from gpufleet.tokens import find_token
-
-PORT = 7860
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """The flags. What is not given comes from GPUCTL_GATEWAY_*, gateway.toml, or a default."""
     flags = argparse.ArgumentParser(
         prog="gpuctl gateway",
         description="Let people in browsers hold sessions with models. Stop it with Ctrl-C or SIGTERM: turns are kept "
         "for 15 s, places for 60 s, and another gateway can take them over.",
     )
-    flags.add_argument("--host", default="127.0.0.1", help="where to listen (default 127.0.0.1)")
-    flags.add_argument("--port", type=_port, default=PORT, metavar="PORT", help=f"default {PORT}; 0: any free one")
+    flags.add_argument("--host", help="where to listen (default 127.0.0.1)")
+    flags.add_argument("--port", help="the port to listen on (default 7860; 0 takes any free one)")
     flags.add_argument("--scheduler", metavar="HOST:PORT[,…]", help="where the scheduler is; several are tried in turn")
-    flags.add_argument("--token-file", metavar="FILE", type=Path, help="file with the gateway's token")
+    flags.add_argument("--data", metavar="DIR", help="the folder of the log; each gateway of a machine has its own")
+    flags.add_argument("--token-file", metavar="FILE", help="file with the gateway's token")
     flags.add_argument(
-        "--origin", metavar="URL", action="append", default=[], help="a page elsewhere that may connect; repeatable"
+        "--origin", metavar="URL", action="append", dest="origins", help="a page elsewhere that may connect; repeatable"
     )
-    flags.add_argument("--ca-file", metavar="FILE", type=Path, help="authority that signed the scheduler's certificate")
-    flags.add_argument("--tls-cert", metavar="FILE", type=Path, help="this gateway's certificate")
-    flags.add_argument("--tls-key", metavar="FILE", type=Path, help="the private key of the certificate")
-    flags.add_argument("--insecure", action="store_true", help="no TLS beyond this machine")
+    flags.add_argument("--ca-file", metavar="FILE", help="authority that signed the scheduler's certificate")
+    flags.add_argument("--tls-cert", metavar="FILE", help="this gateway's certificate")
+    flags.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
+    flags.add_argument("--insecure", action="store_const", const=True, help="no TLS beyond this machine")
+    flags.add_argument("--config", metavar="FILE", type=Path, help="gateway.toml (see: gpuctl config init gateway)")
     flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
-    flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
-    flags.add_argument("--log-format", choices=("text", "json"), default="text")
+    flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    flags.add_argument("--log-format", choices=("text", "json"))
     return flags
 
 
-def schedulers_of(given: argparse.Namespace) -> tuple[Address, ...]:
-    """Where the scheduler is: --scheduler, GPUCTL_SCHEDULER, or this machine."""
-    text: str = given.scheduler or os.environ.get("GPUCTL_SCHEDULER") or "127.0.0.1"
-    return tuple(parse_address(each) for each in text.split(","))
+def settings_reader(given: argparse.Namespace) -> Callable[[], Resolved[GatewaySettings]]:
+    """Reads the settings, now and again at a reload."""
+    flags: dict[str, object] = {
+        "host": given.host,
+        "port": given.port,
+        "scheduler": given.scheduler,
+        "data": given.data,
+        "token_file": given.token_file,
+        "origins": given.origins,
+        "ca_file": given.ca_file,
+        "tls.cert_file": given.tls_cert,
+        "tls.key_file": given.tls_key,
+        "insecure": given.insecure,
+        "log.level": "debug" if given.verbose else given.log_level,
+        "log.format": given.log_format,
+    }
+    return lambda: load_program(
+        GatewaySettings,
+        "gateway",
+        flags=flags,
+        environment=os.environ,
+        file=given.config or program_config_file("gateway"),
+        file_is_named=given.config is not None,
+    )
 
 
-def token_of(given: argparse.Namespace) -> str:
+def token_of(settings: GatewaySettings) -> str:
     """The gateway's token: --token-file, GPUCTL_TOKEN, or that of a scheduler of this account on this machine.
 
     Raises TOKEN_MISSING.
     """
     local = state_dir("scheduler") / "gateway.token"
-    found = find_token(given.token_file, os.environ, local if local.exists() else None)
+    found = find_token(settings.token_file, os.environ, local if local.exists() else None)
     if found is None:
         raise GpufleetError(
             Reason.TOKEN_MISSING,
@@ -58,9 +80,3 @@ def token_of(given: argparse.Namespace) -> str:
             next_step="Give --token-file FILE: a scheduler's first start made gateway.token in its data folder.",
         )
     return found.token
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port")
-    return int(text)

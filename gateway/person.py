@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc.aio
@@ -27,11 +28,11 @@ HELLO_S_MAX = 10.0
 SILENT_S_MAX = 10.0
 """A connection that says nothing for so long is lost: browsers ping every 5 s (SESSIONS.md 1.5)."""
 
-MESSAGES_PER_SECOND_MAX = 1_000
-"""More than any hand or script that means well; the connection is closed beyond it."""
-
 NEWS_WAITING = 1_000
 """Texts that may wait for a browser that does not read."""
+
+SEND_S_MAX = 10.0
+"""A browser that has no room for a message for so long is left."""
 
 CLEAN_CODES = (1000, 1001)
 """Codes of a page that was closed or loaded anew."""
@@ -42,11 +43,19 @@ CLOSED_BY_US, MESSAGE_REFUSED, SILENT, TOO_FAST = 1000, 4400, 4408, 4429
 class Person:
     """Made for each WebSocket; `serve` lasts as long as it."""
 
-    def __init__(self, socket: WebSocket, identity: str, lines: Lines, target: Callable[[str], Target]) -> None:
+    def __init__(
+        self,
+        socket: WebSocket,
+        identity: str,
+        lines: Lines,
+        target: Callable[[str], Target],
+        messages_per_second_max: float,
+    ) -> None:
         self._socket = socket
         self._identity = identity
         self._lines = lines
         self._target = target
+        self._messages_max = float(messages_per_second_max)
         self._place: Place | None = None
         self._turn: Turn | None = None
         self._turning: asyncio.Task[None] | None = None
@@ -54,6 +63,7 @@ class Person:
         self._telling: asyncio.Task[None] | None = None
         self._frame = 0
         self._stream_base = 0
+        self._newest = 0
         self._key = ""
 
     async def serve(self) -> None:
@@ -98,27 +108,35 @@ class Person:
         return str(text)
 
     async def _refuse(self, error: GpufleetError, code: int = MESSAGE_REFUSED) -> None:
-        await self._socket.send_text(protocol.error_text(error.message, error.next_step))
-        await self._socket.close(code)
+        await self._close(code, protocol.error_text(error.message, error.next_step))
+
+    async def _close(self, code: int, last: str = "") -> None:
+        """Close with these last words, if the browser takes them."""
+        # It may have gone meanwhile, or the scheduler's news have closed the connection.
+        with suppress(TimeoutError, WebSocketDisconnect, RuntimeError):
+            async with asyncio.timeout(SEND_S_MAX):
+                if last:
+                    await self._socket.send_text(last)
+                await self._socket.close(code)
 
     # --- what the browser says
 
     async def _read(self) -> dict[str, bool]:
         """Take the browser's messages; answers how it left."""
-        allowed, since = float(MESSAGES_PER_SECOND_MAX), time.monotonic()
+        allowed, since = self._messages_max, time.monotonic()
         while True:
             try:
                 async with asyncio.timeout(SILENT_S_MAX):
                     text = await self._text()
                 now = time.monotonic()
-                allowed = min(MESSAGES_PER_SECOND_MAX, allowed + (now - since) * MESSAGES_PER_SECOND_MAX) - 1
+                allowed = min(self._messages_max, allowed + (now - since) * self._messages_max) - 1
                 since = now
                 if allowed < 0:
                     await self._refuse(invalid("message", "comes too fast"), TOO_FAST)
                     return {"disconnected": True}
                 said = protocol.read(text)
             except TimeoutError:
-                await self._socket.close(SILENT)
+                await self._close(SILENT)
                 return {"disconnected": True}
             except WebSocketDisconnect as left:
                 return {"closed": True} if left.code in CLEAN_CODES else {"disconnected": True}
@@ -129,8 +147,7 @@ class Person:
                 case protocol.Leave():
                     if self._turn is not None:
                         self._turn.put(inference_pb2.StreamRequest(leave=True))
-                    await self._socket.send_text(protocol.end_text("LEFT", "You have left."))
-                    await self._socket.close(CLOSED_BY_US)
+                    await self._close(CLOSED_BY_US, protocol.end_text("LEFT", "You have left."))
                     return {"leave": True}
                 case protocol.Ping(number=number):
                     self._say(protocol.pong_text(number))
@@ -139,7 +156,11 @@ class Person:
                 case protocol.StillHere():
                     if self._turn is not None:
                         self._turn.put(inference_pb2.StreamRequest(still_here=True))
+                case inference_pb2.Input() if said.sequence <= self._newest:
+                    await self._refuse(invalid("seq", f"must be higher than that of the input before, {self._newest}"))
+                    return {"disconnected": True}
                 case inference_pb2.Input():
+                    self._newest = said.sequence
                     if self._turn is not None:
                         await self._turn.put_input(said)
 
@@ -186,7 +207,8 @@ class Person:
     async def _tell(self) -> None:
         """Send news in order; ends behind the end of the session."""
         while (text := await self._news.get()) is not None:
-            await self._socket.send_text(text)
+            async with asyncio.timeout(SEND_S_MAX):
+                await self._socket.send_text(text)
         await self._socket.close(CLOSED_BY_US)
 
     # --- the turn
@@ -202,6 +224,10 @@ class Person:
     async def _run_turn(self, turn: Turn) -> None:
         try:
             await turn.run(self._on_worker_said)
+        except TimeoutError:
+            log.info("session %s ends: its browser takes no frame", turn.grant.session)
+            if self._telling is not None:
+                self._telling.cancel()
         except Unreachable as problem:
             log.warning("worker %s of session %s: %s", turn.grant.endpoint, turn.grant.session, problem)
             if self._place is not None:
@@ -216,7 +242,8 @@ class Person:
         match message.WhichOneof("body"):
             case "frame":
                 self._frame = self._stream_base + message.frame.sequence
-                await self._socket.send_bytes(protocol.frame_bytes(message.frame, self._frame))
+                async with asyncio.timeout(SEND_S_MAX):
+                    await self._socket.send_bytes(protocol.frame_bytes(message.frame, self._frame))
             case "opened":
                 await self._socket.send_text(protocol.turn_text(message.opened, self._key))
             case _:

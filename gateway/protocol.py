@@ -6,7 +6,6 @@ Pure: from texts to values and back. What a browser says wrongly raises INVALID_
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ KEY_CHARS_MAX = 32
 NAME_CHARS_MAX = 63
 PLACE_KEY_CHARS_MAX = 128
 PIXELS_MAX = 8_192
+NUMBER_MAX = 1_000_000
+"""No position and no turn of a wheel is larger; a float of 32 bits holds it."""
 
 ENCODINGS = {"jpeg": 1, "png": 2, "webp": 3, "raw": 4}
 """The number of each encoding in a frame's header."""
@@ -222,6 +223,6 @@ def _whole(message: Mapping[str, Any], field: str, most: int, default: int | Non
 
 def _number(message: Mapping[str, Any], field: str) -> float:
     value = message.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise invalid(field, "must be a finite number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -NUMBER_MAX <= value <= NUMBER_MAX:
+        raise invalid(field, f"must be a number from -{NUMBER_MAX:,} to {NUMBER_MAX:,}")
     return float(value)

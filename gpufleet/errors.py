@@ -125,7 +125,7 @@ class Reason(Enum):
         "Choose another name, or revoke the old one with: gpuctl token revoke ID")
     PORT_TAKEN = (Code.ALREADY_EXISTS, "Another process listens on the port.",
         "Stop that process, or choose another port with the flag that is named.")
-    ALREADY_RUNNING = (Code.ALREADY_EXISTS, "Another scheduler or agent uses the same data.",
+    ALREADY_RUNNING = (Code.ALREADY_EXISTS, "Another scheduler, agent or gateway uses the same data.",
         "Stop the other one, or give this one its own --data DIR.")
 
     # Who are you, and may you?

@@ -137,6 +137,18 @@ ADDRESSES: Kind[tuple[Address, ...]] = Kind(
 )
 
 
+def _strings(raw: Any) -> tuple[str, ...]:
+    return tuple(_only(str, _STRING)(each) for each in _only(list, "a list of strings")(raw))
+
+
+TEXTS: Kind[tuple[str, ...]] = Kind(
+    "a list of strings",
+    _strings,
+    lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
+    lambda value: f"[{', '.join(map(quoted, value))}]",
+)
+
+
 def _labels_toml(raw: Any) -> tuple[tuple[str, str], ...]:
     table = _only(dict, 'a table such as { rack = "b2" }')(raw)
     wrong = [key for key, value in table.items() if not isinstance(value, str)]

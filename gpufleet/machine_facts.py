@@ -29,3 +29,12 @@ def open_files_max() -> int:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return UNLIMITED_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_open_files() -> int:
+    """Let this process hold as many files open as it may; answers how many that are."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return open_files_max()

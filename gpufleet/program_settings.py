@@ -9,12 +9,14 @@ from gpufleet.cli_settings import check_contexts, check_project
 from gpufleet.config import check_file
 from gpufleet.config_layers import Problem
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.gateway_settings import GatewaySettings
 from gpufleet.scheduler_settings import SchedulerSettings
 from gpufleet.spelling import did_you_mean
 
-PROGRAMS: dict[str, type[SchedulerSettings] | type[AgentSettings]] = {
+PROGRAMS: dict[str, type[SchedulerSettings] | type[AgentSettings] | type[GatewaySettings]] = {
     "scheduler": SchedulerSettings,
     "agent": AgentSettings,
+    "gateway": GatewaySettings,
 }
 
 _CLI_FILES = {"contexts": check_contexts, "gpuctl": check_project}
@@ -23,8 +25,8 @@ _CLI_FILES = {"contexts": check_contexts, "gpuctl": check_project}
 def check(file: Path, program: str = "") -> list[Problem]:
     """Everything that is wrong with a settings file, top down.
 
-    Whose settings they are is told by `program` (scheduler, agent, contexts or gpuctl), or else by the file's name.
-    Raises INVALID_ARGUMENT when neither tells, FILE_NOT_FOUND when there is no such file.
+    Whose settings they are is told by `program` (scheduler, agent, gateway, contexts or gpuctl), or else by the file's
+    name. Raises INVALID_ARGUMENT when neither tells, FILE_NOT_FOUND when there is no such file.
     """
     name = program or file.stem
     if name in PROGRAMS:

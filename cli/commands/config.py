@@ -14,7 +14,7 @@ config = Family("config", "Write, check and show settings; choose a scheduler.")
 contexts = Family("context", "Schedulers that this account uses, by name.")
 config.add_typer(contexts)
 
-Program = Annotated[str, Argument(metavar="PROGRAM", help="scheduler or agent.")]
+Program = Annotated[str, Argument(metavar="PROGRAM", help="scheduler, agent or gateway.")]
 
 
 @config.subcommand("init")
@@ -36,7 +36,11 @@ def check(
     file: Annotated[Path, Argument(metavar="FILE", help="A settings file.")],
     program: Annotated[
         str,
-        Option("--program", metavar="PROGRAM", help="Whose it is, when its name does not tell: scheduler or agent."),
+        Option(
+            "--program",
+            metavar="PROGRAM",
+            help="Whose it is, when its name does not tell: scheduler, agent or gateway.",
+        ),
     ] = "",
 ) -> None:
     """Check a settings file: every mistake with its line."""
@@ -51,7 +55,12 @@ def show(
     connection: Connection,
     origin: Annotated[bool, Option("--origin", help="Show where each value came from.")] = False,
     program: Annotated[
-        str, Option("--program", metavar="PROGRAM", help="The settings of the running scheduler instead: scheduler.")
+        str,
+        Option(
+            "--program",
+            metavar="PROGRAM",
+            help="Those of the running scheduler instead (scheduler), or of an agent or gateway that is started here.",
+        ),
     ] = "",
 ) -> None:
     """Show the settings that hold: flag over GPUCTL_* over ./gpuctl.toml over context over default."""

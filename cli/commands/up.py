@@ -7,6 +7,8 @@ from typing import Annotated
 
 from typer import Exit, Option
 
+GATEWAY_PORT = 7860
+
 Data = Annotated[
     Path | None,
     Option("--data", metavar="DIR", help="Where everything is kept; each program's usual folder by default."),
@@ -26,10 +28,17 @@ def up(
     scheduler_port: Annotated[
         int, Option("--scheduler-port", metavar="PORT", min=0, max=65535, help="50051 by default; 0 takes a free one.")
     ] = 50051,
+    gateway_port: Annotated[
+        int,
+        Option(
+            "--gateway-port", metavar="PORT", min=0, max=65535, help="The page; 7860 by default, 0 takes a free one."
+        ),
+    ] = GATEWAY_PORT,
+    no_gateway: Annotated[bool, Option("--no-gateway", help="No page for browsers.")] = False,
     no_agent: Annotated[bool, Option("--no-agent", help="Only the scheduler: this machine gives no GPUs.")] = False,
     detach: Annotated[bool, Option("--detach", help="Leave it running in the background.")] = False,
 ) -> None:
-    """Start a scheduler and an agent here, and stay until Ctrl-C.
+    """Start a scheduler, an agent and the page at http://localhost:7860, and stay until Ctrl-C.
 
     Running jobs outlive Ctrl-C and are taken back by the next gpuctl up; a second Ctrl-C within 3 s ends them.
     """
@@ -42,7 +51,11 @@ def up(
     if virtual_gpus != "auto" and not (virtual_gpus.isascii() and virtual_gpus.isdigit()):
         raise invalid("--virtual-gpus", f'"{virtual_gpus}" is not a whole number')
     options = UpOptions(
-        folders=folders_of(data), port=scheduler_port, virtual_gpus=virtual_gpus, with_agent=not no_agent
+        folders=folders_of(data),
+        port=scheduler_port,
+        virtual_gpus=virtual_gpus,
+        with_agent=not no_agent,
+        gateway_port=None if no_gateway else gateway_port,
     )
     raise Exit(bring_up(options, is_detached=detach))
 

@@ -15,6 +15,7 @@ class Folders:
     record: Path
     scheduler: Path
     agent: Path
+    gateway: Path
 
     @property
     def admin_token(self) -> Path:
@@ -27,18 +28,25 @@ class Folders:
         return self.scheduler / "agent.token"
 
     @property
-    def listening(self) -> Path:
-        """Where the scheduler writes HOST:PORT while it serves."""
-        return self.scheduler / "listening"
+    def gateway_token(self) -> Path:
+        """The token of gateways."""
+        return self.scheduler / "gateway.token"
+
+    def listening(self, name: str) -> Path:
+        """Where `scheduler` or `gateway` writes HOST:PORT while it serves."""
+        return self._of(name) / "listening"
 
     def log(self, name: str) -> Path:
-        """The log of `scheduler` or `agent`."""
-        return log_file(self.scheduler if name == "scheduler" else self.agent, name)
+        """The log of `scheduler`, `agent` or `gateway`."""
+        return log_file(self._of(name), name)
+
+    def _of(self, name: str) -> Path:
+        return {"scheduler": self.scheduler, "agent": self.agent, "gateway": self.gateway}[name]
 
 
 def folders_of(data: Path | None) -> Folders:
     """The folders below `data`, or the usual ones."""
     if data is None:
-        return Folders(state_dir("up"), state_dir("scheduler"), state_dir("agent"))
+        return Folders(state_dir("up"), state_dir("scheduler"), state_dir("agent"), state_dir("gateway"))
     whole = data.expanduser().absolute()
-    return Folders(whole, whole / "scheduler", whole / "agent")
+    return Folders(whole, whole / "scheduler", whole / "agent", whole / "gateway")

@@ -1,4 +1,4 @@
-"""Starting a scheduler and an agent on this machine, and waiting until work can be given to them."""
+"""Starting a scheduler, an agent and a gateway on this machine, and waiting until work can be given to them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.client import HTTPConnection
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
+from gpufleet.addresses import Address
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
+from gpufleet.listening import why_not
 
 from ..client import Client
 from ..options import Connection
@@ -25,7 +30,9 @@ START_S_MAX = 60.0
 
 STOP_S_MAX = 15.0
 POLL_S = 0.05
+HEALTH_S_MAX = 5.0
 HOST = "127.0.0.1"
+GATEWAY_FLAG = "--gateway-port"
 
 R = TypeVar("R")
 
@@ -38,6 +45,8 @@ class UpOptions:
     port: int
     virtual_gpus: str
     with_agent: bool
+    gateway_port: int | None
+    """None: no gateway."""
 
 
 @dataclass(slots=True)
@@ -47,6 +56,7 @@ class Programs:
     folders: Folders
     children: list[Child] = field(default_factory=list)
     address: str = ""
+    gateway: str = ""
     node: node_pb2.Node | None = None
 
     def record(self) -> Record:
@@ -78,12 +88,17 @@ def local_client(address: str, folders: Folders) -> Client:
 def start_programs(options: UpOptions, say: Callable[[str], None]) -> Programs:
     """Start them; when it fails, nothing is left running."""
     programs = Programs(options.folders)
+    if options.gateway_port and (taken := why_not(Address(HOST, options.gateway_port), GATEWAY_FLAG)):
+        raise taken
     try:
         say("starting the scheduler")
         _start_scheduler(options, programs)
         if options.with_agent:
             say("starting the agent")
             _start_agent(options, programs)
+        if options.gateway_port is not None:
+            say("starting the gateway")
+            _start_gateway(options, options.gateway_port, programs)
     except BaseException:
         programs.stop()
         raise
@@ -92,18 +107,9 @@ def start_programs(options: UpOptions, say: Callable[[str], None]) -> Programs:
 
 def _start_scheduler(options: UpOptions, programs: Programs) -> None:
     folders = options.folders
-    before = _written_at(folders.listening)
-    child = Child(
-        "scheduler",
-        ["gpufleet.scheduler", "--host", HOST, "--port", str(options.port), "--data", str(folders.scheduler)],
-    )
-    programs.children.append(child)
-
-    def listening() -> str:
-        written = _written_at(folders.listening)
-        return folders.listening.read_text().strip() if written is not None and written != before else ""
-
-    programs.address = _wait(child, listening, "does not listen")
+    arguments = ["--host", HOST, "--port", str(options.port), "--data", str(folders.scheduler)]
+    programs.address = _start_listening(programs, "scheduler", ["gpufleet.scheduler", *arguments])
+    child = programs.children[-1]
 
     def answer() -> bool:
         client = programs.client()
@@ -116,6 +122,44 @@ def _start_scheduler(options: UpOptions, programs: Programs) -> None:
         return True
 
     _wait(child, answer, "does not answer")
+
+
+def _start_listening(programs: Programs, name: str, command: list[str]) -> str:
+    """Start a program that writes down where it listens; answers where."""
+    file = programs.folders.listening(name)
+    before = _written_at(file)
+    child = Child(name, command)
+    programs.children.append(child)
+
+    def listening() -> str:
+        written = _written_at(file)
+        return file.read_text().strip() if written is not None and written != before else ""
+
+    return _wait(child, listening, "does not listen")
+
+
+def has_gateway() -> bool:
+    """Whether what a gateway needs is installed."""
+    return all(find_spec(name) is not None for name in ("itsdangerous", "starlette", "uvicorn", "websockets"))
+
+
+def _start_gateway(options: UpOptions, port: int, programs: Programs) -> None:
+    folders = options.folders
+    arguments = ["--host", HOST, "--port", str(port), "--data", str(folders.gateway)]
+    arguments += ["--scheduler", programs.address, "--token-file", str(folders.gateway_token)]
+    programs.gateway = _start_listening(programs, "gateway", ["gpufleet.gateway", *arguments])
+    _wait(programs.children[-1], lambda: _is_well(programs.gateway), "does not hear the scheduler")
+
+
+def _is_well(gateway: str) -> bool:
+    connection = HTTPConnection(gateway, timeout=HEALTH_S_MAX)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == HTTPStatus.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
 
 
 def _start_agent(options: UpOptions, programs: Programs) -> None:

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
@@ -20,7 +21,7 @@ from ..render.words import counted
 from ..screen import with_tilde
 from .folders import Folders
 from .record import read_record, write_record
-from .starting import Programs, UpOptions, start_programs
+from .starting import Programs, UpOptions, has_gateway, start_programs
 from .stopping import running_jobs, stop_programs
 
 CONTEXT = "local"
@@ -40,10 +41,14 @@ def bring_up(options: UpOptions, *, is_detached: bool) -> int:
             f"what gpuctl up started still runs ({', '.join(f'{p.name} {p.pid}' for p in record.running())})",
             next_step="Use it as it is, or stop it with: gpuctl down",
         )
+    # Who has not installed what a gateway needs wants none, as long as they do not ask for one.
+    gateway_is_missing = options.gateway_port is not None and not has_gateway()
+    if gateway_is_missing:
+        options = replace(options, gateway_port=None)
     programs = start_programs(options, _progress)
     write_record(folders.record, programs.record())
     before = _use_context(programs)
-    _tell_what_runs(programs, before, is_detached=is_detached)
+    _tell_what_runs(programs, before, is_detached=is_detached, gateway_is_missing=gateway_is_missing)
     if is_detached:
         for child in programs.children:
             child.let_go()
@@ -200,12 +205,22 @@ def _use_context(programs: Programs) -> str:
     return before
 
 
-def _tell_what_runs(programs: Programs, before: str, *, is_detached: bool) -> None:
+def _by_name(address: str) -> str:
+    """As people write it into a browser."""
+    return address.replace("127.0.0.1:", "localhost:")
+
+
+def _tell_what_runs(programs: Programs, before: str, *, is_detached: bool, gateway_is_missing: bool) -> None:
     logs = {"scheduler": programs.folders.log("scheduler")}
     lines = [f"scheduler  {programs.address}"]
     if programs.node is not None:
         logs["agent"] = programs.folders.log("agent")
         lines.append(f"agent      {programs.node.name}: {devices_in_words(programs.node)}")
+    if programs.gateway:
+        logs["gateway"] = programs.folders.log("gateway")
+        lines.append(f"page       http://{_by_name(programs.gateway)}")
+    elif gateway_is_missing:
+        lines.append("page       none: pip install 'gpufleet[gateway]' and start it again")
     lines += [
         f"{'logs' if not number else '':<9}  {with_tilde(str(file))}" for number, file in enumerate(logs.values())
     ]

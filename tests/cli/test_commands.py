@@ -359,7 +359,7 @@ def test_a_settings_file_is_written_checked_and_not_overwritten(tmp_path: Path) 
     file.write_text("prot = 50051\n")
     wrong = run_here("config", "check", str(file))
     assert wrong.code == 2 and f"{file}:1: prot" in wrong.err and 'did you mean "port"' in wrong.err
-    assert run_here("config", "init", "gateway").code == 2
+    assert run_here("config", "init", "browser").code == 2
 
 
 def test_contexts_are_added_listed_and_chosen(tmp_path: Path) -> None:

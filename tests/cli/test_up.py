@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -64,8 +67,14 @@ def start_job_that_waits_for(file: Path) -> str:
 
 
 def test_one_command_makes_a_fleet_that_works_without_flags_and_another_takes_it_away(data: Path) -> None:
-    up = gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--virtual-gpus", "2", "--detach")
+    ports = ("--scheduler-port", "0", "--gateway-port", "0")
+    up = gpuctl("up", "--data", str(data), *ports, "--virtual-gpus", "2", "--detach")
     assert (up.returncode, up.stderr) == (0, "")
+    page = re.search(r"^page +http://localhost:(\d+)$", up.stdout, re.MULTILINE)
+    assert page is not None, up.stdout
+    with urlopen(f"http://127.0.0.1:{page[1]}/healthz", timeout=WAIT_S_MAX) as answer:
+        assert json.load(answer)["scheduler"] == "connected"
+    assert "listening on" in (data / "gateway" / "logs" / "gateway.log").read_text()
     assert "2 × gpufleet virtual GPU" in up.stdout and 'context    "local" is in use now' in up.stdout
     done = gpuctl("run", "--gpus", "2", "--", "echo $CUDA_VISIBLE_DEVICES$HOME; echo oops >&2; exit 7")
     assert (done.returncode, done.stderr.splitlines()[0]) == (7, "oops")
@@ -73,20 +82,20 @@ def test_one_command_makes_a_fleet_that_works_without_flags_and_another_takes_it
     again = gpuctl("up", "--data", str(data), "--detach")
     assert again.returncode == 4 and "still runs" in again.stderr and "gpuctl down" in again.stderr
     record = read_record(data)
-    assert record is not None and [program.name for program in record.running()] == ["scheduler", "agent"]
+    assert record is not None and [program.name for program in record.running()] == ["scheduler", "agent", "gateway"]
     down = gpuctl("down", "--data", str(data))
     assert down.returncode == 0 and not record.running() and read_record(data) is None
     assert gpuctl("down", "--data", str(data)).returncode == 0
 
 
 def test_down_asks_before_it_ends_jobs_and_what_waits_stays_queued(data: Path, tmp_path: Path) -> None:
-    gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--virtual-gpus", "1", "--detach")
+    gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--no-gateway", "--virtual-gpus", "1", "--detach")
     job_id = start_job_that_waits_for(tmp_path / "never")
     waiting = gpuctl("submit", "--gpus", "1", "--", "true").stdout.strip()
     asked = gpuctl("down", "--data", str(data))
     assert asked.returncode == 2 and f"1 job would be ended ({job_id})" in asked.stderr
     assert gpuctl("down", "--data", str(data), "--yes").returncode == 0
-    gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--detach", "--virtual-gpus", "1")
+    gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--no-gateway", "--detach", "--virtual-gpus", "1")
     assert gpuctl("wait", waiting).returncode == 0
     story = gpuctl("story", waiting).stdout
     assert story.count("AttemptPlaced") == 1, story
@@ -97,11 +106,11 @@ def test_down_asks_before_it_ends_jobs_and_what_waits_stays_queued(data: Path, t
 def test_jobs_that_are_kept_are_taken_back_by_the_next_up_and_nothing_they_wrote_is_lost(
     data: Path, tmp_path: Path
 ) -> None:
-    gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--virtual-gpus", "1", "--detach")
+    gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--no-gateway", "--virtual-gpus", "1", "--detach")
     job_id = start_job_that_waits_for(tmp_path / "go")
     assert gpuctl("down", "--data", str(data), "--keep-jobs").returncode == 0
     (tmp_path / "go").touch()
-    gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--virtual-gpus", "1", "--detach")
+    gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--no-gateway", "--virtual-gpus", "1", "--detach")
     assert gpuctl("wait", job_id).returncode == 0
     assert gpuctl("logs", job_id).stdout == "done\n"
 
@@ -109,7 +118,7 @@ def test_jobs_that_are_kept_are_taken_back_by_the_next_up_and_nothing_they_wrote
 def test_ctrl_c_stops_everything_and_running_jobs_only_at_the_second(
     data: Path, tmp_path: Path, terminals: Callable[..., Terminal]
 ) -> None:
-    up = ("up", "--data", str(data), "--scheduler-port", "0", "--virtual-gpus", "1")
+    up = ("up", "--data", str(data), "--scheduler-port", "0", "--no-gateway", "--virtual-gpus", "1")
     terminal = terminals(*up)
     terminal.wait_for("Stop: Ctrl-C")
     terminal.wait_for("0 running, 0 waiting · 1 node ready, 1 GPU free")
@@ -130,7 +139,7 @@ def test_ctrl_c_stops_everything_and_running_jobs_only_at_the_second(
 
 
 def test_a_down_from_elsewhere_ends_the_up_that_stays(data: Path, terminals: Callable[..., Terminal]) -> None:
-    terminal = terminals("up", "--data", str(data), "--scheduler-port", "0", "--virtual-gpus", "1")
+    terminal = terminals("up", "--data", str(data), "--scheduler-port", "0", "--no-gateway", "--virtual-gpus", "1")
     terminal.wait_for("1 node ready")
     assert gpuctl("down", "--data", str(data)).returncode == 0
     terminal.wait_for("stopped by gpuctl down")
@@ -140,7 +149,7 @@ def test_a_down_from_elsewhere_ends_the_up_that_stays(data: Path, terminals: Cal
 def test_a_program_that_is_killed_ends_the_up_that_stays_with_a_reason(
     data: Path, terminals: Callable[..., Terminal]
 ) -> None:
-    terminal = terminals("up", "--data", str(data), "--scheduler-port", "0", "--virtual-gpus", "1")
+    terminal = terminals("up", "--data", str(data), "--scheduler-port", "0", "--no-gateway", "--virtual-gpus", "1")
     terminal.wait_for("1 node ready")
     record = read_record(data)
     assert record is not None
@@ -155,14 +164,25 @@ def test_a_taken_port_is_told_with_its_holder_and_nothing_is_left_running(data: 
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        up = gpuctl("up", "--data", str(data), "--scheduler-port", port, "--detach")
+        up = gpuctl("up", "--data", str(data), "--scheduler-port", port, "--no-gateway", "--detach")
     assert up.returncode == 1
     assert port in up.stderr and str(os.getpid()) in up.stderr and "--port" in up.stderr
     assert read_record(data) is None
 
 
+def test_a_taken_port_of_the_page_is_told_with_the_flag_before_anything_starts(data: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        up = gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--gateway-port", port, "--detach")
+    assert up.returncode == 4
+    assert port in up.stderr and str(os.getpid()) in up.stderr and "--gateway-port" in up.stderr
+    assert not (data / "scheduler").exists()
+
+
 def test_a_pid_that_was_given_away_is_not_signalled(data: Path) -> None:
-    gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--virtual-gpus", "1", "--detach")
+    gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--no-gateway", "--virtual-gpus", "1", "--detach")
     record = read_record(data)
     assert record is not None
     from dataclasses import replace

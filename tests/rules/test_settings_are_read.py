@@ -16,12 +16,18 @@ import pytest
 
 from gpufleet.agent_settings import AgentSettings
 from gpufleet.cli_settings import CliSettings
+from gpufleet.gateway_settings import GatewaySettings
 from gpufleet.kinds import INTEGER
 from gpufleet.scheduler_settings import SchedulerSettings
 from gpufleet.settings import section, sections_of, setting, settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS: dict[type[Any], str] = {SchedulerSettings: "scheduler", AgentSettings: "node_agent", CliSettings: "cli"}
+PROGRAMS: dict[type[Any], str] = {
+    SchedulerSettings: "scheduler",
+    AgentSettings: "node_agent",
+    GatewaySettings: "gateway",
+    CliSettings: "cli",
+}
 NAMES_OF_THE_WHOLE = frozenset({"settings", "now"})
 """What a value with all settings of a program is called; `now` is that of a Live."""
 

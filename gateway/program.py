@@ -1,0 +1,136 @@
+"""One run of the gateway: its port, its signals, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from gpufleet.addresses import Address, parse_address
+from gpufleet.channel import Target
+from gpufleet.config_reload import Live
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.gateway_settings import GatewaySettings
+from gpufleet.listening import why_not
+from gpufleet.logs import ProgramLog, fields
+from gpufleet.machine_facts import raise_open_files
+
+from .app import Gateway
+from .folder import DataFolder
+from .identity import Identities
+from .protocol import MESSAGE_BYTES_MAX
+from .sockets import Sockets
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 2_048
+"""Connections that may wait to be taken."""
+
+STOP_S_MAX = 3
+"""How long connections may take to end once the gateway is told to stop."""
+
+
+class Program:
+    """Made inside the running loop. Raises what is wrong with the settings."""
+
+    def __init__(self, live: Live[GatewaySettings], token: str, folder: DataFolder, program_log: ProgramLog) -> None:
+        self._live = live
+        self._folder = folder
+        self._program_log = program_log
+        settings = live.now
+        schedulers = [self._target(address, token) for address in settings.scheduler]
+        self._gateway = Gateway(schedulers, Identities(token), self._worker_target, lambda: live.now)
+        self._sockets = Sockets(lambda: live.now.limits.people_max)
+        self._listening = _listen(settings.host, settings.port)
+
+    def _target(self, address: Address, token: str | None) -> Target:
+        settings = self._live.now
+        return Target(address=address, token=token, ca_file=settings.ca_file, is_insecure=settings.insecure)
+
+    def _worker_target(self, endpoint: str) -> Target:
+        # A worker wants no token but the turn's own ticket.
+        return self._target(parse_address(endpoint), None)
+
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        settings = self._live.now
+        # What every connection costs at info level is told at debug level, by ourselves.
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        raise_open_files()
+        config = uvicorn.Config(
+            self._gateway.app(),
+            ssl_certfile=settings.tls.cert_file,
+            ssl_keyfile=settings.tls.key_file,
+            http=self._sockets.http,  # type: ignore[arg-type]
+            ws=self._sockets.websocket,  # type: ignore[arg-type]
+            ws_max_size=MESSAGE_BYTES_MAX,
+            # Frames are encoded pictures: compressing them again costs time and saves nothing.
+            ws_per_message_deflate=False,
+            ws_ping_interval=None,
+            access_log=False,
+            log_config=None,
+            timeout_graceful_shutdown=STOP_S_MAX,
+        )
+        server = _Server(config)
+        address = Address(settings.host, self._listening.getsockname()[1])
+        with self._signals(server):
+            serving = asyncio.create_task(server.serve(sockets=[self._listening]))
+            self._folder.tell_listening(address)
+            log.info("listening on %s", address)
+            await serving
+
+    @contextmanager
+    def _signals(self, server: uvicorn.Server) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            log.info("leaving; %d people are told to connect again", self._gateway.people)
+            server.should_exit = True
+
+        numbers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: self._reload}
+        for number, handler in numbers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _reload(self) -> None:
+        try:
+            reloaded = self._live.reload()
+        except GpufleetError as error:
+            log.error("the settings stay as they are: %s", error.message)
+            return
+        self._program_log.apply(self._live.now.log)
+        applied, waiting = "; ".join(map(str, reloaded.applied)), "; ".join(map(str, reloaded.waiting))
+        log.info(
+            "settings read again", extra=fields(applied=applied or "nothing", after_a_restart=waiting or "nothing")
+        )
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: uvicorn would send itself the signal again in the end, and the program would die by it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except OSError as problem:
+        listening.close()
+        known = why_not(Address(host, port))
+        raise known or GpufleetError(Reason.ADDRESS_INVALID, f"{host}:{port}: {problem.strerror}") from None
+    return listening

@@ -1,0 +1,141 @@
+"""Connections as the server takes them, with the bounds that a browser which means ill would need.
+
+How many there are, how long one may take to ask for something, and how much may wait for one that does not read.
+uvicorn has none of these by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+log = logging.getLogger(__name__)
+
+OTHERS_MAX = 1_000
+"""Connections beside those of people: pages that load, looks at the models, health checks. More are cut at once."""
+
+REQUEST_S_MAX = 10.0
+"""A connection that asks for nothing in this time is closed."""
+
+UNREAD_BYTES_MAX = 4_000_000
+"""What may wait in this process for a browser that does not read. Frames stop long before, by what is not shown."""
+
+LINGER_S_MAX = 5.0
+"""A connection that has ended is cut when its last bytes were not taken after this."""
+
+RESTARTS = 1012
+"""The close code of a gateway that leaves: connect again, here or to another one."""
+
+
+class Sockets:
+    """What uvicorn makes for each connection. `people_max` is asked at each."""
+
+    def __init__(self, people_max: Callable[[], int]) -> None:
+        self._people_max = people_max
+        self._count = 0
+        self._is_full = False
+
+    def http(self, **given: Any) -> HttpSocket:
+        """A connection that has just come."""
+        return HttpSocket(self, **given)
+
+    def websocket(self, **given: Any) -> BrowserSocket:
+        """A connection that became a WebSocket."""
+        return BrowserSocket(self, **given)
+
+    def opened(self) -> bool:
+        """One more; False where there is no room for it."""
+        self._count += 1
+        is_full = self._count > self._people_max() + OTHERS_MAX
+        if is_full and not self._is_full:
+            log.warning("%d connections are open: further ones are cut", self._count - 1)
+        self._is_full = is_full
+        return not is_full
+
+    def closed(self) -> None:
+        """One less."""
+        self._count -= 1
+
+
+class HttpSocket(H11Protocol):
+    """Until it is a WebSocket, if ever."""
+
+    def __init__(self, sockets: Sockets, **given: Any) -> None:
+        super().__init__(**given)
+        self._sockets = sockets
+        self._watching: asyncio.TimerHandle | None = None
+        self._looked_at: object = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Cut it where there is no room; else look after it."""
+        super().connection_made(transport)
+        if self._sockets.opened():
+            self._watching = self.loop.call_later(REQUEST_S_MAX, self._look)
+        else:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended, and was none of a person."""
+        self._stop_watching()
+        self._sockets.closed()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """From now on it is a BrowserSocket, which counts it on."""
+        self._stop_watching()
+        super().handle_websocket_upgrade(event)
+
+    def _look(self) -> None:
+        """Close what has asked for nothing new since the last look, and is owed no answer."""
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and self.cycle is self._looked_at:
+            self.transport.abort()
+            return
+        self._looked_at = self.cycle
+        self._watching = self.loop.call_later(REQUEST_S_MAX, self._look)
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+
+class BrowserSocket(WebSocketsSansIOProtocol):
+    """A WebSocket."""
+
+    def __init__(self, sockets: Sockets, **given: Any) -> None:
+        super().__init__(**given)
+        self._sockets = sockets
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        self._sockets.closed()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take it in, unless the browser does not take what it was answered."""
+        if self.transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            self.transport.abort()
+            return
+        super().data_received(data)
+
+    def shutdown(self) -> None:
+        """The gateway leaves: say so."""
+        if self.handshake_complete and not self.close_sent:
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": RESTARTS})
+            self.conn.send_close(RESTARTS, "this gateway leaves: connect again")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+        super().shutdown()
+
+    async def run_asgi(self) -> None:
+        """The person's session; behind it the connection is not kept for what nobody reads."""
+        try:
+            await super().run_asgi()
+        finally:
+            self.loop.call_later(LINGER_S_MAX, self.transport.abort)

@@ -1,0 +1,24 @@
+"""One stage for the tests of a file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from tests.gateway.stage import Stage
+
+
+@pytest.fixture(scope="module")
+def stage(
+    long_lived: Callable[[str], AbstractContextManager[None]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    stage = Stage(tmp_path_factory.mktemp("stage"))
+    try:
+        with long_lived("the gateway's programs"):
+            asyncio.run(stage.start())
+        yield stage
+    finally:
+        asyncio.run(stage.end())

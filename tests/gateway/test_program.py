@@ -1,0 +1,81 @@
+"""The gateway as a program: its settings, its signals, and several side by side."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from websockets.exceptions import ConnectionClosed
+
+from gateway.app import REFUSED_ADDRESS
+from gateway.sockets import RESTARTS
+from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
+from tests.gateway.stage import Stage, browser, cookie_of
+
+
+async def test_who_is_told_to_connect_again_goes_on_at_another_gateway(stage: Stage) -> None:
+    worker = stage.worker("moved")
+    await worker.is_served()
+    leaving = stage.another_gateway("leaving")
+    address = await leaving.address()
+    async with browser(stage, gateway=address) as ann:
+        cookie = cookie_of(ann)
+        await ann.hello("moved")
+        turn = await ann.text("turn")
+        await ann.frame()
+        code = leaving.end()
+        assert (code, await ann.closed()) == (0, RESTARTS)
+    async with browser(stage, cookie) as again:
+        await again.hello("moved", turn["place_key"])
+        back = await again.text("turn")
+        assert (back["session"], back["is_resumed"]) == (turn["session"], True)
+        await again.frame()
+        await again.say(type="leave")
+        await again.text("end")
+    worker.end()
+
+
+async def test_a_hangup_reads_the_settings_again_and_a_mistake_changes_nothing(stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text("[limits]\npeople_per_address_max = 1\n")
+    side = stage.another_gateway("reloaded", "--config", str(file))
+    address = await side.address()
+    assert side.process is not None
+
+    async def is_refused() -> bool:
+        async with browser(stage, gateway=address) as page:
+            with suppress(ConnectionClosed):
+                await page.hello("nothing")
+            return await page.closed() == REFUSED_ADDRESS
+
+    async with browser(stage, gateway=address) as first:
+        assert await is_refused()
+        for text, said in (
+            ("[limits]\npeople_per_address_max = 0\n", "the settings stay as they are"),
+            ("[limits]\npeople_per_address_max = 2\n", "limits.people_per_address_max: 1 -> 2"),
+        ):
+            assert await is_refused()
+            file.write_text(text)
+            side.process.send_signal(signal.SIGHUP)
+            await until(f"the log says: {said}", lambda said=said: said in side.log.read_text())
+        assert not await is_refused()
+        await first.hello("nothing")
+    side.end()
+
+
+def test_a_second_one_in_the_same_folder_is_refused_and_says_what_to_do(stage: Stage) -> None:
+    command = [sys.executable, "-P", "-m", "gpufleet.gateway", "--port", "0"]
+    flags = ["--data", str(stage.folder / "gateway"), "--token-file", stage.token_file("gateway")]
+    done = subprocess.run(
+        [*command, *flags],
+        env=clean_environment(stage.folder, {}),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "already uses the data folder" in done.stderr and "--data DIR" in done.stderr
