@@ -6,30 +6,74 @@ from collections.abc import Sequence
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
-from gpufleet.errors import GpufleetError, Reason
+from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.spelling import did_you_mean
+from gpufleet.units import parse_size
 
 from . import screen
 from .client import Client, connected
 from .paging import all_pages
 from .render import words
 from .render.as_json import print_message
-from .render.nodes import nodes_screen
+from .render.nodes import free_screen, nodes_screen
 from .settings import Settings
 
 PAGE_SIZE = 1000
 
 
-def all_nodes(client: Client, names: Sequence[str] = ()) -> list[node_pb2.Node]:
+def all_nodes(client: Client, names: Sequence[str] = (), *, fresh: bool = False) -> list[node_pb2.Node]:
     """The nodes of these names, or all, in the order of their names."""
-    request = scheduler_pb2.ListNodesRequest(names=names, page_size=PAGE_SIZE)
+    request = scheduler_pb2.ListNodesRequest(names=names, page_size=PAGE_SIZE, fresh=fresh)
     return [node for page in all_pages(client, client.scheduler.ListNodes, request) for node in page.nodes]
 
 
-def show_nodes(settings: Settings, names: Sequence[str]) -> None:
+def free_request(
+    names: Sequence[str], min_memory: str | None, max_utilization: int | None, *, fresh: bool, is_free: bool
+) -> scheduler_pb2.ListDevicesRequest:
+    """What `nodes --free` asks. Raises INVALID_ARGUMENT for a filter of free GPUs without --free."""
+    for option, given in (("--min-memory", min_memory), ("--max-utilization", max_utilization)):
+        if given is not None and not is_free:
+            raise invalid(option, "it filters free GPUs", next_step="Add --free.")
+    if max_utilization is not None and not 0 <= max_utilization <= 100:
+        raise invalid("--max-utilization", f"{max_utilization} is not 0 to 100", next_step="Write 50, for instance.")
+    return scheduler_pb2.ListDevicesRequest(
+        only_free=True,
+        min_memory_bytes=0 if min_memory is None else _size("--min-memory", min_memory),
+        max_utilization_percent=max_utilization,
+        nodes=names,
+        fresh=fresh,
+        page_size=PAGE_SIZE,
+    )
+
+
+def _size(option: str, text: str) -> int:
+    try:
+        return parse_size(text)
+    except GpufleetError as problem:
+        raise invalid(option, problem.message, next_step=problem.next_step) from None
+
+
+def show_free(settings: Settings, request: scheduler_pb2.ListDevicesRequest) -> None:
+    """Print the free GPUs of all nodes, best first."""
+    with connected(settings) as client:
+        pages = all_pages(client, client.scheduler.ListDevices, request)
+        devices = [device for page in pages for device in page.devices]
+    match settings.format:
+        case "json":
+            print_message(scheduler_pb2.ListDevicesResponse(devices=devices), "json")
+        case "jsonl":
+            for device in devices:
+                print_message(device, "jsonl")
+        case "name":
+            screen.print_lines(f"{each.node}:{each.device.index}" for each in devices)
+        case form:
+            screen.print_lines(free_screen(devices, screen.look(form)))
+
+
+def show_nodes(settings: Settings, names: Sequence[str], *, fresh: bool = False) -> None:
     """Print the nodes."""
     with connected(settings) as client:
-        nodes = all_nodes(client, names)
+        nodes = all_nodes(client, names, fresh=fresh)
         missing = sorted(set(names) - {node.name for node in nodes})
         if missing:
             known = [node.name for node in all_nodes(client)]

@@ -154,6 +154,9 @@ def sample_to_proto(sample: DeviceSample) -> node_pb2.DeviceSample:
         throttle_reasons=sample.throttle_reasons or (),
         ecc_uncorrected_count=sample.ecc_uncorrected_count,
         xid=sample.xid,
+        memory_total_bytes=sample.memory_total_bytes,
+        memory_utilization_percent=sample.memory_utilization_percent,
+        energy_mj=sample.energy_mj,
     )
 
 

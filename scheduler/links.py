@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from gpufleet.v1 import node_agent_pb2
 
@@ -150,6 +151,7 @@ class Links:
         self._connections: dict[NodeName, Connection] = {}
         self._requests = itertools.count(1)
         self._streams = itertools.count(1)
+        self.beat_listeners: set[Callable[[NodeName], None]] = set()
 
     def join(self, connection: Connection) -> None:
         """A node has a new connection, which gets its number; an older one ends."""
@@ -194,6 +196,19 @@ class Links:
             return False
         connection.put(Message(set_log_level=node_agent_pb2.SetLogLevel(level=level)))
         return True
+
+    def refresh(self, node: NodeName) -> bool:
+        """Ask an agent to read its devices anew and to beat; False when it is not connected."""
+        connection = self._connections.get(node)
+        if connection is None:
+            return False
+        connection.put(Message(refresh_samples=node_agent_pb2.RefreshSamples()))
+        return True
+
+    def beaten(self, node: NodeName) -> None:
+        """A beat of a node was taken in."""
+        for listener in tuple(self.beat_listeners):
+            listener(node)
 
     def next_request(self) -> int:
         """A number for a request that is answered later on the same stream."""

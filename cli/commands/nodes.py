@@ -24,17 +24,34 @@ def list_nodes(
     only: Annotated[
         list[str] | None, Option("--node", metavar="NODE", help="Only this node.", autocompletion=complete_nodes)
     ] = None,
+    free: Annotated[
+        bool, Option("--free", help="The free GPUs of all nodes instead, by availability score, best first.")
+    ] = False,
+    min_memory: Annotated[
+        str | None, Option("--min-memory", metavar="SIZE", help="With --free: with so much memory free: 8GB.")
+    ] = None,
+    max_utilization: Annotated[
+        int | None, Option("--max-utilization", metavar="PERCENT", help="With --free: used no more than this: 50.")
+    ] = None,
+    fresh: Annotated[bool, Option("--fresh", help="Have the GPUs read anew first; it takes a moment.")] = False,
 ) -> None:
     """Show the nodes with their GPUs; -o wide shows each GPU.
 
     FREE 3+0.5: three whole GPUs, and a half in all of those that jobs share. -o wide shows labels, too.
+
+    SCORE, 0 to 1: 0.6 × the free part of the memory + 0.4 × the idle part, unless the scheduler weighs otherwise.
     """
     if invoked.invoked_subcommand is not None:
         return
-    from ..node_calls import show_nodes
+    from ..node_calls import free_request, show_free, show_nodes
     from ..settings import resolve
 
-    show_nodes(resolve(connection, output), only or [])
+    settings = resolve(connection, output)
+    request = free_request(only or [], min_memory, max_utilization, fresh=fresh, is_free=free)
+    if free:
+        show_free(settings, request)
+    else:
+        show_nodes(settings, only or [], fresh=fresh)
 
 
 @nodes.subcommand("forget")

@@ -13,6 +13,9 @@ from gpufleet.units import format_megabytes, format_size
 from . import words
 from .table import Cell, Colour, Column, Look, Row, draw
 
+ABSENT = "–"
+"""A counter that nobody told."""
+
 NODE_COLUMNS = (
     Column("NODE"),
     Column("STATE"),
@@ -32,6 +35,17 @@ DEVICE_COLUMNS = (
     Column("MEMORY", is_right=True),
     Column("NAME", least=12),
     Column("UUID", least=12),
+)
+FREE_COLUMNS = (
+    Column("NODE"),
+    Column("GPU", is_right=True),
+    Column("SCORE", is_right=True),
+    Column("LOAD", is_right=True),
+    Column("FREE", is_right=True),
+    Column("MEMORY", is_right=True),
+    Column("TEMP", is_right=True),
+    Column("POWER", is_right=True),
+    Column("NAME", least=12),
 )
 FACT_COLUMNS = (
     Column("NODE"),
@@ -61,6 +75,28 @@ def nodes_screen(nodes: Sequence[node_pb2.Node], now: datetime, look: Look) -> l
         if rows:
             lines += ["", *draw(DEVICE_COLUMNS, rows, look)]
     return lines
+
+
+def free_screen(devices: Sequence[node_pb2.NodeDevice], look: Look) -> list[str]:
+    """Free GPUs in the order given, or why there may be none."""
+    if not devices:
+        return ["No GPU is free that is as asked for. See what there is with: gpuctl nodes -o wide"]
+    return draw(FREE_COLUMNS, [_free_row(each) for each in devices], look)
+
+
+def _free_row(each: node_pb2.NodeDevice) -> Row:
+    sample = each.sample
+    return [
+        each.node,
+        str(each.device.index),
+        f"{each.availability_score:.2f}" if each.HasField("availability_score") else ABSENT,
+        f"{sample.utilization_percent}%" if sample.HasField("utilization_percent") else ABSENT,
+        format_megabytes(sample.memory_free_bytes) if sample.HasField("memory_free_bytes") else ABSENT,
+        format_megabytes(each.device.memory_bytes),
+        f"{sample.temperature_c}°C" if sample.HasField("temperature_c") else ABSENT,
+        f"{sample.power_mw / 1000:.0f}W" if sample.HasField("power_mw") else ABSENT,
+        each.device.name,
+    ]
 
 
 def devices_in_words(node: node_pb2.Node) -> str:
@@ -116,8 +152,8 @@ def _device_row(node: node_pb2.Node, each: node_pb2.NodeDevice) -> Row:
         str(each.device.index),
         _device_state(each),
         _jobs_on(each),
-        f"{sample.utilization_percent}%" if has_load else "-",
-        format_megabytes(sample.memory_free_bytes) if has_free else "-",
+        f"{sample.utilization_percent}%" if has_load else ABSENT,
+        format_megabytes(sample.memory_free_bytes) if has_free else ABSENT,
         format_megabytes(each.device.memory_bytes),
         each.device.name,
         each.device.uuid,

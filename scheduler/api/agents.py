@@ -187,7 +187,9 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
                 beat = NodeBeat(
                     at=now, node=node, stream=connection.stream, samples=samples, spool_free_bytes=free_bytes
                 )
-                self._report(connection, request.sequence, beat)
+                taken = self._report(connection, request.sequence, beat)
+                if self._links.beat_listeners:
+                    taken.add_done_callback(lambda _: self._links.beaten(node))
             case "attempt_started":
                 started = request.attempt_started
                 event = RankStarted(
@@ -232,7 +234,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
             case "inventory" | None:
                 connection.done(request.sequence)
 
-    def _report(self, connection: Connection, sequence: int, event: Any) -> None:
+    def _report(self, connection: Connection, sequence: int, event: Any) -> asyncio.Future[Reply]:
         """Post a report; it is acknowledged when everything that follows from it is durable."""
         reply = self._engine.report(event)
         self._reports.add(reply)
@@ -243,6 +245,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
                 connection.done(sequence)
 
         reply.add_done_callback(done)
+        return reply
 
     @answers
     async def ReportOutput(  # type: ignore[override]  # as above

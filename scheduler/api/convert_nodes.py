@@ -6,8 +6,8 @@ from ..policy.fit import FreeDevice, NodeView
 from ..state.indexes import NodeHold
 from ..state.live import NodeLive
 from ..state.nodes import Device, DeviceSample, Node, NodeInfo, Reach
-from ..state.units import Instant, Span
-from .convert import duration, timestamp
+from ..state.units import Instant
+from .convert import timestamp
 from .convert_jobs import share_proto
 
 
@@ -26,24 +26,11 @@ def device_proto(device: Device, unhealthy_reason: str = "") -> node_pb2.Device:
 
 
 def sample_proto(sample: DeviceSample, now: Instant) -> node_pb2.DeviceSample:
-    """A sample on the wire; what is None stays absent."""
-    return node_pb2.DeviceSample(
-        uuid=sample.uuid,
-        age=duration(Span(max(0, now - sample.taken_at))),
-        utilization_percent=sample.utilization_percent,
-        memory_used_bytes=sample.memory_used_bytes,
-        memory_free_bytes=sample.memory_free_bytes,
-        temperature_c=sample.temperature_c,
-        power_mw=sample.power_mw,
-        power_limit_mw=sample.power_limit_mw,
-        processes=[
-            node_pb2.DeviceProcess(pid=each.pid, memory_bytes=each.memory_bytes, is_foreign=each.is_foreign)
-            for each in sample.processes
-        ],
-        processes_are_known=sample.processes_are_known,
-        is_healthy=sample.is_healthy,
-        unhealthy_reason=sample.unhealthy_reason,
-    )
+    """A sample on the wire, as its agent told it, with the age that it has now."""
+    told = node_pb2.DeviceSample.FromString(sample.told)
+    told.uuid = sample.uuid
+    told.age.FromMicroseconds(max(0, now - sample.taken_at))
+    return told
 
 
 def info_proto(info: NodeInfo) -> node_pb2.NodeInfo:
@@ -101,6 +88,20 @@ def node_proto(view: NodeView, live: NodeLive | None, hold: NodeHold, now: Insta
     )
 
 
+def device_now(free: FreeDevice, hold: NodeHold, view: NodeView, now: Instant) -> node_pb2.NodeDevice:
+    """A device that stands in a list with those of other nodes."""
+    unhealthy = next((each.reason for each in view.node.unhealthy if each.uuid == free.device.uuid), "")
+    shown = _node_device(free, hold, view, unhealthy, now)
+    shown.node = view.node.name
+    return shown
+
+
+def is_free(free: FreeDevice, hold: NodeHold, view: NodeView) -> bool:
+    """Whether a device would be given whole to a job now."""
+    takes = view.miss is None and free.miss is None and not free.has_foreign_process
+    return takes and free.held_by is None and not hold.shares.get(free.device.uuid)
+
+
 def _node_device(free: FreeDevice, hold: NodeHold, view: NodeView, unhealthy: str, now: Instant) -> node_pb2.NodeDevice:
     shares = hold.shares.get(free.device.uuid, {})
     takes = view.miss is None and free.miss is None and not free.has_foreign_process
@@ -109,7 +110,7 @@ def _node_device(free: FreeDevice, hold: NodeHold, view: NodeView, unhealthy: st
         sample=None if free.sample is None else sample_proto(free.sample, now),
         job_id=free.held_by or 0,
         availability_score=None if free.score is None else round(free.score, 4),
-        is_free=takes and free.held_by is None and not shares,
+        is_free=is_free(free, hold, view),
         shares=[node_pb2.HeldShare(job_id=job, share=share_proto(share)) for job, share in sorted(shares.items())],
         free_milli=view.room(free).milli if takes else 0,
     )

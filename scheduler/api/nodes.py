@@ -25,6 +25,7 @@ from ..state.units import DAY, after
 from .answers import answers, reply_of
 from .convert import ROLES, timestamp, token_proto
 from .convert_nodes import node_proto
+from .freshness import Freshness
 from .paging import PageTokens, page_size
 from .roles import caller
 from .server_facts import ServerFacts
@@ -65,13 +66,12 @@ class NodeCalls:
     engine: Engine
     pages: PageTokens
     facts: ServerFacts
+    freshness: Freshness
     set_agent_log_level: Callable[[NodeName, str], bool]
 
     @answers
     async def ListNodes(self, request: scheduler_pb2.ListNodesRequest, context: Any) -> scheduler_pb2.ListNodesResponse:
         """A page of nodes, in the order of their names."""
-        if request.fresh:
-            raise invalid("fresh", "is not built yet", reason=Reason.NOT_BUILT, next_step="ask without it")
         size = page_size(request.page_size)
         query = f"nodes {sorted(request.names)}"
         cursor = self.pages.read(query, request.page_token)
@@ -82,6 +82,9 @@ class NodeCalls:
         wanted = [
             name for name in names if (not request.names or name in request.names) and (not cursor or name > cursor[0])
         ]
+        if request.fresh:
+            await self.freshness.of(wanted[:size])
+            wanted = [name for name in wanted if name in self.engine.view.durable.nodes]
         now = self.engine.now()
         views = node_views(self.engine.view, now)
         live = self.engine.view.live.nodes

@@ -42,6 +42,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/RequeueJob": PEOPLE,
     "Scheduler/AttachJob": PEOPLE,
     "Scheduler/ListNodes": READERS | AGENTS,
+    "Scheduler/ListDevices": READERS,
     "Scheduler/UpdateNode": ADMINS,
     "Scheduler/ForgetNode": ADMINS,
     "Scheduler/CheckCapacity": READERS,

@@ -24,6 +24,7 @@ from .agents import AgentService
 from .channels import Channels, Keyboards
 from .decoding import DecodingInterceptor
 from .following import JobFollower
+from .freshness import Freshness
 from .jobs import JobCalls
 from .last_offsets import tell_last_offsets
 from .nodes import NodeCalls
@@ -71,6 +72,7 @@ class SchedulerService(JobCalls, NodeCalls, SessionCalls, TrackingCalls, schedul
         self.changes = changes
         self.facts = facts
         self.telemetry = telemetry
+        self.freshness = Freshness(engine, links)
         self.set_agent_log_level = links.set_log_level
         self.program_log = logs.stream
         self.channels = channels

@@ -1,15 +1,22 @@
-"""The Scheduler service, the part about capacity and use: what a model needs."""
+"""The Scheduler service, the part about capacity and use: devices by their scores, what a model needs."""
 
 import json
 from typing import Any, NoReturn
 
-from gpufleet.v1 import capacity_pb2
+from gpufleet.v1 import capacity_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, invalid
 
 from ..engine import Engine
 from ..policy.estimate import Misfit, estimate
+from ..policy.fit import FreeDevice, NodeView, node_views
+from ..state.ids import NodeName
+from ..state.indexes import NodeHold
 from .answers import answers
+from .convert_nodes import device_now, is_free
+from .freshness import Freshness
+from .paging import PageTokens, page_size
+from .validate import no_such_node
 
 CONFIG_BYTES_MAX = 1_000_000
 EXAMPLE = '{"model": {"id_or_path": "llama-3-70b"}, "parameters": {"tp-size": 4}}'
@@ -19,6 +26,43 @@ class TrackingCalls:
     """What people ask of capacity. Each method is one RPC."""
 
     engine: Engine
+    pages: PageTokens
+    freshness: Freshness
+
+    @answers
+    async def ListDevices(
+        self, request: scheduler_pb2.ListDevicesRequest, context: Any
+    ) -> scheduler_pb2.ListDevicesResponse:
+        """A page of the devices of all nodes, the highest score first."""
+        if request.min_memory_bytes < 0:
+            raise invalid("min_memory_bytes", f"is {request.min_memory_bytes:,}; it must be 0 or more")
+        has_limit = request.HasField("max_utilization_percent")
+        if has_limit and not 0 <= request.max_utilization_percent <= 100:
+            raise invalid("max_utilization_percent", f"is {request.max_utilization_percent}; it must be 0 to 100")
+        size = page_size(request.page_size)
+        limit = request.max_utilization_percent if has_limit else None
+        query = f"devices {request.only_free} {request.min_memory_bytes} {limit} {sorted(request.nodes)}"
+        cursor = self.pages.read(query, request.page_token)
+        known = self.engine.view.durable.nodes
+        for number, name in enumerate(request.nodes):
+            if name not in known:
+                raise no_such_node(f"nodes[{number}]", name)
+        names = {NodeName(name) for name in request.nodes} or set(known)
+        if request.fresh and cursor is None:
+            await self.freshness.of(names)
+        now = self.engine.now()
+        found = [
+            (_place_in_list(view, free), view, free, hold)
+            for view in node_views(self.engine.view, now).values()
+            if view.node.name in names
+            for hold in (self.engine.view.durable.hold(view.node.name),)
+            for free in view.devices
+            if _is_wanted(request, view, free, hold)
+        ]
+        found = sorted((each for each in found if cursor is None or list(each[0]) > cursor), key=lambda each: each[0])
+        more = self.pages.sign(query, list(found[size - 1][0])) if len(found) > size else ""
+        shown = [device_now(free, hold, view, now) for _, view, free, hold in found[:size]]
+        return scheduler_pb2.ListDevicesResponse(devices=shown, next_page_token=more)
 
     @answers
     async def Estimate(self, request: capacity_pb2.EstimateRequest, context: Any) -> capacity_pb2.EstimateResponse:
@@ -33,6 +77,20 @@ class TrackingCalls:
             sentence=found.sentence,
             unused_parameters=found.unused,
         )
+
+
+def _place_in_list(view: NodeView, free: FreeDevice) -> tuple[float, str, int]:
+    """Sorts the highest score first, and those without one last."""
+    return (1.0 if free.score is None else -free.score, view.node.name, free.device.index)
+
+
+def _is_wanted(request: scheduler_pb2.ListDevicesRequest, view: NodeView, free: FreeDevice, hold: NodeHold) -> bool:
+    if request.only_free and not is_free(free, hold, view):
+        return False
+    load = None if free.sample is None else free.sample.utilization_percent
+    if request.HasField("max_utilization_percent") and (load or 0) > request.max_utilization_percent:
+        return False
+    return free.free_memory_bytes >= request.min_memory_bytes
 
 
 def _from_json(text: str) -> object:

@@ -117,6 +117,7 @@ def device_sample(sample: node_pb2.DeviceSample, now: Instant) -> DeviceSample:
         processes_are_known=sample.processes_are_known,
         is_healthy=sample.is_healthy,
         unhealthy_reason=sample.unhealthy_reason,
+        told=sample.SerializeToString(),
     )
 
 

@@ -87,7 +87,10 @@ class DeviceProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """One reading of one device; None where the device lacks the counter. `taken_at` is on the scheduler's clock."""
+    """One reading of one device; None where the device lacks the counter. `taken_at` is on the scheduler's clock.
+
+    `told` is the whole reading as its agent sent it, with what nothing here decides by: it is passed on unread.
+    """
 
     uuid: DeviceUuid
     taken_at: Instant
@@ -101,3 +104,4 @@ class DeviceSample:
     processes_are_known: bool = True
     is_healthy: bool = True
     unhealthy_reason: str = ""
+    told: bytes = b""

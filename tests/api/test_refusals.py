@@ -148,9 +148,3 @@ async def test_a_shell_line_is_called_by_its_first_word_unless_it_has_a_name(fle
 async def test_a_name_that_would_harm_a_terminal_is_refused(admin: Client, name: str) -> None:
     error = await refusal(admin.stub.Submit(s.SubmitRequest(specs=[admin.spec("true", name=name)])))
     assert [violation.field for violation in error.violations] == ["specs[0].name"]
-
-
-async def test_fresh_samples_of_a_node_are_not_built_yet(admin: Client) -> None:
-    error = await refusal(admin.stub.ListNodes(s.ListNodesRequest(fresh=True)))
-    assert error.reason is Reason.NOT_BUILT
-    assert [violation.field for violation in error.violations] == ["fresh"]

@@ -197,6 +197,16 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
 
         return self._answer("Estimate", request, context, estimate)
 
+    def ListDevices(self, request: Any, context: Any) -> Any:
+        def devices() -> scheduler_pb2.ListDevicesResponse:
+            found = [(node.name, each) for node in self.nodes for each in node.devices if each.is_free]
+            answer = scheduler_pb2.ListDevicesResponse(devices=[each for _, each in found])
+            for shown, (name, _) in zip(answer.devices, found, strict=True):
+                shown.node = name
+            return answer
+
+        return self._answer("ListDevices", request, context, devices)
+
     def UpdateNode(self, request: Any, context: Any) -> Any:
         def update() -> scheduler_pb2.UpdateNodeResponse:
             node = next(node for node in self.nodes if node.name == request.node)

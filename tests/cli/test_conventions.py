@@ -57,6 +57,8 @@ READING = [
     ["wait", "9"],
     ["nodes"],
     ["token", "list"],
+    ["nodes", "--free"],
+    ["estimate", "--tp", "4"],
     ["config", "show"],
     ["config", "context", "list"],
     ["doctor"],

@@ -61,6 +61,17 @@ def test_the_wide_nodes() -> None:
     assert_golden("nodes_wide", text(nodes_view.nodes_screen(nodes(), NOW, Look(width=None, is_wide=True))))
 
 
+def test_the_free_gpus() -> None:
+    devices = [each for each in nodes()[0].devices if each.is_free][:3]
+    for each in devices:
+        each.node = "n1"
+    devices[0].availability_score = 0.9978
+    devices[0].sample.temperature_c, devices[0].sample.power_mw = 41, 76_400
+    devices[2].ClearField("sample")
+    assert_golden("nodes_free", text(nodes_view.free_screen(devices, LOOK)))
+    assert nodes_view.free_screen([], LOOK)[0].startswith("No GPU is free")
+
+
 def test_the_nodes_whose_gpus_are_shared() -> None:
     screen = nodes_view.nodes_screen(shared_nodes(), NOW, Look(width=None, is_wide=True))
     assert_golden("nodes_shared", text(screen))

@@ -141,6 +141,104 @@ class DeviceProcess(_message.Message):
 Global___DeviceProcess: _TypeAlias = DeviceProcess  # noqa: Y015
 
 @_typing.final
+class Summary(_message.Message):
+    """Summary sums up the readings of one counter."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIN_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    MEAN_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    min: _builtins.float
+    """Smallest value."""
+    max: _builtins.float
+    """Largest value."""
+    mean: _builtins.float
+    """Mean value."""
+    last: _builtins.float
+    """Newest value."""
+    count: _builtins.int
+    """Readings in all; never 0."""
+    def __init__(
+        self,
+        *,
+        min: _builtins.float = ...,
+        max: _builtins.float = ...,
+        mean: _builtins.float = ...,
+        last: _builtins.float = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "last", b"last", "max", b"max", "mean", b"mean", "min", b"min"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Summary: _TypeAlias = Summary  # noqa: Y015
+
+@_typing.final
+class DeviceSummary(_message.Message):
+    """DeviceSummary sums up what was read of a device since the last beat; a counter that was never read is absent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPAN_FIELD_NUMBER: _builtins.int
+    UTILIZATION_PERCENT_FIELD_NUMBER: _builtins.int
+    MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_C_FIELD_NUMBER: _builtins.int
+    POWER_MW_FIELD_NUMBER: _builtins.int
+    CLOCK_SM_MHZ_FIELD_NUMBER: _builtins.int
+    THROTTLE_REASONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def span(self) -> _duration_pb2.Duration:
+        """From the first reading to the last."""
+
+    @_builtins.property
+    def utilization_percent(self) -> Global___Summary:
+        """Utilisation in percent."""
+
+    @_builtins.property
+    def memory_used_bytes(self) -> Global___Summary:
+        """Memory in use, in bytes."""
+
+    @_builtins.property
+    def temperature_c(self) -> Global___Summary:
+        """Temperature in degrees Celsius."""
+
+    @_builtins.property
+    def power_mw(self) -> Global___Summary:
+        """Power drawn, in milliwatts."""
+
+    @_builtins.property
+    def clock_sm_mhz(self) -> Global___Summary:
+        """Clock of the processing units, in MHz."""
+
+    @_builtins.property
+    def throttle_reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Reasons why the clocks were held down at any of the readings, as the vendor names them."""
+
+    def __init__(
+        self,
+        *,
+        span: _duration_pb2.Duration | None = ...,
+        utilization_percent: Global___Summary | None = ...,
+        memory_used_bytes: Global___Summary | None = ...,
+        temperature_c: Global___Summary | None = ...,
+        power_mw: Global___Summary | None = ...,
+        clock_sm_mhz: Global___Summary | None = ...,
+        throttle_reasons: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock_sm_mhz", b"clock_sm_mhz", "memory_used_bytes", b"memory_used_bytes", "power_mw", b"power_mw", "span", b"span", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_sm_mhz", b"clock_sm_mhz", "memory_used_bytes", b"memory_used_bytes", "power_mw", b"power_mw", "span", b"span", "temperature_c", b"temperature_c", "throttle_reasons", b"throttle_reasons", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceSummary: _TypeAlias = DeviceSummary  # noqa: Y015
+
+@_typing.final
 class DeviceSample(_message.Message):
     """DeviceSample is one reading of one device; a counter that the device lacks is absent."""
 
@@ -164,6 +262,10 @@ class DeviceSample(_message.Message):
     THROTTLE_REASONS_FIELD_NUMBER: _builtins.int
     ECC_UNCORRECTED_COUNT_FIELD_NUMBER: _builtins.int
     XID_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_UTILIZATION_PERCENT_FIELD_NUMBER: _builtins.int
+    ENERGY_MJ_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     """The device's UUID."""
     utilization_percent: _builtins.int
@@ -194,6 +296,12 @@ class DeviceSample(_message.Message):
     """Uncorrected ECC errors since the driver was loaded."""
     xid: _builtins.int
     """Number of the last XID error; absent when there was none."""
+    memory_total_bytes: _builtins.int
+    """Memory in all, in bytes, as the driver tells it."""
+    memory_utilization_percent: _builtins.int
+    """Utilisation of the memory's bus in percent, 0 to 100."""
+    energy_mj: _builtins.int
+    """Energy used since the driver was loaded, in millijoules."""
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
         """Age of the reading when it was sent."""
@@ -205,6 +313,10 @@ class DeviceSample(_message.Message):
     @_builtins.property
     def throttle_reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Reasons why the clocks are held down, as the vendor names them."""
+
+    @_builtins.property
+    def summary(self) -> Global___DeviceSummary:
+        """All readings since the last beat, summed up; absent when there was none, and outside of beats."""
 
     def __init__(
         self,
@@ -227,10 +339,14 @@ class DeviceSample(_message.Message):
         throttle_reasons: _abc.Iterable[_builtins.str] | None = ...,
         ecc_uncorrected_count: _builtins.int | None = ...,
         xid: _builtins.int | None = ...,
+        summary: Global___DeviceSummary | None = ...,
+        memory_total_bytes: _builtins.int | None = ...,
+        memory_utilization_percent: _builtins.int | None = ...,
+        energy_mj: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_ecc_uncorrected_count", b"_ecc_uncorrected_count", "_fan_percent", b"_fan_percent", "_memory_free_bytes", b"_memory_free_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_power_limit_mw", b"_power_limit_mw", "_power_mw", b"_power_mw", "_temperature_c", b"_temperature_c", "_utilization_percent", b"_utilization_percent", "_xid", b"_xid", "age", b"age", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "ecc_uncorrected_count", b"ecc_uncorrected_count", "fan_percent", b"fan_percent", "memory_free_bytes", b"memory_free_bytes", "memory_used_bytes", b"memory_used_bytes", "power_limit_mw", b"power_limit_mw", "power_mw", b"power_mw", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent", "xid", b"xid"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_ecc_uncorrected_count", b"_ecc_uncorrected_count", "_energy_mj", b"_energy_mj", "_fan_percent", b"_fan_percent", "_memory_free_bytes", b"_memory_free_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_memory_utilization_percent", b"_memory_utilization_percent", "_power_limit_mw", b"_power_limit_mw", "_power_mw", b"_power_mw", "_temperature_c", b"_temperature_c", "_utilization_percent", b"_utilization_percent", "_xid", b"_xid", "age", b"age", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "ecc_uncorrected_count", b"ecc_uncorrected_count", "energy_mj", b"energy_mj", "fan_percent", b"fan_percent", "memory_free_bytes", b"memory_free_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "memory_utilization_percent", b"memory_utilization_percent", "power_limit_mw", b"power_limit_mw", "power_mw", b"power_mw", "summary", b"summary", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent", "xid", b"xid"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_ecc_uncorrected_count", b"_ecc_uncorrected_count", "_fan_percent", b"_fan_percent", "_memory_free_bytes", b"_memory_free_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_power_limit_mw", b"_power_limit_mw", "_power_mw", b"_power_mw", "_temperature_c", b"_temperature_c", "_utilization_percent", b"_utilization_percent", "_xid", b"_xid", "age", b"age", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "ecc_uncorrected_count", b"ecc_uncorrected_count", "fan_percent", b"fan_percent", "is_healthy", b"is_healthy", "memory_free_bytes", b"memory_free_bytes", "memory_used_bytes", b"memory_used_bytes", "power_limit_mw", b"power_limit_mw", "power_mw", b"power_mw", "processes", b"processes", "processes_are_known", b"processes_are_known", "temperature_c", b"temperature_c", "throttle_reasons", b"throttle_reasons", "unhealthy_reason", b"unhealthy_reason", "utilization_percent", b"utilization_percent", "uuid", b"uuid", "xid", b"xid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_ecc_uncorrected_count", b"_ecc_uncorrected_count", "_energy_mj", b"_energy_mj", "_fan_percent", b"_fan_percent", "_memory_free_bytes", b"_memory_free_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_memory_utilization_percent", b"_memory_utilization_percent", "_power_limit_mw", b"_power_limit_mw", "_power_mw", b"_power_mw", "_temperature_c", b"_temperature_c", "_utilization_percent", b"_utilization_percent", "_xid", b"_xid", "age", b"age", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "ecc_uncorrected_count", b"ecc_uncorrected_count", "energy_mj", b"energy_mj", "fan_percent", b"fan_percent", "is_healthy", b"is_healthy", "memory_free_bytes", b"memory_free_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "memory_utilization_percent", b"memory_utilization_percent", "power_limit_mw", b"power_limit_mw", "power_mw", b"power_mw", "processes", b"processes", "processes_are_known", b"processes_are_known", "summary", b"summary", "temperature_c", b"temperature_c", "throttle_reasons", b"throttle_reasons", "unhealthy_reason", b"unhealthy_reason", "utilization_percent", b"utilization_percent", "uuid", b"uuid", "xid", b"xid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__clock_memory_mhz: _TypeAlias = _typing.Literal["clock_memory_mhz"]  # noqa: Y015
     _WhichOneofArgType__clock_memory_mhz: _TypeAlias = _typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz"]  # noqa: Y015
@@ -238,12 +354,18 @@ class DeviceSample(_message.Message):
     _WhichOneofArgType__clock_sm_mhz: _TypeAlias = _typing.Literal["_clock_sm_mhz", b"_clock_sm_mhz"]  # noqa: Y015
     _WhichOneofReturnType__ecc_uncorrected_count: _TypeAlias = _typing.Literal["ecc_uncorrected_count"]  # noqa: Y015
     _WhichOneofArgType__ecc_uncorrected_count: _TypeAlias = _typing.Literal["_ecc_uncorrected_count", b"_ecc_uncorrected_count"]  # noqa: Y015
+    _WhichOneofReturnType__energy_mj: _TypeAlias = _typing.Literal["energy_mj"]  # noqa: Y015
+    _WhichOneofArgType__energy_mj: _TypeAlias = _typing.Literal["_energy_mj", b"_energy_mj"]  # noqa: Y015
     _WhichOneofReturnType__fan_percent: _TypeAlias = _typing.Literal["fan_percent"]  # noqa: Y015
     _WhichOneofArgType__fan_percent: _TypeAlias = _typing.Literal["_fan_percent", b"_fan_percent"]  # noqa: Y015
     _WhichOneofReturnType__memory_free_bytes: _TypeAlias = _typing.Literal["memory_free_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_free_bytes: _TypeAlias = _typing.Literal["_memory_free_bytes", b"_memory_free_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_total_bytes: _TypeAlias = _typing.Literal["memory_total_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_total_bytes: _TypeAlias = _typing.Literal["_memory_total_bytes", b"_memory_total_bytes"]  # noqa: Y015
     _WhichOneofReturnType__memory_used_bytes: _TypeAlias = _typing.Literal["memory_used_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_used_bytes: _TypeAlias = _typing.Literal["_memory_used_bytes", b"_memory_used_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_utilization_percent: _TypeAlias = _typing.Literal["memory_utilization_percent"]  # noqa: Y015
+    _WhichOneofArgType__memory_utilization_percent: _TypeAlias = _typing.Literal["_memory_utilization_percent", b"_memory_utilization_percent"]  # noqa: Y015
     _WhichOneofReturnType__power_limit_mw: _TypeAlias = _typing.Literal["power_limit_mw"]  # noqa: Y015
     _WhichOneofArgType__power_limit_mw: _TypeAlias = _typing.Literal["_power_limit_mw", b"_power_limit_mw"]  # noqa: Y015
     _WhichOneofReturnType__power_mw: _TypeAlias = _typing.Literal["power_mw"]  # noqa: Y015
@@ -261,11 +383,17 @@ class DeviceSample(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ecc_uncorrected_count) -> _WhichOneofReturnType__ecc_uncorrected_count | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__energy_mj) -> _WhichOneofReturnType__energy_mj | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fan_percent) -> _WhichOneofReturnType__fan_percent | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_free_bytes) -> _WhichOneofReturnType__memory_free_bytes | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_total_bytes) -> _WhichOneofReturnType__memory_total_bytes | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_used_bytes) -> _WhichOneofReturnType__memory_used_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_utilization_percent) -> _WhichOneofReturnType__memory_utilization_percent | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__power_limit_mw) -> _WhichOneofReturnType__power_limit_mw | None: ...
     @_typing.overload
@@ -436,6 +564,7 @@ class NodeDevice(_message.Message):
     IS_FREE_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
     FREE_MILLI_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """The job that holds it whole; 0 when none does."""
     availability_score: _builtins.float
@@ -444,6 +573,8 @@ class NodeDevice(_message.Message):
     """Whether it would be given whole to a job now."""
     free_milli: _builtins.int
     """Thousandths of it that would be given in shares now: 1000 of a free one, 0 of one that is held whole."""
+    node: _builtins.str
+    """The node's name; set where devices of several nodes stand in one list, and empty within a node."""
     @_builtins.property
     def device(self) -> Global___Device:
         """The device's facts."""
@@ -466,10 +597,11 @@ class NodeDevice(_message.Message):
         is_free: _builtins.bool = ...,
         shares: _abc.Iterable[Global___HeldShare] | None = ...,
         free_milli: _builtins.int = ...,
+        node: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "sample", b"sample"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "free_milli", b"free_milli", "is_free", b"is_free", "job_id", b"job_id", "sample", b"sample", "shares", b"shares"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "free_milli", b"free_milli", "is_free", b"is_free", "job_id", b"job_id", "node", b"node", "sample", b"sample", "shares", b"shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__availability_score: _TypeAlias = _typing.Literal["availability_score"]  # noqa: Y015
     _WhichOneofArgType__availability_score: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score"]  # noqa: Y015

@@ -1442,7 +1442,7 @@ class ListNodesRequest(_message.Message):
     page_token: _builtins.str
     """Where to go on."""
     fresh: _builtins.bool
-    """Whether the agents are asked for fresh samples first. Not built yet."""
+    """Whether the agents are asked for fresh samples first; what they do not send within 5 s stays as it was."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only these nodes; empty means all."""
@@ -1490,6 +1490,84 @@ class ListNodesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListNodesResponse: _TypeAlias = ListNodesResponse  # noqa: Y015
+
+@_typing.final
+class ListDevicesRequest(_message.Message):
+    """ListDevicesRequest asks for a page of devices."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ONLY_FREE_FIELD_NUMBER: _builtins.int
+    MIN_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_UTILIZATION_PERCENT_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    FRESH_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    only_free: _builtins.bool
+    """Only devices that would be given whole to a job now."""
+    min_memory_bytes: _builtins.int
+    """Only devices with so many bytes of memory free; 0 means all."""
+    max_utilization_percent: _builtins.int
+    """Only devices whose utilisation is at most this, 0 to 100, or not told; absent means all."""
+    fresh: _builtins.bool
+    """Whether the agents are asked for fresh samples first; what they do not send within 5 s stays as it was."""
+    page_size: _builtins.int
+    """Devices on a page, 100 by default, 1,000 at most."""
+    page_token: _builtins.str
+    """Where to go on. A device whose score changes between two pages may come twice, or not at all."""
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only devices of these nodes; empty means all."""
+
+    def __init__(
+        self,
+        *,
+        only_free: _builtins.bool = ...,
+        min_memory_bytes: _builtins.int = ...,
+        max_utilization_percent: _builtins.int | None = ...,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+        fresh: _builtins.bool = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_utilization_percent", b"_max_utilization_percent", "max_utilization_percent", b"max_utilization_percent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_utilization_percent", b"_max_utilization_percent", "fresh", b"fresh", "max_utilization_percent", b"max_utilization_percent", "min_memory_bytes", b"min_memory_bytes", "nodes", b"nodes", "only_free", b"only_free", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_utilization_percent: _TypeAlias = _typing.Literal["max_utilization_percent"]  # noqa: Y015
+    _WhichOneofArgType__max_utilization_percent: _TypeAlias = _typing.Literal["_max_utilization_percent", b"_max_utilization_percent"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_utilization_percent) -> _WhichOneofReturnType__max_utilization_percent | None: ...
+
+Global___ListDevicesRequest: _TypeAlias = ListDevicesRequest  # noqa: Y015
+
+@_typing.final
+class ListDevicesResponse(_message.Message):
+    """ListDevicesResponse is a page of devices."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where to go on; empty on the last page."""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.NodeDevice]:
+        """The highest score first, those without one last; among equals in the order of nodes and indices."""
+
+    def __init__(
+        self,
+        *,
+        devices: _abc.Iterable[_node_pb2.NodeDevice] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDevicesResponse: _TypeAlias = ListDevicesResponse  # noqa: Y015
 
 @_typing.final
 class UpdateNodeRequest(_message.Message):

@@ -108,6 +108,11 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesResponse.FromString,
                 _registered_method=True)
+        self.ListDevices = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/ListDevices',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListDevicesRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ListDevicesResponse.FromString,
+                _registered_method=True)
         self.UpdateNode = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/UpdateNode',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.UpdateNodeRequest.SerializeToString,
@@ -328,6 +333,13 @@ class SchedulerServicer:
 
     def ListNodes(self, request, context):
         """ListNodes lists the nodes with their devices.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDevices(self, request, context):
+        """ListDevices lists the devices of all nodes by their availability scores, best first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -573,6 +585,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.ListNodes,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesResponse.SerializeToString,
+            ),
+            'ListDevices': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDevices,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ListDevicesRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListDevicesResponse.SerializeToString,
             ),
             'UpdateNode': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateNode,
@@ -1074,6 +1091,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/ListNodes',
             gpufleet_dot_v1_dot_scheduler__pb2.ListNodesRequest.SerializeToString,
             gpufleet_dot_v1_dot_scheduler__pb2.ListNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDevices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/ListDevices',
+            gpufleet_dot_v1_dot_scheduler__pb2.ListDevicesRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.ListDevicesResponse.FromString,
             options,
             channel_credentials,
             insecure,

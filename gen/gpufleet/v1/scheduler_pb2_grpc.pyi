@@ -66,6 +66,8 @@ class SchedulerStub:
     """
     ListNodes: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]
     """ListNodes lists the nodes with their devices."""
+    ListDevices: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListDevicesRequest, _scheduler_pb2.ListDevicesResponse]
+    """ListDevices lists the devices of all nodes by their availability scores, best first."""
     UpdateNode: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateNodeRequest, _scheduler_pb2.UpdateNodeResponse]
     """UpdateNode drains or resumes a node."""
     ForgetNode: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ForgetNodeRequest, _scheduler_pb2.ForgetNodeResponse]
@@ -150,6 +152,8 @@ class SchedulerAsyncStub(SchedulerStub):
     """
     ListNodes: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]  # type: ignore[assignment]
     """ListNodes lists the nodes with their devices."""
+    ListDevices: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListDevicesRequest, _scheduler_pb2.ListDevicesResponse]  # type: ignore[assignment]
+    """ListDevices lists the devices of all nodes by their availability scores, best first."""
     UpdateNode: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateNodeRequest, _scheduler_pb2.UpdateNodeResponse]  # type: ignore[assignment]
     """UpdateNode drains or resumes a node."""
     ForgetNode: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ForgetNodeRequest, _scheduler_pb2.ForgetNodeResponse]  # type: ignore[assignment]
@@ -315,6 +319,14 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.ListNodesResponse, _abc.Awaitable[_scheduler_pb2.ListNodesResponse]]:
         """ListNodes lists the nodes with their devices."""
+
+    @_abc_1.abstractmethod
+    def ListDevices(
+        self,
+        request: _scheduler_pb2.ListDevicesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.ListDevicesResponse, _abc.Awaitable[_scheduler_pb2.ListDevicesResponse]]:
+        """ListDevices lists the devices of all nodes by their availability scores, best first."""
 
     @_abc_1.abstractmethod
     def UpdateNode(

@@ -1,0 +1,80 @@
+"""Devices by their scores, and what a model needs, asked of a real scheduler with a real agent."""
+
+from __future__ import annotations
+
+import pytest
+from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
+
+from gpufleet.errors import Reason
+from tests.api.calls import Caller
+from tests.e2e.client import Client
+from tests.e2e.fleet import Fleet
+
+Request = scheduler_pb2.ListDevicesRequest
+GB = 10**9
+
+
+async def listed(admin: Client, **asked: object) -> list[tuple[str, int, float]]:
+    answer = await admin.stub.ListDevices(Request(nodes=["n1"], **asked))  # type: ignore[arg-type]
+    return [(each.node, each.device.index, each.availability_score) for each in answer.devices]
+
+
+async def test_devices_are_listed_by_score_and_a_held_one_is_not_free(admin: Client) -> None:
+    assert await listed(admin, only_free=True) == [("n1", 0, 1.0), ("n1", 1, 1.0)]
+    job = await admin.submit("sleep", "60", gpus=1)
+    await admin.wait(job, job_pb2.JOB_STATE_RUNNING)
+    assert len(await listed(admin, only_free=True, fresh=True)) == 1
+    assert len(await listed(admin)) == 2
+    await admin.cancel(job)
+    await admin.wait(job)
+
+
+async def test_devices_are_filtered_and_paged(admin: Client) -> None:
+    assert await listed(admin, min_memory_bytes=17 * GB) == []
+    assert len(await listed(admin, min_memory_bytes=16 * GB, max_utilization_percent=0)) == 2
+    first = await admin.stub.ListDevices(Request(nodes=["n1"], page_size=1))
+    second = await admin.stub.ListDevices(Request(nodes=["n1"], page_size=1, page_token=first.next_page_token))
+    assert [each.device.index for each in (*first.devices, *second.devices)] == [0, 1]
+    assert not second.next_page_token
+
+
+async def test_fresh_samples_come_with_the_nodes(admin: Client) -> None:
+    (node,) = (await admin.stub.ListNodes(scheduler_pb2.ListNodesRequest(names=["n1"], fresh=True))).nodes
+    assert [each.sample.memory_total_bytes for each in node.devices] == [16 * GB, 16 * GB]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (Request(nodes=["nowhere"]), "nodes[0]"),
+        (Request(min_memory_bytes=-1), "min_memory_bytes"),
+        (Request(max_utilization_percent=101), "max_utilization_percent"),
+        (Request(page_size=-1), "page_size"),
+    ],
+)
+async def test_wrong_filters_are_named(fleet: Fleet, caller: Caller, request_: Request, field: str) -> None:
+    error = await caller.error("Scheduler/ListDevices", request_, token=fleet.scheduler.token("admin"))
+    assert error is not None
+    assert [violation.field for violation in error.violations] == [field]
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ("{", "config_json"),
+        ('{"parameters": {"tp": 1, "tp": 2}}', "config_json"),
+        ('{"parameters": {"tp": NaN}}', "config_json"),
+        ("[" * 100_000, "config_json"),
+        (" " * 1_000_001, "config_json"),
+        ('{"parameters": {"tp": 1e999}}', "config_json: parameters.tp"),
+        ('{"parameters": {"TP": 4}}', "config_json: parameters.TP"),
+    ],
+)
+async def test_a_configuration_that_cannot_be_read_is_refused(
+    fleet: Fleet, caller: Caller, config: str, field: str
+) -> None:
+    request = capacity_pb2.EstimateRequest(config_json=config)
+    error = await caller.error("Scheduler/Estimate", request, token=fleet.scheduler.token("admin"))
+    assert error is not None and error.reason is Reason.INVALID_ARGUMENT
+    assert [violation.field for violation in error.violations] == [field]
+    assert len(error.message) < 500
