@@ -278,6 +278,7 @@ class Engine:
         settled = settle(self._state, self.now())
         make_true(self._state, settled)
         decisions.append(settled)
+        outgoing.extend(self._addressed(settled))
         # Whatever happened may have made room, if only by a rank that ended where nothing durable changed.
         if batch:
             are_beats = all(isinstance(waiting.event, NodeBeat) for waiting in batch)

@@ -18,6 +18,7 @@ from gpufleet.tickets import sign_ticket, ticket_for
 
 from .api.convert_sessions import end_command, expect_command, notice_of, place_info, session_name
 from .state.session_commands import (
+    DrainWorker,
     EndTurn,
     ExpectTurn,
     OfferSeat,
@@ -142,6 +143,8 @@ class SessionLinks:
                 self._to_worker(worker, expect_command(command))
             case EndTurn(worker=worker):
                 self._to_worker(worker, end_command(command))
+            case DrainWorker(worker=worker):
+                self._to_worker(worker, sessions_pb2.ConnectWorkerResponse(drain=sessions_pb2.DrainWorker()))
             case OfferSeat():
                 self._offer(command)
             case TellPlace():

@@ -27,6 +27,7 @@ from .attempts import without_its_node
 from .decision import Decision, together
 from .gang_deadlines import deadlines_of_gangs, overdue_gangs
 from .live_ranks import given_up_at, jobs_on
+from .serving import renumbered, serving_deadlines
 from .story import span_text
 from .turns import on_time, session_deadlines
 
@@ -69,6 +70,7 @@ def _deadlines(state: State) -> Iterator[Instant]:
     if state.durable.wakes:
         yield state.durable.wakes[0][0]
     yield from session_deadlines(state)
+    yield from serving_deadlines(state)
     oldest = next(iter(state.durable.requests.values()), None)
     if oldest is not None:
         # An old one may have to stay as long as its jobs, so that the next look is never sooner than the sweep.
@@ -86,6 +88,7 @@ def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:
     decisions.append(Decision(records=tuple(_of_waiting_jobs(state, event.at))))
     decisions.append(Decision(records=tuple(_forgotten_requests(state, event.at))))
     decisions.append(on_time(state, event.at))
+    decisions.append(renumbered(state, event.at))
     return together(*decisions)
 
 

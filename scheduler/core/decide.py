@@ -38,12 +38,14 @@ from ..state.state import State
 from . import access, attempts, deadlines, gangs, jobs, nodes, sessions
 from .decision import NOTHING, Decision
 from .dependencies import with_consequences
+from .serving import renumbered
+from .worker_ends import with_worker_ends
 
 
 def step(state: State, event: Event) -> Decision:
     """Take note of an event, decide what follows, and make it true in memory."""
     live.observe(state.live, state.durable, state.limits, event)
-    decision = with_consequences(state, decide(state, event))
+    decision = with_consequences(state, with_worker_ends(state, decide(state, event)))
     make_true(state, decision)
     return decision
 
@@ -81,7 +83,9 @@ def decide(state: State, event: Event) -> Decision:
             return nodes.on_inventory_reported(state, event)
         case NodeBeat():
             return nodes.on_node_beat(state, event)
-        case NodeDisconnected() | SchedulerStarted() | ReadingResumed():
+        case SchedulerStarted():
+            return renumbered(state, event.at)
+        case NodeDisconnected() | ReadingResumed():
             return NOTHING
         case RankReady():
             return gangs.on_rank_ready(state, event)

@@ -41,7 +41,9 @@ def launch_commands(state: State, job: Job, attempt: Attempt) -> tuple[Command, 
 def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Command:
     """The command that starts a rank of a placed attempt, or prepares it."""
     placement = attempt.ranks[key.rank].placement
-    fence = (job.spec.requeue_fence or state.limits.requeue_fence) if job.spec.is_requeueable else None
+    # Turns go on while the scheduler is away: a worker is fenced by its sessions' epochs, and not by its keeper.
+    is_fenced = job.spec.is_requeueable and not job.spec.serves
+    fence = (job.spec.requeue_fence or state.limits.requeue_fence) if is_fenced else None
     launch = LaunchAttempt(
         node=placement.node,
         key=key,

@@ -27,6 +27,9 @@ def jobs_on(state: State, node: NodeName) -> list[Job]:
 
 def given_up_at(state: State, live: NodeLive, job: Job) -> Instant:
     """When an attempt on a silent node may be replaced, or, if it must not be, when it is given up."""
+    if job.spec.serves:
+        # Epochs keep a worker that is still there from doing anything, so that no fence has to pass.
+        return after(live.heard_at, state.limits.node_lease)
     if not job.spec.is_requeueable:
         return after(live.heard_at, state.limits.unreachable_span)
     return after(live.heard_at, job.spec.requeue_fence or state.limits.requeue_fence)

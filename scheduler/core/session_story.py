@@ -2,9 +2,20 @@
 
 from typing import assert_never
 
-from ..state.session_commands import EndTurn, ExpectTurn, OfferSeat, SessionCommand, TellEnd, TellPerson, TellPlace
+from ..state.session_commands import (
+    DrainWorker,
+    EndTurn,
+    ExpectTurn,
+    OfferSeat,
+    SessionCommand,
+    TellEnd,
+    TellPerson,
+    TellPlace,
+)
 from ..state.session_records import (
     ClaimMissed,
+    ModelFailed,
+    ModelReady,
     ModelServed,
     ModelStopped,
     SessionEnded,
@@ -13,6 +24,7 @@ from ..state.session_records import (
     SessionRequeued,
     TicketRenewed,
     TurnGranted,
+    WorkerDied,
 )
 
 
@@ -23,6 +35,12 @@ def session_sentence(record: SessionRecord) -> str:
             return f"model {model.name} is served by {model.owner}"
         case ModelStopped(model=model_name, by=by):
             return f"model {model_name} was stopped by {by}"
+        case ModelReady(model=model_name):
+            return f"model {model_name} is ready"
+        case WorkerDied(model=model_name, job=job, message=message):
+            return f"a worker of model {model_name} ended, that of job {job}: {message}"
+        case ModelFailed(model=model_name, failure=failure):
+            return f"model {model_name} has failed: {failure.message}"
         case SessionJoined(session=session):
             return f"session {session.id} joined the line of {session.model}"
         case TurnGranted(session=session_id, worker=worker):
@@ -47,6 +65,12 @@ def tell_session(record: SessionRecord) -> str:
             return f"{name} {model.name}"
         case ModelStopped(model=model_name):
             return f"{name} {model_name}"
+        case ModelReady(model=model_name):
+            return f"{name} {model_name}"
+        case WorkerDied(model=model_name, job=job):
+            return f"{name} {model_name} {job}"
+        case ModelFailed(model=model_name, failure=failure):
+            return f"{name} {model_name}: {failure.message}"
         case SessionJoined(session=session):
             return f"{name} s{session.id}"
         case TurnGranted(session=session_id, worker=worker, epoch=epoch):
@@ -74,6 +98,8 @@ def tell_session_command(command: SessionCommand) -> str:
             return f"TellEnd s{session} {end.value}"
         case ExpectTurn(worker=worker, session=session, epoch=epoch):
             return f"ExpectTurn s{session}.{epoch} at {worker}"
+        case DrainWorker(worker=worker):
+            return f"DrainWorker {worker}"
         case EndTurn(worker=worker, session=session, epoch=epoch, reason=end):
             return f"EndTurn s{session}.{epoch} at {worker} {end.value}"
         case _:

@@ -4,10 +4,12 @@ Who is called to a free seat, whose turn is limited and who is told what follows
 happened in a turn of the loop.
 """
 
+from dataclasses import replace
 from typing import assert_never
 
+from ..policy.serving import numbers_of
 from ..state.replies import Joined
-from ..state.session_commands import EndTurn, ExpectTurn, OfferSeat, SessionCommand, TellEnd, TellPerson
+from ..state.session_commands import DrainWorker, EndTurn, ExpectTurn, OfferSeat, SessionCommand, TellEnd, TellPerson
 from ..state.session_events import (
     CloseRequested,
     Connection,
@@ -26,6 +28,7 @@ from ..state.session_events import (
     WorkerUnreachable,
 )
 from ..state.session_records import (
+    ModelReady,
     ModelServed,
     ModelStopped,
     SessionEnded,
@@ -35,9 +38,10 @@ from ..state.session_records import (
 )
 from ..state.sessions import EndReason, Granted, Model, Session, SessionId, Waiting, WorkerId
 from ..state.state import State
-from ..state.turns import Attached, WorkerAvoided, WorkerGivenUp
+from ..state.turns import Attached, WorkerAvoided, WorkerGivenUp, WorkerLive
 from ..state.units import Instant, Span
 from .decision import NOTHING, Decision, refused, together
+from .serving import end_of_workers, on_serve
 
 WORKER_DEATHS_MAX = 2
 """Workers that may be lost under a session that was stepped alone there, or was named: then the session is to blame."""
@@ -47,7 +51,7 @@ def decide_session(state: State, event: SessionEvent) -> Decision:
     """What follows from an event of the sessions' part. Changes nothing."""
     match event:
         case ServeRequested():
-            return Decision(records=(ModelServed(at=event.at, model=event.model),))
+            return on_serve(state, event)
         case StopModelRequested():
             return _on_stop_model(state, event)
         case JoinRequested():
@@ -79,7 +83,7 @@ def _on_stop_model(state: State, event: StopModelRequested) -> Decision:
     sessions = [each for each in state.durable.sessions.by_id.values() if each.model == event.model]
     ends = [end_session(state, event.at, each, EndReason.CLOSED, message) for each in sessions]
     stopped = Decision(records=(ModelStopped(at=event.at, model=event.model, by=event.by),))
-    return together(*ends, stopped)
+    return together(*ends, end_of_workers(state, event.at, event.model, message), stopped)
 
 
 def _on_join(state: State, event: JoinRequested) -> Decision:
@@ -180,6 +184,8 @@ def _on_turn_closed(state: State, event: TurnClosed) -> Decision:
         return NOTHING
     if event.reason is EndReason.WORKER_LOST:
         return NOTHING  # the worker goes down: its report says so, and whom it blames
+    if event.reason is EndReason.DRAINING and worker.job is not None:
+        return _without_its_worker(state, event.at, session, is_suspect=False)  # its job was stopped: others go on
     message = event.message or END_MESSAGES[event.reason]
     ended = SessionEnded(at=event.at, session=session.id, model=session.model, reason=event.reason, message=message)
     return Decision(records=(ended,), session_commands=_told_end(state, session, event.reason, message))
@@ -222,7 +228,9 @@ def _on_worker_joined(state: State, event: WorkerJoined) -> Decision:
     """A worker that was started by hand serves its model with that, if nobody else does."""
     if event.model in state.durable.models:
         return NOTHING
-    return Decision(records=(ModelServed(at=event.at, model=Model(name=event.model, owner=event.by)),))
+    model = Model(name=event.model, owner=event.by)
+    served = replace(model, limits=numbers_of(state.limits, model))
+    return Decision(records=(ModelServed(at=event.at, model=served),))
 
 
 def _on_worker_reported(state: State, event: WorkerReported) -> Decision:
@@ -233,16 +241,36 @@ def _on_worker_reported(state: State, event: WorkerReported) -> Decision:
     if worker is None or worker.stream != event.stream:
         return NOTHING
     if event.state is WorkerState.FAILED:
-        return _without_worker(state, event.at, event.worker, frozenset(event.blamed))
+        return without_worker(state, event.at, event.worker, frozenset(event.blamed))
+    ready = _first_ready(state, event, worker)
     if worker.reports != 1:
-        return NOTHING
+        return ready
     ends = tuple(
         EndTurn(worker=event.worker, session=seen.session, epoch=seen.epoch, reason=EndReason.WORKER_LOST)
         for seen in event.turns
         if not _is_current(state, event.worker, seen.session, seen.epoch)
     )
     renewed = [_renewed(state, event.at, each) for each in state.durable.sessions.on_worker(event.worker)]
-    return together(Decision(session_commands=ends), *renewed, NOTHING)
+    return together(Decision(session_commands=ends), *renewed, _drained_again(state, worker), ready)
+
+
+def _first_ready(state: State, event: WorkerReported, worker: WorkerLive) -> Decision:
+    """The first worker of a model, as it is served now, is ready."""
+    model = state.durable.models.get(worker.model)
+    job = None if worker.job is None else state.durable.jobs.get(worker.job)
+    if model is None or model.has_been_ready or job is None or job.spec != model.worker:
+        return NOTHING
+    if event.state is not WorkerState.READY:
+        return NOTHING
+    return Decision(records=(ModelReady(at=event.at, model=worker.model),))
+
+
+def _drained_again(state: State, worker: WorkerLive) -> Decision:
+    """A worker that is to go may not have heard so."""
+    job = None if worker.job is None else state.durable.jobs.get(worker.job)
+    if job is None or job.drained_at is None:
+        return NOTHING
+    return Decision(session_commands=(DrainWorker(worker=worker.id),))
 
 
 def _renewed(state: State, at: Instant, session: Session) -> Decision:
@@ -266,15 +294,15 @@ def _is_current(state: State, worker: WorkerId, session_id: SessionId, epoch: in
 def _on_worker_lost(state: State, event: WorkerLost) -> Decision:
     if event.worker in state.live.turns.workers:
         return NOTHING  # an older stream of a worker that is back
-    return _without_worker(state, event.at, event.worker, frozenset())
+    return without_worker(state, event.at, event.worker)
 
 
 def without_missing_worker(state: State, at: Instant, worker: WorkerId) -> Decision:
     """A worker that held turns before a start of the scheduler has not come back."""
-    return together(Decision(notes=(WorkerGivenUp(worker=worker),)), _without_worker(state, at, worker, frozenset()))
+    return together(Decision(notes=(WorkerGivenUp(worker=worker),)), without_worker(state, at, worker))
 
 
-def _without_worker(state: State, at: Instant, worker: WorkerId, blamed: frozenset[SessionId]) -> Decision:
+def without_worker(state: State, at: Instant, worker: WorkerId, blamed: frozenset[SessionId] = frozenset()) -> Decision:
     """Its people go to the front and keep their time; who may have brought down two workers is not given a third."""
     sessions = list(state.durable.sessions.on_worker(worker))
     opened = [each.id for each in sessions if _age(state, at, each) is not None]

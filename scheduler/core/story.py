@@ -68,6 +68,7 @@ from ..state.records import (
     SpoolStateChanged,
     TokenCreated,
     TokenRevoked,
+    WorkerDrained,
 )
 from ..state.session_records import SessionRecord
 from ..state.shares import share_text
@@ -126,10 +127,13 @@ def sentence(record: Record) -> str:
             return f"The node of job {job_id} is heard again; the job went on."
         case RankEnded(key=key, exit=exit_):
             return f"Rank {key} {_exit_words(exit_)} while others go on."
-        case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry):
+        case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry, begins_at=begins_at, at=at):
             waits = "is held" if is_held else "waits again, in its old place in the queue"
             waits = f"is tried again: it {waits}" if is_retry else waits
+            waits = waits if begins_at is None else f"waits for {span_text(begins_at - at)} and is tried again"
             return f"Attempt {_ended_id(job_id, ended)} ended ({_why(ended)}); job {job_id} {waits}."
+        case WorkerDrained(job=job_id, reason=reason):
+            return f"The worker of job {job_id} takes no new turns and ends after its last one: {reason}."
         case AttemptVoided(job=job_id, number=number, reason="REQUEUED", message=message):
             return f"Attempt {job_id}/{number} was taken back before it started{_because(message)}; it waits again."
         case AttemptVoided(job=job_id, number=number, reason="PREPARE_TIMED_OUT", message=message):
@@ -212,9 +216,12 @@ def tell(record: Record) -> str:
             return f"AttemptUnreachable {job_id}" + ("" if is_unreachable else " no more")
         case RankEnded(key=key, exit=exit_):
             return f"RankEnded {key} {exit_.reason}"
-        case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry):
+        case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry, begins_at=begins_at, at=at):
             what = " held" if is_held else " retry" if is_retry else ""
-            return f"AttemptEnded {_ended_id(job_id, ended)} {ended.reason}{what}"
+            pause = "" if begins_at is None else f", again in {span_text(begins_at - at)}"
+            return f"AttemptEnded {_ended_id(job_id, ended)} {ended.reason}{what}{pause}"
+        case WorkerDrained(job=job_id):
+            return f"WorkerDrained {job_id}"
         case AttemptVoided(job=job_id, number=number, reason=reason):
             return f"AttemptVoided {job_id}/{number} {reason}"
         case JobFinished():

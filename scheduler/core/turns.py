@@ -37,6 +37,17 @@ from ..state.turns import (
 )
 from ..state.units import SECOND, Instant, Span, after
 from .decision import NOTHING, Decision, together
+from .dependencies import with_consequences
+from .serving import (
+    WorkerChanges,
+    changes_of,
+    is_drained,
+    models_due,
+    see_to_workers,
+    starting_seats,
+    takes_nobody,
+    why_no_bound,
+)
 from .sessions import end_session, offer, told, without_missing_worker
 
 CLAIMS_MISSED_MAX = 2
@@ -163,19 +174,26 @@ def settle(state: State, at: Instant) -> Decision:
     """See to every line that something happened to: seats first, then limits, then news."""
     live = state.live.turns
     is_sweep = bool(state.durable.sessions.lines) and at >= after(live.swept_at, NEWS_INTERVAL)
-    names = tuple(state.durable.models) if is_sweep else tuple(live.dirty)
+    names = tuple(state.durable.models) if is_sweep else tuple(dict.fromkeys((*live.dirty, *models_due(state, at))))
     if not names:
         return NOTHING
+    workers = with_consequences(state, see_to_workers(state, names, at))
+    changes = changes_of(workers)
+    # A model may have given up a worker for another one.
+    givers = (state.durable.jobs[job].spec.serves for job in changes.going)
+    names = tuple(dict.fromkeys((*names, *givers)))
     models = (state.durable.models[name] for name in names if name in state.durable.models)
-    decisions = [_Line(state, model, at).settled(is_sweep=is_sweep) for model in models]
-    return together(*decisions, Decision(notes=(Settled(models=names, at=at, is_sweep=is_sweep),)))
+    decisions = [_Line(state, model, at, changes).settled(is_sweep=is_sweep) for model in models]
+    return together(*decisions, workers, Decision(notes=(Settled(models=names, at=at, is_sweep=is_sweep),)))
 
 
 class _Line:
     """One model's line as it is seen to."""
 
-    def __init__(self, state: State, model: Model, at: Instant) -> None:
+    def __init__(self, state: State, model: Model, at: Instant, changes: WorkerChanges) -> None:
         self.state = state
+        self.changes = changes
+        self.starting_seats = starting_seats(state, model, at, changes)
         self.model = model
         self.at = at
         self.live = state.live.turns
@@ -189,7 +207,8 @@ class _Line:
 
     def _free_seats(self, worker: WorkerLive) -> int:
         taken = len(self.state.durable.sessions.seated.get(worker.id, ()))
-        return max(0, worker.seats - taken) if worker.state is WorkerState.READY else 0
+        is_open = worker.state is WorkerState.READY and not takes_nobody(self.state, worker, self.changes)
+        return max(0, worker.seats - taken) if is_open else 0
 
     def settled(self, *, is_sweep: bool) -> Decision:
         """What follows, in order."""
@@ -240,7 +259,7 @@ class _Line:
 
     def _limit(self) -> None:
         limits = self.model.limits
-        draining = {worker.id for worker in self.workers if worker.state is WorkerState.DRAINING}
+        draining = {worker.id for worker in self.workers if is_drained(self.state, worker, self.changes)}
         turns: dict[SessionId, TurnNow] = {}
         for session_id, turn in self._turns().items():
             if turn.started_at is None:
@@ -252,8 +271,8 @@ class _Line:
             else:
                 turns[session_id] = TurnNow(turn.started_at, turn.ends_at)
         waiting = sum(1 for each in self.line if self.live.connection_of(each.id) is not None)
-        starting = sum(worker.seats for worker in self.workers if worker.state is WorkerState.LOADING)
-        changes = limit_changes(turns, waiting, sum(self.free.values()) + starting, limits, self.at)
+        seats = sum(self.free.values()) + self.starting_seats
+        changes = limit_changes(turns, waiting, seats, limits, self.at)
         for session_id, ends_at in changes.limited.items():
             self._limit_one(session_id, ends_at, LimitCause.LINE)
         for session_id in changes.lifted:
@@ -273,7 +292,7 @@ class _Line:
 
     def _seats(self) -> Iterator[SeatNow]:
         """Every seat of the model that is not starting or going."""
-        going = {worker.id for worker in self.workers if worker.state is WorkerState.DRAINING}
+        going = {worker.id for worker in self.workers if takes_nobody(self.state, worker, self.changes)}
         turns = {session: turn for session, turn in self._turns().items() if turn.worker not in going}
         yield from (SeatNow() for _ in range(sum(self.free.values())))
         yield from (SeatNow(called_at=self.at) for _ in self.granted)
@@ -303,14 +322,16 @@ class _Line:
         usual = self.live.usual_turn(self.model.name, self.model.limits.turn)
         probable = estimates(seats, last, usual, self.model.limits, self.at)
         cause = self.live.causes.get(self.model.name, "")
+        no_bound = "" if latest else why_no_bound(self.state, self.model, self.at, self.changes)
         for place, session in wanted:
             bound = latest[place - 1] if latest else None
             told = self.live.told.get(session.id)
-            if told is not None and not _is_news(told, place, length, bound):
+            if told is not None and not _is_news(told, place, length, bound) and told.cause in ("", no_bound):
                 continue
             connection = self.live.connection_of(session.id)
             assert connection is not None
-            self.notes.append(PlaceTold(session=session.id, told=Told(place, length, bound)))
+            why = no_bound if bound is None else _why_later(told, bound, cause)
+            self.notes.append(PlaceTold(session=session.id, told=Told(place, length, bound, why)))
             self.commands.append(
                 TellPlace(
                     connection=connection,
@@ -319,18 +340,16 @@ class _Line:
                     line_length=length,
                     estimate=probable[place - 1] if probable else None,
                     bound=bound,
-                    bound_cause=self._why(told, bound, cause),
+                    bound_cause=why,
                 )
             )
 
-    def _why(self, told: Told | None, bound: Instant | None, cause: str) -> str:
-        if bound is None:
-            if any(worker.state is WorkerState.LOADING for worker in self.workers):
-                return "the first worker is still loading"
-            return "no worker is ready"
-        if told is not None and told.bound is not None and bound > after(told.bound, SECOND):
-            return cause or "others stand in front"
-        return ""
+
+def _why_later(told: Told | None, bound: Instant, cause: str) -> str:
+    """What made the bound of a place later; empty where it is not."""
+    if told is not None and told.bound is not None and bound > after(told.bound, SECOND):
+        return cause or "others stand in front"
+    return ""
 
 
 def _is_news(told: Told, place: int, length: int, bound: Instant | None) -> bool:

@@ -36,9 +36,24 @@ def may_be_taken_at(state: State, victim: Job) -> Instant | None:
 
     What ran for less is left to run: it would lose its start, and its devices would change hands again and again.
     """
-    if not isinstance(victim.state, Running):
+    if not isinstance(victim.state, Running) or _may_have_turns(state, victim):
         return None
     return after(victim.state.started_at, state.limits.preemptible_after)
+
+
+def _may_have_turns(state: State, victim: Job) -> bool:
+    """Whether people have turns on it, or are offered them: such a worker is nobody's victim.
+
+    One that has not come back since the scheduler started may have them as long as turns of its model are missing.
+    """
+    if not victim.spec.serves:
+        return False
+    seated, worker = state.durable.sessions.seated, state.live.turns.worker_of_job(victim.id)
+    if worker is not None:
+        return worker.id in seated
+    by_id = state.durable.sessions.by_id
+    missing = (session for each in state.live.turns.missing for session in seated.get(each, ()))
+    return any(by_id[session].model == victim.spec.serves for session in missing)
 
 
 def _for_gang(

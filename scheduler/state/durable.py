@@ -68,6 +68,7 @@ from .records import (
     SpoolStateChanged,
     TokenCreated,
     TokenRevoked,
+    WorkerDrained,
 )
 from .session_records import SessionRecord, changed_by, gone_by
 from .sessions import Model, ModelName, Session, SessionId, Sessions
@@ -129,6 +130,7 @@ class Durable:
     wakes: list[tuple[Instant, JobId]] = field(default_factory=list)
     active: dict[JobId, type[JobState]] = field(default_factory=dict)
     gangs: dict[JobId, None] = field(default_factory=dict)
+    services: dict[ModelName, dict[JobId, None]] = field(default_factory=dict)
     preemptible: dict[JobId, None] = field(default_factory=dict)
     claims: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
     tallies: dict[JobId, Tally] = field(default_factory=dict)
@@ -340,12 +342,13 @@ def apply(durable: Durable, record: Record) -> None:
                 return replace(attempt, ranks=(*attempt.ranks[: key.rank], ended, *attempt.ranks[key.rank + 1 :]))
 
             _change_attempt(durable, key.job, end_rank)
-        case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry, at=at):
+        case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry, begins_at=begins_at, at=at):
             job = durable.jobs[job_id]
             _charge(durable, job, ended)
             waiting = replace(
                 job,
-                state=Held() if is_held else Queued(),
+                state=Held() if is_held else Queued() if begins_at is None else Deferred(),
+                begins_at=begins_at,
                 past=_with(job.past, ended),
                 requeue_count=job.requeue_count + (not is_retry),
                 retries_used=job.retries_used + is_retry,
@@ -356,6 +359,9 @@ def apply(durable: Durable, record: Record) -> None:
             _put_job(durable, job, waiting)
         case AttemptVoided(job=job_id):
             _set_state(durable, job_id, Queued())
+        case WorkerDrained(job=job_id, at=at):
+            job = durable.jobs[job_id]
+            _put_job(durable, job, replace(job, drained_at=at, version=job.version + 1))
         case JobFinished(job=job_id, finished=finished, ended=last):
             job = durable.jobs[job_id]
             if last is not None:
@@ -404,7 +410,7 @@ NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN", "NOT_STARTED"})
 
 
 def _apply_session(durable: Durable, record: SessionRecord) -> None:
-    for entity in changed_by(record, durable.sessions):
+    for entity in changed_by(record, durable.models, durable.sessions):
         if isinstance(entity, Session) and entity.id >= durable.counters.next_session:
             durable.counters = replace(durable.counters, next_session=entity.id + 1)
             durable.touched[key_of(durable.counters)] = durable.counters

@@ -8,6 +8,7 @@ NodeName = NewType("NodeName", str)
 DeviceUuid = NewType("DeviceUuid", str)
 TokenId = NewType("TokenId", str)
 UserName = NewType("UserName", str)
+ModelName = NewType("ModelName", str)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -57,6 +57,8 @@ def index(durable: Durable, job: Job) -> None:
         items = durable.arrays.setdefault(job.array, ItemsLive())
         items.count(job.state, 1)
         items.apart[job.id] = None
+    if job.spec.serves and not isinstance(job.state, Finished):
+        durable.services.setdefault(job.spec.serves, {})[job.id] = None
     match job.state:
         case Queued():
             durable.lines.add(job)
@@ -139,6 +141,11 @@ def unindex(durable: Durable, job: Job) -> None:
         items.count(job.state, -1)
         del items.apart[job.id]
         _drop_array_without_items(durable, job.array)
+    if job.spec.serves and not isinstance(job.state, Finished):
+        workers = durable.services[job.spec.serves]
+        del workers[job.id]
+        if not workers:
+            del durable.services[job.spec.serves]
     match job.state:
         case Queued():
             durable.lines.remove(job)

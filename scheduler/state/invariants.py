@@ -279,6 +279,7 @@ def _of_indexes(durable: Durable) -> Iterator[str]:
         "preemptible",
         "claims",
         "gangs",
+        "services",
         "arrays",
         "tallies",
     ):

@@ -6,7 +6,7 @@ A state is a class that carries exactly the data that is valid in it, so that no
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
-from .ids import AttemptId, DeviceUuid, JobId, NodeName, RankKey, UserName
+from .ids import AttemptId, DeviceUuid, JobId, ModelName, NodeName, RankKey, UserName
 from .indices import Indices
 from .shares import WHOLE_MILLI, DeviceShare
 from .units import MB, SECOND, Instant, Span, after
@@ -148,7 +148,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """All that a user asked for, with defaults filled in."""
+    """All that a user asked for, with defaults filled in. `serves` is the model that a service is a worker of."""
 
     argv: tuple[str, ...]
     name: str
@@ -169,6 +169,7 @@ class JobSpec:
     blame_limit: int | None = None
     is_preemptible: bool = False
     notify: str = ""
+    serves: ModelName = ModelName("")
 
     @property
     def run_span(self) -> Span | None:
@@ -481,7 +482,8 @@ class Job:
     `eligible_at` is when it came to be eligible where that was not at its submit; its age counts from there. `unmet`
     are the dependencies that are still waited for, `begins_at` the begin time that has not come. `waits_since` is when
     it was queued again, from where its queue time-out counts. `array` is the array that it is an item of, and in whose
-    story stands what befell all of them (`told_with`). `items` makes it an array itself.
+    story stands what befell all of them (`told_with`). `items` makes it an array itself. `drained_at` is
+    when a worker was told to end once it has no turn any more.
     """
 
     id: JobId
@@ -503,6 +505,7 @@ class Job:
     waits_since: Instant | None = None
     array: JobId | None = None
     items: Items | None = None
+    drained_at: Instant | None = None
 
     @property
     def age_since(self) -> Instant:

@@ -1,8 +1,11 @@
 """The numbers of the rules."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from .ids import ModelName
+from .sessions import SessionLimits
 from .units import MB, MINUTE, SECOND, Span
 
 
@@ -23,7 +26,10 @@ class ScoreWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The numbers of the rules that a configuration may change. A cap of 0 is none."""
+    """The numbers of the rules that a configuration may change. A cap of 0 is none.
+
+    `sessions` are the numbers of models for which they are set; those that a person named go before them.
+    """
 
     heartbeat_interval: Span = Span(2 * SECOND)
     missed_heartbeats: int = 3
@@ -43,3 +49,4 @@ class Limits:
     preemptible_after: Span = Span(5 * MINUTE)
     score_weights: ScoreWeights = ScoreWeights()
     default_min_memory_bytes: int = 8_000 * MB
+    sessions: Mapping[ModelName, SessionLimits] = field(default_factory=dict)

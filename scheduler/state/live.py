@@ -152,7 +152,7 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
         case SchedulerStarted(at=at):
             live.nodes = {name: NodeLive(heard_at=at) for name in durable.nodes}
             live.reads_since = at
-            restart_sessions(live.turns, durable.sessions, at)
+            restart_sessions(live.turns, durable.models, durable.sessions, at)
         case ReadingResumed(gap=gap, at=at):
             live.reads_since = at
             for node in live.nodes.values():
@@ -252,6 +252,8 @@ def follow(live: Live, durable: Durable, limits: Limits, record: Record) -> None
     if isinstance(record, SessionRecord):
         follow_session(live.turns, record)
         return
+    if durable.models:
+        _mark_model(live, durable, record)
     if isinstance(record, ARRIVALS):
         _note_arrival(live, record)
     match record:
@@ -291,6 +293,14 @@ def follow(live: Live, durable: Durable, limits: Limits, record: Record) -> None
             live.node(name, at).trusts_devices_until = after(at, RESUME_SPAN)
         case _:
             pass
+
+
+def _mark_model(live: Live, durable: Durable, record: Record) -> None:
+    """What befalls a worker's job is seen to together with its model's line."""
+    job_id = job_of(record)
+    job = None if job_id is None else durable.jobs.get(job_id) or durable.finished.get(job_id)
+    if job is not None and job.spec.serves in durable.models:
+        live.turns.dirty[job.spec.serves] = None
 
 
 ARRIVALS = (

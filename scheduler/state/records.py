@@ -186,13 +186,14 @@ class RankEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded:
-    """An attempt is over, its devices are free, and the job waits again."""
+    """An attempt is over, its devices are free, and the job waits again; not eligible before `begins_at`."""
 
     at: Instant
     job: JobId
     ended: EndedAttempt
     is_held: bool = False
     is_retry: bool = False
+    begins_at: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +210,15 @@ class AttemptVoided:
     reason: str
     message: str = ""
     left_out: tuple[NodeName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDrained:
+    """A worker takes no new turns and ends after its last one, because of this."""
+
+    at: Instant
+    job: JobId
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,6 +352,7 @@ Record = (
     | RankEnded
     | AttemptEnded
     | AttemptVoided
+    | WorkerDrained
     | JobFinished
     | SpoolStateChanged
     | SignalSent
@@ -377,6 +388,7 @@ def job_of(record: Record) -> JobId | None:
             | AttemptUnreachable(job=job_id)
             | AttemptEnded(job=job_id)
             | AttemptVoided(job=job_id)
+            | WorkerDrained(job=job_id)
             | JobFinished(job=job_id)
             | SignalSent(job=job_id)
         ):

@@ -72,4 +72,11 @@ class EndTurn:
     reason: EndReason
 
 
-SessionCommand = TellPlace | OfferSeat | TellPerson | TellEnd | ExpectTurn | EndTurn
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainWorker:
+    """A worker is to take no new turns, and to end after its last one."""
+
+    worker: WorkerId
+
+
+SessionCommand = TellPlace | OfferSeat | TellPerson | TellEnd | ExpectTurn | EndTurn | DrainWorker

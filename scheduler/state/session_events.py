@@ -37,10 +37,11 @@ class SeenTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeRequested:
-    """A person serves a model, or changes its numbers."""
+    """A person serves a model, or changes its numbers. `keeps_workers`: its workers stay as they are asked for."""
 
     at: Instant
     model: Model
+    keeps_workers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

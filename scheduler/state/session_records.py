@@ -1,12 +1,14 @@
 """What was decided about models and sessions, and is stored."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from .ids import UserName
+from .ids import JobId, UserName
 from .sessions import (
     EndReason,
     Granted,
     Model,
+    ModelFailure,
     ModelName,
     Session,
     SessionId,
@@ -33,6 +35,34 @@ class ModelStopped:
     at: Instant
     model: ModelName
     by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReady:
+    """A worker of a model is ready for the first time since it was served so: it can be loaded."""
+
+    at: Instant
+    model: ModelName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDied:
+    """A worker ended by itself, and another one follows. Ends from before `since` do not count any more."""
+
+    at: Instant
+    model: ModelName
+    job: JobId
+    since: Instant
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFailed:
+    """No other worker of a model is started, until it is served again."""
+
+    at: Instant
+    model: ModelName
+    failure: ModelFailure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +128,9 @@ class SessionEnded:
 SessionRecord = (
     ModelServed
     | ModelStopped
+    | ModelReady
+    | WorkerDied
+    | ModelFailed
     | SessionJoined
     | TurnGranted
     | TicketRenewed
@@ -107,11 +140,20 @@ SessionRecord = (
 )
 
 
-def changed_by(record: SessionRecord, sessions: Sessions) -> tuple[Model | Session, ...]:
+def changed_by(
+    record: SessionRecord, models: Mapping[ModelName, Model], sessions: Sessions
+) -> tuple[Model | Session, ...]:
     """The entities as a record makes them."""
     match record:
         case ModelServed(model=model):
             return (model,)
+        case ModelReady(model=name):
+            return (replace(models[name], has_been_ready=True),)
+        case WorkerDied(model=name, at=at, since=since):
+            deaths = tuple(died for died in models[name].deaths if died >= since)
+            return (replace(models[name], deaths=(*deaths, at)),)
+        case ModelFailed(model=name, failure=failure):
+            return (replace(models[name], failure=failure),)
         case SessionJoined(session=session):
             return (session,)
         case TurnGranted(session=session_id, worker=worker, epoch=epoch):

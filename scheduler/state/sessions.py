@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NewType
 
-from .ids import UserName
+from .ids import JobId, UserName
+from .ids import ModelName as ModelName
+from .jobs import Band, JobSpec
 from .units import SECOND, Instant, Span
 
 SessionId = NewType("SessionId", int)
-ModelName = NewType("ModelName", str)
 WorkerId = NewType("WorkerId", str)
 """One start of a worker: it makes a new one each time that it is started."""
 Identity = NewType("Identity", str)
@@ -58,12 +59,38 @@ class SessionLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFailure:
+    """Why no worker of a model is started any more. The last lines of its output are those of the job's attempt."""
+
+    at: Instant
+    message: str
+    job: JobId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model that is served: its name, whose it is, and its numbers."""
+    """A model that is served: its name, whose it is, and its numbers.
+
+    `chosen` are the numbers that were named when it was served; the others follow the settings. `worker` is the job of
+    each of its workers in band `band`, None where they are started by hand only; there are `min_workers` to
+    `max_workers` of them. `has_been_ready`: a worker of it was ready since it was served so. `deaths` are when workers
+    ended by themselves lately; `failure` is set where no other one is started.
+    """
 
     name: ModelName
     owner: UserName
     limits: SessionLimits = SessionLimits()
+    chosen: tuple[str, ...] = ()
+    entry_point: str = ""
+    arguments: tuple[tuple[str, str], ...] = ()
+    worker: JobSpec | None = None
+    band: Band = Band.HIGH
+    min_workers: int = 0
+    max_workers: int = 0
+    has_been_ready: bool = False
+    deaths: tuple[Instant, ...] = ()
+    failure: ModelFailure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

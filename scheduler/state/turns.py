@@ -3,12 +3,13 @@
 `observe` takes in events, `follow` records, and `take` the notes of a decision; nothing else changes it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import assert_never
 
 from .ids import JobId
+from .serving import Serving, ServingNote, WorkerGone, WorkersSeenTo
 from .session_events import (
     Connection,
     ConnectionLost,
@@ -23,6 +24,8 @@ from .session_events import (
 )
 from .session_records import (
     ClaimMissed,
+    ModelFailed,
+    ModelReady,
     ModelServed,
     ModelStopped,
     SessionEnded,
@@ -31,6 +34,7 @@ from .session_records import (
     SessionRequeued,
     TicketRenewed,
     TurnGranted,
+    WorkerDied,
 )
 from .sessions import Granted, ModelName, Session, SessionId, Sessions, WorkerId
 from .units import SECOND, Instant, Span, after
@@ -109,11 +113,12 @@ class WorkerLive:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a person who waits was told last."""
+    """What a person who waits was told last; `cause` is why there is no bound, or what made it later."""
 
     place: int
     line_length: int
     bound: Instant | None
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +193,16 @@ class WorkerGivenUp:
 
 
 Note = (
-    Attached | Limited | LimitLifted | StageReached | IdleWarned | PlaceTold | Settled | WorkerAvoided | WorkerGivenUp
+    Attached
+    | Limited
+    | LimitLifted
+    | StageReached
+    | IdleWarned
+    | PlaceTold
+    | Settled
+    | WorkerAvoided
+    | WorkerGivenUp
+    | ServingNote
 )
 """What a decision changes of this: it is not stored."""
 
@@ -199,7 +213,8 @@ class Turns:
 
     `yields` are sessions that missed a claim and let the next person pass. `causes` say what last made a model's
     bounds later; `turn_spans` is how long turns lasted lately. `missing` are workers that hold turns and have not come
-    back since the start.
+    back since the start. `serving` is how the workers of each model were seen to, `last_words` what workers said of why
+    they fail.
     """
 
     workers: dict[WorkerId, WorkerLive] = field(default_factory=dict)
@@ -214,6 +229,8 @@ class Turns:
     missing: dict[WorkerId, Instant] = field(default_factory=dict)
     dirty: dict[ModelName, None] = field(default_factory=dict)
     turn_spans: dict[ModelName, Span] = field(default_factory=dict)
+    serving: dict[ModelName, Serving] = field(default_factory=dict)
+    last_words: dict[JobId, str] = field(default_factory=dict)
     swept_at: Instant = Instant(0)
 
     def connection_of(self, session: SessionId) -> Connection | None:
@@ -225,6 +242,10 @@ class Turns:
         """The workers of a model whose streams are open."""
         return (worker for worker in self.workers.values() if worker.model == model)
 
+    def worker_of_job(self, job: JobId) -> WorkerLive | None:
+        """The worker that a job runs; None while it is not connected."""
+        return next((worker for worker in self.workers.values() if worker.job == job), None)
+
     def usual_turn(self, model: ModelName, otherwise: Span) -> Span:
         """How long turns of a model lasted lately."""
         return self.turn_spans.get(model, otherwise)
@@ -234,8 +255,9 @@ class Turns:
         return self.turns.get(session.id) if session.epoch == epoch else None
 
 
-def restart(turns: Turns, sessions: Sessions, at: Instant) -> None:
+def restart(turns: Turns, models: Iterable[ModelName], sessions: Sessions, at: Instant) -> None:
     """After a start nobody is there: everybody and every worker has a minute to come back, claims count anew."""
+    turns.dirty.update(dict.fromkeys(models))
     for session in sessions.by_id.values():
         _away(turns, session.id, at, PLACE_KEPT)
         turns.dirty[session.model] = None
@@ -263,6 +285,8 @@ def observe(turns: Turns, sessions: Sessions, event: SessionEvent) -> None:
                 known.state, known.progress, known.message = event.state, event.progress, event.message
                 known.seats, known.load, known.heard_at = event.seats, event.load, event.at
                 known.reports += 1
+                if event.state is WorkerState.FAILED and known.job is not None:
+                    turns.last_words[known.job] = event.message
                 _see(turns, sessions, event.turns, event.at)
         case WorkerLost(worker=worker, stream=stream):
             known = turns.workers.get(worker)
@@ -315,8 +339,10 @@ def follow(turns: Turns, record: SessionRecord) -> None:
             turns.dirty[model] = None
         case ModelServed(model=served):
             turns.dirty[served.name] = None
+        case ModelReady(model=model) | WorkerDied(model=model) | ModelFailed(model=model):
+            turns.dirty[model] = None
         case ModelStopped(model=model):
-            for of_model in (turns.dirty, turns.causes, turns.turn_spans):
+            for of_model in (turns.dirty, turns.causes, turns.turn_spans, turns.serving):
                 of_model.pop(model, None)
         case _:
             assert_never(record)
@@ -358,6 +384,14 @@ def take(turns: Turns, sessions: Sessions, note: Note) -> None:
             turns.avoided[session_id] = worker
         case WorkerGivenUp(worker=worker):
             del turns.missing[worker]
+        case WorkersSeenTo(model=model, serving=serving):
+            turns.serving[model] = serving
+        case WorkerGone(worker=worker, job=job):
+            gone = turns.workers.pop(worker, None)
+            turns.last_words.pop(job, None)
+            if gone is not None:
+                turns.dirty[gone.model] = None
+                turns.causes[gone.model] = "a worker was lost"
         case _:
             assert_never(note)
 

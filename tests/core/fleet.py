@@ -128,7 +128,7 @@ class Fleet:
         return Turn(
             at=self.now,
             records=records,
-            commands=(*decision.commands, *passed.commands),
+            commands=(*decision.commands, *settled.commands, *passed.commands),
             reply=decision.reply,
             session_commands=(*decision.session_commands, *settled.session_commands),
         )

@@ -10,6 +10,10 @@ back ann                         # she is there again with her key (`as=bob`: wh
 end ann LEFT epoch=1             # her worker says that her turn of that epoch has ended
 gone w1 / back-worker w1         # a worker's stream breaks, begins anew (`lists=ann:30s` lives on it)
 drain w1, advance 10s, restart, line, stop-model
+serve canvas gpus=1 min=1 max=4  # serve a model by workers that are jobs; more words as a job's in transcript.py
+call w1 job=1 seats=2 loading    # the worker of a job begins its stream
+fails w1 "no module torch"       # it says that it goes down, and why
+node, inventory, silent, beat, submit, cancel, hold, release, requeue, started, exited, refused: see transcript.py
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from scheduler.core.session_story import tell_session_command
-from scheduler.core.story import tell
-from scheduler.state.ids import UserName
+from scheduler.core.story import tell, tell_command
+from scheduler.state.ids import JobId, UserName
 from scheduler.state.replies import Joined, Refused
 from scheduler.state.session_commands import OfferSeat, SessionCommand, TellEnd, TellPerson, TellPlace
 from scheduler.state.session_events import (
@@ -46,13 +50,14 @@ from scheduler.state.sessions import (
     Model,
     ModelName,
     SessionId,
-    SessionLimits,
     WorkerId,
 )
 from scheduler.state.units import SECOND, Instant, Span
 from tests.core.fleet import Fleet, Turn
 from tests.core.telling import GAP, clock_text, wrapped
-from tests.core.words import Words, span_of
+from tests.core.transcript import COMMANDS as JOB_COMMANDS
+from tests.core.transcript import Transcript
+from tests.core.words import Words, span_of, spec_of
 
 GATEWAY = 1
 """The gateway's stream on which everybody is who is on no other."""
@@ -69,6 +74,8 @@ class SessionTranscript:
         self.streams: dict[WorkerId, int] = {}
         self.seats: dict[WorkerId, int] = {}
         self.offered: dict[SessionId, tuple[WorkerId, int]] = {}
+        self.worker_jobs: dict[WorkerId, JobId] = {}
+        self.jobs = Jobs(self)
 
     def answer(self, line: str) -> list[str]:
         """Run one command and tell what followed."""
@@ -92,6 +99,7 @@ class SessionTranscript:
                 said.append(f"! {turn.reply.reason}: {turn.reply.message}")
             if turn.records:
                 said.append(GAP.join(tell(record) for record in turn.records))
+            said.extend(map(tell_command, turn.commands))
             for command in turn.session_commands:
                 said.append(f"-> {tell_session_command(command)}{self._details(command)}")
                 if isinstance(command, OfferSeat):
@@ -124,14 +132,29 @@ class SessionTranscript:
 
     def serve(self, words: Words) -> list[str]:
         self.model = ModelName(words.next())
-        numbers = {
+        model = self._numbered(Model(name=self.model, owner=UserName("alice")), words)
+        return self.take_up(ServeRequested(at=self.now, model=model, keeps_workers=True))
+
+    def _numbered(self, model: Model, words: Words) -> Model:
+        """The model with the numbers that are named."""
+        numbers: dict[str, int] = {
             name: span_of(text)
-            for name in ("idle", "turn", "grace", "turn_warning", "idle_warning")
+            for name in ("idle", "turn", "turn_warning", "idle_warning")
             if (text := words.value(name.replace("_", "-")))
         }
-        limits = replace(SessionLimits(), **numbers)
-        limits = replace(limits, line_length=words.integer("line", limits.line_length))
-        model = Model(name=self.model, owner=UserName("alice"), limits=limits)
+        if grace := words.value("turn-grace"):
+            numbers["grace"] = span_of(grace)
+        if line := words.integer("line", 0):
+            numbers["line_length"] = line
+        return replace(model, limits=replace(model.limits, **numbers), chosen=tuple(sorted(numbers)))  # type: ignore[arg-type]
+
+    def serve_workers(self, words: Words) -> list[str]:
+        self.model = ModelName(words.next())
+        least, most = words.integer("min", 1), words.integer("max", 1)
+        owner = UserName(words.value("by", "alice"))
+        model = self._numbered(Model(name=self.model, owner=owner), words)
+        spec = replace(spec_of(words, self.now), serves=self.model, name=self.model)
+        model = replace(model, entry_point="models:Canvas", worker=spec, min_workers=least, max_workers=most)
         return self.take_up(ServeRequested(at=self.now, model=model))
 
     def stop_model(self, words: Words) -> list[str]:
@@ -155,18 +178,43 @@ class SessionTranscript:
         session = self.sessions[name]
         return SeenTurn(session=session, epoch=self.offered[session][1], age=span_of(age or "0s"), since_input=Span(0))
 
+    def call(self, words: Words) -> list[str]:
+        worker = WorkerId(words.next())
+        self.seats[worker] = words.integer("seats", 1)
+        self.worker_jobs[worker] = JobId(words.integer("job", 0))
+        state = WorkerState.LOADING if words.switch("loading") else WorkerState.READY
+        return [*self._join_worker(worker), *self._report(worker, state)]
+
+    def fails(self, words: Words) -> list[str]:
+        worker = WorkerId(words.next())
+        return self.take_up(
+            WorkerReported(
+                at=self.now,
+                worker=worker,
+                stream=self.streams[worker],
+                state=WorkerState.FAILED,
+                seats=0,
+                message=words.next(),
+            )
+        )
+
     def _join_worker(self, worker: WorkerId) -> list[str]:
         self.streams[worker] = self.streams.get(worker, 0) + 1
         return self.take_up(
             WorkerJoined(
                 at=self.now,
                 worker=worker,
-                model=self.model,
+                model=self._model_of(worker),
                 endpoint=f"{worker}:8001",
                 stream=self.streams[worker],
                 by=UserName("alice"),
+                job=self.worker_jobs.get(worker),
             )
         )
+
+    def _model_of(self, worker: WorkerId) -> ModelName:
+        job = self.worker_jobs.get(worker)
+        return self.model if job is None else self.fleet.job(job).spec.serves
 
     def ready(self, words: Words) -> list[str]:
         return self._report(WorkerId(words.next()), WorkerState.READY)
@@ -314,6 +362,22 @@ class SessionTranscript:
         return [f"waiting: {', '.join(waiting) or 'nobody'}; seated: {', '.join(seated) or 'nobody'}"]
 
 
+class Jobs(Transcript):
+    """The same fleet's nodes and jobs; what follows is told with what sessions are told."""
+
+    def __init__(self, transcript: SessionTranscript) -> None:
+        super().__init__()
+        self.fleet = transcript.fleet
+        self._transcript = transcript
+
+    def told(self, turns: Turn | Iterable[Turn], *, timed: bool = False) -> list[str]:
+        return self._transcript.told(turns, timed=timed)
+
+
+def _of_jobs(name: str) -> Command:
+    return lambda transcript, words: JOB_COMMANDS[name](transcript.jobs, words)
+
+
 Command = Callable[[SessionTranscript, Words], list[str]]
 COMMANDS: dict[str, Command] = {
     "model": SessionTranscript.serve,
@@ -339,4 +403,26 @@ COMMANDS: dict[str, Command] = {
     "advance": SessionTranscript.advance,
     "restart": SessionTranscript.restart,
     "line": SessionTranscript.line,
+    "serve": SessionTranscript.serve_workers,
+    "call": SessionTranscript.call,
+    "fails": SessionTranscript.fails,
 }
+OF_JOBS = (
+    "node",
+    "inventory",
+    "disconnect",
+    "silent",
+    "beat",
+    "submit",
+    "cancel",
+    "hold",
+    "release",
+    "requeue",
+    "started",
+    "exited",
+    "refused",
+    "limit",
+    "show",
+    "story",
+)
+COMMANDS.update({name: _of_jobs(name) for name in OF_JOBS})

@@ -1,0 +1,115 @@
+"""What follows when a worker ends: another attempt after a pause, or that its model has failed.
+
+A worker ends like any job; `with_worker_ends` reads such ends in a decision and says what they mean. Rules: SESSIONS.md
+3, the second point.
+"""
+
+from dataclasses import replace
+
+from ..policy.serving import DEATHS_MAX, DEATHS_SPAN, deaths_since, may_start_at
+from ..state.durable import NODE_LOSS_REASONS
+from ..state.jobs import EndedAttempt, ExitCode, ExitStatus, Finished, Job, Outcome
+from ..state.records import AttemptEnded, JobFinished, Record
+from ..state.refusals import BLAMES_THE_JOB
+from ..state.serving import WorkerGone
+from ..state.session_records import ModelFailed, WorkerDied
+from ..state.sessions import ModelFailure
+from ..state.state import State
+from ..state.units import MINUTE, Instant, after
+from .decision import NOTHING, Decision, together
+from .sessions import without_worker
+
+CANNOT_LOAD = ExitCode(code=1)
+"""A worker ends so when its model cannot be loaded, or its settings are wrong."""
+
+
+def with_worker_ends(state: State, decision: Decision) -> Decision:
+    """The decision with what the ends of workers in it mean: another attempt, or that the model has failed.
+
+    The state is that before the decision.
+    """
+    if not state.durable.services:
+        return decision
+    records: list[Record] = []
+    more: list[Decision] = []
+    for record in decision.records:
+        job = state.durable.jobs.get(record.job) if isinstance(record, AttemptEnded | JobFinished) else None
+        ended = record.ended if isinstance(record, AttemptEnded | JobFinished) else None
+        if job is None or ended is None or not job.spec.serves:
+            records.append(record)
+            continue
+        assert isinstance(record, AttemptEnded | JobFinished)
+        records.extend(_end_of_worker(state, record, job, ended))
+        more.append(_worker_gone(state, record.at, job))
+    if not more:
+        return decision
+    ends = together(*more)
+    return replace(
+        decision,
+        records=(*records, *ends.records),
+        session_commands=(*decision.session_commands, *ends.session_commands),
+        notes=(*decision.notes, *ends.notes),
+    )
+
+
+def _worker_gone(state: State, at: Instant, job: Job) -> Decision:
+    worker = state.live.turns.worker_of_job(job.id)
+    if worker is None:
+        return NOTHING
+    gone = Decision(notes=(WorkerGone(worker=worker.id, job=job.id),))
+    return together(without_worker(state, at, worker.id), gone)
+
+
+def _end_of_worker(
+    state: State, record: AttemptEnded | JobFinished, job: Job, ended: EndedAttempt
+) -> tuple[Record, ...]:
+    model = state.durable.models.get(job.spec.serves)
+    if model is None or job.drained_at is not None or not _is_its_own(record, ended):
+        return (record,)
+    at, message = record.at, _why(state, record, job, ended)
+    since = after(at, -DEATHS_SPAN)
+    count = deaths_since(model.deaths, at) + 1
+    is_hopeless = not model.has_been_ready and _says_that_it_cannot(state, record, job, ended)
+    if is_hopeless or count >= DEATHS_MAX:
+        if not is_hopeless:
+            message = f"{count} workers ended within {DEATHS_SPAN // MINUTE} min, the last: {message}"
+        finished = Finished(outcome=Outcome.FAILED, at=at, reason=ended.reason, message=message, exit=_exit(ended))
+        failure = ModelFailure(at=at, message=message, job=job.id, attempt=ended.number)
+        return (
+            JobFinished(at=at, job=job.id, finished=finished, ended=ended),
+            ModelFailed(at=at, model=model.name, failure=failure),
+        )
+    begins_at = may_start_at((*model.deaths, at), at)
+    return (
+        AttemptEnded(at=at, job=job.id, ended=ended, begins_at=begins_at),
+        WorkerDied(at=at, model=model.name, job=job.id, since=since, message=message),
+    )
+
+
+def _is_its_own(record: AttemptEnded | JobFinished, ended: EndedAttempt) -> bool:
+    """Whether nobody told it to end: it, or its node, went down."""
+    if isinstance(record, AttemptEnded):
+        return ended.reason in NODE_LOSS_REASONS
+    return record.finished.outcome is not Outcome.CANCELLED
+
+
+def _why(state: State, record: AttemptEnded | JobFinished, job: Job, ended: EndedAttempt) -> str:
+    said = state.live.turns.last_words.get(job.id, "")
+    if said:
+        return said
+    if isinstance(record, JobFinished) and record.finished.outcome is not Outcome.SUCCEEDED:
+        return record.finished.message or ended.reason
+    return ended.message or ("it ended by itself" if isinstance(record, JobFinished) else "its node was lost")
+
+
+def _says_that_it_cannot(state: State, record: AttemptEnded | JobFinished, job: Job, ended: EndedAttempt) -> bool:
+    """Whether another attempt would end the same way: the model cannot be loaded, or the worker not be launched."""
+    if not isinstance(record, JobFinished):
+        return False
+    never_ran = record.finished.reason in BLAMES_THE_JOB
+    return never_ran or _exit(ended) == CANNOT_LOAD or job.id in state.live.turns.last_words
+
+
+def _exit(ended: EndedAttempt) -> ExitStatus | None:
+    exit_ = ended.ranks[ended.deciding_rank].exit
+    return None if exit_ is None else exit_.exit
