@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import output, passes, path, scale, standing, worker
+from . import frames, output, passes, path, scale, standing, worker
 from .rows import Row, Run, table
 
 ROOT = Path(__file__).parent
@@ -20,6 +20,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "passes": passes.measure,
     "scale": scale.measure,
     "worker": worker.measure,
+    "frames": frames.measure,
 }
 """What can be measured by itself, in the order in which all of it is."""
 

@@ -92,11 +92,13 @@ class Person:
         try:
             async with asyncio.timeout(HELLO_S_MAX):
                 return protocol.read_hello(await self._text())
-        except (TimeoutError, WebSocketDisconnect):
-            return None
+        except TimeoutError:
+            await self._close(SILENT)
+        except WebSocketDisconnect:
+            pass
         except GpufleetError as error:
             await self._refuse(error)
-            return None
+        return None
 
     async def _text(self) -> str:
         message = await self._socket.receive()

@@ -117,6 +117,7 @@ class Browser:
         self.texts: list[dict[str, Any]] = []
         self.frames = 0
         self.sequence = 0
+        self.newest = 0
 
     async def say(self, **message: Any) -> None:
         await self.socket.send(json.dumps(message))
@@ -156,6 +157,7 @@ class Browser:
         version, encoding, _, _, number, newest, _ = FRAME_HEADER.unpack_from(message)
         assert (version, encoding) == (1, ENCODINGS["jpeg"])
         self.frames += 1
+        self.newest = newest
         await self.say(type="shown", frame=number)
         return number, newest, message[FRAME_HEADER.size :]
 

@@ -1,0 +1,210 @@
+"""Browsers that mean ill: each ends only its own connection, with the code that docs/web-protocol.md names."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame, Opcode
+
+from gateway.app import REFUSED_ADDRESS
+from gateway.person import MESSAGE_REFUSED, SILENT, TOO_FAST
+from gpufleet.gateway_settings import GatewayLimitSettings
+from tests.e2e.processes import DEADLINE_SECONDS
+from tests.gateway.stage import Browser, Stage, browser, cookie_of
+
+CLICK = {"type": "pointer", "seq": 1, "x": 0.5, "y": 0.5, "buttons": 1, "button_change": True}
+PEOPLE_MAX = 8
+NO_CODE = 1006
+"""Of a connection that is cut."""
+
+
+@asynccontextmanager
+async def watching(stage: Stage, model: str) -> AsyncIterator[Callable[[], Coroutine[None, None, None]]]:
+    """Somebody who means well, with a turn; what is yielded returns once their frames have gone on."""
+    async with browser(stage) as ann:
+        await ann.hello(model)
+        await ann.text("turn")
+
+        async def goes_on() -> None:
+            clicked = await ann.click(0.5, 0.5)
+            while (await ann.frame())[1] < clicked:
+                pass
+
+        await goes_on()
+        yield goes_on
+        await goes_on()
+        await ann.say(type="leave")
+        await ann.text("end")
+
+
+async def test_each_wrong_message_ends_the_connection_that_sent_it_and_no_other(stage: Stage) -> None:
+    worker = stage.worker("wronged")
+    await worker.is_served()
+    wrong: list[tuple[list[str | bytes], int]] = [
+        (["{"], MESSAGE_REFUSED),
+        ([b"\x00\x01"], MESSAGE_REFUSED),
+        (['{"type": "hello", "version": 1, "model": "wronged"}'], MESSAGE_REFUSED),
+        ([json.dumps({**CLICK, "x": 1e300})], MESSAGE_REFUSED),
+        ([json.dumps({**CLICK, "x": float("nan")})], MESSAGE_REFUSED),
+        ([json.dumps({**CLICK, "seq": 0})], MESSAGE_REFUSED),
+        ([json.dumps({**CLICK, "seq": -1})], MESSAGE_REFUSED),
+        ([json.dumps({**CLICK, "seq": 10**30})], MESSAGE_REFUSED),
+        ([json.dumps(CLICK), json.dumps(CLICK)], MESSAGE_REFUSED),
+        (["[" * 16_000], MESSAGE_REFUSED),
+        (["x" * 16_385], 1009),
+    ]
+    async with watching(stage, "wronged") as goes_on:
+        for messages, code in wrong:
+            async with browser(stage) as eve:
+                await eve.hello("wronged")
+                await eve.text("turn")
+                for message in messages:
+                    await eve.socket.send(message)
+                assert await eve.closed() == code, messages
+            await goes_on()
+        async with browser(stage) as eve:
+            await eve.hello("wronged")
+            await eve.text("turn")
+            await _send_frame(eve.socket, Frame(Opcode.TEXT, b"\xff\xfe"))
+            assert await eve.closed() == 1007
+            await goes_on()
+    worker.end()
+
+
+async def _send_frame(socket: ClientConnection, frame: Frame) -> None:
+    """A frame that the library itself would not send."""
+    socket.transport.write(frame.serialize(mask=True))
+
+
+async def test_who_sends_too_fast_is_disconnected(stage: Stage) -> None:
+    worker = stage.worker("hasty")
+    await worker.is_served()
+    async with watching(stage, "hasty") as goes_on, browser(stage) as eve:
+        await eve.hello("hasty")
+        await eve.text("turn")
+        flood = json.dumps({"type": "ping", "number": 1})
+        with suppress(ConnectionClosed):
+            for _ in range(10 * GatewayLimitSettings().messages_per_second_max):
+                await eve.socket.send(flood)
+        assert await eve.closed() == TOO_FAST
+        await goes_on()
+    worker.end()
+
+
+async def test_a_place_key_and_a_cookie_are_good_for_their_own_person_only(stage: Stage) -> None:
+    worker = stage.worker("stolen", seats="2")
+    await worker.is_served()
+    async with browser(stage) as ann:
+        await ann.hello("stolen")
+        turn = await ann.text("turn")
+        cookie = cookie_of(ann)
+        name, _, value = cookie.partition("=")
+        person, _, signature = value.rpartition(".")
+        forged = [f"{name}={person}.{signature[::-1]}", f"{name}={person}", f"{name}=", f"{name}=%00", "x" * 4_000]
+        for number, wrong in enumerate(forged):
+            async with browser(stage, wrong) as eve:
+                assert cookie_of(eve) != cookie, "a forged cookie is no cookie: another person"
+                await eve.hello("stolen", turn["place_key"])
+                other = await eve.text("turn")
+                assert (other["session"] == turn["session"], other["is_resumed"]) == (False, False), number
+                assert other["place_key"] != turn["place_key"]
+                await eve.say(type="leave")
+                await eve.text("end")
+            clicked = await ann.click(0.5, 0.5)
+            while (await ann.frame())[1] < clicked:
+                pass
+        await ann.say(type="leave")
+        await ann.text("end")
+    worker.end()
+
+
+async def test_one_address_gets_so_many_sessions_and_no_more(stage: Stage) -> None:
+    worker = stage.worker("wanted")
+    await worker.is_served()
+    file = stage.folder / "small.toml"
+    file.write_text(f"[limits]\npeople_per_address_max = {PEOPLE_MAX}\n")
+    side = stage.another_gateway("small", "--config", str(file))
+    address = await side.address()
+    async with watching(stage, "wanted") as goes_on:
+        crowd = [await connect(f"ws://{address}/ws", proxy=None) for _ in range(5 * PEOPLE_MAX)]
+        try:
+            for refused in crowd[PEOPLE_MAX:]:
+                assert await Browser(refused).closed() == REFUSED_ADDRESS
+            await goes_on()
+            await crowd[0].close()
+            async with browser(stage, gateway=address) as next_one:
+                await next_one.hello("wanted")
+                await next_one.text("turn")
+                await next_one.say(type="leave")
+                await next_one.text("end")
+        finally:
+            for socket in crowd:
+                await socket.close()
+    side.end()
+    worker.end()
+
+
+async def test_nobody_is_waited_for(stage: Stage) -> None:
+    """Who says nothing, says half of something, or does not read: all at once, for each takes its time."""
+    worker = stage.worker("patient", rate="100")
+    await worker.is_served()
+    async with watching(stage, "patient") as goes_on:
+        cases = (_says_no_hello, _falls_silent, _says_nothing_at_all, _says_half_a_request, _does_not_read)
+        async with asyncio.TaskGroup() as group:
+            for case in cases:
+                group.create_task(case(stage, "patient"))
+            group.create_task(goes_on())
+    worker.end()
+
+
+async def _says_no_hello(stage: Stage, model: str) -> None:
+    async with connect(f"ws://{stage.gateway}/ws", proxy=None) as socket:
+        assert await Browser(socket).closed() == SILENT
+
+
+async def _falls_silent(stage: Stage, model: str) -> None:
+    async with connect(f"ws://{stage.gateway}/ws", proxy=None) as socket:
+        await socket.send(json.dumps({"type": "hello", "version": 1, "model": model}))
+        assert await Browser(socket).closed() == SILENT
+
+
+async def _says_nothing_at_all(stage: Stage, model: str) -> None:
+    assert await _answered(stage, b"") == b""
+
+
+async def _says_half_a_request(stage: Stage, model: str) -> None:
+    assert await _answered(stage, b"GET /healthz HTTP/1.1\r\nHost: me\r\n") == b""
+
+
+async def _answered(stage: Stage, said: bytes) -> bytes:
+    """What comes back until the gateway ends the connection."""
+    host, _, port = stage.gateway.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(said)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            with suppress(ConnectionResetError):
+                return await reader.read()
+        return b""
+    finally:
+        writer.close()
+
+
+async def _does_not_read(stage: Stage, model: str) -> None:
+    """Says that frames are shown, and takes none of them."""
+    async with connect(f"ws://{stage.gateway}/ws", proxy=None, max_queue=1) as socket:
+        await socket.send(json.dumps({"type": "hello", "version": 1, "model": model, "encodings": ["raw"]}))
+        number = 0
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            with suppress(ConnectionClosed):
+                while True:
+                    number += 1
+                    await socket.send(json.dumps({"type": "shown", "frame": number}))
+                    await asyncio.sleep(0.05)
+        # What was under way still comes; then the connection is found to be cut.
+        assert await Browser(socket).closed() == NO_CODE
