@@ -93,6 +93,20 @@ class JobCommand(Command):
         return ["[OPTIONS] -- COMMAND [ARGS]…"]
 
 
+class CheckCommand(Command):
+    """One whose --wait may stand alone."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing and "--wait" in args:
+            after = args.index("--wait") + 1
+            if after == len(args) or args[after].startswith("-"):
+                args = [*args[:after], WAIT_ALONE, *args[after:]]
+        return super().parse_args(ctx, args)
+
+
+WAIT_ALONE = "5m"
+
+
 class ShellCommand(JobCommand):
     """One that has a command line of its own for who gives none."""
 

@@ -18,6 +18,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "logs": "logs",
         "explain": "job",
         "wait": "wait",
+        "check": "check",
     },
     "Manage": {
         "cancel": "change",

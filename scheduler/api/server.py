@@ -39,7 +39,6 @@ from .sessions import SessionCalls
 from .tracking import TrackingCalls
 
 NOT_BUILT = (
-    "CheckCapacity",
     "DownloadFile",
     "FindMissingBlobs",
     "GetJobStats",
@@ -73,6 +72,7 @@ class SchedulerService(JobCalls, NodeCalls, SessionCalls, TrackingCalls, schedul
         self.facts = facts
         self.telemetry = telemetry
         self.freshness = Freshness(engine, links)
+        self.links = links
         self.set_agent_log_level = links.set_log_level
         self.program_log = logs.stream
         self.channels = channels

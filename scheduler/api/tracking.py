@@ -1,23 +1,36 @@
-"""The Scheduler service, the part about capacity and use: devices by their scores, what a model needs."""
+"""The Scheduler service, the part about capacity and use: devices by their scores, what a model needs, and whether a
+request would start now."""
 
 import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from gpufleet.v1 import capacity_pb2, scheduler_pb2
+from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, invalid
 
 from ..engine import Engine
+from ..links import Links
 from ..policy.estimate import Misfit, estimate
 from ..policy.fit import FreeDevice, NodeView, node_views
+from ..state.events import JobsSubmitted
 from ..state.ids import NodeName
 from ..state.indexes import NodeHold
-from .answers import answers
+from ..state.jobs import Job
+from ..state.replies import Submitted
+from ..state.units import DAY, SECOND, Span
+from ..watching import ChangeHub
+from .answers import answers, reply_of, streams
+from .availability import until_available
+from .convert import timestamp
 from .convert_nodes import device_now, is_free
 from .freshness import Freshness
 from .paging import PageTokens, page_size
-from .validate import no_such_node
+from .roles import caller
+from .validate import no_such_node, span_of, wanted_jobs
 
+WAIT_SPAN_MAX = DAY
 CONFIG_BYTES_MAX = 1_000_000
 EXAMPLE = '{"model": {"id_or_path": "llama-3-70b"}, "parameters": {"tp-size": 4}}'
 
@@ -28,6 +41,49 @@ class TrackingCalls:
     engine: Engine
     pages: PageTokens
     freshness: Freshness
+    changes: ChangeHub
+    links: Links
+    one_stream: Callable[[], AbstractContextManager[None]]
+
+    @streams
+    async def CheckCapacity(
+        self, request: capacity_pb2.CheckCapacityRequest, context: Any
+    ) -> AsyncIterator[capacity_pb2.CheckCapacityResponse]:
+        """Whether a request would start now, and for who waits, each answer that differs."""
+        wait = span_of(request.wait) if request.HasField("wait") else Span(0)
+        if not 0 <= wait <= WAIT_SPAN_MAX:
+            raise invalid("wait", "must be 0 or more, and at most a day")
+        job = await self._job_to_check(request.spec)
+        with self.one_stream():
+            async for found in until_available(self.engine, self.changes, self.links, job, wait / SECOND):
+                yield capacity_pb2.CheckCapacityResponse(
+                    is_available=found.is_available,
+                    message=found.message,
+                    reason=found.reason,
+                    latest_start_time=timestamp(found.latest_start),
+                )
+
+    async def _job_to_check(self, spec: job_pb2.JobSpec) -> Job:
+        """The job that would come of it, by a dry run. Errors: those of Submit, with the path in the spec."""
+        if not spec.argv:
+            spec.argv.append("true")
+        if not spec.cwd:
+            spec.cwd = "/"
+        if spec.is_held:
+            raise invalid("spec.is_held", "is set, and what is held does not start")
+        (wanted,) = wanted_jobs(scheduler_pb2.SubmitRequest(specs=[spec]))
+        event = JobsSubmitted(
+            at=self.engine.now(),
+            user=caller().user,
+            specs=(wanted.spec,),
+            band=(wanted.band,),
+            is_held=(False,),
+            is_dry_run=True,
+            items=wanted.items,
+        )
+        reply = await reply_of(self.engine.request(event))
+        assert isinstance(reply, Submitted) and reply.job is not None
+        return reply.job
 
     @answers
     async def ListDevices(

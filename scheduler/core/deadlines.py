@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from ..policy.explain import explain
+from ..policy.capacity import capacity
 from ..policy.preemption import may_be_taken_at
 from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced
@@ -138,7 +138,8 @@ def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
 
 def _no_capacity(state: State, at: Instant, job: Job) -> Finished:
     timeout = span_text(job.spec.queue_timeout or Span(0))
-    why = explain(state, job, at).sentence.removeprefix(f"job {job.id} waits because ")
+    found = capacity(state, job, at)
+    why = "no pass has come to it yet" if found.is_available else found.message
     message = f"it waited for its whole queue time-out of {timeout}: {why}"
     return Finished(outcome=Outcome.FAILED, at=at, reason="NO_CAPACITY", message=message)
 

@@ -166,7 +166,7 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
         return Explanation(reason=reason, sentence=f"it would wait because {clause}")
     if not state.durable.nodes:
         return Explanation(reason="NO_NODES", sentence="it would wait because no node has registered yet")
-    trial = _as_seen_by(state, job, at)
+    trial = as_seen_by(state, job, at)
     reason, over = over_a_cap(trial, job)
     if over:
         return Explanation(reason=reason, sentence=f"it would wait because {over}")
@@ -189,7 +189,7 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
             ahead_count=ahead_count,
             bound_sentence="no bound: no node is known",
         )
-    trial = _as_seen_by(state, job, at)
+    trial = as_seen_by(state, job, at)
     views = trial.views
     verdicts = _verdicts(state, trial, job, at)
     reason, clause = _main_reason(state, trial, job, verdicts, at)
@@ -269,7 +269,7 @@ def wait_reasons(
         if tried.spec.asked not in classes:
             continue
         alike = wanted.get((tried.user, tried.spec.asked))
-        reason = _reason_of(state, tried, trial, at)
+        reason = reason_of(state, tried, trial, at)
         if reason[0] == NEXT_PASS:
             if alike is not None and tried.id in alike:
                 found[tried.id] = reason
@@ -289,7 +289,8 @@ def wait_reasons(
     return found
 
 
-def _reason_of(state: State, job: Job, trial: Trial, at: Instant) -> Reason:
+def reason_of(state: State, job: Job, trial: Trial, at: Instant) -> Reason:
+    """Why a job waits, with the nodes as it finds them at its turn; NEXT_PASS when it would be placed."""
     over = over_a_cap(trial, job)
     if over[1]:
         return over
@@ -340,7 +341,7 @@ def _could_hold(trial: Trial, view: NodeView, resources: Resources, minimum: int
 NO_NODES = ("NO_NODES", "no node has registered yet")
 
 
-def _as_seen_by(state: State, job: Job, at: Instant) -> Trial:
+def as_seen_by(state: State, job: Job, at: Instant) -> Trial:
     """Nodes and caps after every job ahead was tried, as the pass sees them when it comes to this job."""
     return next(trial for each, trial in _walk(state, at, job) if each is None)
 

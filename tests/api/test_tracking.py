@@ -78,3 +78,42 @@ async def test_a_configuration_that_cannot_be_read_is_refused(
     assert error is not None and error.reason is Reason.INVALID_ARGUMENT
     assert [violation.field for violation in error.violations] == [field]
     assert len(error.message) < 500
+
+
+def wanting(gpus: int, wait_s: int = 0) -> capacity_pb2.CheckCapacityRequest:
+    request = capacity_pb2.CheckCapacityRequest()
+    request.spec.devices.add(count=gpus)
+    request.spec.nodelist.append("n1")
+    request.wait.FromSeconds(wait_s)
+    return request
+
+
+async def test_who_waits_for_room_is_told_when_it_comes_or_that_it_did_not(admin: Client) -> None:
+    job = await admin.submit("sleep", "60", gpus=2)
+    try:
+        await admin.wait(job, job_pb2.JOB_STATE_RUNNING)
+        told = [answer async for answer in admin.stub.CheckCapacity(wanting(1, wait_s=1))]
+        assert [told[0].is_available, told[-1].is_available] == [False, False]
+        assert told[-1].reason == "DEVICES_IN_USE"
+        assert told[-1].message.startswith("free now: 0 of 1 GPU with 8 GB, 1 missing; node n1 has no free GPU")
+        answers = admin.stub.CheckCapacity(wanting(1, wait_s=60)).__aiter__()
+        assert not (await anext(answers)).is_available
+        await admin.cancel(job)
+        told = [answer async for answer in answers]
+        assert told[-1].is_available and told[-1].message == "1 GPU with 8 GB would start now on node n1"
+    finally:
+        await admin.cancel(job)
+        await admin.wait(job)
+
+
+async def test_what_can_never_be_checked_is_refused(fleet: Fleet, caller: Caller) -> None:
+    late = wanting(1)
+    late.wait.FromSeconds(100_000)
+    held = wanting(1)
+    held.spec.is_held = True
+    for request, reason in (
+        (wanting(64), Reason.NEVER_FITS),
+        (late, Reason.INVALID_ARGUMENT),
+        (held, Reason.INVALID_ARGUMENT),
+    ):
+        assert await caller.reason("Scheduler/CheckCapacity", request, fleet.scheduler.token("admin")) is reason

@@ -113,6 +113,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     calls: list[tuple[str, Message]] = field(default_factory=list)
     changes: list[scheduler_pb2.JobChange] = field(default_factory=list)
     watch: list[Break | Until | Callable[[], None] | scheduler_pb2.WatchResponse] = field(default_factory=list)
+    capacity: list[capacity_pb2.CheckCapacityResponse] = field(default_factory=list)
     submitted: dict[str, int] = field(default_factory=dict)
     address: str = ""
 
@@ -196,6 +197,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
             )
 
         return self._answer("Estimate", request, context, estimate)
+
+    def CheckCapacity(self, request: Any, context: Any) -> Iterator[Any]:
+        self._meet("CheckCapacity", request, context)
+        yield from self.capacity
 
     def ListDevices(self, request: Any, context: Any) -> Any:
         def devices() -> scheduler_pb2.ListDevicesResponse:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from gpufleet.units import parse_size
 from scheduler.core.story import sentence, span_text, tell, tell_command
+from scheduler.policy.capacity import capacity
 from scheduler.policy.explain import explain
 from scheduler.policy.order import queue_order
 from scheduler.policy.promises import Promises
@@ -48,7 +49,7 @@ from scheduler.state.jobs import Band
 from scheduler.state.limits import NodeOrder, ScoreWeights
 from scheduler.state.nodes import DeviceProcess
 from scheduler.state.records import is_shared, job_of
-from scheduler.state.replies import Refused
+from scheduler.state.replies import Refused, Submitted
 from scheduler.state.units import Instant, Span
 from tests.core.fleet import Fleet, Turn
 from tests.core.telling import GAP, clock_text, reply_lines, state_text, wrapped
@@ -184,6 +185,24 @@ class Transcript:
             items=items,
         )
         return self.take_up(event)
+
+    def check(self, words: Words) -> list[str]:
+        """Whether what a user would submit could start now: arguments as for `submit`."""
+        user, band = UserName(words.next()), Band[words.value("band", "normal").upper()]
+        event = JobsSubmitted(
+            at=self.fleet.now,
+            user=user,
+            specs=(spec_of(words, self.fleet.now),),
+            band=(band,),
+            is_held=(False,),
+            is_dry_run=True,
+        )
+        turn = self.fleet.take_up(event)
+        if not isinstance(turn.reply, Submitted):
+            return self.told(turn)
+        assert turn.reply.job is not None
+        found = capacity(self.fleet.state, turn.reply.job, self.fleet.now)
+        return wrapped(f"{'' if found.is_available else 'not '}available: {found.message}")
 
     def cancel(self, words: Words) -> list[str]:
         reason, abandoned, by = words.value("reason"), words.switch("abandon"), words.value("by", "alice")
@@ -452,6 +471,7 @@ COMMANDS: dict[str, Command] = {
     "restart": Transcript.restart,
     "stalled": Transcript.stalled,
     "limit": Transcript.limit,
+    "check": Transcript.check,
     "explain": Transcript.explain,
     "queue": Transcript.queue,
     "show": Transcript.show,

@@ -31,11 +31,11 @@ class CheckCapacityRequest(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def spec(self) -> _job_pb2.JobSpec:
-        """The request."""
+        """The request. Its command may be left out; nothing is submitted."""
 
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
-        """How long to wait for it; absent means to answer once."""
+        """How long to wait for it, a day at most; absent means to answer once."""
 
     def __init__(
         self,
@@ -53,25 +53,39 @@ Global___CheckCapacityRequest: _TypeAlias = CheckCapacityRequest  # noqa: Y015
 
 @_typing.final
 class CheckCapacityResponse(_message.Message):
-    """CheckCapacityResponse is one answer."""
+    """CheckCapacityResponse is one answer. Who waits gets one whenever it changes; the last one is available, or comes when
+    the wait is over.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     IS_AVAILABLE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    LATEST_START_TIME_FIELD_NUMBER: _builtins.int
     is_available: _builtins.bool
     """Whether it would start now."""
     message: _builtins.str
-    """What is free, what is missing, and when it may be free."""
+    """What is free, what is missing, and when it may be free: what a job that waits in vain for its whole queue time-out
+    is told, too.
+    """
+    reason: _builtins.str
+    """Stable UPPER_SNAKE reason why it would wait, as in an explanation; empty when it is available."""
+    @_builtins.property
+    def latest_start_time(self) -> _timestamp_pb2.Timestamp:
+        """Latest start while the jobs and nodes stay as they are; absent where there is none."""
+
     def __init__(
         self,
         *,
         is_available: _builtins.bool = ...,
         message: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        latest_start_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["latest_start_time", b"latest_start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_available", b"is_available", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_available", b"is_available", "latest_start_time", b"latest_start_time", "message", b"message", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -360,7 +360,7 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CheckCapacity(self, request, context):
-        """CheckCapacity answers whether a request would start now, and again on each change. Not built yet.
+        """CheckCapacity answers whether a request would start now, and, for who waits, again on each change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -73,7 +73,7 @@ class SchedulerStub:
     ForgetNode: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ForgetNodeRequest, _scheduler_pb2.ForgetNodeResponse]
     """ForgetNode drops a node that will not come back; attempts that must not be requeued end as NODE_LOST."""
     CheckCapacity: _grpc.UnaryStreamMultiCallable[_capacity_pb2.CheckCapacityRequest, _capacity_pb2.CheckCapacityResponse]
-    """CheckCapacity answers whether a request would start now, and again on each change. Not built yet."""
+    """CheckCapacity answers whether a request would start now, and, for who waits, again on each change."""
     Estimate: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.EstimateRequest, _capacity_pb2.EstimateResponse]
     """Estimate answers the devices and memory that a model's configuration needs, by a rule of thumb."""
     GetJobStats: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetJobStatsRequest, _capacity_pb2.GetJobStatsResponse]
@@ -159,7 +159,7 @@ class SchedulerAsyncStub(SchedulerStub):
     ForgetNode: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ForgetNodeRequest, _scheduler_pb2.ForgetNodeResponse]  # type: ignore[assignment]
     """ForgetNode drops a node that will not come back; attempts that must not be requeued end as NODE_LOST."""
     CheckCapacity: _aio.UnaryStreamMultiCallable[_capacity_pb2.CheckCapacityRequest, _capacity_pb2.CheckCapacityResponse]  # type: ignore[assignment]
-    """CheckCapacity answers whether a request would start now, and again on each change. Not built yet."""
+    """CheckCapacity answers whether a request would start now, and, for who waits, again on each change."""
     Estimate: _aio.UnaryUnaryMultiCallable[_capacity_pb2.EstimateRequest, _capacity_pb2.EstimateResponse]  # type: ignore[assignment]
     """Estimate answers the devices and memory that a model's configuration needs, by a rule of thumb."""
     GetJobStats: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetJobStatsRequest, _capacity_pb2.GetJobStatsResponse]  # type: ignore[assignment]
@@ -350,7 +350,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _capacity_pb2.CheckCapacityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_capacity_pb2.CheckCapacityResponse], _abc.AsyncIterator[_capacity_pb2.CheckCapacityResponse]]:
-        """CheckCapacity answers whether a request would start now, and again on each change. Not built yet."""
+        """CheckCapacity answers whether a request would start now, and, for who waits, again on each change."""
 
     @_abc_1.abstractmethod
     def Estimate(
