@@ -16,7 +16,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
-setup: $(READY) ## make the environment in .venv, once and again when its pins change
+setup: $(READY) page ## make the environment in .venv and the gateway's page, again when pins or sources change
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { \
@@ -33,12 +33,21 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# What is not changed is not built again. Without npm's registry everything but the page works: up and demo go on.
+.PHONY: page
+page: $(READY) ## build the gateway's page, where its sources have changed
+	@$(BIN)/python building/page.py
+
+.PHONY: page-if-possible
+page-if-possible: $(READY)
+	@$(BIN)/python building/page.py --if-possible
+
 .PHONY: up
-up: $(READY) ## start a scheduler and an agent on this machine, until Ctrl-C
+up: $(READY) page-if-possible ## start a scheduler and an agent on this machine, until Ctrl-C
 	$(BIN)/gpuctl up $(ARGS)
 
 .PHONY: demo
-demo: $(READY) ## start everything on this machine, run a real training job, stop everything
+demo: $(READY) page-if-possible ## start everything on this machine, run a real training job, stop everything
 	BIN=$(abspath $(BIN)) docs/examples/demo.sh
 
 # Much of a test's time is waiting: one process more than there are cores. Whole files go to a process, in order of name,
@@ -46,7 +55,7 @@ demo: $(READY) ## start everything on this machine, run a real training job, sto
 TEST_PROCESSES ?= $(shell echo $$(($$(nproc) + 1)))
 
 .PHONY: test
-test: $(READY) ## every test, real processes and installs included; ARGS="-k words" for some
+test: $(READY) page ## every test, real processes and installs included; ARGS="-k words" for some
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: bench
@@ -106,4 +115,4 @@ proto: $(READY) ## generate gen/gpufleet/v1 from protos/gpufleet/v1
 
 .PHONY: clean
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info gateway/static gateway/web/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

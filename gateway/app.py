@@ -1,4 +1,4 @@
-"""What is served over HTTP: the sessions, the models to choose from, the state of the workers, and health."""
+"""What is served over HTTP: the page, the sessions, the models to choose from, the state of the workers, and health."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from gpufleet.channel import Target, connect_async
 from gpufleet.gateway_settings import GatewaySettings
 from gpufleet.status import from_rpc_error
 
+from . import page
 from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
 from .lines import Lines
+from .listing import model_shown
 from .person import Person
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ class Gateway:
                 Route("/api/v1/models", self._models),
                 Route("/api/v1/status/workers", self._workers),
                 WebSocketRoute("/ws", self._session),
+                *page.routes(),
             ],
             lifespan=self._lifespan,
         )
@@ -104,18 +107,7 @@ class Gateway:
 
     async def _list_models(self, stub: Any) -> dict[str, Any]:
         listed = await stub.ListModels(sessions_pb2.ListModelsRequest(), timeout=ASK_S_MAX)
-        return {
-            "models": [
-                {
-                    "name": each.name,
-                    "waiting": each.waiting_count,
-                    "turns": each.turn_count,
-                    "seats": sum(worker.seats for worker in each.workers),
-                    "workers": len(each.workers),
-                }
-                for each in listed.models
-            ]
-        }
+        return {"models": [model_shown(each) for each in listed.models]}
 
     async def _workers(self, request: Request) -> Response:
         """Workers, agents and lines: state, what they run, when they were heard. Wants the person's own token."""

@@ -65,6 +65,7 @@ class Person:
         self._stream_base = 0
         self._newest = 0
         self._key = ""
+        self._worker = ""
 
     async def serve(self) -> None:
         """Until the browser leaves or the session ends."""
@@ -219,6 +220,7 @@ class Person:
         """Open a stream; it takes over from an older one of the same session, which the worker ends."""
         if self._turning is not None:
             self._turning.cancel()
+        self._worker = grant.endpoint
         self._turn = Turn(grant, self._hello_said, self._target)
         self._stream_base = self._frame
         self._turning = asyncio.create_task(self._run_turn(self._turn), name=f"turn-{grant.session}")
@@ -247,6 +249,6 @@ class Person:
                 async with asyncio.timeout(SEND_S_MAX):
                     await self._socket.send_bytes(protocol.frame_bytes(message.frame, self._frame))
             case "opened":
-                await self._socket.send_text(protocol.turn_text(message.opened, self._key))
+                await self._socket.send_text(protocol.turn_text(message.opened, self._key, self._worker))
             case _:
                 pass  # why a turn ended is the scheduler's to say

@@ -162,9 +162,15 @@ def place_text(place: sessions_pb2.PlaceInfo) -> str:
     return _with_key(said, place.place_key)
 
 
-def turn_text(opened: inference_pb2.TurnOpened, place_key: str) -> str:
-    """A turn is open: frames follow."""
-    said = {"type": "turn", "session": opened.session, "encoding": opened.encoding, "is_resumed": opened.is_resumed}
+def turn_text(opened: inference_pb2.TurnOpened, place_key: str, worker: str = "") -> str:
+    """A turn is open: frames follow. `worker` is where it runs, HOST:PORT."""
+    said = {
+        "type": "turn",
+        "session": opened.session,
+        "encoding": opened.encoding,
+        "is_resumed": opened.is_resumed,
+        "worker": worker,
+    }
     return _with_key(said, place_key)
 
 

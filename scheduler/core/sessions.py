@@ -36,10 +36,10 @@ from ..state.session_records import (
     SessionRequeued,
     TicketRenewed,
 )
-from ..state.sessions import EndReason, Granted, Model, Session, SessionId, Waiting, WorkerId
+from ..state.sessions import EndReason, Granted, Model, Session, SessionId, SessionLimits, Waiting, WorkerId
 from ..state.state import State
-from ..state.turns import Attached, WorkerAvoided, WorkerGivenUp, WorkerLive
-from ..state.units import Instant, Span
+from ..state.turns import Attached, LimitCause, Stage, TurnLive, WorkerAvoided, WorkerGivenUp, WorkerLive
+from ..state.units import Instant, Span, after
 from .decision import NOTHING, Decision, refused, together
 from .serving import end_of_workers, on_serve
 
@@ -143,7 +143,27 @@ def _come_back(state: State, event: JoinRequested, session: Session) -> Decision
     # A worker that has not come back since the start is no place to go to: the ticket follows once it has.
     if isinstance(session.state, Waiting) or session.state.worker in state.live.turns.missing:
         return back
-    return together(_renew(event.at, session, event.connection), back)
+    again = Decision(session_commands=_told_again(state, session, event.connection))
+    return together(_renew(event.at, session, event.connection), again, back)
+
+
+def _told_again(state: State, session: Session, connection: Connection) -> tuple[SessionCommand, ...]:
+    """Who comes back in the middle of a turn knows nothing of its end any more."""
+    turn, limits = state.live.turns.turns.get(session.id), state.durable.models[session.model].limits
+    if turn is None or turn.ends_at is None or turn.stage is Stage.NOTHING:
+        return ()
+    reason, message, ends_at = stage_news(turn, turn.stage, limits)
+    return (TellPerson(connection=connection, session=session.id, reason=reason, message=message, ends_at=ends_at),)
+
+
+def stage_news(turn: TurnLive, stage: Stage, limits: SessionLimits) -> tuple[str, str, Instant]:
+    """What is told of a turn that has an end: the reason, the words, and when it is over."""
+    assert turn.ends_at is not None
+    ends_at = after(turn.ends_at, limits.grace)
+    if stage is Stage.GRACE:
+        return "TURN_GRACE", "the turn ends now", ends_at
+    why = "others wait" if turn.cause is LimitCause.LINE else "the worker is being taken down"
+    return "TURN_WARNING" if stage is Stage.WARNED else "TURN_LIMITED", f"{why}: the turn has an end", ends_at
 
 
 def offer(session: Session, worker: WorkerId, epoch: int, connection: Connection) -> tuple[SessionCommand, ...]:

@@ -48,7 +48,7 @@ from .serving import (
     takes_nobody,
     why_no_bound,
 )
-from .sessions import end_session, offer, told, without_missing_worker
+from .sessions import end_session, offer, stage_news, told, without_missing_worker
 
 CLAIMS_MISSED_MAX = 2
 """Offers that a person may leave unclaimed; then the session ends."""
@@ -161,13 +161,8 @@ def _stage_at(turn: TurnLive, limits: SessionLimits, at: Instant) -> Stage | Non
 def _told_stage(
     state: State, session: Session, turn: TurnLive, stage: Stage, limits: SessionLimits
 ) -> tuple[SessionCommand, ...]:
-    assert turn.ends_at is not None
-    ends_at = after(turn.ends_at, limits.grace)
-    if stage is Stage.GRACE:
-        return told(state, session.id, "TURN_GRACE", "the turn ends now", ends_at)
-    why = "others wait" if turn.cause is LimitCause.LINE else "the worker is being taken down"
-    reason = "TURN_WARNING" if stage is Stage.WARNED else "TURN_LIMITED"
-    return told(state, session.id, reason, f"{why}: the turn has an end", ends_at)
+    reason, message, ends_at = stage_news(turn, stage, limits)
+    return told(state, session.id, reason, message, ends_at)
 
 
 def settle(state: State, at: Instant) -> Decision:

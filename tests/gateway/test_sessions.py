@@ -168,7 +168,18 @@ async def test_the_models_and_their_lines_are_for_everybody(stage: Stage) -> Non
     assert answer.status == 200
     assert answer.getheader("set-cookie", "").startswith("gpufleet_person=")
     listed = next(each for each in json.loads(answer.body)["models"] if each["name"] == "listed")
-    assert listed == {"name": "listed", "waiting": 0, "turns": 0, "seats": 3, "workers": 1}
+    assert listed == {
+        "name": "listed",
+        "waiting": 0,
+        "turns": 0,
+        "seats": 3,
+        "free": 3,
+        "workers": 1,
+        "state": "ready",
+        "progress": 0.0,
+        "message": "",
+        "turn_s": 60.0,
+    }
     worker.end()
 
 

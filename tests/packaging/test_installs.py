@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from building import page
 from tests.packaging.source_tree import PROGRAMS, ROOT, tracked_files
 from tests.packaging.test_package_list import FOLDERS
 
@@ -85,9 +86,10 @@ def new_environment(folder: Path, *requirement: str) -> Install:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a clone of this tree would hold."""
+    """What a clone of this tree would hold, and the page that was built in it."""
+    page.build()
     folder = tmp_path_factory.mktemp("clone")
-    for path in tracked_files():
+    for path in [*tracked_files(), *built_files()]:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, folder / path)
     return folder
@@ -115,13 +117,18 @@ def install(
     return new_environment(folder, str(wheels[request.param]))
 
 
+def built_files() -> list[Path]:
+    """The page as it is served, relative to the root."""
+    return [path.relative_to(ROOT) for path in sorted((ROOT / "gateway" / "static").rglob("*")) if path.is_file()]
+
+
 def expected_files() -> set[str]:
-    """Every tracked file below a package, under its installed name."""
+    """Every tracked file below a package, under its installed name; of the page what was built, not its sources."""
     return {
         "/".join([*package.split("."), *path.relative_to(root).parts])
         for package, root in FOLDERS.items()
-        for path in tracked_files()
-        if path.is_relative_to(root)
+        for path in [*tracked_files(), *built_files()]
+        if path.is_relative_to(root) and not path.is_relative_to("gateway/web")
     }
 
 

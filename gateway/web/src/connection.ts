@@ -1,0 +1,156 @@
+// The way to the gateway: one WebSocket at a time, opened again with pauses that grow, until it is let go.
+
+import { ENCODINGS, VERSION, readFrame, readText, type Frame, type Input, type Said, type Told } from "./wire.ts";
+
+const PING_MS = 5_000;
+
+/** A connection on which nothing was heard for so long since a ping is lost. */
+const SILENT_MS = 8_000;
+
+const OPENING_MS_MAX = 10_000;
+
+const RETRY_MS_MIN = 250;
+const RETRY_MS_MAX = 5_000;
+
+/** Inputs whose sending times are remembered, to tell the latency. */
+const SENT_MAX = 512;
+
+export interface Listener {
+  /** The session's model and key, for the next hello. */
+  greeting(): { model: string; key: string };
+  opened(): void;
+  lost(): void;
+  told(message: Told): void;
+  frame(frame: Frame): void;
+}
+
+export class Connection {
+  private readonly url: string;
+  private readonly listener: Listener;
+  private socket: WebSocket | null = null;
+  private sequence = 0;
+  private readonly sentAt = new Map<number, number>();
+  private pause = RETRY_MS_MIN;
+  private tryAt: number | null = null;
+  private openedAt = 0;
+  private pingedAt = 0;
+  private heardAt = 0;
+  private isHeld = false;
+
+  constructor(url: string, listener: Listener) {
+    this.url = url;
+    this.listener = listener;
+  }
+
+  /** Connect, and hold the connection until `release`. */
+  hold(): void {
+    this.isHeld = true;
+    this.pause = RETRY_MS_MIN;
+    this.open();
+  }
+
+  /** Let go: nothing is said or heard any more. */
+  release(): void {
+    this.isHeld = false;
+    this.tryAt = null;
+    this.drop();
+  }
+
+  get isOpen(): boolean {
+    return this.socket?.readyState === WebSocket.OPEN;
+  }
+
+  /** Something that is no input. */
+  say(said: Said): void {
+    if (this.isOpen) this.socket?.send(JSON.stringify(said));
+  }
+
+  /** An input; it gets the next number. What is done while the connection is lost is lost, too. */
+  input(input: Input): void {
+    if (!this.isOpen) return;
+    const seq = ++this.sequence;
+    this.sentAt.set(seq, performance.now());
+    if (this.sentAt.size > SENT_MAX) this.sentAt.delete(this.sentAt.keys().next().value ?? seq);
+    this.say({ ...input, seq });
+  }
+
+  /** When an input was sent; null for one that was asked for already or is not known. */
+  takeSentAt(seq: number): number | null {
+    const sent = this.sentAt.get(seq) ?? null;
+    for (const older of this.sentAt.keys()) {
+      if (older > seq) break;
+      this.sentAt.delete(older);
+    }
+    return sent;
+  }
+
+  /** Called several times a second. */
+  tick(): void {
+    const now = performance.now();
+    if (this.tryAt !== null && now >= this.tryAt) this.open();
+    if (this.socket?.readyState === WebSocket.CONNECTING && now - this.openedAt > OPENING_MS_MAX) this.fail();
+    if (!this.isOpen) return;
+    if (this.heardAt < this.pingedAt && now - this.pingedAt > SILENT_MS) this.fail();
+    else if (now - this.pingedAt > PING_MS && this.heardAt >= this.pingedAt) this.ping(now);
+  }
+
+  /** Try at once: the network is back, or somebody looks at the page again. */
+  hurry(): void {
+    if (this.tryAt !== null) this.open();
+  }
+
+  private ping(now: number): void {
+    this.pingedAt = now;
+    this.say({ type: "ping", number: Math.round(now) });
+  }
+
+  private open(): void {
+    this.tryAt = null;
+    this.drop();
+    const socket = new WebSocket(this.url);
+    socket.binaryType = "arraybuffer";
+    this.socket = socket;
+    this.openedAt = performance.now();
+    socket.onopen = () => {
+      this.sequence = 0;
+      this.sentAt.clear();
+      const { model, key } = this.listener.greeting();
+      this.say({ type: "hello", version: VERSION, model, place_key: key, encodings: ENCODINGS });
+      this.heardAt = performance.now();
+      this.ping(this.heardAt);
+      this.listener.opened();
+    };
+    socket.onmessage = (event: MessageEvent<string | ArrayBuffer>) => this.take(event.data);
+    socket.onclose = () => this.fail();
+  }
+
+  private take(data: string | ArrayBuffer): void {
+    this.heardAt = performance.now();
+    // What was heard is a session, not only an open door: the next try may be quick again.
+    this.pause = RETRY_MS_MIN;
+    if (typeof data === "string") {
+      const message = readText(data);
+      if (message !== null) this.listener.told(message);
+    } else {
+      const frame = readFrame(data);
+      if (frame !== null) this.listener.frame(frame);
+    }
+  }
+
+  private fail(): void {
+    this.drop();
+    if (!this.isHeld) return;
+    // Everybody's connection is lost when a gateway starts again: not all may come back in the same moment.
+    this.tryAt = performance.now() + this.pause * (0.5 + Math.random() / 2);
+    this.pause = Math.min(this.pause * 2, RETRY_MS_MAX);
+    this.listener.lost();
+  }
+
+  private drop(): void {
+    const socket = this.socket;
+    if (socket === null) return;
+    this.socket = null;
+    socket.onopen = socket.onmessage = socket.onclose = null;
+    socket.close();
+  }
+}

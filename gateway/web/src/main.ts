@@ -1,0 +1,183 @@
+// The page: one session at a time, and one of four screens that shows it. Read state.ts first.
+
+import { Connection } from "./connection.ts";
+import { h, show } from "./dom.ts";
+import { Farewell } from "./farewell.ts";
+import { Lobby } from "./lobby.ts";
+import { forget, recall, remember } from "./remembered.ts";
+import { Speech } from "./speech.ts";
+import { Stage } from "./stage.ts";
+import { after, begin, isLive, type Happened, type Session } from "./state.ts";
+import { Teller } from "./telling.ts";
+import { WaitingRoom } from "./waiting.ts";
+import type { Frame, Told } from "./wire.ts";
+
+/** How often the place is noted again, so that a reload knows how fresh it is. */
+const REMEMBER_MS = 5_000;
+
+class Page {
+  private session: Session | null = null;
+  private shownScreen = "";
+  private rememberedAt = 0;
+  private readonly speech = new Speech();
+  private readonly teller = new Teller(this.speech);
+  private readonly connection: Connection;
+  private readonly lobby = new Lobby((model) => this.join(model));
+  private readonly waiting = new WaitingRoom(() => this.leave());
+  private readonly farewell = new Farewell(
+    () => this.join(this.session?.model ?? ""),
+    () => this.choose(),
+  );
+  private readonly stage: Stage;
+
+  constructor() {
+    this.connection = new Connection(socketAddress(), {
+      greeting: () => ({ model: this.session?.model ?? "", key: this.session?.key ?? "" }),
+      opened: () => this.happened({ kind: "opened" }),
+      lost: () => this.happened({ kind: "lost" }),
+      told: (message) => this.told(message),
+      frame: (frame) => this.frame(frame),
+    });
+    this.stage = new Stage({
+      input: (input) => this.connection.input(input),
+      shown: (frame) => this.connection.say({ type: "shown", frame: frame.number }),
+      sentAt: (seq) => this.connection.takeSentAt(seq),
+      stillHere: () => this.stillHere(),
+      leave: () => this.leave(),
+    });
+  }
+
+  start(): void {
+    const screens = [this.lobby, this.waiting, this.stage, this.farewell].map((screen) => screen.root);
+    const name = h("a", { class: "name", href: "./", "aria-label": "gpufleet, all models" }, h("i"), "gpufleet");
+    name.addEventListener("click", (event) => {
+      // While a session is on, the name is no way to lose it by accident.
+      event.preventDefault();
+      if (this.session === null || !isLive(this.session)) this.choose();
+    });
+    document.body.append(h("header", { class: "top" }, name), ...screens, this.speech.root);
+    const ticker = new Worker(new URL("./ticker.ts", import.meta.url), { type: "module" });
+    ticker.onmessage = () => this.tick();
+    addEventListener("online", () => this.connection.hurry());
+    document.addEventListener("visibilitychange", () => this.look());
+    const earlier = recall();
+    if (earlier !== null) this.hold(begin(earlier.model, earlier.key));
+    else this.render();
+  }
+
+  private join(model: string): void {
+    this.hold(begin(model, ""));
+  }
+
+  private hold(session: Session): void {
+    this.session = session;
+    this.stage.begin(session.model);
+    this.connection.hold();
+    this.render();
+  }
+
+  /** Leave for good: the seat or place is free at once. */
+  private leave(): void {
+    if (this.session === null || !isLive(this.session)) return;
+    this.connection.say({ type: "leave" });
+    this.happened({ kind: "told", message: { type: "end", reason: "LEFT", message: "" } });
+  }
+
+  private choose(): void {
+    this.session = null;
+    this.lobby.refresh();
+    this.render();
+  }
+
+  private stillHere(): void {
+    this.connection.say({ type: "still_here" });
+    this.happened({ kind: "answered" });
+  }
+
+  private told(message: Told): void {
+    if (message.type === "pong") return;
+    if (message.type === "error") this.happened({ kind: "failed", message: `${message.message}. ${message.next_step}` });
+    else this.happened({ kind: "told", message });
+  }
+
+  private frame(frame: Frame): void {
+    if (this.session?.phase.kind === "turn") this.stage.take(frame);
+  }
+
+  private happened(happened: Happened): void {
+    if (this.session === null) return;
+    const before = this.session;
+    const now = performance.now();
+    this.session = after(before, happened, now);
+    if (this.session.key !== before.key && this.session.key !== "") this.note(now);
+    if (before.phase.kind === "turn" && this.session.phase.kind === "waiting") this.stage.begin(this.session.model);
+    if (!isLive(this.session)) {
+      this.connection.release();
+      forget();
+    }
+    this.teller.changed(before, this.session, now);
+    this.render();
+  }
+
+  private tick(): void {
+    this.connection.tick();
+    const now = performance.now();
+    if (this.session !== null) {
+      this.happened({ kind: "ticked" });
+      if (isLive(this.session) && this.session.link === "open" && now - this.rememberedAt > REMEMBER_MS) this.note(now);
+      this.teller.ticked(this.session, now);
+    } else {
+      this.lobby.tick();
+    }
+  }
+
+  private note(now: number): void {
+    if (this.session === null || this.session.key === "") return;
+    this.rememberedAt = now;
+    remember(this.session.model, this.session.key);
+  }
+
+  /** Somebody looks at the page again. */
+  private look(): void {
+    if (document.hidden) return;
+    this.connection.hurry();
+    this.stage.wake();
+    if (this.session === null) this.lobby.refresh();
+  }
+
+  private render(): void {
+    const now = performance.now();
+    const { session } = this;
+    const phase = session?.phase ?? null;
+    if (session !== null && phase?.kind === "turn") this.stage.update(session, phase, now);
+    else if (session !== null && phase?.kind === "ended") this.farewell.update(session.model, phase);
+    else if (session !== null) this.waiting.update(session, now);
+    document.title = this.teller.title(session, now);
+    const screen = phase === null ? "lobby" : phase.kind === "joining" ? "waiting" : phase.kind;
+    if (screen !== this.shownScreen) this.turnTo(screen);
+  }
+
+  private turnTo(screen: string): void {
+    const isFirst = this.shownScreen === "";
+    this.shownScreen = screen;
+    document.body.dataset["screen"] = screen;
+    show(this.lobby.root, screen === "lobby");
+    show(this.waiting.root, screen === "waiting");
+    show(this.stage.root, screen === "turn");
+    show(this.farewell.root, screen === "ended");
+    scrollTo(0, 0);
+    if (screen === "turn") this.stage.focus();
+    else if (!isFirst) {
+      const { heading } = screen === "lobby" ? this.lobby : screen === "waiting" ? this.waiting : this.farewell;
+      heading.focus();
+    }
+  }
+}
+
+function socketAddress(): string {
+  const address = new URL("ws", document.baseURI);
+  address.protocol = address.protocol.replace("http", "ws");
+  return address.href;
+}
+
+new Page().start();

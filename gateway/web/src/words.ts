@@ -1,0 +1,107 @@
+// What people read and hear: spans of time, places, and why a session ended.
+
+/** "8 s", "1 min 10 s", "2 h 5 min"; what is left of a second counts as a whole one. */
+export function span(seconds: number): string {
+  const whole = Math.max(0, Math.ceil(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 600) return join(`${Math.floor(whole / 60)} min`, whole % 60, "s");
+  const minutes = Math.ceil(whole / 60);
+  return minutes < 60 ? `${minutes} min` : join(`${Math.floor(minutes / 60)} h`, minutes % 60, "min");
+}
+
+/** The same for ears: "1 minute 10 seconds". */
+export function spokenSpan(seconds: number): string {
+  const whole = Math.max(0, Math.ceil(seconds));
+  const minutes = Math.floor(whole / 60);
+  const parts = [minutes && count(minutes, "minute"), (whole % 60 || !minutes) && count(whole % 60, "second")];
+  return parts.filter(Boolean).join(" ");
+}
+
+/** "0:42", for a clock that runs down. */
+export function clock(seconds: number): string {
+  const whole = Math.max(0, Math.ceil(seconds));
+  return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
+}
+
+/** "1 person", "3 people". */
+export function people(number: number): string {
+  return `${number.toLocaleString("en")} ${number === 1 ? "person" : "people"}`;
+}
+
+export interface Ending {
+  readonly title: string;
+  readonly text: string;
+  /** Whether joining the same model again makes sense. */
+  readonly mayJoinAgain: boolean;
+}
+
+const ENDINGS: Readonly<Record<string, readonly [title: string, text: string]>> = {
+  TURN_ENDED: ["Your turn is over", "Others were waiting. Stand in line again and you get another turn."],
+  IDLE: ["The turn ended by itself", "Nothing was done for a while, and the seat was given free."],
+  LEFT: ["You have left", "Your seat is free for the next person."],
+  MOVED: ["You went on in another window", "One person has one place. It is where you opened it last."],
+  CLAIM_TIMEOUT: ["Your seat was not taken", "It was offered to you twice while this page could not be reached."],
+  DISCONNECTED: ["The connection was away for too long", "A turn is kept for 15 seconds, a place for a minute."],
+  WORKER_LOST: ["The worker could not be reached", "That was not your doing. Stand in line again."],
+  MODEL_FAILED: ["The model failed", "It raised an error while it worked for you."],
+  DRAINING: ["The worker is being taken down", "Somebody who looks after this machine is taking it out of service."],
+  CLOSED: ["The session was closed", "Somebody who looks after this model closed it."],
+  REFUSED: ["The worker refused the session", "Try again; if it happens once more, choose another model."],
+  MODEL_NOT_FOUND: ["This model is not served any more", "Choose another one."],
+  LINE_FULL: ["The line is full", "Every place is taken. Try again in a minute."],
+};
+
+/** How the end of a session is told. The gateway's own message is added where it says more. */
+export function ending(reason: string): Ending {
+  const [title, text] = ENDINGS[reason] ?? ["The session has ended", ""];
+  return { title, text, mayJoinAgain: reason !== "MODEL_NOT_FOUND" };
+}
+
+/** Reasons whose own message says more than ours: it is shown, too. */
+export const TELLING: ReadonlySet<string> = new Set(["MODEL_FAILED", "CLOSED", "REFUSED", "WORKER_LOST"]);
+
+/** What the model list says of one line. */
+export interface Line {
+  readonly name: string;
+  readonly waiting: number;
+  readonly turns: number;
+  readonly seats: number;
+  readonly free: number;
+  readonly state: "ready" | "loading" | "failed" | "away";
+  readonly progress: number;
+  readonly message: string;
+  readonly turn_s: number;
+}
+
+export interface LineWords {
+  readonly tone: "free" | "busy" | "away" | "failed";
+  readonly text: string;
+  readonly more: string;
+  readonly action: string;
+}
+
+/** A model's line in words, and what its button does. */
+export function lineWords(line: Line): LineWords {
+  if (line.state === "failed") {
+    return { tone: "failed", text: "Failed to start", more: line.message, action: "Stand in line" };
+  }
+  const waiting = line.waiting > 0 ? `${people(line.waiting)} waiting` : "";
+  if (line.state === "away") {
+    return { tone: "away", text: "Not running now", more: waiting, action: "Stand in line" };
+  }
+  if (line.state === "loading") {
+    const share = line.progress > 0 ? ` ${Math.round(line.progress * 100)} %` : "";
+    return { tone: "away", text: `Loading${share}`, more: waiting || line.message, action: "Stand in line" };
+  }
+  const seats = `${line.turns} of ${line.seats} ${line.seats === 1 ? "seat" : "seats"} taken`;
+  if (line.free > 0 && line.waiting === 0) return { tone: "free", text: "Free now", more: seats, action: "Start" };
+  return { tone: "busy", text: waiting || "Nobody waiting", more: seats, action: "Stand in line" };
+}
+
+function count(number: number, unit: string): string {
+  return `${number} ${unit}${number === 1 ? "" : "s"}`;
+}
+
+function join(large: string, rest: number, unit: string): string {
+  return rest === 0 ? large : `${large} ${rest} ${unit}`;
+}
