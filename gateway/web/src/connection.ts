@@ -12,6 +12,14 @@ const OPENING_MS_MAX = 10_000;
 const RETRY_MS_MIN = 250;
 const RETRY_MS_MAX = 5_000;
 
+/** Close codes that say that it would be the same the next time. */
+const REFUSALS: Readonly<Record<number, string>> = {
+  1009: "This page sent a message that is too long. Load it again.",
+  4400: "The gateway did not understand this page. Load it again.",
+  4429: "This page sent too many messages. Load it again.",
+  4430: "Too many sessions come from your address. Close some, or ask who looks after this gateway.",
+};
+
 /** Inputs whose sending times are remembered, to tell the latency. */
 const SENT_MAX = 512;
 
@@ -20,6 +28,8 @@ export interface Listener {
   greeting(): { model: string; key: string };
   opened(): void;
   lost(): void;
+  /** The gateway will not have this page: trying again would not help. */
+  refused(words: string): void;
   told(message: Told): void;
   frame(frame: Frame): void;
 }
@@ -121,7 +131,11 @@ export class Connection {
       this.listener.opened();
     };
     socket.onmessage = (event: MessageEvent<string | ArrayBuffer>) => this.take(event.data);
-    socket.onclose = () => this.fail();
+    socket.onclose = (event) => {
+      const refusal = REFUSALS[event.code];
+      if (refusal === undefined) this.fail();
+      else this.listener.refused(refusal);
+    };
   }
 
   private take(data: string | ArrayBuffer): void {

@@ -35,6 +35,7 @@ class Page {
       greeting: () => ({ model: this.session?.model ?? "", key: this.session?.key ?? "" }),
       opened: () => this.happened({ kind: "opened" }),
       lost: () => this.happened({ kind: "lost" }),
+      refused: (words) => this.happened({ kind: "failed", message: words }),
       told: (message) => this.told(message),
       frame: (frame) => this.frame(frame),
     });

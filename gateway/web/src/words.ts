@@ -48,6 +48,7 @@ const ENDINGS: Readonly<Record<string, readonly [title: string, text: string]>> 
   CLOSED: ["The session was closed", "Somebody who looks after this model closed it."],
   REFUSED: ["The worker refused the session", "Try again; if it happens once more, choose another model."],
   MODEL_NOT_FOUND: ["This model is not served any more", "Choose another one."],
+  FAILED: ["This page cannot go on", ""],
   LINE_FULL: ["The line is full", "Every place is taken. Try again in a minute."],
 };
 
