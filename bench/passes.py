@@ -3,16 +3,20 @@
 import gc
 import statistics
 import time
+from itertools import islice
 
 from scheduler.core.scheduling import schedule
+from scheduler.policy.caps import Caps
 from scheduler.policy.known_nodes import KnownNodes
+from scheduler.policy.order import order_from
+from scheduler.policy.page_reasons import PassReasons
 from scheduler.state.ids import RankKey
 from scheduler.state.records import AttemptPlaced, Record
 from scheduler.state.units import MILLISECOND, after
 
 from .big_fleet import BigFleet, big_fleet
 from .rows import Row, Run
-from .scale import TARGET
+from .scale import PAGE, TARGET
 
 CLASSES = 200
 CHANGED = 50
@@ -34,9 +38,11 @@ def measure(run: Run) -> list[Row]:
     try:
         cold = [_pass_ms(fleet, KnownNodes()) for _ in range(PASSES)]
         warm: list[float] = []
+        told: list[float] = []
         for number in range(PASSES):
             _change(fleet, number)
             warm.append(_pass_ms(fleet, known))
+            told.append(_reasons_ms(fleet, known))
         same = [_pass_ms(fleet, known) for _ in range(PASSES)]
     finally:
         gc.unfreeze()
@@ -46,6 +52,7 @@ def measure(run: Run) -> list[Row]:
         Row(f"pass, cold: {sizes}", statistics.median(cold), "ms", 250, TARGET),
         Row(f"pass, {CHANGED} nodes changed: the same", statistics.median(warm), "ms", 50, TARGET),
         Row("pass, nothing changed: the same", statistics.median(same), "ms"),
+        Row(f"reasons of a page of {PAGE} behind a pass: the same", statistics.median(told), "ms"),
     ]
 
 
@@ -56,6 +63,17 @@ def _pass_ms(fleet: BigFleet, known: KnownNodes) -> float:
     taken = (time.process_time() - begin) * 1e3
     _start(fleet, fleet.make_true(decision))
     return taken
+
+
+def _reasons_ms(fleet: BigFleet, known: KnownNodes) -> float:
+    """Processor time of why the first PAGE jobs of the order wait, by the pass that has just ended."""
+    page = [job for _, job in islice(order_from(fleet.state.durable, fleet.now, None), PAGE)]
+    assert known.last_pass is not None
+    begin = time.process_time()
+    reasons, caps = PassReasons(known.last_pass), Caps(fleet.state)
+    for job in page:
+        reasons.of(job, caps)
+    return (time.process_time() - begin) * 1e3
 
 
 def _change(fleet: BigFleet, number: int) -> None:

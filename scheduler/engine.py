@@ -26,6 +26,7 @@ from .core.nodes import on_node_beat
 from .core.scheduling import schedule
 from .core.turns import settle
 from .policy.known_nodes import KnownNodes
+from .policy.trial import Trial
 from .ports import AgentLink, Clock, Commit, Store
 from .state import live
 from .state.commands import Command
@@ -126,6 +127,7 @@ class Engine:
         self._wakeup = asyncio.Event()
         self._commit_number = 0
         self._shown_commit = 0
+        self._passed_commit = 0
         self._known_nodes = KnownNodes()
         self._last_pass = Instant(0)
         self._pass_at: Instant | None = Instant(0)
@@ -176,6 +178,16 @@ class Engine:
     def commits(self) -> int:
         """Commits since the start; as long as it stays, so does the committed state."""
         return self._shown_commit
+
+    @property
+    def last_pass(self) -> Trial | None:
+        """The last pass as it ended. None before the first, and while what it decided may stay uncommitted for long."""
+        return None if self.store_error else self._known_nodes.last_pass
+
+    @property
+    def awaits_pass(self) -> bool:
+        """Whether something is committed that no pass has seen; one comes within PASS_INTERVAL."""
+        return self._shown_commit > self._passed_commit
 
     def now(self) -> Instant:
         """The instant now."""
@@ -300,6 +312,7 @@ class Engine:
 
     def _pass(self, now: Instant) -> Decision:
         self._pass_at = None
+        self._passed_commit = self._commit_number + 1  # that of this turn, if there is one
         if not self._state.durable.lines.count:
             return NOTHING
         self._last_pass = now

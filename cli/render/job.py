@@ -25,6 +25,17 @@ ATTEMPT_COLUMNS = (
     Column("OUTPUT", is_right=True),
 )
 VERDICT_COLUMNS = (Column("NODE"), Column("FITS"), Column("WHY", least=20, wraps=True))
+RANK_COLUMNS = (Column("RANK", is_right=True), Column("WHERE", least=8), Column("STARTED"), Column("END", least=8))
+STOPPED_IN_WORDS = {
+    "GANG": "(stopped, as another rank had failed)",
+    "CANCELLED": "(cancelled)",
+    "TIME_LIMIT": "(time limit)",
+    "PREEMPTED": "(preempted)",
+    "REQUEUED": "(requeued)",
+    "FENCED": "(its node was cut off)",
+}
+RANKS_SHOWN = 32
+"""Ranks of a gang shown one by one; those that did not end well come first where there are more."""
 STORY_COLUMNS = (Column("TIME"), Column("WHAT"), Column("IN WORDS", least=20, wraps=True))
 
 
@@ -40,6 +51,7 @@ def job_screen(job: job_pb2.Job, now: datetime, look: Look, items: Sequence[sche
         lines += ["", *draw(ATTEMPT_COLUMNS, [_attempt_row(each, now) for each in job.attempts], look)]
         if job.attempt_count > len(job.attempts):
             lines.append(f"({job.attempt_count - len(job.attempts)} earlier attempts are in: gpuctl story {job.id})")
+        lines += _ranks_in_lines(job, now, look)
     if job.HasField("array_counts"):
         lines += ["", *_items_in_lines(job, items, now, look)]
     again = job_pb2.JobSpec()
@@ -104,6 +116,8 @@ def when(explanation: job_pb2.Explanation, now: datetime) -> list[str]:
     lines = []
     if explanation.HasField("estimated_start_time"):
         lines.append(f"Estimated start: {words.clock(explanation.estimated_start_time, now)}")
+    if explanation.estimate_sentence:
+        lines.append(clean(explanation.estimate_sentence[:1].upper() + explanation.estimate_sentence[1:]))
     if explanation.HasField("latest_start_time"):
         lines.append(f"At the latest: {words.clock(explanation.latest_start_time, now)}, as jobs and nodes are now")
     if explanation.bound_sentence:
@@ -139,6 +153,7 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
         yield "place", f"{job.queue_position} in the queue"
     if job.HasField("estimated_start_time"):
         yield "estimate", f"starts at {words.clock(job.estimated_start_time, now)}"
+    yield "estimate", job.estimate_sentence.removeprefix("no estimate: ")
     if job.HasField("latest_start_time"):
         yield "at latest", f"starts by {words.clock(job.latest_start_time, now)}, as jobs and nodes are now"
     yield "bound", job.bound_sentence
@@ -183,6 +198,37 @@ def _request(spec: job_pb2.JobSpec) -> str:
     return ", ".join(parts)
 
 
+def _ranks_in_lines(job: job_pb2.Job, now: datetime, look: Look) -> list[str]:
+    """How each rank of the newest attempt is, where it has several."""
+    newest = job.attempts[-1]
+    if len(newest.ranks) < 2:
+        return []
+    shown = list(newest.ranks)
+    if len(shown) > RANKS_SHOWN:
+        shown = sorted(sorted(shown, key=_is_as_hoped)[:RANKS_SHOWN], key=lambda rank: rank.rank)
+    rows: list[Row] = [
+        [
+            str(rank.rank),
+            words.place(rank),
+            words.clock(rank.start_time, now) if rank.HasField("start_time") else "-",
+            " ".join(filter(None, (_end_of(rank), STOPPED_IN_WORDS.get(rank.stop_cause, "")))) or "-",
+        ]
+        for rank in shown
+    ]
+    lines = ["", f"Ranks of attempt {newest.number}:", *draw(RANK_COLUMNS, rows, look)]
+    more = len(newest.ranks) - len(shown)
+    return [*lines, f"(all {len(newest.ranks)} are in: gpuctl job {job.id} --output json)"] if more else lines
+
+
+def _is_as_hoped(rank: job_pb2.PlacedRank) -> bool:
+    return not rank.exit_reason or rank.stop_cause == "GANG" or (rank.exit.HasField("code") and rank.exit.code == 0)
+
+
+def _end_of(ended: job_pb2.PlacedRank | job_pb2.Attempt) -> str:
+    reason = "" if ended.exit_reason in PLAIN_REASONS else ended.exit_reason
+    return " ".join(filter(None, (exit_in_words(ended.exit), reason)))
+
+
 def _attempt_row(attempt: job_pb2.Attempt, now: datetime) -> Row:
     started = attempt.HasField("start_time")
     ended = attempt.HasField("end_time")
@@ -190,9 +236,7 @@ def _attempt_row(attempt: job_pb2.Attempt, now: datetime) -> Row:
     if started:
         ran = words.between(attempt.start_time, attempt.end_time) if ended else words.since(attempt.start_time, now)
     written = sum(end.end_offset for end in attempt.output_ends)
-    end = " ".join(
-        filter(None, (exit_in_words(attempt.exit), "" if attempt.exit_reason in PLAIN_REASONS else attempt.exit_reason))
-    )
+    end = _end_of(attempt)
     return [
         str(attempt.number),
         words.places(attempt),

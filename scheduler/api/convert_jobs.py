@@ -7,7 +7,7 @@ from gpufleet.v1 import job_pb2
 
 from ..core.story import sentence
 from ..policy.explain import Explanation
-from ..policy.forecast import Bound
+from ..policy.forecast import Bound, Estimate
 from ..ports import StoredRecord
 from ..state.jobs import (
     Attempt,
@@ -25,7 +25,6 @@ from ..state.jobs import (
     JobSpec,
     Outcome,
     OutputEnd,
-    Placement,
     Queued,
     Rank,
     Running,
@@ -33,7 +32,7 @@ from ..state.jobs import (
     Stopping,
 )
 from ..state.shares import DeviceShare
-from ..state.units import MB, Instant
+from ..state.units import MB
 from .convert import duration, timestamp
 
 OUTCOMES = {
@@ -150,7 +149,8 @@ def _end_proto(end: OutputEnd) -> job_pb2.OutputEnd:
     )
 
 
-def _rank_proto(number: int, placement: Placement) -> job_pb2.PlacedRank:
+def _rank_proto(number: int, rank: Rank) -> job_pb2.PlacedRank:
+    placement, ended = rank.placement, rank.exit
     return job_pb2.PlacedRank(
         rank=number,
         node=placement.node,
@@ -158,6 +158,11 @@ def _rank_proto(number: int, placement: Placement) -> job_pb2.PlacedRank:
         device_uuids=[device.uuid for device in placement.devices],
         cpus=placement.cpus,
         memory_bytes=placement.memory_bytes,
+        start_time=timestamp(rank.started_at),
+        exit=exit_proto(ended.exit) if ended is not None else None,
+        exit_reason=ended.reason if ended is not None else "",
+        exit_message=ended.message if ended is not None else "",
+        stop_cause=ended.stop_cause.value if ended is not None and ended.stop_cause is not None else "",
     )
 
 
@@ -190,7 +195,7 @@ def _attempt_proto(attempt: Attempt | EndedAttempt) -> job_pb2.Attempt:
         deciding = attempt.ranks[attempt.deciding_rank].exit
     message = job_pb2.Attempt(
         number=attempt.number,
-        ranks=[_rank_proto(number, rank.placement) for number, rank in enumerate(attempt.ranks)],
+        ranks=[_rank_proto(number, rank) for number, rank in enumerate(attempt.ranks)],
         place_time=timestamp(attempt.placed_at),
         start_time=timestamp(max(each for each in starts if each is not None)) if all(starts) else None,
         exit=exit_proto(deciding.exit) if deciding is not None else None,
@@ -244,9 +249,10 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
     return message
 
 
-def add_times(message: job_pb2.Job, start: Instant | None, bound: Bound | None) -> None:
-    """Say when a job that waits starts, as expected and at the latest, where that is known."""
-    message.MergeFrom(job_pb2.Job(estimated_start_time=timestamp(start)))
+def add_times(message: job_pb2.Job, estimate: Estimate | None, bound: Bound | None) -> None:
+    """Say when a job that waits starts, as expected and at the latest, or why nobody can say."""
+    if estimate is not None:
+        message.MergeFrom(job_pb2.Job(estimated_start_time=timestamp(estimate.at), estimate_sentence=estimate.sentence))
     if bound is not None:
         message.MergeFrom(job_pb2.Job(latest_start_time=timestamp(bound.at), bound_sentence=bound.sentence))
 
@@ -270,6 +276,7 @@ def explanation_proto(explanation: Explanation) -> job_pb2.Explanation:
         latest_start_time=timestamp(explanation.latest_start),
         bound_sentence=explanation.bound_sentence,
         nearest_change=explanation.nearest_change,
+        estimate_sentence=explanation.estimate_sentence,
     )
 
 

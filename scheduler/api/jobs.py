@@ -14,6 +14,7 @@ from gpufleet.traceparent import from_metadata, is_traceparent, new_traceparent
 
 from ..engine import Engine
 from ..policy.explain import explain, foretell
+from ..policy.forecast import Estimates
 from ..policy.order import position
 from ..ports import FinishedQuery
 from ..state.events import (
@@ -346,7 +347,7 @@ class JobCalls:
         durable = self.engine.view.durable
         waiting = [who_waits(durable, row.job) for row in rows]
         reasons = self.reasons.of(waiting)
-        starts = self.reasons.starts() if any(row.position for row in rows) else {}
+        starts = self.reasons.starts() if any(row.position for row in rows) else Estimates()
         bounds = self.reasons.known_bounds()
         shown: list[job_pb2.Job] = []
         for row, waits in zip(rows, waiting, strict=True):
@@ -355,7 +356,7 @@ class JobCalls:
             if waits.id in reasons:
                 message.wait_reason.reason, message.wait_reason.sentence = reasons[waits.id]
             if row.position:
-                add_times(message, starts.get(waits.id), bounds.get(waits.id))
+                add_times(message, starts.of(waits.id), bounds.get(waits.id))
             shown.append(message)
         return shown
 
@@ -371,7 +372,7 @@ class JobCalls:
         message = self._job_now(job)
         if message.queue_position:
             waits = who_waits(self.engine.view.durable, job)
-            add_times(message, self.reasons.starts().get(waits.id), self.reasons.bound(waits))
+            add_times(message, self.reasons.starts().of(waits.id), self.reasons.bound(waits))
         await self.last_offsets(message)
         return scheduler_pb2.GetJobResponse(job=message)
 

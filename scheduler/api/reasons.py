@@ -1,29 +1,31 @@
 """Why jobs wait, for answers that only say it in a clause, and when they start.
 
-A walk down the order costs what the queue holds, so that jobs which ask for the same share its answer as long as the
-committed state stays as it is, and for ANSWER_SPAN at most, since what nodes report needs no commit. With MANY_NODES
-they share it for ANSWER_SPAN_OF_MANY, whatever is committed: such an answer may be as old as that.
+The reasons are those of the last pass, whatever the fleet's size: each class of request of a page is looked at once
+behind each pass. Where no pass came for PASS_AGE, as nothing happened, or where the store takes no commits, a pass
+without consequences on the committed state tells them, and stands for ANSWER_SPAN: what only time does needs no commit.
 """
 
 from collections.abc import Sequence
 from itertools import islice
 
 from ..engine import Engine
-from ..policy.explain import NEXT_PASS, bounds_of, wait_reasons, why_deferred
-from ..policy.forecast import FITS_TRIED, Bound, estimates
+from ..policy.caps import Caps
+from ..policy.explain import bounds_of, why_deferred
+from ..policy.forecast import FITS_TRIED, Bound, Estimates, estimates
 from ..policy.known_nodes import KnownNodes
 from ..policy.order import queue_order
+from ..policy.page_reasons import PassReasons, passed_without_consequences
 from ..policy.promises import Promises
-from ..state.ids import JobId, UserName
-from ..state.jobs import Asked, Deferred, Held, Job, Queued
+from ..state.ids import JobId
+from ..state.jobs import Deferred, Held, Job, Queued
 from ..state.units import MILLISECOND, SECOND, Instant, Span
 
 BOUNDED_JOBS = 20
 """How far down the order those who watch are told bounds."""
 
 ANSWER_SPAN = Span(100 * MILLISECOND)
-MANY_NODES, ANSWER_SPAN_OF_MANY = 200, Span(1 * SECOND)
-"""With more nodes than that something is committed at every moment, and a walk is dear: answers stand meanwhile."""
+PASS_AGE = Span(1 * SECOND)
+"""How old the last pass may be for its reasons to stand."""
 
 Reason = tuple[str, str]
 HELD: Reason = ("HELD", "held until it is released")
@@ -36,8 +38,9 @@ class WaitReasons:
         self._engine = engine
         self._commits = -1
         self._at = Instant(0)
-        self._of_class: dict[tuple[UserName, Asked, JobId | None], Reason] = {}
-        self._starts: dict[JobId, Instant] | None = None
+        self._of_pass: PassReasons | None = None
+        self._of_view: PassReasons | None = None
+        self._starts: Estimates | None = None
         self._known_nodes = KnownNodes()
         self.promises = Promises()
         self._bounds: dict[JobId, Bound] = {}
@@ -60,8 +63,8 @@ class WaitReasons:
         """When one job that waits in line starts at the latest."""
         return bounds_of(self._engine.view, [job], self._engine.now(), self.promises).get(job.id)
 
-    def starts(self) -> dict[JobId, Instant]:
-        """When the first jobs of the order start, as expected; without those of which nobody knows."""
+    def starts(self) -> Estimates:
+        """When the first jobs of the order start, as expected, or why nobody knows."""
         self._forget_what_is_old()
         if self._starts is None:
             view = self._engine.view
@@ -70,32 +73,30 @@ class WaitReasons:
 
     def of(self, jobs: Sequence[Job]) -> dict[JobId, Reason]:
         """The reasons of those that wait."""
-        self._forget_what_is_old()
         found: dict[JobId, Reason] = {job.id: HELD for job in jobs if isinstance(job.state, Held)}
         found |= {job.id: why_deferred(job) for job in jobs if isinstance(job.state, Deferred)}
-        unknown: list[Job] = []
-        for job in jobs:
-            if isinstance(job.state, Queued):
-                known = self._of_class.get((job.user, job.spec.asked, job.array))
-                if known is None:
-                    unknown.append(job)
-                else:
-                    found[job.id] = known
-        if unknown:
-            fresh = wait_reasons(self._engine.view, unknown, self._at, self._known_nodes)
-            found |= fresh
-            for job in unknown:
-                reason = fresh.get(job.id)
-                if reason is not None and reason[0] != NEXT_PASS:
-                    self._of_class[job.user, job.spec.asked, job.array] = reason
+        waiting = [job for job in jobs if isinstance(job.state, Queued)]
+        if waiting:
+            reasons, caps = self._by_the_last_pass()
+            found |= {job.id: reasons.of(job, caps) for job in waiting}
         return found
+
+    def _by_the_last_pass(self) -> tuple[PassReasons, Caps]:
+        """The reasons by the pass that stands, and what users hold beside it."""
+        view, now, last = self._engine.view, self._engine.now(), self._engine.last_pass
+        if last is not None and now - last.at <= PASS_AGE:
+            if self._of_pass is None or self._of_pass.trial is not last:
+                self._of_pass = PassReasons(last)
+            return self._of_pass, Caps(view)
+        self._forget_what_is_old()
+        if self._of_view is None:
+            self._of_view = PassReasons(passed_without_consequences(view, self._at, self._known_nodes))
+        return self._of_view, self._of_view.trial.caps
 
     def _forget_what_is_old(self) -> None:
         now = self._engine.now()
-        are_many = len(self._engine.view.durable.nodes) > MANY_NODES
-        is_changed = self._commits != self._engine.commits and not are_many
-        if is_changed or now - self._at > (ANSWER_SPAN_OF_MANY if are_many else ANSWER_SPAN):
+        if self._commits != self._engine.commits or now - self._at > ANSWER_SPAN:
             self._commits = self._engine.commits
             self._at = now
-            self._of_class.clear()
+            self._of_view = None
             self._starts = None

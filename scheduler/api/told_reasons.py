@@ -13,8 +13,8 @@ from itertools import islice
 
 from gpufleet.v1 import scheduler_pb2
 
-from ..engine import Engine
-from ..policy.forecast import Bound
+from ..engine import PASS_INTERVAL, Engine
+from ..policy.forecast import Bound, Estimate, Estimates
 from ..policy.order import order_from
 from ..state.ids import JobId
 from ..state.jobs import Job, Queued
@@ -24,6 +24,8 @@ from .reasons import Reason, WaitReasons
 
 LOOK_PAUSE_SECONDS = 0.5
 LOOK_SECONDS = 2.0
+PASS_SECONDS = 0.05
+"""How long a look waits for the pass that sees what changed, at most."""
 TIMES_PAUSE_SECONDS = 2.0
 TIMES_STEP = Span(1 * SECOND)
 LOOKED_AT_MAX = 10_000
@@ -37,13 +39,14 @@ class Told:
     """Why a job waits, and when it starts as far as that is known."""
 
     reason: Reason
-    start: Instant | None = None
+    estimate: Estimate | None = None
     bound: Bound | None = None
 
     def differs(self, other: "Told") -> bool:
         """Whether it is worth telling to somebody who was told the other."""
         mine, theirs = (each.bound or Bound(at=None, sentence="") for each in (self, other))
-        is_moved = _is_moved(self.start, other.start) or _is_moved(mine.at, theirs.at)
+        starts = (each.estimate.at if each.estimate is not None else None for each in (self, other))
+        is_moved = _is_moved(*starts) or _is_moved(mine.at, theirs.at)
         return is_moved or (self.reason, mine.sentence) != (other.reason, theirs.sentence)
 
 
@@ -59,12 +62,13 @@ class ToldReasons:
         self._reasons = reasons
         self._request = request
         self._told: dict[JobId, Told] = {}
-        self._starts: dict[JobId, Instant] = {}
+        self._starts = Estimates()
         self._bounds: dict[JobId, Bound] = {}
         self._timed_at = -TIMES_PAUSE_SECONDS
         self._timed_commits = -1
         self._looked_at = -LOOK_SECONDS
         self._is_doubtful = True
+        self._doubted_at = -PASS_SECONDS
 
     def tell(self, job: Job) -> Told | None:
         """What the watcher is told of a job now; None for one that does not wait.
@@ -85,17 +89,22 @@ class ToldReasons:
 
     def doubt(self) -> None:
         """Something changed, so reasons may have."""
+        if not self._is_doubtful:
+            self._doubted_at = _now()
         self._is_doubtful = True
 
     def seconds_to_look(self) -> float:
         """How long to wait before the reasons are looked at again; 0 for now."""
         span = LOOK_PAUSE_SECONDS if self._is_doubtful else LOOK_SECONDS
-        return max(self._looked_at + span - _now(), 0.0)
+        due = self._looked_at + span - _now()
+        if self._engine.awaits_pass and self._doubted_at + PASS_SECONDS > _now():
+            return max(due, PASS_INTERVAL / SECOND)  # the reasons of now are those of the pass before
+        return max(due, 0.0)
 
     def changed(self) -> list[Job]:
         """The jobs of which something else is to be told than was; `tell` each."""
         self._looked_at = _now()
-        self._is_doubtful = False
+        self._is_doubtful = self._engine.awaits_pass  # then what is looked at now is that of the pass before
         self._look_at_times()
         present = self._present()
         self._told = {job_id: told for job_id, told in self._told.items() if job_id in present}
@@ -122,7 +131,7 @@ class ToldReasons:
     def _with_times(self, job_id: JobId, reason: Reason) -> Told:
         if not self._times_are_known:
             return Told(reason)
-        return Told(reason, self._starts.get(job_id), self._bounds.get(job_id))
+        return Told(reason, self._starts.of(job_id), self._bounds.get(job_id))
 
     def _present(self) -> dict[JobId, Told]:
         """What is so of those that wait; of an array, what is so of its first item."""

@@ -187,7 +187,7 @@ def _job(source: Watchable, told: ToldReasons, job: Job) -> job_pb2.Job:
     show_items(message, source.engine.view.durable, job)
     if (now := told.tell(job)) is not None:
         message.wait_reason.reason, message.wait_reason.sentence = now.reason
-        add_times(message, now.start, now.bound)
+        add_times(message, now.estimate, now.bound)
     return message
 
 

@@ -44,6 +44,7 @@ def schedule(state: State, at: Instant, known: KnownNodes | None = None) -> Deci
         commands.extend(launch_commands(state, job, attempt))
         if len(records) >= PLACEMENTS_PER_PASS:
             break
+    known.last_pass = trial
     return Decision(records=tuple(records), commands=tuple(commands))
 
 

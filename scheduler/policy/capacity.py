@@ -10,10 +10,11 @@ from ..state.shares import share_text
 from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory
-from .explain import NEXT_PASS, as_seen_by, begin_text, nodes_text, over_a_cap, reason_of, why_deferred
+from .explain import NEXT_PASS, as_seen_by, begin_text, nodes_text, over_a_cap, why_deferred
 from .fit import Miss, could_ever_hold, devices_that_fit, memory_text
 from .forecast import Bound, bound
 from .order import may_go_ahead
+from .page_reasons import PassReasons
 from .reservation import ends_if_placed
 from .trial import Trial
 
@@ -44,8 +45,8 @@ def capacity(state: State, job: Job, at: Instant) -> Capacity:
     if not state.durable.nodes:
         return Capacity(is_available=False, reason="NO_NODES", message="no node has registered yet")
     trial = as_seen_by(state, job, at)
-    reason, clause = reason_of(state, job, trial, at)
-    if over_a_cap(trial, job)[1]:
+    reason, clause = PassReasons(trial).of(job, trial.caps)
+    if over_a_cap(trial.caps, job)[1]:
         return Capacity(is_available=False, reason=reason, message=clause)
     counted = _free_now(state, trial, job, at)
     if reason == NEXT_PASS:

@@ -1,14 +1,12 @@
 """Why a job waits: one sentence, then node by node, by the functions that place."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
 
 from ..state.durable import Durable
-from ..state.ids import JobId, NodeName, UserName
+from ..state.ids import JobId, NodeName
 from ..state.jobs import (
-    Asked,
     Deferred,
     Divided,
     EndWanted,
@@ -16,7 +14,6 @@ from ..state.jobs import (
     Held,
     Job,
     Queued,
-    Resources,
     Running,
     Starting,
     Stopping,
@@ -25,13 +22,13 @@ from ..state.jobs import (
 from ..state.state import State
 from ..state.units import SECOND, Instant
 from .admission import minimum_memory
-from .fit import Miss, NodeView, could_ever_hold, devices_free_now, devices_that_fit
+from .caps import Caps
+from .fit import Miss, NodeView, devices_that_fit
 from .forecast import Bound, bound, estimates
 from .gangs import Ranks, could_ever, fit_together
 from .known_nodes import KnownNodes
 from .nearest import nearest_change
 from .order import jobs_ahead, may_go_ahead, queue_order
-from .placement import unnamed
 from .promises import Promises
 from .reservation import ends_if_placed
 from .trial import Trial
@@ -69,6 +66,7 @@ class Explanation:
     latest_start: Instant | None = None
     bound_sentence: str = ""
     nearest_change: str = ""
+    estimate_sentence: str = ""
 
 
 def explain(state: State, job: Job, at: Instant, promises: Promises | None = None) -> Explanation:
@@ -167,15 +165,15 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
     if not state.durable.nodes:
         return Explanation(reason="NO_NODES", sentence="it would wait because no node has registered yet")
     trial = as_seen_by(state, job, at)
-    reason, over = over_a_cap(trial, job)
+    reason, over = over_a_cap(trial.caps, job)
     if over:
         return Explanation(reason=reason, sentence=f"it would wait because {over}")
-    verdicts = _verdicts(state, trial, job, at)
+    verdicts = verdicts_of(state, trial, job, at)
     placed = trial.place(job)
     if placed is not None:
         where = nodes_text([each.node for each in placed])
         return Explanation(reason=NEXT_PASS, sentence=f"it would start now on {where}", nodes=verdicts)
-    reason, clause = _main_reason(state, trial, job, verdicts, at)
+    reason, clause = main_reason(state, trial, job, verdicts, at)
     return Explanation(reason=reason, sentence=f"it would wait because {clause}", nodes=verdicts)
 
 
@@ -191,8 +189,8 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
         )
     trial = as_seen_by(state, job, at)
     views = trial.views
-    verdicts = _verdicts(state, trial, job, at)
-    reason, clause = _main_reason(state, trial, job, verdicts, at)
+    verdicts = verdicts_of(state, trial, job, at)
+    reason, clause = main_reason(state, trial, job, verdicts, at)
     told = Explanation(
         reason=reason,
         sentence=f"job {job.id} waits because {clause}",
@@ -200,7 +198,7 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
         ahead=tuple(ahead),
         ahead_count=ahead_count,
     )
-    cap, over = over_a_cap(trial, job)
+    cap, over = over_a_cap(trial.caps, job)
     if over:
         return replace(
             told, reason=cap, sentence=f"job {job.id} waits because {over}", bound_sentence=f"no bound: {over}"
@@ -211,9 +209,11 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
     latest = bound(state, job, views, may_go_ahead(state.durable, job) - placed, at)
     if promises is not None:
         latest = promises.keep(state, job, latest, views, at)
+    estimate = estimates(state, at).of(job.id)
     return replace(
         told,
-        estimated_start=estimates(state, at).get(job.id),
+        estimated_start=estimate.at,
+        estimate_sentence=estimate.sentence,
         latest_start=latest.at,
         bound_sentence=latest.sentence,
         nearest_change=nearest_change(state, job, views, at),
@@ -224,11 +224,11 @@ def bounds_of(state: State, jobs: Collection[Job], at: Instant, promises: Promis
     """The bounds of jobs that wait in line, in one walk down the order; each asks every node."""
     if not state.durable.nodes:
         return {}
-    trial = next(trial for each, trial in _walk(state, at, None) if each is None)
+    trial = next(trial for each, trial in walk(state, at, None) if each is None)
     placed = sum(len(view.taken) for view in trial.views.values())
     found: dict[JobId, Bound] = {}
     for job in jobs:
-        over = over_a_cap(trial, job)[1]
+        over = over_a_cap(trial.caps, job)[1]
         if over:
             found[job.id] = Bound(at=None, sentence=f"no bound: {over}")
         else:
@@ -237,105 +237,13 @@ def bounds_of(state: State, jobs: Collection[Job], at: Instant, promises: Promis
     return found
 
 
-def over_a_cap(trial: Trial, job: Job) -> Reason:
+def over_a_cap(caps: Caps, job: Job) -> Reason:
     """The cap that keeps a job from being placed now, of its array or its user; two empty texts without one."""
-    over = trial.caps.array_refusal(job)
+    over = caps.array_refusal(job)
     if over:
         return ARRAY_CAP, over
-    over = trial.caps.refusal(job)
+    over = caps.refusal(job)
     return (USER_CAP, over) if over else ("", "")
-
-
-def wait_reasons(
-    state: State, jobs: Iterable[Job], at: Instant, known_nodes: KnownNodes | None = None
-) -> dict[JobId, Reason]:
-    """The reason and one clause for each of several waiting jobs, in one walk down the order: for a page of the queue.
-
-    Jobs that ask for the same as one before them share its answer: what a walk gives away never comes back. So it ends
-    with the last class that is wanted. `known_nodes` is what the last walk remembered; it makes this one faster.
-    """
-    if not state.durable.nodes:
-        return {job.id: NO_NODES for job in jobs if isinstance(job.state, Queued)}
-    wanted: dict[tuple[UserName, Asked], dict[JobId, None]] = {}
-    for job in jobs:
-        if isinstance(job.state, Queued):
-            wanted.setdefault((job.user, job.spec.asked), {})[job.id] = None
-    classes = {asked for _, asked in wanted}
-    found: dict[JobId, Reason] = {}
-    known: dict[Asked, Reason] = {}
-    for tried, trial in _walk(state, at, None, known_nodes):
-        if tried is None or not classes:
-            break
-        if tried.spec.asked not in classes:
-            continue
-        alike = wanted.get((tried.user, tried.spec.asked))
-        reason = reason_of(state, tried, trial, at)
-        if reason[0] == NEXT_PASS:
-            if alike is not None and tried.id in alike:
-                found[tried.id] = reason
-                del alike[tried.id]
-        elif reason[0] == USER_CAP:
-            found.update(dict.fromkeys(wanted.pop((tried.user, tried.spec.asked), {}), reason))
-        elif reason[0] == ARRAY_CAP:
-            for item in [each for each in alike or () if state.durable.jobs[each].array == tried.array]:
-                found[item] = reason
-                wanted[tried.user, tried.spec.asked].pop(item)
-        else:
-            known.setdefault(tried.spec.asked, reason)
-        classes = {asked for (_, asked), ids in wanted.items() if ids and asked not in known}
-    for (_, asked), ids in wanted.items():
-        if asked in known:
-            found.update(dict.fromkeys(ids, known[asked]))
-    return found
-
-
-def reason_of(state: State, job: Job, trial: Trial, at: Instant) -> Reason:
-    """Why a job waits, with the nodes as it finds them at its turn; NEXT_PASS when it would be placed."""
-    over = over_a_cap(trial, job)
-    if over[1]:
-        return over
-    if not trial.views:
-        return NO_NODES
-    if len(trial.ranks_of(job)) == 1:
-        return _reason_on_one(state, trial, job, at)
-    return _main_reason(state, trial, job, _verdicts(state, trial, job, at), at)
-
-
-def _reason_on_one(state: State, trial: Trial, job: Job, at: Instant) -> Reason:
-    """What `_main_reason` says of a job that needs one node, without asking every node for its verdict."""
-    if trial.fits(job):
-        return NEXT_PASS, IN_A_MOMENT
-    resources, ends_at = job.spec.resources, ends_if_placed(job, at)
-    minimum = minimum_memory(state, resources)
-    of_kind: dict[int, bool] = {}
-    nearest: NodeVerdict | None = None
-    # What is kept is nearest, and only some nodes have it; of the rest what is in use is, and most nodes say that.
-    kept = [view for view in trial.views.values() if view.kept_for is not None]
-    for stops_at, views in ((0, iter(kept)), (1, iter(trial.views.values()))):
-        for view in views:
-            if not _could_hold(trial, view, resources, minimum, of_kind):
-                continue
-            miss = devices_free_now(view, resources, minimum, job.id, ends_at)
-            assert isinstance(miss, Miss), f"node {view.node.name} could take job {job.id}, and no candidate does"
-            verdict = NodeVerdict(node=view.node.name, miss=miss)
-            if stops_at or miss.reason == NEARNESS[0]:
-                nearest = verdict if nearest is None else _nearest((nearest, verdict))
-            if nearest is not None and NEARNESS.index(_reason(nearest)) <= stops_at:
-                return _only_nearest(nearest, len(trial.views))
-    if nearest is not None:
-        return _only_nearest(nearest, len(trial.views))
-    first = [trial.views[name].node for name in islice(trial.views, NEVER_TOLD)]
-    lasting = ((node.name, could_ever_hold(node, resources, minimum)) for node in first)
-    return _never_fits(tuple(NodeVerdict(node=name, miss=miss) for name, miss in lasting))
-
-
-def _could_hold(trial: Trial, view: NodeView, resources: Resources, minimum: int, of_kind: dict[int, bool]) -> bool:
-    """Whether a node could ever hold a request; one of each kind is asked, and who is named."""
-    bare, kind = unnamed(resources), trial.kind(view)
-    could = of_kind.get(kind)
-    if could is None:
-        could = of_kind[kind] = could_ever_hold(view.node, bare, minimum) is None
-    return could and (bare is resources or could_ever_hold(view.node, resources, minimum) is None)
 
 
 NO_NODES = ("NO_NODES", "no node has registered yet")
@@ -343,10 +251,10 @@ NO_NODES = ("NO_NODES", "no node has registered yet")
 
 def as_seen_by(state: State, job: Job, at: Instant) -> Trial:
     """Nodes and caps after every job ahead was tried, as the pass sees them when it comes to this job."""
-    return next(trial for each, trial in _walk(state, at, job) if each is None)
+    return next(trial for each, trial in walk(state, at, job) if each is None)
 
 
-def _walk(
+def walk(
     state: State, at: Instant, until: Job | None, known: KnownNodes | None = None
 ) -> Iterator[tuple[Job | None, Trial]]:
     """A pass without consequences: each job that it tries, with all as it is at its turn; at the end None.
@@ -363,7 +271,7 @@ def _walk(
     yield None, trial
 
 
-def _verdicts(state: State, trial: Trial, job: Job, at: Instant) -> tuple[NodeVerdict, ...]:
+def verdicts_of(state: State, trial: Trial, job: Job, at: Instant) -> tuple[NodeVerdict, ...]:
     """What each node says to a job: to the part of it that it could take soonest, where it needs several nodes."""
     minimum, ends_at = minimum_memory(state, job.spec.resources), ends_if_placed(job, at)
     return tuple(
@@ -384,7 +292,7 @@ def _miss(view: NodeView, ranks: Ranks, minimum: int, job: JobId, ends_at: Insta
     return miss
 
 
-def _main_reason(
+def main_reason(
     state: State, trial: Trial, job: Job, verdicts: tuple[NodeVerdict, ...], at: Instant
 ) -> tuple[str, str]:
     """Why a job waits, in a word and in a clause."""
@@ -398,11 +306,11 @@ def _main_reason(
     if any(miss is None for miss in misses):
         return NEXT_PASS, IN_A_MOMENT
     if all(miss is not None and miss.is_lasting for miss in misses):
-        return _never_fits(verdicts)
-    return _only_nearest(_nearest(verdicts), len(verdicts))
+        return never_fits(verdicts)
+    return only_nearest(_nearest(verdicts), len(verdicts))
 
 
-def _never_fits(verdicts: tuple[NodeVerdict, ...]) -> Reason:
+def never_fits(verdicts: tuple[NodeVerdict, ...]) -> Reason:
     clauses = "; ".join(map(_told, verdicts[:NEVER_TOLD]))
     return "NEVER_FITS", f"no node that is known could ever hold it: {clauses}"
 
@@ -411,7 +319,7 @@ NEVER_TOLD = 3
 """Nodes of which it is told why they could never hold a job."""
 
 
-def _only_nearest(nearest: NodeVerdict, nodes: int) -> Reason:
+def only_nearest(nearest: NodeVerdict, nodes: int) -> Reason:
     others = nodes - 1
     rest = f", and {others} other {'node takes' if others == 1 else 'nodes take'} it no sooner" if others else ""
     return _reason(nearest), f"{_told(nearest)}{rest}"
@@ -438,7 +346,7 @@ def _reason_of_gang(verdicts: tuple[NodeVerdict, ...], wanted: int, *, is_never:
 
 
 def _nearest(verdicts: tuple[NodeVerdict, ...]) -> NodeVerdict:
-    return min((verdict for verdict in verdicts if verdict.miss), key=lambda each: _nearness(_reason(each)))
+    return min((verdict for verdict in verdicts if verdict.miss), key=lambda each: nearness_of(_reason(each)))
 
 
 def _told(verdict: NodeVerdict) -> str:
@@ -480,5 +388,5 @@ NEARNESS = (
 """Reasons from the one that passes soonest by itself to the one that needs a person."""
 
 
-def _nearness(reason: str) -> tuple[int, str]:
+def nearness_of(reason: str) -> tuple[int, str]:
     return (NEARNESS.index(reason) if reason in NEARNESS else len(NEARNESS), reason)

@@ -9,8 +9,8 @@ The estimate replays the order with expected runs: the time limit, or what the u
 """
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 
@@ -42,6 +42,31 @@ class Bound:
 
     at: Instant | None
     sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """When a job is expected to start, or why nobody can say, in words."""
+
+    at: Instant | None
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """Expected starts of the first jobs of the order. `why_not` is why those that were looked at have none."""
+
+    starts: Mapping[JobId, Instant] = field(default_factory=dict)
+    without: frozenset[JobId] = frozenset()
+    why_not: str = ""
+
+    def of(self, job: JobId) -> Estimate:
+        """The estimate for a job that waits in line."""
+        start = self.starts.get(job)
+        if start is not None:
+            return Estimate(at=start)
+        behind = f"no estimate: at least {ESTIMATED_JOBS} jobs are ahead"
+        return Estimate(at=None, sentence=self.why_not if not self.starts or job in self.without else behind)
 
 
 def bound(state: State, job: Job, views: Views, ahead: int, at: Instant) -> Bound:
@@ -91,14 +116,18 @@ def _lines(state: State) -> Iterator[tuple[Asked, Line]]:
             yield from ((key.asked, line) for key, line in of_user.items())
 
 
-def estimates(state: State, at: Instant) -> dict[JobId, Instant]:
+def estimates(state: State, at: Instant) -> Estimates:
     """When the first ESTIMATED_JOBS of the order start if everything runs as long as expected.
 
-    Who is not in it starts later, or nobody knows when; so do all where one moment is more than FITS_TRIED.
+    Who has none starts later, or nobody knows when; so do all where one moment is more than FITS_TRIED.
     """
+    if not state.durable.nodes:
+        return Estimates(why_not="no estimate: no node is known")
     order = list(islice(queue_order(state.durable, at), ESTIMATED_JOBS))
-    if not state.durable.nodes or len({job.spec.asked for job in order}) * len(state.durable.nodes) > FITS_TRIED:
-        return {}
+    classes, nodes = len({job.spec.asked for job in order}), len(state.durable.nodes)
+    if classes * nodes > FITS_TRIED:
+        why_not = f"no estimate: the first jobs ask {nodes:,} nodes for {classes} different things, too many to replay"
+        return Estimates(without=frozenset(job.id for job in order), why_not=why_not)
     views = node_views(state, at)
     for view in views.values():
         view.taken = holds_on(state.durable, view)
@@ -130,7 +159,12 @@ def estimates(state: State, at: Instant) -> dict[JobId, Instant]:
             ended[hold.job] = None
         for job_id in ended:
             caps.take(state.durable.jobs[job_id], -1)
-    return starts
+    why_not = TOO_FAR if ends else NO_END_KNOWN
+    return Estimates(starts=starts, without=frozenset(job.id for job in order), why_not=why_not)
+
+
+TOO_FAR = "no estimate: it starts later than is looked ahead"
+NO_END_KNOWN = "no estimate: nobody knows when what it waits for ends"
 
 
 def _placed_now(

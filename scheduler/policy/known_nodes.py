@@ -16,6 +16,7 @@ from ..state.state import State
 from ..state.units import NEVER, Instant
 from .fit import Changes, NodeView, node_view
 from .placement import Candidates
+from .trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class KnownNodes:
     """The nodes as the last pass left them. One for each state that passes are run on; it belongs to who runs them."""
 
     views: dict[NodeName, NodeView] = field(default_factory=dict)
+    last_pass: Trial | None = None
+    """The last pass as it ended: good for answers until the next one begins."""
     _looks: dict[NodeName, _Look] = field(default_factory=dict)
     _changes: Changes = field(default_factory=Changes)
     _candidates: Candidates | None = None
@@ -62,6 +65,7 @@ class KnownNodes:
         self._of = (state.durable, state.limits)
         self._changes = Changes()
         self._candidates = None
+        self.last_pass = None
         self.views.clear()
         self._looks.clear()
 

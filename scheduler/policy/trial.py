@@ -22,7 +22,8 @@ Views = dict[NodeName, NodeView]
 
 
 class Trial:
-    """The nodes and what users hold, after every job that was tried. `given_up` is what fits nowhere any more.
+    """The nodes and what users hold, after every job that was tried. `given_up` is what fits nowhere any more,
+    `placed` who was placed.
 
     `candidates` are those of the views, where they are known already. `holds` tells what is held on a node, and until
     when; by default what the state says and what the trial gave away. A replay of later moments has its own, and there
@@ -41,8 +42,9 @@ class Trial:
         self.views = views
         self.caps = Caps(state) if caps is None else caps
         self.given_up: set[Asked | tuple[UserName, Asked] | JobId] = set()
-        self._state = state
-        self._at = at
+        self.placed: set[JobId] = set()
+        self.state = state
+        self.at = at
         self._holds = partial(holds_on, state.durable) if holds is None else holds
         self._has_kept = False
         self._ranks: dict[Resources, Ranks] = {}
@@ -58,8 +60,8 @@ class Trial:
         if self.caps.refusal(job):
             self.given_up.add((job.user, job.spec.asked))
             return None
-        ends_at = ends_if_placed(job, self._at)
-        minimum = minimum_memory(self._state, job.spec.resources)
+        ends_at = ends_if_placed(job, self.at)
+        minimum = minimum_memory(self.state, job.spec.resources)
         placements = placements_for(self._candidates, job, self.ranks_of(job), minimum, ends_at)
         if placements is None:
             self.given_up.add(job.spec.asked)
@@ -67,12 +69,13 @@ class Trial:
         for placement in placements:
             take(self.views[placement.node], placement, job.id, ends_at)
         self.caps.take(job)
+        self.placed.add(job.id)
         return placements
 
     def fits(self, job: Job) -> bool:
         """Whether a node could take a job that needs only one, with caps aside."""
-        minimum = minimum_memory(self._state, job.spec.resources)
-        return next(self._candidates.nodes_for(job, minimum, ends_if_placed(job, self._at)), None) is not None
+        minimum = minimum_memory(self.state, job.spec.resources)
+        return next(self._candidates.nodes_for(job, minimum, ends_if_placed(job, self.at)), None) is not None
 
     def kind(self, view: NodeView) -> int:
         """A number that nodes share which could ever hold the same, names aside."""
@@ -84,7 +87,7 @@ class Trial:
         ranks = self._ranks.get(resources)
         if ranks is None:
             nodes = (view.node for view in self.views.values())
-            ranks = self._ranks[resources] = ranks_of(nodes, resources, minimum_memory(self._state, resources))
+            ranks = self._ranks[resources] = ranks_of(nodes, resources, minimum_memory(self.state, resources))
         return ranks
 
     def is_first_to_wait(self, job: Job) -> bool:
@@ -101,14 +104,14 @@ class Trial:
 
     def soonest(self, job: Job, nodes: Collection[NodeName] = ()) -> Reservation | None:
         """Where and when a job fits soonest."""
-        ranks, minimum = self.ranks_of(job), minimum_memory(self._state, job.spec.resources)
+        ranks, minimum = self.ranks_of(job), minimum_memory(self.state, job.spec.resources)
         # A gang may begin on nodes that are free beside those.
         views = {name: self.views[name] for name in nodes} if nodes and len(ranks) == 1 else self.views
-        return reserve(views, job, ranks, minimum, self._at, self._holds)
+        return reserve(views, job, ranks, minimum, self.at, self._holds)
 
     def _keep_claims(self) -> None:
         """Keep for each waiting job the places that others are being taken off for it, until the last has gone."""
-        durable = self._state.durable
+        durable = self.state.durable
         for claimant, victims in durable.claims.items():
             job = durable.jobs.get(claimant)
             if job is None or not isinstance(job.state, Queued):

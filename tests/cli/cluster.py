@@ -45,6 +45,21 @@ def running() -> job_pb2.Job:
     )
 
 
+def gang() -> job_pb2.Job:
+    """Three ranks, of which one has failed and one was stopped for it."""
+    job = running()
+    job.spec.node_count = 3
+    attempt = job.attempts[0]
+    attempt.ranks.add(rank=1, node="n2", device_indices=[0, 1])
+    attempt.ranks.add(rank=2, node="n3", device_indices=[2, 3])
+    for rank in attempt.ranks:
+        rank.start_time.CopyFrom(attempt.start_time)
+    attempt.ranks[1].exit.code, attempt.ranks[1].exit_reason = 3, "EXITED"
+    attempt.ranks[2].exit.signal, attempt.ranks[2].exit_reason = 15, "SIGNALLED"
+    attempt.ranks[2].stop_cause = "GANG"
+    return job
+
+
 def queued() -> job_pb2.Job:
     return job_pb2.Job(
         id=13,

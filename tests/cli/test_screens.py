@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from cli.render import jobs as jobs_view
 from cli.render import nodes as nodes_view
-from cli.render.job import explain_screen, job_screen, story_screen
+from cli.render.job import RANKS_SHOWN, explain_screen, job_screen, story_screen
 from cli.render.table import Cell, Colour, Column, Look, clean, cut, draw, shown_width, wrapped
 from cli.render.words import since
 from cli.screen import with_tilde
-from tests.cli.cluster import NOW, ago, failed, held, nodes, queue_answer, queued, running, shared_nodes
+from tests.cli.cluster import NOW, ago, failed, gang, held, nodes, queue_answer, queued, running, shared_nodes
 from tests.cli.golden import assert_golden
 
 LOOK = Look()
@@ -87,10 +87,36 @@ def test_a_part_of_a_gpu_stands_in_the_queue_as_such(milli: int, gpus: int, show
     assert shown in queue(job)[1].split()
 
 
-@pytest.mark.parametrize("name", ["running", "queued", "failed"])
+@pytest.mark.parametrize("name", ["running", "queued", "failed", "gang"])
 def test_one_job(name: str) -> None:
-    job = {"running": running, "queued": queued, "failed": failed}[name]()
+    job = {"running": running, "queued": queued, "failed": failed, "gang": gang}[name]()
     assert_golden(f"job_{name}", text(job_screen(job, NOW, LOOK)))
+
+
+def test_of_a_gang_with_many_ranks_those_that_did_not_end_well_are_shown_first() -> None:
+    job = gang()
+    attempt = job.attempts[0]
+    for number in range(3, 2 * RANKS_SHOWN):
+        attempt.ranks.add(rank=number, node=f"n{number + 1}")
+    attempt.ranks[-1].exit_reason = "NODE_LOST"
+    lines = text(job_screen(job, NOW, LOOK)).splitlines()
+    begin = lines.index("Ranks of attempt 1:") + 2
+    shown = [int(line.split()[0]) for line in lines[begin : begin + RANKS_SHOWN]]
+    assert shown == [0, 1, 2, *range(3, RANKS_SHOWN - 1), 2 * RANKS_SHOWN - 1]
+    assert lines[begin + RANKS_SHOWN] == f"(all {2 * RANKS_SHOWN} are in: gpuctl job 12 --output json)"
+
+
+def test_a_job_without_an_estimate_says_why() -> None:
+    job = queued()
+    job.ClearField("estimated_start_time")
+    job.estimate_sentence = "no estimate: nobody knows when what it waits for ends"
+    assert any(
+        line.split(maxsplit=1) == ["estimate", "nobody knows when what it waits for ends"]
+        for line in job_screen(job, NOW, LOOK)
+    )
+    explanation = job_pb2.Explanation(reason=job.wait_reason, estimate_sentence=job.estimate_sentence)
+    shown = explain_screen(scheduler_pb2.ExplainResponse(job=job, explanation=explanation), NOW, LOOK)
+    assert "No estimate: nobody knows when what it waits for ends" in shown
 
 
 def test_a_story() -> None:

@@ -14,7 +14,10 @@ from scheduler.core.decide import make_true, step
 from scheduler.core.decision import Decision
 from scheduler.core.scheduling import schedule
 from scheduler.core.turns import settle
+from scheduler.policy.caps import Caps
+from scheduler.policy.explain import Reason
 from scheduler.policy.known_nodes import KnownNodes
+from scheduler.policy.page_reasons import PassReasons
 from scheduler.state.commands import Command
 from scheduler.state.durable import Durable, Entity, EntityKey, load, turn_over
 from scheduler.state.events import (
@@ -132,6 +135,12 @@ class Fleet:
             reply=decision.reply,
             session_commands=(*decision.session_commands, *settled.session_commands),
         )
+
+    def reasons(self, jobs: Iterable[Job]) -> dict[JobId, Reason]:
+        """Why jobs wait, by what the last pass left."""
+        assert self._known.last_pass is not None
+        reasons = PassReasons(self._known.last_pass)
+        return {job.id: reasons.of(job, Caps(self.state)) for job in jobs}
 
     def _pass(self) -> Decision:
         """What a pass decides by what it remembers is what it would decide without."""

@@ -1,11 +1,26 @@
 """A page of the queue says of each waiting job what `explain` says of it alone."""
 
 import random
+from collections.abc import Sequence
 
-from scheduler.policy.explain import explain, wait_reasons
+from scheduler.policy.explain import Reason, explain
 from scheduler.policy.known_nodes import KnownNodes
 from scheduler.policy.order import queue_order
+from scheduler.policy.page_reasons import PassReasons, passed_without_consequences
+from scheduler.state.ids import JobId
+from scheduler.state.jobs import Job
+from scheduler.state.state import State
+from scheduler.state.units import Instant
 from tests.core.transcript import Transcript
+
+
+def wait_reasons(
+    state: State, jobs: Sequence[Job], at: Instant, known: KnownNodes | None = None
+) -> dict[JobId, Reason]:
+    """The reasons by a pass without consequences."""
+    reasons = PassReasons(passed_without_consequences(state, at, known))
+    return {job.id: reasons.of(job, reasons.trial.caps) for job in jobs}
+
 
 STORY = """
 node n1 gpus=4 cpus=8
@@ -58,19 +73,10 @@ def reasons_told(rng: random.Random) -> set[str]:
         state, at = transcript.fleet.state, transcript.fleet.now
         waiting = list(queue_order(state.durable, at))
         reasons = wait_reasons(state, waiting, at, known)
-        assert reasons.keys() == {job.id for job in waiting}
+        by_last_pass = transcript.fleet.reasons(waiting)
         for job in waiting:
+            assert by_last_pass[job.id] == reasons[job.id]
             alone = explain(state, job, at)
             assert reasons[job.id] == (alone.reason, alone.sentence.removeprefix(f"job {job.id} waits because "))
         told |= {reason for reason, _ in reasons.values()}
     return told
-
-
-def test_a_job_that_does_not_wait_has_no_reason() -> None:
-    transcript = Transcript()
-    transcript.answer("node n1 gpus=1")
-    transcript.answer("submit alice gpus=1")
-    durable = transcript.fleet.state.durable
-    running = [durable.jobs[job] for job in durable.active]
-    assert len(running) == 1
-    assert wait_reasons(transcript.fleet.state, running, transcript.fleet.now) == {}

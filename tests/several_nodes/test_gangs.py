@@ -98,6 +98,9 @@ async def test_a_gang_that_is_refused_or_fails_on_one_node_ends_on_both_and_leav
     os.kill(pids[1], signal.SIGKILL)
     failed = await admin.wait(failing)
     assert (failed.state, failed.exit_reason, failed.exit.signal) == (FAILED, "SIGNALLED", signal.SIGKILL), failed
+    stopped, killed = failed.attempts[-1].ranks
+    assert (killed.exit.signal, killed.exit_reason, killed.stop_cause) == (signal.SIGKILL, "SIGNALLED", ""), failed
+    assert (stopped.stop_cause, stopped.HasField("exit")) == ("GANG", True), failed
     assert (fleet.work / f"told.{failing}.1.0").exists(), "it was not given its grace"
     assert not set(pids) & (machines["node1"].pids() | machines["node2"].pids())
 

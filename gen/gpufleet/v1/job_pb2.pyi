@@ -811,6 +811,11 @@ class PlacedRank(_message.Message):
     DEVICE_UUIDS_FIELD_NUMBER: _builtins.int
     CPUS_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    EXIT_FIELD_NUMBER: _builtins.int
+    EXIT_REASON_FIELD_NUMBER: _builtins.int
+    EXIT_MESSAGE_FIELD_NUMBER: _builtins.int
+    STOP_CAUSE_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """Rank, from 0."""
     node: _builtins.str
@@ -819,6 +824,14 @@ class PlacedRank(_message.Message):
     """CPUs held."""
     memory_bytes: _builtins.int
     """Host memory held, in bytes."""
+    exit_reason: _builtins.str
+    """Stable UPPER_SNAKE reason of its end, such as EXITED or NODE_LOST; empty while it has not ended."""
+    exit_message: _builtins.str
+    """One sentence for people about its end."""
+    stop_cause: _builtins.str
+    """Why it was told to stop: CANCELLED, TIME_LIMIT, PREEMPTED, REQUEUED, FENCED, or GANG, as another rank had failed;
+    empty where it ended by itself.
+    """
     @_builtins.property
     def device_indices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Indices of the devices that it holds."""
@@ -826,6 +839,14 @@ class PlacedRank(_message.Message):
     @_builtins.property
     def device_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """UUIDs of the same devices in the same order."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When its command started; absent before."""
+
+    @_builtins.property
+    def exit(self) -> Global___ExitStatus:
+        """How its command ended; absent before, or where nobody knows or it never ran (exit_reason then says why)."""
 
     def __init__(
         self,
@@ -836,10 +857,15 @@ class PlacedRank(_message.Message):
         device_uuids: _abc.Iterable[_builtins.str] | None = ...,
         cpus: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        exit: Global___ExitStatus | None = ...,
+        exit_reason: _builtins.str = ...,
+        exit_message: _builtins.str = ...,
+        stop_cause: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "device_indices", b"device_indices", "device_uuids", b"device_uuids", "memory_bytes", b"memory_bytes", "node", b"node", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "device_indices", b"device_indices", "device_uuids", b"device_uuids", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "memory_bytes", b"memory_bytes", "node", b"node", "rank", b"rank", "start_time", b"start_time", "stop_cause", b"stop_cause"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1081,6 +1107,7 @@ class Job(_message.Message):
     RETRIES_USED_FIELD_NUMBER: _builtins.int
     REQUEUE_COUNT_FIELD_NUMBER: _builtins.int
     BOUND_SENTENCE_FIELD_NUMBER: _builtins.int
+    ESTIMATE_SENTENCE_FIELD_NUMBER: _builtins.int
     ARRAY_COUNTS_FIELD_NUMBER: _builtins.int
     ARRAY_ID_FIELD_NUMBER: _builtins.int
     ARRAY_INDEX_FIELD_NUMBER: _builtins.int
@@ -1108,6 +1135,8 @@ class Job(_message.Message):
     """Fresh attempts made because a node was lost or the job was taken off its node."""
     bound_sentence: _builtins.str
     """Why there is no latest start, or what made it later than it was; see Explanation."""
+    estimate_sentence: _builtins.str
+    """Why there is no estimated start though it waits in the order; see Explanation."""
     array_id: _builtins.int
     """Of an item: the id of its array."""
     array_index: _builtins.int
@@ -1178,13 +1207,14 @@ class Job(_message.Message):
         retries_used: _builtins.int = ...,
         requeue_count: _builtins.int = ...,
         bound_sentence: _builtins.str = ...,
+        estimate_sentence: _builtins.str = ...,
         array_counts: Global___ArrayCounts | None = ...,
         array_id: _builtins.int = ...,
         array_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "latest_start_time", b"latest_start_time", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "id", b"id", "latest_start_time", b"latest_start_time", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "id", b"id", "latest_start_time", b"latest_start_time", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1274,12 +1304,15 @@ class Explanation(_message.Message):
     LATEST_START_TIME_FIELD_NUMBER: _builtins.int
     BOUND_SENTENCE_FIELD_NUMBER: _builtins.int
     NEAREST_CHANGE_FIELD_NUMBER: _builtins.int
+    ESTIMATE_SENTENCE_FIELD_NUMBER: _builtins.int
     ahead_count: _builtins.int
     """Jobs ahead of it in all."""
     bound_sentence: _builtins.str
     """Why there is no latest start, or what made it later."""
     nearest_change: _builtins.str
     """The nearest change of the request that would start it now; empty where none was found."""
+    estimate_sentence: _builtins.str
+    """Why there is no estimated start; empty where there is one."""
     @_builtins.property
     def reason(self) -> Global___WaitReason:
         """One sentence."""
@@ -1311,10 +1344,11 @@ class Explanation(_message.Message):
         latest_start_time: _timestamp_pb2.Timestamp | None = ...,
         bound_sentence: _builtins.str = ...,
         nearest_change: _builtins.str = ...,
+        estimate_sentence: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["estimated_start_time", b"estimated_start_time", "latest_start_time", b"latest_start_time", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead_count", b"ahead_count", "ahead_job_ids", b"ahead_job_ids", "bound_sentence", b"bound_sentence", "estimated_start_time", b"estimated_start_time", "latest_start_time", b"latest_start_time", "nearest_change", b"nearest_change", "nodes", b"nodes", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead_count", b"ahead_count", "ahead_job_ids", b"ahead_job_ids", "bound_sentence", b"bound_sentence", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "latest_start_time", b"latest_start_time", "nearest_change", b"nearest_change", "nodes", b"nodes", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
