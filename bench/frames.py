@@ -10,13 +10,16 @@ import time
 from contextlib import suppress
 
 import simplejpeg
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.protocol import State
 
 from gateway.protocol import FRAME_HEADER
+from gpufleet.model import Inputs, Pointer, Session
 from inference.models.test_pattern import TestPattern
 
 from . import chain
 from .far import far_rows
-from .measures import cpu_seconds
+from .measures import cpu_seconds, resident_mb
 from .people import Person, Stage, person
 from .rows import Row, Run, percentile
 
@@ -31,6 +34,9 @@ FLOOD_S = 30.0
 CLICKS = 200
 MOVES_A_SECOND = 1_000
 SEATS_FREED = 30
+SESSIONS_WARM, SESSIONS_IN_A_ROW = 100, 1_000
+SOCKETS, SOCKETS_AT_ONCE = 5_000, 100
+STEPS = 2_000
 LATE_S_MAX = 30.0
 
 
@@ -74,6 +80,14 @@ async def _watch(ann: Person, until: float) -> None:
                 await ann.frame()
 
 
+async def _click(ann: Person, after_s: float = 0.0) -> None:
+    """Click now and then, for ever."""
+    await asyncio.sleep(after_s)
+    while True:
+        await ann.input(0.5, is_click=True)
+        await asyncio.sleep(0.5)
+
+
 async def many_at_once(stage: Stage, model: str, sessions: int) -> tuple[float, list[float]]:
     """Frames a second of the slowest of so many sessions, and from a click to its frame in all, in milliseconds."""
     people = [await person(stage.gateway) for _ in range(sessions)]
@@ -90,13 +104,7 @@ async def many_at_once(stage: Stage, model: str, sessions: int) -> tuple[float, 
                 seen = ann.newest
                 ages.append(ann.age_ms())
 
-    async def click(ann: Person, after_s: float) -> None:
-        await asyncio.sleep(after_s)
-        while True:
-            await ann.input(0.5, is_click=True)
-            await asyncio.sleep(0.5)
-
-    tasks = [watch(each) for each in people] + [click(each, n / 32) for n, each in enumerate(people)]
+    tasks = [watch(each) for each in people] + [_click(each, n / 32) for n, each in enumerate(people)]
     with suppress(TimeoutError):
         async with asyncio.timeout(MANY_S):
             await asyncio.gather(*tasks)
@@ -161,6 +169,56 @@ async def ages_ms(stage: Stage, model: str, moves: int, clicks: int, seconds: fl
     return ages, clicked - seen
 
 
+async def grown_mb(stage: Stage, model: str, pid: int) -> tuple[float, float]:
+    """By how much the memory of the worker and of the gateway has grown in 1,000 sessions, one after the other."""
+    before = (0.0, 0.0)
+    for number in range(SESSIONS_WARM + SESSIONS_IN_A_ROW):
+        if number == SESSIONS_WARM:
+            before = resident_mb(pid), resident_mb(stage.gateway_pid)
+        ann = await person(stage.gateway)
+        await ann.turn(model)
+        await ann.leave()
+    return resident_mb(pid) - before[0], resident_mb(stage.gateway_pid) - before[1]
+
+
+async def crowd_of_sockets(stage: Stage, model: str) -> tuple[int, float]:
+    """One address opens many sockets that say nothing: how many stay, and the frames a second of somebody meanwhile."""
+    ann = await person(stage.gateway)
+    await ann.turn(model)
+    opened: list[ClientConnection] = []
+
+    begin = time.perf_counter()
+
+    async def storm() -> float:
+        for _ in range(SOCKETS // SOCKETS_AT_ONCE):
+            dialled = (connect(f"ws://{stage.gateway}/ws", proxy=None) for _ in range(SOCKETS_AT_ONCE))
+            opened.extend(await asyncio.gather(*dialled))
+        return time.perf_counter() - begin
+
+    before = ann.frames
+    tasks = [asyncio.create_task(_watch(ann, begin + 4 * LATE_S_MAX)), asyncio.create_task(_click(ann))]
+    seconds = await storm()
+    frames = ann.frames - before
+    staying = sum(each.state is State.OPEN for each in opened)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*(each.close() for each in opened))
+    await ann.leave()
+    return staying + 1, frames / seconds
+
+
+def step_ms(count: int) -> float:
+    """Processor time of one step of the model alone, in milliseconds."""
+    model = TestPattern()
+    state = model.open(Session(id="bench"))
+    inputs = Inputs(events=(), pointer=Pointer(0.5, 0.5, 0, 1), elapsed_s=0.03, coalesced=0, newest=1)
+    begin = time.process_time()
+    for _ in range(count):
+        model.step(state, inputs)
+    return (time.process_time() - begin) / count * 1e3
+
+
 async def _measure(run: Run) -> list[Row]:
     floor = await chain.round_trips_ms(run.rounds)
     floor_50, floor_99 = statistics.median(floor), percentile(floor, 0.99)
@@ -175,14 +233,17 @@ async def _measure(run: Run) -> list[Row]:
             rows += [Row("input to frame at a WebSocket, 512×384 JPEG, p50", p50, "ms", floor_50, "the chain, p50")]
             rows += [Row("input to frame at a WebSocket, 512×384 JPEG, p99", p99, "ms", floor_99, "the chain, p99")]
         with stage.worker("fast", rate=2_000) as pid:
-            one, _, one_ms = await frames_a_second(stage, "fast", pid, 1)
+            one, _, _ = await frames_a_second(stage, "fast", pid, 1)
             rows += [Row("frames at a WebSocket, one session", one, "/s", floor_rate, "the chain")]
-            rows += [Row("processor time of gateway and worker a frame, one session", one_ms, "ms")]
         with stage.worker("crowd", rate=150) as pid:
-            many, _, many_ms = await frames_a_second(stage, "crowd", pid, SESSIONS)
+            many, _, _ = await frames_a_second(stage, "crowd", pid, SESSIONS)
             rows += [Row(f"frames at {SESSIONS} WebSockets, total", many, "/s", floor_rate, "the chain")]
-            rows += [Row(f"processor time of gateway and worker a frame, {SESSIONS} sessions", many_ms, "ms")]
-        with stage.worker("film", rate=RATE):
+        with stage.worker("film", rate=RATE) as pid:
+            _, _, film_ms = await frames_a_second(stage, "film", pid, SESSIONS)
+            step = step_ms(STEPS)
+            rows += [Row("processor time of a step of the model alone", step, "ms")]
+            name = f"processor time a frame beside the model, {SESSIONS} sessions at {RATE}/s"
+            rows += [Row(name, film_ms - step, "ms")]
             slowest, ages = await many_at_once(stage, "film", SESSIONS)
             name = f"{SESSIONS} sessions at {RATE}/s"
             rows += [Row(f"{name}: the slowest", slowest, "/s")]
@@ -191,6 +252,14 @@ async def _measure(run: Run) -> list[Row]:
             told, shown = await freed_seat_ms(stage, "one-seat", SEATS_FREED)
             rows += [Row("freed seat to the next person's turn p50", statistics.median(told), "ms")]
             rows += [Row("freed seat to the next person's first frame p50", statistics.median(shown), "ms")]
+        with stage.worker("row") as pid:
+            worker_mb, gateway_mb = await grown_mb(stage, "row", pid)
+            rows += [Row(f"memory of the worker, grown in {SESSIONS_IN_A_ROW:,} sessions", worker_mb, "MB")]
+            rows += [Row(f"memory of the gateway, grown in {SESSIONS_IN_A_ROW:,} sessions", gateway_mb, "MB")]
+        with stage.worker("besieged", rate=RATE):
+            staying, rate = await crowd_of_sockets(stage, "besieged")
+            rows += [Row(f"{SOCKETS:,} sockets of one address: sessions that it gets", staying, "")]
+            rows += [Row(f"{SOCKETS:,} sockets of one address: frames of a person meanwhile, of {RATE}", rate, "/s")]
         with stage.worker("slow", sleep_ms=STEP_MS):
             for moves, clicks, seconds in ((MOVES_A_SECOND, 10, FLOOD_S), (0, 50, FLOOD_S / 3)):
                 ages, lost = await ages_ms(stage, "slow", moves, clicks, seconds)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -11,6 +13,7 @@ from pathlib import Path
 from websockets.exceptions import ConnectionClosed
 
 from gateway.app import REFUSED_ADDRESS
+from gateway.program import _listen
 from gateway.sockets import RESTARTS
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
 from tests.gateway.stage import Stage, browser, cookie_of
@@ -79,3 +82,19 @@ def test_a_second_one_in_the_same_folder_is_refused_and_says_what_to_do(stage: S
     )
     assert done.returncode == 1
     assert "already uses the data folder" in done.stderr and "--data DIR" in done.stderr
+
+
+async def test_small_messages_do_not_wait_for_each_other() -> None:
+    listening = _listen("127.0.0.1", 0)
+    taken: asyncio.Queue[bool] = asyncio.Queue()
+
+    def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made: socket.socket = writer.get_extra_info("socket")
+        taken.put_nowait(bool(made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+        writer.close()
+
+    async with await asyncio.start_server(take, sock=listening):
+        _, writer = await asyncio.open_connection(*listening.getsockname())
+        assert await taken.get()
+        writer.close()
+        await writer.wait_closed()
