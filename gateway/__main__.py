@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
+from gpufleet import telemetry
 from gpufleet.config_reload import Live
 from gpufleet.errors import GpufleetError, Reason, as_lines
 from gpufleet.gateway_settings import GatewaySettings
@@ -59,7 +60,8 @@ def _check_installed() -> None:
 async def _run(live: Live[GatewaySettings], token: str, folder: DataFolder, program_log: ProgramLog) -> None:
     from .program import Program
 
-    await Program(live, token, folder, program_log).run()
+    with closing(telemetry.start("gateway")) as traces:
+        await Program(live, token, folder, program_log, traces).run()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from starlette.websockets import WebSocket
 from gpufleet.channel import Target, connect_async
 from gpufleet.gateway_settings import GatewaySettings
 from gpufleet.status import from_rpc_error
+from gpufleet.telemetry import OFF, Telemetry
 
 from . import page
 from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
@@ -50,11 +51,13 @@ class Gateway:
         identities: Identities,
         worker_target: Callable[[str], Target],
         settings: Callable[[], GatewaySettings] = GatewaySettings,
+        telemetry: Telemetry = OFF,
     ) -> None:
         self._targets = targets
         self._identities = identities
         self._worker_target = worker_target
         self._settings = settings
+        self._telemetry = telemetry
         self._addresses: Counter[str] = Counter()
         self.people = 0
 
@@ -159,7 +162,8 @@ class Gateway:
         self._addresses[address] += 1
         try:
             messages_max = self._settings().limits.messages_per_second_max
-            await Person(socket, identity_of(person), self._lines, self._worker_target, messages_max).serve()
+            identity = identity_of(person)
+            await Person(socket, identity, self._lines, self._worker_target, messages_max, self._telemetry).serve()
         finally:
             self.people -= 1
             self._addresses[address] -= 1

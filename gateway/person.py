@@ -15,9 +15,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gpufleet.channel import Target
 from gpufleet.errors import GpufleetError, invalid
+from gpufleet.telemetry import OFF, Telemetry
 
 from . import protocol
 from .lines import Lines, Place, Response
+from .trails import Trail
 from .turn import Turn, Unreachable
 
 log = logging.getLogger(__name__)
@@ -50,11 +52,13 @@ class Person:
         lines: Lines,
         target: Callable[[str], Target],
         messages_per_second_max: float,
+        telemetry: Telemetry = OFF,
     ) -> None:
         self._socket = socket
         self._identity = identity
         self._lines = lines
         self._target = target
+        self._trail = Trail(telemetry)
         self._messages_max = float(messages_per_second_max)
         self._place: Place | None = None
         self._turn: Turn | None = None
@@ -165,10 +169,14 @@ class Person:
                 case inference_pb2.Input():
                     self._newest = said.sequence
                     if self._turn is not None:
+                        kind = said.WhichOneof("kind") or ""
+                        if followed := self._trail.begin(said.sequence, kind, self._turn.grant.session):
+                            said.trace_context = followed
                         await self._turn.put_input(said)
 
     def _shown(self, frame: int) -> None:
         """Frames are numbered on through a person's streams; each stream counts its own from 1."""
+        self._trail.shown(frame)
         own = frame - self._stream_base
         if self._turn is not None and own > 0:
             self._turn.put(inference_pb2.StreamRequest(shown=inference_pb2.FrameShown(frame=own)))
@@ -221,6 +229,7 @@ class Person:
         if self._turning is not None:
             self._turning.cancel()
         self._worker = grant.endpoint
+        self._trail.drop()
         self._turn = Turn(grant, self._hello_said, self._target)
         self._stream_base = self._frame
         self._turning = asyncio.create_task(self._run_turn(self._turn), name=f"turn-{grant.session}")
@@ -241,13 +250,18 @@ class Person:
         finally:
             if self._turn is turn:
                 self._turn = None
+                self._trail.drop()
 
     async def _on_worker_said(self, message: Any) -> None:
         match message.WhichOneof("body"):
             case "frame":
                 self._frame = self._stream_base + message.frame.sequence
+                is_followed = self._trail.is_shown_by(message.frame.input_sequence)
+                came_ns = time.time_ns() if is_followed else 0
                 async with asyncio.timeout(SEND_S_MAX):
                     await self._socket.send_bytes(protocol.frame_bytes(message.frame, self._frame))
+                if is_followed:
+                    self._trail.sent(self._frame, came_ns, len(message.frame.data))
             case "opened":
                 await self._socket.send_text(protocol.turn_text(message.opened, self._key, self._worker))
             case _:

@@ -19,6 +19,7 @@ from gpufleet.gateway_settings import GatewaySettings
 from gpufleet.listening import why_not
 from gpufleet.logs import ProgramLog, fields
 from gpufleet.machine_facts import raise_open_files
+from gpufleet.telemetry import Telemetry
 
 from .app import Gateway
 from .folder import DataFolder
@@ -38,13 +39,20 @@ STOP_S_MAX = 3
 class Program:
     """Made inside the running loop. Raises what is wrong with the settings."""
 
-    def __init__(self, live: Live[GatewaySettings], token: str, folder: DataFolder, program_log: ProgramLog) -> None:
+    def __init__(
+        self,
+        live: Live[GatewaySettings],
+        token: str,
+        folder: DataFolder,
+        program_log: ProgramLog,
+        telemetry: Telemetry,
+    ) -> None:
         self._live = live
         self._folder = folder
         self._program_log = program_log
         settings = live.now
         schedulers = [self._target(address, token) for address in settings.scheduler]
-        self._gateway = Gateway(schedulers, Identities(token), self._worker_target, lambda: live.now)
+        self._gateway = Gateway(schedulers, Identities(token), self._worker_target, lambda: live.now, telemetry)
         self._sockets = Sockets(lambda: live.now.limits.people_max)
         self._listening = _listen(settings.host, settings.port)
 

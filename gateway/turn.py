@@ -50,6 +50,7 @@ class Turn:
         """Send an input; a mere move replaces the one that waits behind it. Waits for room."""
         newest = self._waiting[-1] if self._waiting else None
         if newest is not None and newest.HasField("input") and is_mere_move(said) and is_mere_move(newest.input):
+            said.trace_context = said.trace_context or newest.input.trace_context
             newest.input.CopyFrom(said)
             return
         await self._room.wait()

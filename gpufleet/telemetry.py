@@ -42,6 +42,9 @@ class Span:
     def set(self, **attributes: Value) -> None:
         """Add attributes."""
 
+    def end(self) -> None:
+        """Of a step that `begin` began: it is over."""
+
     def __enter__(self) -> Span:
         return self
 
@@ -56,6 +59,10 @@ class Telemetry:
 
     def span(self, name: str, *, parent: str = "", **attributes: Value) -> AbstractContextManager[Span]:
         """A step that lasts as long as the `with`; without a parent it begins a trace."""
+        return Span(parent)
+
+    def begin(self, name: str, *, parent: str = "", **attributes: Value) -> Span:
+        """A step that lasts until the span's `end`, which may come in another task."""
         return Span(parent)
 
     def record(self, name: str, *, begin_ns: int, end_ns: int, parent: str = "", **attributes: Value) -> str:
@@ -127,6 +134,9 @@ class _Recording(Telemetry):
         with self._tracer.start_as_current_span(name, _context(parent), attributes=attributes) as recorded:
             yield _RecordedSpan(recorded)
 
+    def begin(self, name: str, *, parent: str = "", **attributes: Value) -> Span:
+        return _RecordedSpan(self._tracer.start_span(name, context=_context(parent), attributes=attributes))
+
     def record(self, name: str, *, begin_ns: int, end_ns: int, parent: str = "", **attributes: Value) -> str:
         recorded = self._tracer.start_span(name, context=_context(parent), attributes=attributes, start_time=begin_ns)
         recorded.end(end_ns)
@@ -151,6 +161,9 @@ class _RecordedSpan(Span):
 
     def set(self, **attributes: Value) -> None:
         self._recorded.set_attributes(attributes)
+
+    def end(self) -> None:
+        self._recorded.end()
 
 
 def _exporter(environment: Mapping[str, str]) -> SpanExporter:

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from gpufleet.errors import GpufleetError, Reason, as_lines
@@ -67,12 +68,13 @@ def _check_installed() -> None:
 async def _run(given: argparse.Namespace) -> int:
     from gpufleet.log_settings import LogSettings
     from gpufleet.logs import ProgramLog
+    from gpufleet.telemetry import start
 
     from .program import Program
 
     settings = LogSettings(level="debug" if given.verbose else given.log_level, format=given.log_format)
-    with ProgramLog("worker", settings, None):
-        program = Program(given)
+    with ProgramLog("worker", settings, None), closing(start("worker")) as traces:
+        program = Program(given, traces)
         _on_signals(program.stop)
         guard = asyncio.create_task(_guard())
         try:

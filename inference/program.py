@@ -16,6 +16,7 @@ from gpufleet.addresses import Address, parse_address
 from gpufleet.channel import Target
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.machine_facts import first_installed
+from gpufleet.telemetry import Telemetry
 from gpufleet.tls import check_protection, server_credentials
 
 from .link import Link
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 class Program:
     """Made inside the running loop. Raises what is wrong with the flags."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, given: argparse.Namespace, traces: Telemetry) -> None:
         self._given = given
         self._schedulers = schedulers_of(given)
         secret, self._is_launched = secret_of(given)
@@ -44,7 +45,7 @@ class Program:
         self._credentials = _credentials(given.tls_cert, given.tls_key)
         check_protection(given.host, has_tls=self._credentials is not None, is_insecure=given.insecure)
         version = first_installed(["gpufleet"])
-        self.worker = Worker(Described(wanted=wanted, name=given.name, secret=secret, version=version))
+        self.worker = Worker(Described(wanted=wanted, name=given.name, secret=secret, version=version), traces=traces)
         self._endpoint = ""
 
     def stop(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from gpufleet.v1 import inference_pb2
+
+from gpufleet.telemetry import OFF, Telemetry
 
 from . import wire
 from .core.pacing import Outlet
@@ -75,7 +78,9 @@ class FrameSender:
         encoders: Executor,
         send: Callable[[Response], None],
         bad_frame: Callable[[str], None],
+        traces: Telemetry = OFF,
     ) -> None:
+        self._traces = traces
         self.encoding = encoding
         self._loop = loop
         self._encoders = encoders
@@ -93,7 +98,8 @@ class FrameSender:
             if self._is_closed:
                 return
             if (waiting := self._outlet.waiting) is not None:
-                shot = replace(shot, coalesced=shot.coalesced + waiting.coalesced)
+                trace = waiting.trace or shot.trace
+                shot = replace(shot, coalesced=shot.coalesced + waiting.coalesced, trace=trace)
             ready = self._outlet.offer(shot, now_us())
         if ready is not None and is_alone and shot.compute_us < OWN_THREAD_US_MAX:
             self._encode_all(ready)
@@ -136,7 +142,12 @@ class FrameSender:
             with self._lock:
                 self._outlet.left_out()
                 return self._outlet.next()
+        begin_ns = time.time_ns() if shot.trace else 0
         data = encode(picture, self.encoding, self._quality.value)
+        if shot.trace:
+            self._traces.record(
+                "encode", begin_ns=begin_ns, end_ns=time.time_ns(), parent=shot.trace, encoding=self.encoding
+            )
         with self._lock:
             if self._is_closed:
                 return None

@@ -38,6 +38,8 @@ class Shot:
     newest: int
     coalesced: int
     compute_us: int
+    trace: str = ""
+    """The trace context of an input that this is the first frame to show; empty for nearly all."""
 
 
 @dataclass(slots=True, eq=False)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
@@ -17,6 +18,7 @@ from gpufleet.v1 import inference_pb2, sessions_pb2
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.logs import fields
 from gpufleet.model import Event, Key, Pointer, Session
+from gpufleet.telemetry import OFF, Telemetry
 from gpufleet.tickets import TurnTicket
 
 from . import wire
@@ -71,6 +73,9 @@ class Held:
     presence: Presence = field(default_factory=Presence)
     stream: TurnStream | None = None
     has_frame: bool = False
+    followed: tuple[int, str, int] | None = None
+    """An input whose way is traced: its number, its trace context, and when it came, in nanoseconds since 1970."""
+
     room: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -78,8 +83,15 @@ class Turning:
     """Opens, feeds and ends turns. `changed` is called when a report would say something new."""
 
     def __init__(
-        self, model: ModelThread, encoders: Executor, *, changed: Callable[[], None], ended: Callable[[], None]
+        self,
+        model: ModelThread,
+        encoders: Executor,
+        *,
+        changed: Callable[[], None],
+        ended: Callable[[], None],
+        traces: Telemetry = OFF,
     ) -> None:
+        self._traces = traces
         self._model = model
         self._encoders = encoders
         self._changed = changed
@@ -123,7 +135,14 @@ class Turning:
         def bad_frame(why: str) -> None:
             self._failed(held, why)
 
-        sender = FrameSender(encoding, loop=self._loop, encoders=self._encoders, send=outbox.put, bad_frame=bad_frame)
+        sender = FrameSender(
+            encoding,
+            loop=self._loop,
+            encoders=self._encoders,
+            send=outbox.put,
+            bad_frame=bad_frame,
+            traces=self._traces,
+        )
         opened = inference_pb2.TurnOpened(
             session=turn.session, epoch=turn.epoch, encoding=encoding, is_resumed=is_resumed
         )
@@ -133,12 +152,32 @@ class Turning:
             if not held.has_frame:
                 held.has_frame = True
                 self._soon(self._first_frame, held)
+            if held.followed is not None:
+                shot = self._trace_step(held, held.followed, shot)
             sender.offer(shot, is_alone=len(self.held) == 1)
 
         last = self._model.begin_stream(held.seat, deliver)
         if last is not None:
             sender.offer(Shot(frame=last.frame, newest=0, coalesced=0, compute_us=last.compute_us))
         return TurnStream(turn.epoch, sender, outbox)
+
+    def _trace_step(self, held: Held, followed: tuple[int, str, int], shot: Shot) -> Shot:
+        """On the model's thread: note the step behind a traced input."""
+        number, trace, came_ns = followed
+        if shot.newest < number:
+            return shot
+        held.followed = None
+        waited_us = max(0, (time.time_ns() - came_ns) // 1_000 - shot.compute_us)
+        self._traces.record(
+            "step",
+            begin_ns=came_ns,
+            end_ns=time.time_ns(),
+            parent=trace,
+            waited_us=waited_us,
+            compute_us=shot.compute_us,
+            coalesced=shot.coalesced,
+        )
+        return replace(shot, trace=trace)
 
     def _first_frame(self, held: Held) -> None:
         if held.stream is not None:
@@ -154,6 +193,8 @@ class Turning:
     def add(self, held: Held, message: inference_pb2.Input) -> None:
         """An input of the stream that has the turn. Raises INVALID_ARGUMENT."""
         kind, event = wire.input_from_proto(message)
+        if message.trace_context and self._traces.is_on:
+            held.followed = (message.sequence, message.trace_context, time.time_ns())
         if not self._model.add(held.seat, message.sequence, kind, event):
             raise GpufleetError(Reason.INVALID_ARGUMENT, f"input {message.sequence} does not follow the one before")
         at_us = now_us()

@@ -18,6 +18,7 @@ from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.model import Traits
+from gpufleet.telemetry import OFF, Telemetry
 from gpufleet.tickets import Refusal, TurnTicket, make_secret, read_ticket
 
 from . import wire
@@ -70,7 +71,9 @@ class Worker:
     `loading` is for tests, which bring a model of their own.
     """
 
-    def __init__(self, described: Described, loading: Callable[[], Loaded] | None = None) -> None:
+    def __init__(
+        self, described: Described, loading: Callable[[], Loaded] | None = None, traces: Telemetry = OFF
+    ) -> None:
         self.described = described
         self.state: inference_pb2.WorkerState.ValueType = LOADING
         self.progress = 0.0
@@ -93,7 +96,7 @@ class Worker:
             has_room=self._soon(self._on_room),
         )
         self.model = ModelThread(loading or (lambda: load(described.wanted, self._soon(self._on_progress))), told)
-        self.turning = Turning(self.model, self._encoders, changed=self.tell, ended=self._on_ended)
+        self.turning = Turning(self.model, self._encoders, changed=self.tell, ended=self._on_ended, traces=traces)
 
     # --- life
 

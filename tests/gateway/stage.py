@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,10 @@ PING_SECONDS = 5.0
 class Side:
     """A program beside the fleet: a worker or a gateway, that says in its log where it listens."""
 
-    def __init__(self, folder: Path, name: str, module: str, *flags: str) -> None:
+    def __init__(
+        self, folder: Path, name: str, module: str, *flags: str, variables: Mapping[str, str] | None = None
+    ) -> None:
+        self._variables = dict(variables or {})
         self.log = folder / f"{name}.log"
         self._command = [sys.executable, "-P", "-m", module, *flags]
         self._folder = folder
@@ -33,7 +36,7 @@ class Side:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            environment = clean_environment(self._folder, {})
+            environment = clean_environment(self._folder, self._variables)
             self.process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self._folder
             )
@@ -80,26 +83,32 @@ class Stage:
         await self.fleet.scheduler.start()
         self.gateway = await self.another_gateway("gateway").address()
 
-    def another_gateway(self, name: str, *flags: str) -> Side:
+    def another_gateway(self, name: str, *flags: str, variables: Mapping[str, str] | None = None) -> Side:
         """Start a gateway with a data folder of its own."""
         folder, token = str(self.folder / name), self.token_file("gateway")
-        side = self.side(name, "gpufleet.gateway", "--port", "0", "--data", folder, "--token-file", token, *flags)
+        own = ("--port", "0", "--data", folder, "--token-file", token)
+        side = self.side(name, "gpufleet.gateway", *own, *flags, variables=variables)
         side.start()
         return side
 
     def token_file(self, role: str) -> str:
         return str(self.fleet.scheduler.data / f"{role}.token")
 
-    def side(self, name: str, module: str, *flags: str) -> Side:
-        side = Side(self.folder, name, module, *flags, "--scheduler", self.fleet.scheduler.address)
+    def side(self, name: str, module: str, *flags: str, variables: Mapping[str, str] | None = None) -> Side:
+        reached = ("--scheduler", self.fleet.scheduler.address)
+        side = Side(self.folder, name, module, *flags, *reached, variables=variables)
         self.sides.append(side)
         return side
 
-    def worker(self, name: str, model: str = "test-pattern", **arguments: str) -> Side:
+    def worker(
+        self, name: str, model: str = "test-pattern", *, variables: Mapping[str, str] | None = None, **arguments: str
+    ) -> Side:
         """Start a worker of a model that is called like it."""
         said = [word for key, value in arguments.items() for word in ("--model-arg", f"{key}={value}")]
         flags = ("--port", "0", "--device", "cpu", "--name", name, "--token-file", self.token_file("admin"))
-        side = self.side(f"worker-{name}-{len(self.sides)}", "gpufleet.inference", model, *flags, *said)
+        side = self.side(
+            f"worker-{name}-{len(self.sides)}", "gpufleet.inference", model, *flags, *said, variables=variables
+        )
         side.start()
         return side
 

@@ -201,10 +201,13 @@ class Input(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     WHEEL_FIELD_NUMBER: _builtins.int
+    TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number within the stream, from 1, rising; numbers may be left out."""
     text: _builtins.str
     """Text that was entered, 1,000 characters at most."""
+    trace_context: _builtins.str
+    """Trace context (W3C traceparent) of an input that is followed to the frame that shows it; empty for nearly all."""
     @_builtins.property
     def pointer(self) -> Global___PointerInput:
         """A move or a button of the pointer."""
@@ -225,10 +228,11 @@ class Input(_message.Message):
         key: Global___KeyInput | None = ...,
         text: _builtins.str = ...,
         wheel: Global___WheelInput | None = ...,
+        trace_context: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "kind", b"kind", "pointer", b"pointer", "text", b"text", "wheel", b"wheel"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "kind", b"kind", "pointer", b"pointer", "sequence", b"sequence", "text", b"text", "wheel", b"wheel"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "kind", b"kind", "pointer", b"pointer", "sequence", b"sequence", "text", b"text", "trace_context", b"trace_context", "wheel", b"wheel"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["pointer", "key", "text", "wheel"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
