@@ -29,6 +29,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "requeue": "change",
     },
     "Serve": {
+        "serve": "serve",
         "models": "models",
         "sessions": "models",
         "worker": "programs",

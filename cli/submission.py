@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -183,9 +183,10 @@ def outcome_unknown(problem: GpufleetError, request_id: str) -> GpufleetError:
     )
 
 
-def in_options(problem: GpufleetError) -> GpufleetError:
-    """The refusal with each field named as the option that was typed."""
-    violations = [FieldViolation(_option(each.field), each.why) for each in problem.violations]
+def in_options(problem: GpufleetError, option_of: Callable[[str], str] | None = None) -> GpufleetError:
+    """The refusal with each field named as the option that was typed; by default those of submit."""
+    option_of = option_of or _option
+    violations = [FieldViolation(option_of(each.field), each.why) for each in problem.violations]
     message = problem.message
     for before, after in zip(problem.violations, violations, strict=True):
         message = message.replace(before.field, after.field, 1)

@@ -39,11 +39,16 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--model-arg", metavar="K=V", action="append", default=[], help="argument of the model; repeatable"
     )
-    flags.add_argument("--host", default="127.0.0.1", help="where to listen (default 127.0.0.1)")
+    flags.add_argument("--host", default=_told("WORKER_HOST", "127.0.0.1"), help="where to listen (default 127.0.0.1)")
     flags.add_argument(
         "--port", type=_port, metavar="PORT", help="default: 8001 + the device's number, or the next free one; 0: any"
     )
-    flags.add_argument("--advertise", metavar="HOST[:PORT]", help="where gateways reach this worker; default: --host")
+    flags.add_argument(
+        "--advertise",
+        metavar="HOST[:PORT]",
+        default=_told("WORKER_ADVERTISE"),
+        help="where gateways reach this worker; default: --host",
+    )
     flags.add_argument("--scheduler", metavar="HOST:PORT[,…]", help="where the scheduler is; several are tried in turn")
     flags.add_argument(
         "--standalone", action="store_true", help="no scheduler: admit whoever has a ticket of --ticket-secret-file"
@@ -52,14 +57,32 @@ def parser() -> argparse.ArgumentParser:
         "--ticket-secret-file", metavar="FILE", type=Path, help="64 hexadecimal digits; made where it is missing"
     )
     flags.add_argument("--token-file", metavar="FILE", type=Path, help="file with the worker's token")
-    flags.add_argument("--ca-file", metavar="FILE", type=Path, help="authority that signed the scheduler's certificate")
-    flags.add_argument("--tls-cert", metavar="FILE", type=Path, help="this worker's certificate")
-    flags.add_argument("--tls-key", metavar="FILE", type=Path, help="the private key of the certificate")
-    flags.add_argument("--insecure", action="store_true", help="no TLS beyond this machine")
+    flags.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        type=Path,
+        default=_told("CA_FILE"),
+        help="authority that signed the scheduler's certificate",
+    )
+    flags.add_argument(
+        "--tls-cert", metavar="FILE", type=Path, default=_told("TLS_CERT"), help="this worker's certificate"
+    )
+    flags.add_argument(
+        "--tls-key", metavar="FILE", type=Path, default=_told("TLS_KEY"), help="the private key of the certificate"
+    )
+    flags.add_argument(
+        "--insecure", action="store_true", default=bool(_told("INSECURE")), help="no TLS beyond this machine"
+    )
     flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
     flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     flags.add_argument("--log-format", choices=("text", "json"), default="text")
     return flags
+
+
+def _told(name: str, otherwise: str | None = None) -> str | None:
+    """What the agent said to a worker that it started, or the person with --env; of one by hand only the defaults."""
+    is_launched = SECRET_VARIABLE in os.environ
+    return os.environ.get(f"GPUFLEET_{name}", otherwise) if is_launched else otherwise
 
 
 def wanted_of(given: argparse.Namespace) -> Wanted:

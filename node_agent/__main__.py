@@ -35,7 +35,7 @@ from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
 from .machine import Machine, NodeNaming, installed_version, node_info
 from .options import STOP_KEEPER, node_name, parse, settings_reader, token_of, wants_automatic_gpu
-from .reachable import address_to_advertise
+from .reachable import address_to_advertise, address_toward
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +90,8 @@ class _Program:
         source = await asyncio.to_thread(self._devices, name)
         try:
             async with await Keepers.open(self.folder.path / KEEPER_FOLDER, build=installed_version()) as keepers:
-                node = self._node(name, source, traces, await self._advertised())
+                listens = await address_toward(settings.scheduler)
+                node = self._node(name, source, traces, await self._advertised(), listens)
                 _log_node(node, source)
                 await self._until_told(NodeAgent(node, self.folder, self.folder.next_identity(), keepers))
         finally:
@@ -110,7 +111,9 @@ class _Program:
         settings = self.live.now
         return settings.advertise or await address_to_advertise(settings.scheduler)
 
-    def _node(self, name: str, source: DeviceSource, traces: telemetry.Telemetry, advertised: str) -> Node:
+    def _node(
+        self, name: str, source: DeviceSource, traces: telemetry.Telemetry, advertised: str, listens: str
+    ) -> Node:
         settings = self.live.now
         facts = host_facts(cpus=settings.cpus)
 
@@ -128,7 +131,20 @@ class _Program:
             set_log_level=self.log.set_level,
             tuning=self._tuning,
             traces=traces,
+            for_workers=lambda: self._for_workers(listens),
         )
+
+    def _for_workers(self, listens: str) -> dict[str, str]:
+        """A worker dials the scheduler as the agent does, and listens where this node is reached."""
+        settings = self.live.now
+        found = {"GPUCTL_SCHEDULER": ",".join(map(str, settings.scheduler)), "GPUFLEET_WORKER_HOST": listens}
+        if settings.advertise:
+            found["GPUFLEET_WORKER_ADVERTISE"] = settings.advertise
+        if settings.ca_file is not None:
+            found["GPUFLEET_CA_FILE"] = str(settings.ca_file.absolute())
+        if settings.insecure:
+            found["GPUFLEET_INSECURE"] = "1"
+        return found
 
     def _tuning(self) -> Tuning:
         settings = self.live.now

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +87,10 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What one agent is for: which node, reached how, with which devices, offered as what."""
+    """What one agent is for: which node, reached how, with which devices, offered as what.
+
+    `for_workers` are the variables by which a model's worker finds the scheduler, and is found.
+    """
 
     name: str
     addresses: Sequence[Address]
@@ -98,6 +101,7 @@ class Node:
     set_log_level: Callable[[str], None]
     tuning: Callable[[], Tuning]
     traces: Telemetry
+    for_workers: Callable[[], Mapping[str, str]] = dict
 
 
 class NodeAgent:
@@ -112,7 +116,9 @@ class NodeAgent:
         self._duties = Duties()
         self._keeping = Keeping(keepers, self._duties.inventory)
         self._output = OutputSender(node.name, identity.incarnation, self._keeping)
-        self._launcher = Launcher(node.machine, self._duties.inventory.live, lambda: node.tuning().spool_bytes)
+        self._launcher = Launcher(
+            node.machine, self._duties.inventory.live, lambda: node.tuning().spool_bytes, node.for_workers
+        )
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
         self._notices = Notices(node.name, NoticeRecords(folder.path / NOTICES_FOLDER))

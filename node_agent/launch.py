@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from .clocks import boottime_us
 from .core.actions import Master
@@ -35,15 +35,22 @@ READING_PAUSE_SECONDS = 0.25
 
 
 class Launcher:
-    """Checks and completes launches. `live` answers the attempts whose processes are ours."""
+    """Checks and completes launches. `live` answers the attempts whose processes are ours, `for_workers` what the
+    environment of a model's worker says of the way to the scheduler.
+    """
 
     def __init__(
-        self, machine: Machine, live: Callable[[], Iterable[AttemptView]], spool_bytes: Callable[[], int]
+        self,
+        machine: Machine,
+        live: Callable[[], Iterable[AttemptView]],
+        spool_bytes: Callable[[], int],
+        for_workers: Callable[[], Mapping[str, str]],
     ) -> None:
         self._machine = machine
         self._live = live
         self._account = own_account()
         self._spool_bytes = spool_bytes
+        self._for_workers = for_workers
 
     def is_surely_fit(self, expectations: Expectations) -> bool:
         """Whether what is known already says that the devices are as expected; waits for nothing."""
@@ -94,6 +101,7 @@ class Launcher:
             traceparent=traceparent,
             share_milli=command.share_milli,
             share_memory_bytes=command.share_memory_bytes,
+            for_worker=self._for_workers() if command.serves else {},
         )
         return Launch(
             key=command.key,

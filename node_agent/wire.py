@@ -224,6 +224,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         notify=launch.notify,
         share_milli=launch.share.milli,
         share_memory_bytes=launch.share.memory_bytes,
+        serves=launch.serves,
     )
 
 

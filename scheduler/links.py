@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpufleet.v1 import node_agent_pb2
 
@@ -144,10 +144,13 @@ def joined(messages: list[Message]) -> list[Message]:
 
 
 class Links:
-    """All connections; the engine's AgentLink."""
+    """All connections; the engine's AgentLink. `environment` is what a launch tells beside what its job says."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(
+        self, telemetry: Telemetry, environment: Callable[[LaunchAttempt], Mapping[str, str]] = lambda launch: {}
+    ) -> None:
         self._telemetry = telemetry
+        self._environment = environment
         self._connections: dict[NodeName, Connection] = {}
         self._requests = itertools.count(1)
         self._streams = itertools.count(1)
@@ -178,14 +181,15 @@ class Links:
         message = command_proto(command)
         match command:
             case LaunchAttempt():
-                self._trace(command, message.launch)
+                self._complete(command, message.launch)
             case PrepareAttempt(launch=launch):
-                self._trace(launch, message.prepare.launch)
+                self._complete(launch, message.prepare.launch)
             case _:
                 pass
         connection.put(message, may_linger=isinstance(command, ForgetAttempt))
 
-    def _trace(self, launch: LaunchAttempt, told: node_agent_pb2.Launch) -> None:
+    def _complete(self, launch: LaunchAttempt, told: node_agent_pb2.Launch) -> None:
+        told.env.update(self._environment(launch))
         with self._telemetry.span("launch", parent=launch.spec.trace_context, node=launch.node) as span:
             told.trace_context = span.traceparent
 

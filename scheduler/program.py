@@ -42,6 +42,7 @@ from .store.errors import StoreError
 from .store.opening import open_store
 from .verifying import store_url
 from .watching import ChangeHub
+from .worker_secrets import read_or_make
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +95,9 @@ class Program:
         self._changes = ChangeHub(self._store.term)
         self._output_store = open_outputs(settings.now, data, self._store.term)
         self._outputs = OutputHub(self._output_store, self._on_synced)
-        self._links = Links(telemetry)
-        self._session_links = SessionLinks(self._clock.now)
+        workers = read_or_make(data)
+        self._links = Links(telemetry, workers.environment)
+        self._session_links = SessionLinks(self._clock.now, workers)
         self._engine = Engine(
             self._store,
             self._links,
@@ -133,7 +135,7 @@ class Program:
                 self._session_links,
             ),
             AgentService(self._engine, self._links, self._outputs, facts.version, channels),  # type: ignore[abstract]
-            Authenticator(self._engine.view, self._clock.now),
+            Authenticator(self._engine.view, self._clock.now, workers),
             settings.now.limits.message_bytes_max,
         )
 

@@ -30,6 +30,7 @@ from .state.session_commands import (
 from .state.session_events import Connection
 from .state.sessions import WorkerId
 from .state.units import SECOND, Instant
+from .worker_secrets import WorkerSecrets
 
 log = logging.getLogger(__name__)
 
@@ -99,8 +100,9 @@ class WorkerLink:
 class SessionLinks:
     """All streams of gateways and workers; the engine tells sessions through it. `now` is the scheduler's clock."""
 
-    def __init__(self, now: Callable[[], Instant]) -> None:
+    def __init__(self, now: Callable[[], Instant], secrets: WorkerSecrets | None = None) -> None:
         self._now = now
+        self.secrets = WorkerSecrets() if secrets is None else secrets
         self._numbers = itertools.count(1)
         self._gateways: dict[int, GatewayLink] = {}
         self._workers: dict[WorkerId, WorkerLink] = {}

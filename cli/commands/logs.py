@@ -29,6 +29,12 @@ def logs(
     stdout: Annotated[bool, Option("--stdout", help="Only standard output.")] = False,
     stderr: Annotated[bool, Option("--stderr", help="Only standard error.")] = False,
     raw: Annotated[bool, Option("--raw", help="The job's bytes and nothing else: no prefix, no remark.")] = False,
+    model: Annotated[
+        str, Option("--model", metavar="NAME", help="The output of a model's workers that are there now.")
+    ] = "",
+    all_workers: Annotated[
+        bool, Option("--all-workers", help="The output of the workers of all models that are there now.")
+    ] = False,
     program: Annotated[
         str, Option("--program", metavar="PROGRAM", help="The log of a program: scheduler, or agent:NODE.")
     ] = "",
@@ -50,6 +56,8 @@ def logs(
         settings,
         jobs or [],
         program=program,
+        model=model,
+        all_workers=all_workers,
         follow=follow,
         tail=tail,
         since=since,

@@ -54,6 +54,9 @@ def job_screen(job: job_pb2.Job, now: datetime, look: Look, items: Sequence[sche
         lines += _ranks_in_lines(job, now, look)
     if job.HasField("array_counts"):
         lines += ["", *_items_in_lines(job, items, now, look)]
+    if job.spec.serves:
+        model = job.spec.serves
+        return [*lines, "", f"A worker of model {model}: gpuctl models · to end the model: gpuctl serve {model} --stop"]
     again = job_pb2.JobSpec()
     again.CopyFrom(job.spec)
     if job.array_id:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
@@ -21,6 +21,7 @@ MODEL_COLUMNS = (
 WORKER_COLUMNS = (
     Column("MODEL"),
     Column("WORKER"),
+    Column("JOB", is_right=True),
     Column("STATE"),
     Column("TAKEN", is_right=True),
     Column("LOAD", is_right=True),
@@ -41,6 +42,8 @@ WORKER_STATES = {
     inference_pb2.WORKER_STATE_READY: ("ready", Colour.GOOD),
     inference_pb2.WORKER_STATE_DRAINING: ("draining", Colour.WARNING),
     inference_pb2.WORKER_STATE_FAILED: ("failed", Colour.BAD),
+    inference_pb2.WORKER_STATE_QUEUED: ("queued", Colour.WARNING),
+    inference_pb2.WORKER_STATE_STARTING: ("starting", Colour.WARNING),
 }
 SESSION_STATES = {
     sessions_pb2.SESSION_STATE_WAITING: ("waiting", None),
@@ -54,10 +57,20 @@ SESSION_STATES = {
 def models_screen(models: Sequence[sessions_pb2.Model], now: datetime, look: Look) -> list[str]:
     """The whole screen of `gpuctl models`; `wide` has a line for each worker."""
     if not models:
-        return ["No models. Start a worker of one: gpuctl worker canvas --scheduler HOST:PORT"]
+        return ["No models. Serve one: gpuctl serve canvas --gpus 1"]
     lines = draw(MODEL_COLUMNS, [_model_row(model) for model in models], look)
     rows = [_worker_row(model, worker, now) for model in models for worker in model.workers]
-    return [*lines, "", *draw(WORKER_COLUMNS, rows, look)] if look.is_wide and rows else lines
+    if look.is_wide and rows:
+        lines += ["", *draw(WORKER_COLUMNS, rows, look)]
+    return lines + [line for model in models for line in ("", *last_lines(model)) if model.failure.last_lines]
+
+
+def last_lines(model: sessions_pb2.Model) -> list[str]:
+    """The last lines of the worker by which a model failed; none where it has not, or wrote nothing."""
+    lines = [f"    {line}" for line in model.failure.last_lines]
+    if not lines:
+        return []
+    return [f"The last lines of model {model.name}, from gpuctl logs {model.failure.job_id}:", *lines]
 
 
 def sessions_screen(sessions: Sequence[sessions_pb2.Session], now: datetime, look: Look) -> list[str]:
@@ -68,42 +81,62 @@ def sessions_screen(sessions: Sequence[sessions_pb2.Session], now: datetime, loo
 
 
 def _model_row(model: sessions_pb2.Model) -> Row:
-    text, colour = _state_of(model)
+    text, colour = state_of(model)
     return (
         Cell(model.name),
         Cell(f"{model.waiting_count:,}"),
         Cell(f"{model.turn_count:,}"),
         Cell(f"{sum(worker.seats for worker in model.workers):,}"),
-        Cell(f"{len(model.workers):,}"),
+        Cell(_workers_of(model)),
         Cell(text, colour),
     )
 
 
-def _state_of(model: sessions_pb2.Model) -> tuple[str, Colour | None]:
+def _workers_of(model: sessions_pb2.Model) -> str:
+    """How many workers are ready, of how many there are."""
+    ready = sum(1 for worker in model.workers if worker.state == inference_pb2.WORKER_STATE_READY)
+    return f"{ready} of {len(model.workers)}" if ready < len(model.workers) else f"{ready}"
+
+
+def state_of(model: sessions_pb2.Model) -> tuple[str, Colour | None]:
     """What a model does, by the best of its workers."""
-    workers = list(model.workers)
-    if any(worker.state == inference_pb2.WORKER_STATE_READY for worker in workers):
+    if model.HasField("failure"):
+        return f"failed: {model.failure.message}", Colour.BAD
+    of_state: dict[int, sessions_pb2.WorkerInfo] = {
+        worker.state: worker for worker in sorted(model.workers, key=lambda worker: worker.progress)
+    }
+    if inference_pb2.WORKER_STATE_READY in of_state:
         return "ready", Colour.GOOD
-    loading = [worker for worker in workers if worker.state == inference_pb2.WORKER_STATE_LOADING]
-    if loading:
-        furthest = max(loading, key=lambda worker: worker.progress)
-        return f"loading, {furthest.progress:.0%} {furthest.message}".rstrip(), Colour.WARNING
-    failed = [worker for worker in workers if worker.state == inference_pb2.WORKER_STATE_FAILED]
-    if failed:
-        return f"failed: {failed[0].message}", Colour.BAD
-    return ("draining", Colour.WARNING) if workers else ("no worker", Colour.WARNING)
+    for state, in_words in STATES_OF_MODEL.items():
+        worker = of_state.get(state)
+        if worker is not None:
+            return in_words(worker), Colour.BAD if state == inference_pb2.WORKER_STATE_FAILED else Colour.WARNING
+    if model.entry_point and not model.min_workers:
+        return "no worker: nobody waits", None
+    return "no worker", Colour.WARNING
+
+
+STATES_OF_MODEL: Mapping[int, Callable[[sessions_pb2.WorkerInfo], str]] = {
+    inference_pb2.WORKER_STATE_LOADING: lambda worker: f"loading, {worker.progress:.0%} {worker.message}".rstrip(),
+    inference_pb2.WORKER_STATE_STARTING: lambda worker: f"starting, job {worker.job_id}",
+    inference_pb2.WORKER_STATE_FAILED: lambda worker: f"failed: {worker.message}",
+    inference_pb2.WORKER_STATE_QUEUED: lambda worker: f"job {worker.job_id} {worker.message}",
+    inference_pb2.WORKER_STATE_DRAINING: lambda worker: "draining",
+}
+"""What a model without a ready worker does: by the worker that is nearest to it."""
 
 
 def _worker_row(model: sessions_pb2.Model, worker: sessions_pb2.WorkerInfo, now: datetime) -> Row:
     text, colour = WORKER_STATES.get(worker.state, ("?", None))
     return (
         Cell(model.name),
-        Cell(worker.worker_start[:8]),
+        Cell(worker.worker_start[:8] or "–"),
+        Cell(f"{worker.job_id}" if worker.job_id else "–"),
         Cell(text, colour),
         Cell(f"{worker.taken_seats} of {worker.seats}"),
         Cell(f"{worker.load:.0%}"),
-        Cell(words.since(worker.last_contact_time, now)),
-        Cell(worker.endpoint),
+        Cell(words.since(worker.last_contact_time, now) if worker.HasField("last_contact_time") else "–"),
+        Cell(worker.endpoint or worker.message),
     )
 
 

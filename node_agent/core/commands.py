@@ -22,7 +22,8 @@ from .typed import InputMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchAttempt:
-    """Run one rank. `env` is the submitter's; `trace_context` and `notify` may be empty.
+    """Run one rank. `env` is the submitter's; `trace_context` and `notify` may be empty. `serves` is the model of a
+    worker, empty for a batch job.
 
     `cpus` and `memory_bytes` are what the scheduler holds for it on this node (0 bytes: none). They are no limits: a
     process is kept from using more only by who may make control groups, and an agent needs no such right.
@@ -44,6 +45,7 @@ class LaunchAttempt:
     notify: str = ""
     share_milli: int = 0
     share_memory_bytes: int = 0
+    serves: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where commands are looked up when the submitter sent no PATH."""
@@ -37,6 +37,7 @@ class RankPlace:
     `master_port` are where rank 0 listens for the others of its gang; a single rank has them on its own
     machine. `share_milli` is how much of each device it holds, in thousandths, and `share_memory_bytes` how much of
     its memory; 0 for whole devices. Nothing keeps it within its share: it is told, so that it can do so itself.
+    `for_worker` is what a model's worker is told of the way to the scheduler.
     """
 
     job_id: int
@@ -51,6 +52,7 @@ class RankPlace:
     traceparent: str
     share_milli: int = 0
     share_memory_bytes: int = 0
+    for_worker: Mapping[str, str] = field(default_factory=dict)
 
 
 def environment_of(submitted: Mapping[str, str], account: Account, place: RankPlace) -> dict[str, str]:
@@ -96,4 +98,4 @@ def _fixed(place: RankPlace) -> dict[str, str]:
         fixed["GPUFLEET_GPU_MEMORY_BYTES"] = str(place.share_memory_bytes)
     if place.traceparent:
         fixed["TRACEPARENT"] = place.traceparent
-    return fixed
+    return {**fixed, **place.for_worker}

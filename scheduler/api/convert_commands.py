@@ -88,6 +88,7 @@ def _launch_proto(command: LaunchAttempt, key: node_agent_pb2.AttemptKey) -> nod
         input=INPUT_MODES[spec.input if command.key.rank == 0 else None],
         notify=spec.notify if command.key.rank == 0 else "",
         share=share_proto(_least_share(command.placement)),
+        serves=spec.serves,
     )
 
 

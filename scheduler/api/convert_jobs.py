@@ -109,7 +109,8 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         node_count=resources.node_count,
         no_span=resources.no_span,
         gpu_mode=job_pb2.GPU_MODE_REQUIRED,
-        kind=job_pb2.JOB_KIND_BATCH,
+        kind=job_pb2.JOB_KIND_SERVICE if spec.serves else job_pb2.JOB_KIND_BATCH,
+        serves=spec.serves,
         input=INPUT_MODES[spec.input],
     )
     if resources.gpus:

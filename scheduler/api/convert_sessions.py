@@ -1,15 +1,17 @@
 """Sessions, turns and workers on the wire, and back."""
 
 from google.protobuf.duration_pb2 import Duration
-from gpufleet.v1 import inference_pb2, sessions_pb2
+from gpufleet.v1 import inference_pb2, job_pb2, sessions_pb2
 
 from ..state.durable import Durable
+from ..state.jobs import Deferred, Held, Job, Queued, Stopping
 from ..state.session_commands import EndTurn, ExpectTurn, TellEnd, TellPerson, TellPlace
 from ..state.session_events import SeenTurn, WorkerState
-from ..state.sessions import EndReason, Granted, Model, Session, SessionId, SessionLimits
+from ..state.sessions import EndReason, Granted, Model, ModelFailure, Session, SessionId, SessionLimits
 from ..state.turns import Stage, TurnLive, Turns, WorkerLive
 from ..state.units import Instant, Span, after
 from .convert import duration, timestamp
+from .convert_jobs import spec_proto
 
 WORKER_STATES = {
     WorkerState.LOADING: inference_pb2.WORKER_STATE_LOADING,
@@ -104,14 +106,53 @@ def limits_proto(limits: SessionLimits) -> sessions_pb2.SessionLimits:
 def model_proto(model: Model, durable: Durable, turns: Turns) -> sessions_pb2.Model:
     """A model with its line and its workers."""
     workers = sorted(turns.workers_of(model.name), key=lambda worker: worker.id)
+    called = {worker.job for worker in workers}
+    jobs = (durable.jobs[job_id] for job_id in sorted(durable.services.get(model.name, ())) if job_id not in called)
     return sessions_pb2.Model(
         name=model.name,
         owner=model.owner,
+        entry_point=model.entry_point,
+        arguments=dict(model.arguments),
+        worker=_worker_spec(model),
+        min_workers=model.min_workers,
+        max_workers=model.max_workers,
+        failure=_failure(model.failure),
         limits=limits_proto(model.limits),
         waiting_count=durable.sessions.line_length(model.name),
         turn_count=durable.sessions.seated_count(model.name),
-        workers=[worker_proto(worker, durable) for worker in workers],
+        workers=[*(worker_proto(worker, durable) for worker in workers), *map(_job_of_worker, jobs)],
     )
+
+
+def _worker_spec(model: Model) -> job_pb2.JobSpec | None:
+    if model.worker is None:
+        return None
+    spec = spec_proto(model.worker, omit_env=True)
+    spec.band = job_pb2.Band.ValueType(model.band)
+    return spec
+
+
+def _failure(failure: ModelFailure | None) -> sessions_pb2.ModelFailure | None:
+    """Why a model has failed, but for its output, which is read by who shows it."""
+    if failure is None:
+        return None
+    return sessions_pb2.ModelFailure(time=timestamp(failure.at), message=failure.message, job_id=failure.job)
+
+
+def _job_of_worker(job: Job) -> sessions_pb2.WorkerInfo:
+    """A worker of which there is only its job as yet, or still."""
+    match job.state:
+        case Queued():
+            state, message = inference_pb2.WORKER_STATE_QUEUED, "waits for a device"
+        case Deferred():
+            state, message = inference_pb2.WORKER_STATE_QUEUED, "ended, and is started again in a moment"
+        case Held():
+            state, message = inference_pb2.WORKER_STATE_QUEUED, "is held"
+        case Stopping():
+            state, message = inference_pb2.WORKER_STATE_DRAINING, "is being stopped"
+        case _:
+            state, message = inference_pb2.WORKER_STATE_STARTING, "starts"
+    return sessions_pb2.WorkerInfo(state=state, message=message, job_id=job.id)
 
 
 def worker_proto(worker: WorkerLive, durable: Durable) -> sessions_pb2.WorkerInfo:

@@ -14,8 +14,10 @@ from gpufleet.tokens import hash_token
 
 from ..state.access import Role, Token
 from ..state.ids import TokenId, UserName
+from ..state.jobs import Job
 from ..state.state import State
 from ..state.units import Instant
+from ..worker_secrets import TOKEN_ID_PREFIX, WorkerSecrets, is_good, token_id
 from .open_streams import OpenStreams
 from .refusing import refuse
 
@@ -81,11 +83,12 @@ PACKAGE = "/gpufleet.v1."
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, as the token says."""
+    """Who calls, as the token says. `job` is that of a worker that the fleet started."""
 
     user: UserName
     role: Role
     token: TokenId
+    job: Job | None = None
 
     @property
     def is_admin(self) -> bool:
@@ -104,29 +107,39 @@ def caller() -> Caller:
 class Authenticator:
     """Finds the token of a secret in the committed view; digests of secrets are looked up, never secrets."""
 
-    def __init__(self, view: State, now: Callable[[], Instant]) -> None:
+    def __init__(self, view: State, now: Callable[[], Instant], workers: WorkerSecrets | None = None) -> None:
         self._view = view
         self._now = now
+        self._workers = workers
 
     def caller_of(self, method: str, secret: str | None) -> Caller:
         """Who calls, or the refusal as an error."""
         allowed = ROLES_OF.get(method.removeprefix(PACKAGE))
         if secret is None:
             raise GpufleetError(Reason.TOKEN_MISSING)
-        token = self._token(hash_token(secret))
-        if token is None:
+        found = self._caller(secret)
+        if found is None:
             raise GpufleetError(Reason.TOKEN_INVALID)
-        if not self.is_good(token.id):
+        if not self.is_good(found.token):
             raise GpufleetError(Reason.TOKEN_REVOKED)
-        if allowed is None or token.role not in allowed:
+        if allowed is None or found.role not in allowed:
             raise GpufleetError(
                 Reason.PERMISSION_DENIED,
-                f"a token of role {token.role.value} may not call {method.removeprefix(PACKAGE)}",
+                f"a token of role {found.role.value} may not call {method.removeprefix(PACKAGE)}",
             )
-        return Caller(token.user, token.role, token.id)
+        return found
+
+    def _caller(self, secret: str) -> Caller | None:
+        token = self._token(hash_token(secret))
+        if token is not None:
+            return Caller(token.user, token.role, token.id)
+        job = None if self._workers is None else self._workers.job_of(secret, self._view.durable)
+        return None if job is None else Caller(job.user, Role.WORKER, token_id(job), job)
 
     def is_good(self, token_id: TokenId) -> bool:
         """Whether a token may still be used: it is there, not revoked, and has not expired."""
+        if token_id.startswith(TOKEN_ID_PREFIX) and token_id not in self._view.durable.tokens:
+            return is_good(token_id, self._view.durable)
         token = self._view.durable.tokens.get(token_id)
         if token is None or token.revoked_at is not None:
             return False

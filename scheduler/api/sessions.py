@@ -1,11 +1,9 @@
-"""The Scheduler service, third part: models, lines and turns, for gateways, workers and people."""
+"""The Scheduler service, third part: lines and turns, for gateways, workers and people."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
@@ -13,7 +11,8 @@ from gpufleet.tickets import SECRET_BYTES, hash_place_key, make_place_key
 
 from ..engine import Engine, StoreAway, TooManyEvents
 from ..session_links import GatewayLink, Outbox, SessionLinks, WorkerLink
-from ..state.ids import JobId, UserName
+from ..state.ids import JobId
+from ..state.jobs import Job
 from ..state.replies import Refused, Reply
 from ..state.session_events import (
     CloseRequested,
@@ -22,33 +21,29 @@ from ..state.session_events import (
     GatewayLost,
     JoinRequested,
     LeaveRequested,
-    ServeRequested,
     SessionEvent,
-    StopModelRequested,
     TurnClosed,
     WorkerJoined,
     WorkerLost,
     WorkerReported,
     WorkerUnreachable,
 )
-from ..state.sessions import Identity, Model, ModelName, SessionLimits, WorkerId
-from ..state.units import DAY, SECOND, Span
+from ..state.sessions import Identity, ModelName, WorkerId
 from .answers import answers, as_gpufleet_error, reply_of, streams
 from .convert import timestamp
 from .convert_sessions import (
     WORKER_STATE_OF,
     end_reason,
-    model_proto,
     seen_turn,
     session_id,
     session_proto,
     worker_proto,
 )
-from .paging import PageTokens, page_size
+from .models import ModelCalls
+from .paging import page_size
 from .roles import caller
-from .validate import span_of
+from .validate_models import model_name
 
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 IDENTITY_BYTES_MAX = 128
 PLACE_KEY_BYTES_MAX = 128
 ENDPOINT_BYTES_MAX = 300
@@ -57,74 +52,16 @@ HELLO_WAIT_SECONDS = 10.0
 REASON_CHARS_MAX = 200
 MESSAGE_CHARS_MAX = 1_000
 """Of what a worker says of itself or of an end; the rest is cut."""
-LINE_LENGTH_MAX = 1_000_000
-LIMIT_SPAN_MAX = Span(1 * DAY)
 SECRET_BYTES_MAX = 2 * SECRET_BYTES
 LAST_WRITE_SECONDS = 1.0
 WATCH_SECONDS = 0.5
 """How often it is seen whether the workers of a watched model changed."""
 
 
-class SessionCalls:
-    """What gateways, workers and people ask of models and sessions. Each method is one RPC."""
+class SessionCalls(ModelCalls):
+    """What gateways, workers and people ask of sessions. Each method is one RPC."""
 
-    engine: Engine
-    pages: PageTokens
     session_links: SessionLinks
-
-    @answers
-    async def ServeModel(
-        self, request: sessions_pb2.ServeModelRequest, context: Any
-    ) -> sessions_pb2.ServeModelResponse:
-        """Serve a model by workers that are started by hand, or change its numbers."""
-        wanted = request.model
-        for field in ("entry_point", "arguments", "worker", "min_workers", "max_workers"):
-            if getattr(wanted, field) and (field != "worker" or wanted.HasField("worker")):
-                raise invalid(
-                    f"model.{field}",
-                    "is not built yet: workers are started by hand",
-                    reason=Reason.NOT_BUILT,
-                    next_step="leave it out, and start workers with: gpuctl worker package.module:Class",
-                )
-        name = model_name(wanted.name, "model.name")
-        model = Model(name=name, owner=self._owner_of(name), limits=_limits(wanted.limits))
-        await reply_of(self.engine.request(ServeRequested(at=self.engine.now(), model=model)))
-        return sessions_pb2.ServeModelResponse(model=self._shown(model))
-
-    def _owner_of(self, name: ModelName) -> UserName:
-        """Whose model it is, or becomes. Only its owner and admins change it. Errors: PERMISSION_DENIED."""
-        known = self.engine.view.durable.models.get(name)
-        if known is None:
-            return caller().user
-        if known.owner != caller().user and not caller().is_admin:
-            raise GpufleetError(Reason.PERMISSION_DENIED, f"model {name} is {known.owner}'s")
-        return known.owner
-
-    def _shown(self, model: Model) -> sessions_pb2.Model:
-        return model_proto(model, self.engine.view.durable, self.engine.view.live.turns)
-
-    @answers
-    async def ListModels(
-        self, request: sessions_pb2.ListModelsRequest, context: Any
-    ) -> sessions_pb2.ListModelsResponse:
-        """A page of models, in the order of their names."""
-        size = page_size(request.page_size)
-        cursor = self.pages.read("models", request.page_token)
-        models = self.engine.view.durable.models
-        wanted = [name for name in sorted(models) if not cursor or name > cursor[0]]
-        more = self.pages.sign("models", [wanted[size - 1]]) if len(wanted) > size else ""
-        return sessions_pb2.ListModelsResponse(
-            models=[self._shown(models[name]) for name in wanted[:size]], next_page_token=more
-        )
-
-    @answers
-    async def StopModel(self, request: sessions_pb2.StopModelRequest, context: Any) -> sessions_pb2.StopModelResponse:
-        """End a model and its sessions."""
-        name = model_name(request.name, "name")
-        self._owner_of(name)
-        event = StopModelRequested(at=self.engine.now(), model=name, by=caller().user)
-        await reply_of(self.engine.request(event))
-        return sessions_pb2.StopModelResponse()
 
     @answers
     async def ListSessions(
@@ -280,8 +217,9 @@ class SessionCalls:
         if first is None or first.WhichOneof("body") != "hello":
             raise invalid("hello", "must be the first message of a stream")
         hello = first.hello
-        _check_hello(hello)
-        link = self.session_links.join_worker(WorkerId(hello.worker_start), hello.endpoint, hello.ticket_secret)
+        _check_hello(hello, caller().job)
+        secret = hello.ticket_secret or self.session_links.secrets.ticket_secret(JobId(hello.job_id), hello.attempt)
+        link = self.session_links.join_worker(WorkerId(hello.worker_start), hello.endpoint, secret)
         link.outbox.put(
             sessions_pb2.ConnectWorkerResponse(
                 welcome=sessions_pb2.WorkerWelcome(server_time=timestamp(self.engine.now()))
@@ -406,50 +344,21 @@ def _refuse_for(link: GatewayLink, number: int, problem: Exception) -> None:
     _refuse(link, number, error.reason.name, error.message)
 
 
-def _check_hello(hello: sessions_pb2.WorkerHello) -> None:
+def _check_hello(hello: sessions_pb2.WorkerHello, job: Job | None) -> None:
+    """Refuse a hello that says what it must not. `job` is that of the caller's token, where it is a worker's own."""
     model_name(hello.model, "hello.model")
     if not hello.worker_start or len(hello.worker_start) > IDENTITY_BYTES_MAX:
         raise invalid("hello.worker_start", f"must be 1 to {IDENTITY_BYTES_MAX} characters")
     if not 1 <= len(hello.endpoint) <= ENDPOINT_BYTES_MAX:
         raise invalid("hello.endpoint", f"must be HOST:PORT of at most {ENDPOINT_BYTES_MAX} characters")
+    if job is not None:
+        attempt = 0 if job.attempt is None else job.attempt.number
+        if (hello.job_id, hello.attempt, hello.model) != (job.id, attempt, job.spec.serves):
+            raise invalid("hello.job_id", f"is not that of the token, which is for attempt {job.id}/{attempt}")
+        if hello.ticket_secret:
+            raise invalid("hello.ticket_secret", "is known from the launch")
+        return
+    if hello.job_id:
+        raise invalid("hello.job_id", "is said by workers that the fleet starts only, with the token of their launch")
     if not SECRET_BYTES <= len(hello.ticket_secret) <= SECRET_BYTES_MAX:
         raise invalid("hello.ticket_secret", f"must be {SECRET_BYTES} to {SECRET_BYTES_MAX} bytes")
-
-
-def model_name(name: str, path: str) -> ModelName:
-    """A model's name, checked."""
-    if not MODEL_NAME.fullmatch(name):
-        raise invalid(
-            path,
-            f"{name!r} is not a model's name",
-            next_step="use 1 to 63 letters, digits, '.', '-' or '_', beginning with a letter or digit",
-        )
-    return ModelName(name)
-
-
-def _limits(limits: sessions_pb2.SessionLimits) -> SessionLimits:
-    default = SessionLimits()
-
-    def span(field: str, otherwise: Span, least: Span) -> Span:
-        if not limits.HasField(field):  # type: ignore[arg-type]
-            return otherwise
-        value: Duration = getattr(limits, field)
-        found = span_of(value)
-        if not least <= found <= LIMIT_SPAN_MAX:
-            raise invalid(f"model.limits.{field}", f"must be {least // SECOND} s to {LIMIT_SPAN_MAX // SECOND:,} s")
-        return found
-
-    line = limits.line_length or default.line_length
-    if not 1 <= line <= LINE_LENGTH_MAX:
-        raise invalid("model.limits.line_length", f"must be 1 to {LINE_LENGTH_MAX:,}")
-    found = SessionLimits(
-        idle=span("idle", default.idle, Span(2 * SECOND)),
-        idle_warning=span("idle_warning", default.idle_warning, Span(0)),
-        turn=span("turn", default.turn, Span(1 * SECOND)),
-        turn_warning=span("turn_warning", default.turn_warning, Span(0)),
-        grace=span("grace", default.grace, Span(0)),
-        line_length=line,
-    )
-    if found.idle_warning >= found.idle:
-        raise invalid("model.limits.idle_warning", "must be shorter than idle")
-    return found

@@ -234,12 +234,18 @@ def band_of(number: int, path: str) -> Band:
 
 def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
     if spec.kind not in job_pb2.JobKind.values():
-        raise invalid(f"{path}.kind", f"is {spec.kind}; only BATCH is built")
+        raise invalid(f"{path}.kind", f"is {spec.kind}; only BATCH is taken")
+    if spec.kind == job_pb2.JOB_KIND_SERVICE or spec.serves:
+        field = "kind" if spec.kind == job_pb2.JOB_KIND_SERVICE else "serves"
+        raise invalid(
+            f"{path}.{field}",
+            "is set by the scheduler: it starts the workers of a model itself",
+            next_step="serve a model with: gpuctl serve package.module:Class",
+        )
     if spec.input not in INPUT_MODE_OF:
         raise invalid(f"{path}.input", f"is {spec.input}; it must be PIPE or TERMINAL, or not set")
     later = {
         "gpu_mode": spec.gpu_mode not in (job_pb2.GPU_MODE_UNSPECIFIED, job_pb2.GPU_MODE_REQUIRED),
-        "kind": spec.kind == job_pb2.JOB_KIND_SERVICE,
         "devices[1]": len(spec.devices) > 1,
         "devices[0].share.profile": bool(spec.devices) and spec.devices[0].share.profile != "",
     }

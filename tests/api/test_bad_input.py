@@ -188,7 +188,7 @@ BAD_SPECS = [
         gpus(min_memory_bytes=10**9, share=job_pb2.DeviceShare(milli=500, memory_bytes=2 * 10**9)),
         "devices[0].share.memory_bytes",
     ),
-    Bad("a service", {"kind": job_pb2.JOB_KIND_SERVICE}, "kind", Reason.NOT_BUILT),
+    Bad("a service", {"kind": job_pb2.JOB_KIND_SERVICE}, "kind", Reason.INVALID_ARGUMENT),
 ]
 
 

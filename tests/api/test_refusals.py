@@ -40,7 +40,7 @@ async def test_refused_requests_take_no_id_and_leave_no_record(admin: Client, dr
         (admin.spec("true", nodelist=["n2"]), Reason.UNKNOWN_NODE),
         (admin.spec("true", cwd="here"), Reason.INVALID_ARGUMENT),
         (admin.spec("true", env={"A=B": ""}), Reason.ENV_NAME_INVALID),
-        (admin.spec("true", kind=job_pb2.JOB_KIND_SERVICE), Reason.NOT_BUILT),
+        (admin.spec("true", kind=job_pb2.JOB_KIND_SERVICE), Reason.INVALID_ARGUMENT),
     ):
         request = s.SubmitRequest(specs=[good, wrong], dry_run=dry_run, request_id=f"refused {reason.name} {dry_run}")
         error = await refusal(admin.stub.Submit(request))

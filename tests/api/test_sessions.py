@@ -141,7 +141,7 @@ async def test_the_numbers_of_a_model_are_kept(fleet: Fleet, admin: Client) -> N
         (
             "ServeModel",
             sessions_pb2.ServeModelRequest(model=sessions_pb2.Model(name="m", min_workers=1)),
-            Reason.NOT_BUILT,
+            Reason.INVALID_ARGUMENT,
             "model.min_workers",
         ),
         (

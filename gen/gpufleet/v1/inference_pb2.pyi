@@ -36,6 +36,10 @@ class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerSta
     """It takes no new turns; those it has go on."""
     WORKER_STATE_FAILED: _WorkerState.ValueType  # 4
     """It cannot go on, and ends: its model cannot be loaded, or hangs."""
+    WORKER_STATE_QUEUED: _WorkerState.ValueType  # 5
+    """Its job waits for a device, or for a pause after the last one ended. Said by the scheduler only."""
+    WORKER_STATE_STARTING: _WorkerState.ValueType  # 6
+    """Its job starts or runs, and its worker has not called the scheduler. Said by the scheduler only."""
 
 class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper):
     """WorkerState is what a worker does."""
@@ -50,6 +54,10 @@ WORKER_STATE_DRAINING: WorkerState.ValueType  # 3
 """It takes no new turns; those it has go on."""
 WORKER_STATE_FAILED: WorkerState.ValueType  # 4
 """It cannot go on, and ends: its model cannot be loaded, or hangs."""
+WORKER_STATE_QUEUED: WorkerState.ValueType  # 5
+"""Its job waits for a device, or for a pause after the last one ended. Said by the scheduler only."""
+WORKER_STATE_STARTING: WorkerState.ValueType  # 6
+"""Its job starts or runs, and its worker has not called the scheduler. Said by the scheduler only."""
 Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
 
 @_typing.final

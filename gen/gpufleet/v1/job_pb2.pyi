@@ -592,6 +592,7 @@ class JobSpec(_message.Message):
     NOTIFY_FIELD_NUMBER: _builtins.int
     BLAME_LIMIT_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
+    SERVES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
     node_count: _builtins.int
@@ -623,7 +624,7 @@ class JobSpec(_message.Message):
     gpu_mode: Global___GpuMode.ValueType
     """Whether GPUs are required or only liked. Only REQUIRED is built."""
     kind: Global___JobKind.ValueType
-    """Batch or service; batch by default."""
+    """Batch or service; batch by default. A service is made by ServeModel, and is refused by Submit."""
     notify: _builtins.str
     """A line for /bin/sh, or an http or https URL, that the node of rank 0 tells of each attempt's start and end, of 80 and
     90 % of its time limit, and of its preemption; empty for none. 8,192 bytes at most, without control characters.
@@ -632,6 +633,8 @@ class JobSpec(_message.Message):
     """Lost nodes after which the job is not tried again; 0 means the scheduler's own, 3."""
     input: Global___InputMode.ValueType
     """What its standard input is; nothing by default. With one, somebody can attach and type."""
+    serves: _builtins.str
+    """The model that a service is a worker of; set by the scheduler."""
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The program and its arguments; at least one, and 2 MB in all at most."""
@@ -728,10 +731,11 @@ class JobSpec(_message.Message):
         notify: _builtins.str = ...,
         blame_limit: _builtins.int = ...,
         input: Global___InputMode.ValueType = ...,
+        serves: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "grace", b"grace", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "pins", b"pins", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "retries", b"retries", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "pins", b"pins", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "retries", b"retries", "serves", b"serves", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -750,6 +750,7 @@ class Launch(_message.Message):
     INPUT_FIELD_NUMBER: _builtins.int
     NOTIFY_FIELD_NUMBER: _builtins.int
     SHARE_FIELD_NUMBER: _builtins.int
+    SERVES_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory."""
     cpus: _builtins.int
@@ -776,6 +777,8 @@ class Launch(_message.Message):
     """A shell line or URL that the agent tells of its start, its end, its time limit and its preemption, as in the job's
     spec; empty for none, and for every rank but 0.
     """
+    serves: _builtins.str
+    """The model that it is a worker of: the agent tells it where the scheduler is; empty for a batch job."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -830,10 +833,11 @@ class Launch(_message.Message):
         input: _job_pb2.InputMode.ValueType = ...,
         notify: _builtins.str = ...,
         share: _job_pb2.DeviceShare | None = ...,
+        serves: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "grace", b"grace", "key", b"key", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -128,7 +128,7 @@ class WorkerInfo(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     LAST_CONTACT_TIME_FIELD_NUMBER: _builtins.int
     worker_start: _builtins.str
-    """Id of this start of the worker."""
+    """Id of this start of the worker; empty as long as it has not called the scheduler."""
     endpoint: _builtins.str
     """HOST:PORT where gateways reach it."""
     state: _inference_pb2.WorkerState.ValueType
@@ -172,6 +172,44 @@ class WorkerInfo(_message.Message):
 Global___WorkerInfo: _TypeAlias = WorkerInfo  # noqa: Y015
 
 @_typing.final
+class ModelFailure(_message.Message):
+    """ModelFailure is why no worker of a model is started any more: it cannot be loaded, or its workers end again and again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    LAST_LINES_FIELD_NUMBER: _builtins.int
+    message: _builtins.str
+    """The missing file or import, or how the last worker ended, in one sentence."""
+    job_id: _builtins.int
+    """The job of that worker."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it failed."""
+
+    @_builtins.property
+    def last_lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The last lines of its output, 10 at most."""
+
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        message: _builtins.str = ...,
+        job_id: _builtins.int = ...,
+        last_lines: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "last_lines", b"last_lines", "message", b"message", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelFailure: _TypeAlias = ModelFailure  # noqa: Y015
+
+@_typing.final
 class Model(_message.Message):
     """Model is a served model."""
 
@@ -208,14 +246,15 @@ class Model(_message.Message):
     WAITING_COUNT_FIELD_NUMBER: _builtins.int
     TURN_COUNT_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The model's name."""
     entry_point: _builtins.str
-    """"package.module:Class" that implements it."""
+    """"package.module:Class" that implements it; empty for one whose workers are started by hand."""
     min_workers: _builtins.int
-    """Fewest workers."""
+    """Fewest workers; 0 starts none until somebody waits."""
     max_workers: _builtins.int
-    """Most workers."""
+    """Most workers, up to 1,000; 0 means as many as min_workers, and one at least."""
     owner: _builtins.str
     """Who serves it."""
     waiting_count: _builtins.int
@@ -224,7 +263,9 @@ class Model(_message.Message):
     """People who have a turn, or are offered one."""
     @_builtins.property
     def worker(self) -> _job_pb2.JobSpec:
-        """What one worker needs."""
+        """What one worker needs. Its argv is the program that is the worker, `gpuctl worker` by default; the scheduler adds
+        the entry point and the arguments. Its band is high by default. A worker has one node, and no time limit.
+        """
 
     @_builtins.property
     def limits(self) -> Global___SessionLimits:
@@ -236,7 +277,11 @@ class Model(_message.Message):
 
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerInfo]:
-        """Its workers, in the order of their ids."""
+        """Its workers: those that called the scheduler, in the order of their ids, then the jobs of those that have not."""
+
+    @_builtins.property
+    def failure(self) -> Global___ModelFailure:
+        """Why no worker is started any more; absent while all is well."""
 
     def __init__(
         self,
@@ -252,10 +297,11 @@ class Model(_message.Message):
         waiting_count: _builtins.int = ...,
         turn_count: _builtins.int = ...,
         workers: _abc.Iterable[Global___WorkerInfo] | None = ...,
+        failure: Global___ModelFailure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "limits", b"limits", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "entry_point", b"entry_point", "limits", b"limits", "max_workers", b"max_workers", "min_workers", b"min_workers", "name", b"name", "owner", b"owner", "turn_count", b"turn_count", "waiting_count", b"waiting_count", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "entry_point", b"entry_point", "failure", b"failure", "limits", b"limits", "max_workers", b"max_workers", "min_workers", b"min_workers", "name", b"name", "owner", b"owner", "turn_count", b"turn_count", "waiting_count", b"waiting_count", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -263,14 +309,17 @@ Global___Model: _TypeAlias = Model  # noqa: Y015
 
 @_typing.final
 class ServeModelRequest(_message.Message):
-    """ServeModelRequest creates or changes a model."""
+    """ServeModelRequest creates or changes a model. The same again changes nothing, but a model that has failed is tried
+    anew. Limits and how many workers there are hold at once; entry point, arguments and worker for new workers only.
+    Without an entry point a known model keeps them, and only the limits that are set change.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """A random id of this request."""
+    """A random id of this request; it is not needed, since a request says how things are to be."""
     @_builtins.property
     def model(self) -> Global___Model:
         """The model."""
@@ -369,7 +418,7 @@ Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
 class StopModelRequest(_message.Message):
-    """StopModelRequest names a model."""
+    """StopModelRequest names a model: its sessions end, and its workers by the grace rule."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

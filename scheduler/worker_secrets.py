@@ -1,0 +1,104 @@
+"""What a worker that the fleet starts is told in its launch environment, and nowhere else: its token, and the secret
+that signs the tickets of its turns.
+
+Both follow from one key in the scheduler's data folder and from the attempt, so that nothing of them is stored, a
+launch that is sent twice says the same twice, and a scheduler that starts again still knows them. The token is good as
+long as the attempt is.
+"""
+
+import base64
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.tickets import SECRET_BYTES
+from gpufleet.tokens import TOKEN_PREFIX, TOKEN_VARIABLE
+
+from .state.commands import LaunchAttempt
+from .state.durable import Durable
+from .state.ids import JobId, TokenId
+from .state.jobs import Job
+
+KEY_FILE = "worker.key"
+SECRET_VARIABLE = "GPUFLEET_TICKET_SECRET"
+TOKEN_ID_PREFIX = "worker-"
+
+
+class WorkerSecrets:
+    """Makes the secrets of each attempt from one key. `key` is for tests; by default it is new."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = secrets.token_bytes(SECRET_BYTES) if key is None else key
+
+    def ticket_secret(self, job: JobId, attempt: int) -> bytes:
+        """What signs the tickets of this attempt's worker."""
+        return self._of("tickets", job, attempt)
+
+    def token(self, job: JobId, attempt: int) -> str:
+        """The bearer token of this attempt's worker."""
+        return TOKEN_PREFIX + base64.urlsafe_b64encode(self._of("token", job, attempt)).decode().rstrip("=")
+
+    def environment(self, launch: LaunchAttempt) -> dict[str, str]:
+        """What the launch of a worker says beside what its job says; nothing for any other job."""
+        if not launch.spec.serves:
+            return {}
+        job, attempt = launch.key.job, launch.key.attempt
+        return {SECRET_VARIABLE: self.ticket_secret(job, attempt).hex(), TOKEN_VARIABLE: self.token(job, attempt)}
+
+    def job_of(self, token: str, durable: Durable) -> Job | None:
+        """The job whose worker has this token now."""
+        found: Job | None = None
+        for jobs in durable.services.values():
+            for job_id in jobs:
+                job = durable.jobs[job_id]
+                attempt = job.attempt
+                if attempt is not None and hmac.compare_digest(self.token(job_id, attempt.number), token):
+                    found = job
+        return found
+
+    def _of(self, purpose: str, job: JobId, attempt: int) -> bytes:
+        return hmac.digest(self._key, f"gpufleet worker {purpose}\0{job}.{attempt}".encode(), "sha256")
+
+
+def token_id(job: Job) -> TokenId:
+    """The name of the token of a job's worker as it is now."""
+    assert job.attempt is not None
+    return TokenId(f"{TOKEN_ID_PREFIX}{job.id}.{job.attempt.number}")
+
+
+def is_good(name: TokenId, durable: Durable) -> bool:
+    """Whether a worker's token may still be used: its attempt goes on."""
+    job_id, _, number = name.removeprefix(TOKEN_ID_PREFIX).partition(".")
+    job = durable.jobs.get(JobId(int(job_id)))
+    return job is not None and job.attempt is not None and job.attempt.number == int(number)
+
+
+def read_or_make(data: Path) -> WorkerSecrets:
+    """The secrets of this data folder; its key is made at the first start.
+
+    Errors: TOKEN_FILE_EXPOSED, CONFIG_INVALID.
+    """
+    file = data / KEY_FILE
+    try:
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+            made.write(secrets.token_hex(SECRET_BYTES) + "\n")
+            made.flush()
+            os.fsync(made.fileno())
+    except FileExistsError:
+        pass
+    if stat.S_IMODE(file.stat().st_mode) & 0o077:
+        raise GpufleetError(Reason.TOKEN_FILE_EXPOSED, f"other accounts can read {file}")
+    try:
+        key = bytes.fromhex(file.read_text("ascii").strip())
+    except ValueError:
+        key = b""
+    if len(key) != SECRET_BYTES:
+        raise GpufleetError(
+            Reason.CONFIG_INVALID,
+            f"{file} does not hold {2 * SECRET_BYTES} hexadecimal digits",
+            next_step="Remove it and start again: workers that run now are then refused, and started anew.",
+        )
+    return WorkerSecrets(key)
