@@ -109,6 +109,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     _fail_if_ci_must_have(report)
+    # What a test printed goes from process to process, and only valid Unicode can.
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
 
 
