@@ -37,7 +37,15 @@ class SamplingSettings:
 
     interval: timedelta = setting(
         2 * SECOND,
-        "How often memory, utilisation and power of each device are read.",
+        "How often memory, utilisation and power of each device are read while nothing runs.",
+        DURATION,
+        low=SECOND / 5,
+        high=5 * SECOND,
+        reloadable=True,
+    )
+    busy_interval: timedelta = setting(
+        SECOND,
+        "The same while a job runs, and how often what its processes use is read.",
         DURATION,
         low=SECOND / 5,
         high=5 * SECOND,

@@ -150,6 +150,7 @@ class _Program:
         settings = self.live.now
         return Tuning(
             sampling_seconds=settings.sampling.interval.total_seconds(),
+            busy_sampling_seconds=settings.sampling.busy_interval.total_seconds(),
             spool_bytes=settings.spool.attempt_bytes_max,
         )
 

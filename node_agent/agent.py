@@ -56,6 +56,7 @@ from .notices import Notices
 from .output import OutputSender
 from .program_log import ProgramLog
 from .until_first import until_first
+from .usage import Usages, device_summary
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -64,9 +65,6 @@ _log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 2.0
 """Between signs of life, for a scheduler that does not say."""
-
-BUSY_SAMPLING_SECONDS = 1.0
-"""While an attempt runs its devices are read this often, or more often where the settings say so."""
 
 NOTICES_FOLDER = "notices"
 """In the agent's data folder: what is still to be told of attempts."""
@@ -79,9 +77,12 @@ COMMAND_VALID_FOR_US = 30_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What a reload may change: how often idle devices are read, and how large an attempt's spool may grow."""
+    """What a reload may change: how often devices are read, while nothing runs and while something does, and how large
+    an attempt's spool may grow.
+    """
 
     sampling_seconds: float
+    busy_sampling_seconds: float
     spool_bytes: int
 
 
@@ -122,12 +123,19 @@ class NodeAgent:
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
         self._notices = Notices(node.name, NoticeRecords(folder.path / NOTICES_FOLDER))
+        self._usages = Usages(
+            node.machine.source,
+            tick_seconds=lambda: node.tuning().busy_sampling_seconds,
+            sample_often=self._sample_often,
+        )
+        self._sampling_seconds = node.tuning().sampling_seconds
         self._attempts = Attempts(
             self._duties,
             self._keeping,
             self._launcher,
             self._output,
             self._notices,
+            self._usages,
             report=self._heartbeats.report,
             carried_out=self._heartbeats.carried_out,
             traces=node.traces,
@@ -142,7 +150,6 @@ class NodeAgent:
             hold=self._hold,
             tell=self._note_state,
         )
-        self._sampling_seconds = node.tuning().sampling_seconds
         self._refreshing: asyncio.Task[None] | None = None
         self._to_clear: set[str] = set()
 
@@ -150,7 +157,7 @@ class NodeAgent:
         """Be the agent until cancelled; raises what makes going on impossible."""
         self._attempts.adopt(await self._keepers.inventory())
         try:
-            await until_first(self._link.run(), self._keeping.run(), self._keeping.tell_keepers())
+            await until_first(self._link.run(), self._keeping.run(), self._keeping.tell_keepers(), self._usages.run())
         finally:
             if self._refreshing is not None:
                 self._refreshing.cancel()
@@ -166,13 +173,16 @@ class NodeAgent:
 
     def inventory(self, now_us: int) -> node_agent_pb2.Inventory:
         """Everything that the node knows."""
-        return wire.inventory_to_proto(self._duties.inventory, self._boot_id, self._node.info(), now_us)
+        return wire.inventory_to_proto(
+            self._duties.inventory, self._boot_id, self._node.info(), now_us, self._usages.of
+        )
 
     def beat(self) -> node_agent_pb2.Beat:
         """A sign of life with the newest samples."""
         live = tuple(self._duties.inventory.live())
         self._sample_often(bool(live))
-        return self._node.machine.beat(live)
+        since, usages = self._usages.take_beat()
+        return self._node.machine.beat(live, {uuid: device_summary(tally) for uuid, tally in since.items()}, usages)
 
     def heard(self, sent_us: int) -> None:
         """The scheduler had a message sent at this time: every fence counts from there."""
@@ -310,9 +320,8 @@ class NodeAgent:
                 return
 
     def _sample_often(self, is_busy: bool) -> None:
-        wanted_s = self._node.tuning().sampling_seconds
-        if is_busy:
-            wanted_s = min(wanted_s, BUSY_SAMPLING_SECONDS)
+        tuning = self._node.tuning()
+        wanted_s = tuning.busy_sampling_seconds if is_busy else tuning.sampling_seconds
         if wanted_s != self._sampling_seconds:
             self._sampling_seconds = wanted_s
             self._node.machine.source.set_interval(wanted_s)

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, assert_never
 
+from gpufleet.v1 import node_agent_pb2
+
 from gpufleet.telemetry import Telemetry
 
 from . import wire
@@ -41,6 +43,7 @@ from .machine import sample_to_proto
 from .notices import Notices
 from .output import OutputSender
 from .ports import MasterPorts
+from .usage import Usages
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +58,7 @@ class Attempts:
         launcher: Launcher,
         output: OutputSender,
         notices: Notices,
+        usages: Usages,
         *,
         report: Callable[[Report], None],
         carried_out: Callable[[Receipt], None],
@@ -65,6 +69,7 @@ class Attempts:
         self._launcher = launcher
         self._output = output
         self._notices = notices
+        self._usages = usages
         self._report = report
         self._carried_out = carried_out
         self._traces = traces
@@ -123,6 +128,7 @@ class Attempts:
                     self._ports.release(key)
                 case Follow():
                     self._notices.see(action.view)
+                    self._usages.see(action.view)
                     self._output.see(action.view, is_new=action.is_new)
                     self._keeping.follow(action.view)
                 case CheckNode():
@@ -193,9 +199,11 @@ class Attempts:
                 answer = _not_begun(key, problem)
             else:
                 self._notices.expect(action.command, launch)
+                self._usages.expect(key, action.command.expectations.device_uuids)
                 answer = await self._keeping.launch(launch)
         if isinstance(answer, Refusal) or answer.attempt.phase is AttemptPhase.FORGOTTEN:
             self._notices.drop(key)
+            self._usages.forget(key)
         if isinstance(answer, Refusal):
             self._perform(self._duties.spawned(key, answer, was_known=False))
         else:
@@ -210,6 +218,7 @@ class Attempts:
                     await self._keeping.signal(action.key, action.signal)
                 case ForgetAttempt():
                     self._output.forget(action.key)
+                    self._usages.forget(action.key)
                     await self._keeping.forget(action.key)
         except Exception:
             # The orders behind it wait for this one; what it should have done, the next inventory brings up again.
@@ -225,10 +234,12 @@ class Attempts:
             _log.info("%s", sentence_of(report))
             if isinstance(report, StartSeen | EndSeen):
                 self._notices.see(report.view)
+                self._usages.see(report.view)
             if isinstance(report, EndSeen) and report.view.end is not None and report.view.end.processes_left:
                 left = report.view.end.processes_left
                 _log.error("attempt %s has ended and %d of its processes outlive SIGKILL", report.view.key, left)
-            self._report(report_of(report))
+            usage = self._usages.of(report.view.key) if isinstance(report, EndSeen) else None
+            self._report(report_of(report, usage))
 
 
 def _not_begun(key: AttemptKey, problem: Exception) -> Refusal:
@@ -252,13 +263,13 @@ def sentence_of(report: Seen | Prepared) -> str:
             assert_never(report)
 
 
-def report_of(report: Seen | Prepared) -> Report:
-    """The message of a report; its ages count from when it is sent."""
+def report_of(report: Seen | Prepared, usage: node_agent_pb2.AttemptUsage | None = None) -> Report:
+    """The message of a report; its ages count from when it is sent. `usage` goes with an end."""
     match report:
         case StartSeen(view=view):
             return lambda now_us: {"attempt_started": wire.started_to_proto(view, now_us)}
         case EndSeen(view=view):
-            return lambda now_us: {"attempt_exited": wire.exited_to_proto(view, now_us)}
+            return lambda now_us: {"attempt_exited": wire.exited_to_proto(view, now_us, usage)}
         case SpoolSeen(view=view):
             return lambda now_us: {"spool_state": wire.spool_to_proto(view)}
         case Prepared():

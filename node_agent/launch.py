@@ -20,6 +20,7 @@ from .devices import DeviceSample
 from .environment import LOOPBACK, free_port, own_account, shown_devices
 from .machine import Machine, reading_of
 from .ports import PORT_MAX
+from .usage import note_of
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +113,7 @@ class Launcher:
             limits=command.limits,
             spool_bytes=self._spool_bytes(),
             input=command.input,
+            note=note_of(command.expectations.device_uuids, devices),
         )
 
     def rehearsed(self, command: LaunchAttempt) -> Launch:

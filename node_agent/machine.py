@@ -95,10 +95,19 @@ class Machine:
         self._host = HostReader()
         self._spool_folder = spool_folder
 
-    def beat(self, live: Iterable[AttemptView]) -> node_agent_pb2.Beat:
-        """A sign of life with the newest samples; waits for no device."""
-        samples = mark_owners(self.source.sample(), _leaders(live))
-        return node_agent_pb2.Beat(samples=[sample_to_proto(sample) for sample in samples], host=self._sample())
+    def beat(
+        self,
+        live: Iterable[AttemptView],
+        summaries: Mapping[str, node_pb2.DeviceSummary],
+        usages: Iterable[node_agent_pb2.AttemptUsage],
+    ) -> node_agent_pb2.Beat:
+        """A sign of life with the newest samples and all readings since the last; waits for no device."""
+        samples = []
+        for sample in mark_owners(self.source.sample(), _leaders(live)):
+            samples.append(sample_to_proto(sample))
+            if (summary := summaries.get(sample.uuid)) is not None:
+                samples[-1].summary.CopyFrom(summary)
+        return node_agent_pb2.Beat(samples=samples, host=self._sample(), usages=usages)
 
     def readings(self, live: Iterable[AttemptView], uuids: tuple[str, ...]) -> tuple[DeviceSample, ...]:
         """The newest samples of these devices; waits for none."""

@@ -5,7 +5,7 @@ Ages and spans are what goes up, never times: the clocks of two machines are not
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import job_pb2, node_agent_pb2, node_pb2
@@ -110,10 +110,15 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
 
 
 def inventory_to_proto(
-    entries: Iterable[inventory.Entry], boot_id: str, info: node_pb2.NodeInfo, now_us: int
+    entries: Iterable[inventory.Entry],
+    boot_id: str,
+    info: node_pb2.NodeInfo,
+    now_us: int,
+    usage_of: Callable[[AttemptKey], node_agent_pb2.AttemptUsage | None] = lambda key: None,
 ) -> node_agent_pb2.Inventory:
-    """Everything that the node knows."""
-    return node_agent_pb2.Inventory(entries=[_entry(entry, now_us) for entry in entries], boot_id=boot_id, info=info)
+    """Everything that the node knows; `usage_of` tells what a rank used that has ended."""
+    told = [_entry(entry, now_us, usage_of) for entry in entries]
+    return node_agent_pb2.Inventory(entries=told, boot_id=boot_id, info=info)
 
 
 def started_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptStarted:
@@ -124,7 +129,9 @@ def started_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptSt
     )
 
 
-def exited_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptExited:
+def exited_to_proto(
+    view: AttemptView, now_us: int, usage: node_agent_pb2.AttemptUsage | None = None
+) -> node_agent_pb2.AttemptExited:
     """The end of a rank; `view.end` is set."""
     end = view.end
     assert end is not None
@@ -145,6 +152,7 @@ def exited_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptExi
         output_is_complete=end.loss is None and not end.streams_lost,
         cpu_seconds=end.cpu_us / 1e6,
         memory_bytes_max=end.max_rss_bytes,
+        usage=usage,
     )
     if end.stop_cause is not None and end.stop_cause in _CAUSES:
         report.stop_cause = _CAUSES[end.stop_cause]
@@ -177,7 +185,9 @@ def refused_to_proto(
     )
 
 
-def _entry(entry: inventory.Entry, now_us: int) -> node_agent_pb2.InventoryEntry:
+def _entry(
+    entry: inventory.Entry, now_us: int, usage_of: Callable[[AttemptKey], node_agent_pb2.AttemptUsage | None]
+) -> node_agent_pb2.InventoryEntry:
     key = key_to_proto(entry.key)
     match entry:
         case inventory.Checking() | inventory.Prepared():
@@ -187,9 +197,8 @@ def _entry(entry: inventory.Entry, now_us: int) -> node_agent_pb2.InventoryEntry
             why = node_agent_pb2.AttemptExited(key=key, reason=entry.reason, message=entry.sentence)
             return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_REFUSED, exited=why)
         case AttemptView() if entry.end is not None:
-            return node_agent_pb2.InventoryEntry(
-                key=key, phase=node_agent_pb2.ATTEMPT_PHASE_EXITED, exited=exited_to_proto(entry, now_us)
-            )
+            exited = exited_to_proto(entry, now_us, usage_of(entry.key))
+            return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_EXITED, exited=exited)
         case AttemptView():
             return node_agent_pb2.InventoryEntry(
                 key=key,

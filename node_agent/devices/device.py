@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from ..core.tally import DeviceTally
 
 
 class Vendor(StrEnum):
@@ -116,6 +119,11 @@ class DeviceSample:
         return not self.troubles
 
     @property
+    def is_readable(self) -> bool:
+        """Whether the reading says anything: not of a device that is gone, or that answers nothing."""
+        return not any(trouble.kind in (TroubleKind.VANISHED, TroubleKind.UNREADABLE) for trouble in self.troubles)
+
+    @property
     def unhealthy_reason(self) -> str:
         """All troubles in one line; empty when healthy."""
         return "; ".join(f"{trouble.kind}: {trouble.detail}" for trouble in self.troubles)
@@ -154,6 +162,10 @@ class DeviceSource(Protocol):
 
         Blocks up to `timeout_seconds`; a device that does not answer in time gives its newest one, or none.
         """
+        ...
+
+    def drain(self) -> Mapping[str, DeviceTally]:
+        """The readings of each device since the last time, summed up, by UUID; without those that were not read."""
         ...
 
     def set_interval(self, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.tally import DeviceTally
 from .device import Device, DeviceSample, SourceStatus
 
 
@@ -21,6 +22,9 @@ class NoDevices:
         self, *, max_age_seconds: float, timeout_seconds: float, uuids: tuple[str, ...] | None = None
     ) -> tuple[DeviceSample, ...]:
         return ()
+
+    def drain(self) -> dict[str, DeviceTally]:
+        return {}
 
     def set_interval(self, seconds: float) -> None:
         pass

@@ -38,7 +38,7 @@ def open_devices(
     ones, and one node gives those of one vendor only. Without any, the source's status says why.
     """
     if virtual_gpus:
-        return VirtualDevices(node=node, count=virtual_gpus)
+        return VirtualDevices(node=node, count=virtual_gpus, interval_seconds=interval_seconds)
     misses: list[tuple[str, Unavailable]] = []
     for vendor, opener in (("nvml", open_nvml), ("amd", open_amd)):
         opened = _open_in_time(vendor, opener, open_timeout_seconds)

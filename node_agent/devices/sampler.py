@@ -7,8 +7,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from ..core.tally import DeviceTally, Meter
 from .device import Device, DeviceReader, DeviceSample, SourceStatus, Trouble, TroubleKind
 
 _log = logging.getLogger(__name__)
@@ -22,12 +23,17 @@ CLOSE_SECONDS = 2.0
 
 @dataclass(slots=True)
 class _Watched:
-    """One device, its newest reading, when that began, and since when a newer one is wanted."""
+    """One device, its newest reading, when that began, and since when a newer one is wanted.
+
+    `tally` sums up the readings since the last `drain`: however long nobody asks, it stays as small.
+    """
 
     device: Device
     read_at: float
     sample: DeviceSample | None = None
     wanted_since: float = -math.inf
+    meter: Meter = field(default_factory=Meter)
+    tally: DeviceTally = field(default_factory=DeviceTally)
 
 
 class Sampler:
@@ -83,6 +89,13 @@ class Sampler:
             self._answered.wait_for(lambda: not any(map(_is_wanting, wanted)), timeout_seconds)
             return self._newest(wanted)
 
+    def drain(self) -> dict[str, DeviceTally]:
+        with self._lock:
+            drained = {each.device.uuid: each.tally for each in self._watched if each.tally.count}
+            for each in self._watched:
+                each.tally = DeviceTally()
+        return drained
+
     def set_interval(self, seconds: float) -> None:
         with self._lock:
             self._interval_seconds = max(seconds, INTERVAL_SECONDS_MIN)
@@ -114,6 +127,8 @@ class Sampler:
             _log_change(watched, sample)
             with self._lock:
                 watched.sample, watched.read_at = sample, began
+                if sample.is_readable:
+                    watched.tally.take(sample, *watched.meter.between(sample, began))
                 self._answered.notify_all()
                 while not (self._is_closing or _is_wanting(watched)):
                     remaining = began + self._interval_seconds - self._clock()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
+from ..core.tally import DeviceTally
 from .device import Device, DeviceSample, SourceStatus, Vendor
 
 VIRTUAL_GPU_NAME = "gpufleet virtual GPU"
 VIRTUAL_GPU_MEMORY_BYTES = 16 * 10**9
 VIRTUAL_GPUS_MAX = 128
+INTERVAL_SECONDS = 2.0
 
 
 class VirtualDevices:
@@ -15,9 +20,19 @@ class VirtualDevices:
     Nothing measures them: memory is all free and utilisation 0 by definition, every other counter is absent.
     """
 
-    def __init__(self, *, node: str, count: int) -> None:
+    def __init__(
+        self,
+        *,
+        node: str,
+        count: int,
+        interval_seconds: float = INTERVAL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if not 1 <= count <= VIRTUAL_GPUS_MAX:
             raise ValueError(f"virtual GPUs: {count} is not between 1 and {VIRTUAL_GPUS_MAX}")
+        self._interval_seconds = interval_seconds
+        self._clock = clock
+        self._drained_at = clock()
         self._devices = tuple(
             Device(
                 uuid=f"VIRTUAL-{node}-{index}",
@@ -50,8 +65,20 @@ class VirtualDevices:
     ) -> tuple[DeviceSample, ...]:
         return tuple(sample for sample in self.sample() if uuids is None or sample.uuid in uuids)
 
+    def drain(self) -> dict[str, DeviceTally]:
+        """One reading of each, once in an interval: what nothing measures is the same at every moment."""
+        now = self._clock()
+        if now < self._drained_at + self._interval_seconds:
+            return {}
+        self._drained_at = now
+        drained = {}
+        for sample in self.sample():
+            drained[sample.uuid] = DeviceTally()
+            drained[sample.uuid].take(sample)
+        return drained
+
     def set_interval(self, seconds: float) -> None:
-        pass
+        self._interval_seconds = seconds
 
     def clear_troubles(self, uuids: tuple[str, ...]) -> None:
         pass

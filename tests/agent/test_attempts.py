@@ -75,6 +75,7 @@ class Bench:
             launcher,  # type: ignore[arg-type]
             Silent(),  # type: ignore[arg-type]
             Silent(),  # type: ignore[arg-type]
+            Silent(),  # type: ignore[arg-type]
             report=self._report,
             carried_out=self.done.append,
             traces=OFF,

@@ -93,3 +93,22 @@ def test_closing_closes_the_reader_once_its_threads_have_ended(reader: Reader) -
     sampler = Sampler(reader, interval_seconds=HOUR)
     sampler.close()
     assert reader.closed == 1
+
+
+def test_all_readings_are_summed_up_until_they_are_taken_out(reader: Reader, sampler: Sampler) -> None:
+    sampler.drain()
+    for power_mw in (100, 300):
+        reader.next = DeviceSample(uuid="a", temperature_c=40, power_mw=power_mw)
+        read_anew(sampler)
+    drained = sampler.drain()["a"]
+    assert drained.count == 2
+    assert (drained.counters["power_mw"].low, drained.counters["power_mw"].high) == (100, 300)
+    assert "utilization_percent" not in drained.counters
+    assert sampler.drain() == {}
+
+
+def test_a_device_that_is_gone_adds_no_reading(reader: Reader, sampler: Sampler) -> None:
+    sampler.drain()
+    reader.next = DeviceSample(uuid="a", troubles=(Trouble(kind=TroubleKind.VANISHED, detail="off the bus"),))
+    read_anew(sampler)
+    assert sampler.drain() == {}

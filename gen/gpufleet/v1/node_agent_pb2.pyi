@@ -340,6 +340,168 @@ class HostSample(_message.Message):
 Global___HostSample: _TypeAlias = HostSample  # noqa: Y015
 
 @_typing.final
+class DeviceUsage(_message.Message):
+    """DeviceUsage sums up the readings of one device that a rank holds; a counter that was never read is absent. Of a device
+    that jobs share it is all of the device.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UUID_FIELD_NUMBER: _builtins.int
+    UTILIZATION_PERCENT_FIELD_NUMBER: _builtins.int
+    MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_C_FIELD_NUMBER: _builtins.int
+    POWER_MW_FIELD_NUMBER: _builtins.int
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    ENERGY_MJ_FIELD_NUMBER: _builtins.int
+    IDLE_COUNT_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    """The device's UUID."""
+    memory_total_bytes: _builtins.int
+    """Memory in all, in bytes."""
+    energy_mj: _builtins.int
+    """Energy used, in millijoules: by the device's own count, or else by its power."""
+    idle_count: _builtins.int
+    """Readings with a utilisation below 5 %."""
+    @_builtins.property
+    def utilization_percent(self) -> _node_pb2.Summary:
+        """Utilisation in percent."""
+
+    @_builtins.property
+    def memory_used_bytes(self) -> _node_pb2.Summary:
+        """Memory in use, in bytes."""
+
+    @_builtins.property
+    def temperature_c(self) -> _node_pb2.Summary:
+        """Temperature in degrees Celsius."""
+
+    @_builtins.property
+    def power_mw(self) -> _node_pb2.Summary:
+        """Power drawn, in milliwatts."""
+
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+        utilization_percent: _node_pb2.Summary | None = ...,
+        memory_used_bytes: _node_pb2.Summary | None = ...,
+        temperature_c: _node_pb2.Summary | None = ...,
+        power_mw: _node_pb2.Summary | None = ...,
+        memory_total_bytes: _builtins.int | None = ...,
+        energy_mj: _builtins.int | None = ...,
+        idle_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_mj", b"_energy_mj", "_memory_total_bytes", b"_memory_total_bytes", "energy_mj", b"energy_mj", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_mw", b"power_mw", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_mj", b"_energy_mj", "_memory_total_bytes", b"_memory_total_bytes", "energy_mj", b"energy_mj", "idle_count", b"idle_count", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_mw", b"power_mw", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__energy_mj: _TypeAlias = _typing.Literal["energy_mj"]  # noqa: Y015
+    _WhichOneofArgType__energy_mj: _TypeAlias = _typing.Literal["_energy_mj", b"_energy_mj"]  # noqa: Y015
+    _WhichOneofReturnType__memory_total_bytes: _TypeAlias = _typing.Literal["memory_total_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_total_bytes: _TypeAlias = _typing.Literal["_memory_total_bytes", b"_memory_total_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__energy_mj) -> _WhichOneofReturnType__energy_mj | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_total_bytes) -> _WhichOneofReturnType__memory_total_bytes | None: ...
+
+Global___DeviceUsage: _TypeAlias = DeviceUsage  # noqa: Y015
+
+@_typing.final
+class ProcessUsage(_message.Message):
+    """ProcessUsage sums up the readings of a rank's process and all below it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CPU_SECONDS_FIELD_NUMBER: _builtins.int
+    CPU_PERCENT_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    WRITE_BYTES_FIELD_NUMBER: _builtins.int
+    cpu_seconds: _builtins.float
+    """Processor time used, in seconds."""
+    read_bytes: _builtins.int
+    """Bytes read from disks; absent where the kernel does not tell."""
+    write_bytes: _builtins.int
+    """Bytes written to disks; absent where the kernel does not tell."""
+    @_builtins.property
+    def cpu_percent(self) -> _node_pb2.Summary:
+        """Processor load in percent of one CPU."""
+
+    @_builtins.property
+    def memory_bytes(self) -> _node_pb2.Summary:
+        """Resident memory, in bytes."""
+
+    def __init__(
+        self,
+        *,
+        cpu_seconds: _builtins.float = ...,
+        cpu_percent: _node_pb2.Summary | None = ...,
+        memory_bytes: _node_pb2.Summary | None = ...,
+        read_bytes: _builtins.int | None = ...,
+        write_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_read_bytes", b"_read_bytes", "_write_bytes", b"_write_bytes", "cpu_percent", b"cpu_percent", "memory_bytes", b"memory_bytes", "read_bytes", b"read_bytes", "write_bytes", b"write_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_read_bytes", b"_read_bytes", "_write_bytes", b"_write_bytes", "cpu_percent", b"cpu_percent", "cpu_seconds", b"cpu_seconds", "memory_bytes", b"memory_bytes", "read_bytes", b"read_bytes", "write_bytes", b"write_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__read_bytes: _TypeAlias = _typing.Literal["read_bytes"]  # noqa: Y015
+    _WhichOneofArgType__read_bytes: _TypeAlias = _typing.Literal["_read_bytes", b"_read_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__write_bytes: _TypeAlias = _typing.Literal["write_bytes"]  # noqa: Y015
+    _WhichOneofArgType__write_bytes: _TypeAlias = _typing.Literal["_write_bytes", b"_write_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__read_bytes) -> _WhichOneofReturnType__read_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__write_bytes) -> _WhichOneofReturnType__write_bytes | None: ...
+
+Global___ProcessUsage: _TypeAlias = ProcessUsage  # noqa: Y015
+
+@_typing.final
+class AttemptUsage(_message.Message):
+    """AttemptUsage is what a rank used since its devices were given to it, all of it each time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    SAMPLE_COUNT_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    sample_count: _builtins.int
+    """Readings of the device that was read most often; of its processes, where it has no device."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Which rank."""
+
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """How long it was watched."""
+
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceUsage]:
+        """Device by device."""
+
+    @_builtins.property
+    def processes(self) -> Global___ProcessUsage:
+        """Its processes; absent when they were never read."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        duration: _duration_pb2.Duration | None = ...,
+        sample_count: _builtins.int = ...,
+        devices: _abc.Iterable[Global___DeviceUsage] | None = ...,
+        processes: Global___ProcessUsage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "key", b"key", "processes", b"processes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "duration", b"duration", "key", b"key", "processes", b"processes", "sample_count", b"sample_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttemptUsage: _TypeAlias = AttemptUsage  # noqa: Y015
+
+@_typing.final
 class Beat(_message.Message):
     """Beat is the sign of life with the newest samples."""
 
@@ -348,6 +510,7 @@ class Beat(_message.Message):
     SAMPLES_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     ROUND_TRIP_FIELD_NUMBER: _builtins.int
+    USAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def samples(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.DeviceSample]:
         """Newest sample of each device."""
@@ -360,16 +523,21 @@ class Beat(_message.Message):
     def round_trip(self) -> _duration_pb2.Duration:
         """Round trip of the last acknowledged beat; absent for the first."""
 
+    @_builtins.property
+    def usages(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptUsage]:
+        """What each rank that runs used so far; of more than 256 only the oldest."""
+
     def __init__(
         self,
         *,
         samples: _abc.Iterable[_node_pb2.DeviceSample] | None = ...,
         host: Global___HostSample | None = ...,
         round_trip: _duration_pb2.Duration | None = ...,
+        usages: _abc.Iterable[Global___AttemptUsage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "round_trip", b"round_trip"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "round_trip", b"round_trip", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "round_trip", b"round_trip", "samples", b"samples", "usages", b"usages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -426,6 +594,7 @@ class AttemptExited(_message.Message):
     AGE_FIELD_NUMBER: _builtins.int
     CPU_SECONDS_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Stable UPPER_SNAKE reason: EXITED, COMMAND_NOT_FOUND, EXIT_UNKNOWN …"""
     message: _builtins.str
@@ -460,6 +629,10 @@ class AttemptExited(_message.Message):
     def age(self) -> _duration_pb2.Duration:
         """How long ago it ended."""
 
+    @_builtins.property
+    def usage(self) -> Global___AttemptUsage:
+        """What it used; absent when nothing was read of it."""
+
     def __init__(
         self,
         *,
@@ -474,10 +647,11 @@ class AttemptExited(_message.Message):
         age: _duration_pb2.Duration | None = ...,
         cpu_seconds: _builtins.float = ...,
         memory_bytes_max: _builtins.int = ...,
+        usage: Global___AttemptUsage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "exit", b"exit", "key", b"key", "run_duration", b"run_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "exit", b"exit", "key", b"key", "run_duration", b"run_duration", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "cpu_seconds", b"cpu_seconds", "exit", b"exit", "key", b"key", "memory_bytes_max", b"memory_bytes_max", "message", b"message", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "reason", b"reason", "run_duration", b"run_duration", "stop_cause", b"stop_cause"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "cpu_seconds", b"cpu_seconds", "exit", b"exit", "key", b"key", "memory_bytes_max", b"memory_bytes_max", "message", b"message", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "reason", b"reason", "run_duration", b"run_duration", "stop_cause", b"stop_cause", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

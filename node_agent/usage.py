@@ -1,0 +1,218 @@
+"""What each attempt uses, from its allocation to its end: readings of its devices and of its processes, summed up.
+
+Readings of devices are taken out of the source at every tick and beat, and when an attempt begins or ends, so that each
+reading counts for exactly those attempts that held the device when it was made, and for one beat. Of a device that jobs
+share each of them is shown all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from gpufleet.v1 import node_agent_pb2, node_pb2
+
+from . import wire
+from .clocks import boottime_us
+from .core.outcome import AttemptKey, AttemptView
+from .core.tally import AttemptTally, DeviceTally, ProcessTally, Tally, TreeReading, begun
+from .devices import Device, DeviceSource
+from .process_tree import read_tree
+
+_log = logging.getLogger(__name__)
+
+TOLD_PER_BEAT_MAX = 256
+"""Attempts whose use a beat tells; of more the oldest are told."""
+
+SHORTEST_TICK_SECONDS = 0.05
+
+NOTE = "devices="
+"""How the note of a launch begins that names the indices of its devices, for the next start of the agent."""
+
+
+def note_of(uuids: Iterable[str], devices: dict[str, Device]) -> str:
+    """What a launch notes of its devices."""
+    return NOTE + ",".join(str(devices[uuid].index) for uuid in uuids if uuid in devices)
+
+
+class Usages:
+    """The tallies of one node's attempts. `sample_often` is told whether anything runs."""
+
+    def __init__(
+        self,
+        source: DeviceSource,
+        *,
+        tick_seconds: Callable[[], float],
+        sample_often: Callable[[bool], None],
+        read: Callable[[int], TreeReading | None] = read_tree,
+        clock_us: Callable[[], int] = boottime_us,
+    ) -> None:
+        self._source = source
+        self._devices = {device.uuid: device for device in source.list()}
+        self._tick_seconds = tick_seconds
+        self._sample_often = sample_often
+        self._read = read
+        self._clock_us = clock_us
+        self._since_beat: dict[str, DeviceTally] = {}
+        self._tallies: dict[AttemptKey, AttemptTally] = {}
+        self._leaders: dict[AttemptKey, int] = {}
+        self._is_busy = asyncio.Event()
+
+    def expect(self, key: AttemptKey, uuids: Iterable[str]) -> None:
+        """These devices are a rank's from now on; it is about to be launched, perhaps once more."""
+        if key in self._tallies:
+            return
+        self._collect()
+        self._tallies[key] = begun(self._clock_us(), [uuid for uuid in uuids if uuid in self._devices])
+        self._look_busy()
+
+    def see(self, view: AttemptView) -> None:
+        """Take in what a keeper says of a rank: that it runs, or how it ended."""
+        if view.key not in self._tallies:
+            if view.end is not None:
+                return  # an earlier agent watched it, and nobody knows any more what it saw
+            self._collect()
+            self._tallies[view.key] = begun(view.started_us or self._clock_us(), self._noted(view.note))
+        tally = self._tallies[view.key]
+        if view.end is None and view.pid is not None:
+            self._leaders[view.key] = view.pid
+        elif view.end is not None and tally.ended_us is None:
+            self._collect()
+            tally.ended_us = view.end.ended_us or self._clock_us()
+            tally.processes.cpu_seconds = max(tally.processes.cpu_seconds, view.end.cpu_us / 1e6)
+            self._leaders.pop(view.key, None)
+        self._look_busy()
+
+    def forget(self, key: AttemptKey) -> None:
+        """Its use is stored, or it was never begun."""
+        self._tallies.pop(key, None)
+        self._leaders.pop(key, None)
+        self._look_busy()
+
+    def of(self, key: AttemptKey) -> node_agent_pb2.AttemptUsage | None:
+        """What a rank used so far, or until its end; None when nothing was read of it."""
+        tally = self._tallies.get(key)
+        return None if tally is None or not _has_readings(tally) else usage_to_proto(key, tally, self._clock_us())
+
+    def take_beat(self) -> tuple[dict[str, DeviceTally], list[node_agent_pb2.AttemptUsage]]:
+        """The readings since the last beat by device, and what each rank that has not ended used so far."""
+        self._collect()
+        since, self._since_beat = self._since_beat, {}
+        return since, list(self._told())
+
+    async def run(self) -> None:
+        """Read what runs, once a tick, for ever."""
+        while True:
+            await self._is_busy.wait()
+            await asyncio.sleep(max(SHORTEST_TICK_SECONDS, self._tick_seconds()))
+            self._collect()
+            leaders = dict(self._leaders)
+            try:
+                readings = await asyncio.to_thread(self._read_all, leaders)
+            except Exception:
+                # What cannot be read of /proc costs figures, and no job.
+                _log.exception("reading the processes of attempts failed")
+                continue
+            now_seconds = time.monotonic()
+            for key, reading in readings.items():
+                tally = self._tallies.get(key)
+                if tally is not None and tally.ended_us is None and reading is not None:
+                    tally.processes.take(reading, now_seconds)
+
+    def _read_all(self, leaders: dict[AttemptKey, int]) -> dict[AttemptKey, TreeReading | None]:
+        return {key: self._read(pid) for key, pid in leaders.items()}
+
+    def _collect(self) -> None:
+        """Credit what the devices told since the last time: to the beat, and to who holds each of them now."""
+        drained = self._source.drain()
+        for uuid, tally in drained.items():
+            self._since_beat.setdefault(uuid, DeviceTally()).add(tally)
+        for attempt in self._tallies.values():
+            if attempt.ended_us is None:
+                for uuid in attempt.devices.keys() & drained.keys():
+                    attempt.devices[uuid].add(drained[uuid])
+
+    def _told(self) -> Iterator[node_agent_pb2.AttemptUsage]:
+        now_us = self._clock_us()
+        live = [(key, tally) for key, tally in self._tallies.items() if tally.ended_us is None and _has_readings(tally)]
+        for key, tally in live[:TOLD_PER_BEAT_MAX]:
+            yield usage_to_proto(key, tally, now_us)
+
+    def _look_busy(self) -> None:
+        is_busy = any(tally.ended_us is None for tally in self._tallies.values())
+        if is_busy == self._is_busy.is_set():
+            return
+        if is_busy:
+            self._is_busy.set()
+        else:
+            self._is_busy.clear()
+        self._sample_often(is_busy)
+
+    def _noted(self, note: str) -> list[str]:
+        indices = note.removeprefix(NOTE).split(",") if note.startswith(NOTE) else []
+        return [uuid for uuid, device in self._devices.items() if str(device.index) in indices]
+
+
+def _has_readings(tally: AttemptTally) -> bool:
+    return tally.sample_count > 0 or tally.processes.memory_bytes.count > 0
+
+
+def usage_to_proto(key: AttemptKey, tally: AttemptTally, now_us: int) -> node_agent_pb2.AttemptUsage:
+    """What a rank used, for the wire; a counter that nobody read stays absent."""
+    processes = tally.processes
+    return node_agent_pb2.AttemptUsage(
+        key=wire.key_to_proto(key),
+        duration=wire.duration(tally.span_us(now_us)),
+        sample_count=tally.sample_count,
+        devices=[_device_usage(uuid, each) for uuid, each in tally.devices.items() if each.count],
+        processes=_process_usage(processes) if processes.memory_bytes.count else None,
+    )
+
+
+def _device_usage(uuid: str, tally: DeviceTally) -> node_agent_pb2.DeviceUsage:
+    return node_agent_pb2.DeviceUsage(
+        uuid=uuid,
+        utilization_percent=_summary(tally, "utilization_percent"),
+        memory_used_bytes=_summary(tally, "memory_used_bytes"),
+        temperature_c=_summary(tally, "temperature_c"),
+        power_mw=_summary(tally, "power_mw"),
+        memory_total_bytes=tally.memory_total_bytes,
+        energy_mj=None if tally.energy_mj is None else round(tally.energy_mj),
+        idle_count=tally.idle_count,
+    )
+
+
+def _process_usage(tally: ProcessTally) -> node_agent_pb2.ProcessUsage:
+    return node_agent_pb2.ProcessUsage(
+        cpu_seconds=tally.cpu_seconds,
+        cpu_percent=summary_of(tally.cpu_percent),
+        memory_bytes=summary_of(tally.memory_bytes),
+        read_bytes=tally.read_bytes,
+        write_bytes=tally.write_bytes,
+    )
+
+
+def device_summary(tally: DeviceTally) -> node_pb2.DeviceSummary:
+    """The readings of a beat, for the wire."""
+    return node_pb2.DeviceSummary(
+        span=wire.duration(round(tally.span_seconds * 1e6)),
+        utilization_percent=_summary(tally, "utilization_percent"),
+        memory_used_bytes=_summary(tally, "memory_used_bytes"),
+        temperature_c=_summary(tally, "temperature_c"),
+        power_mw=_summary(tally, "power_mw"),
+        clock_sm_mhz=_summary(tally, "clock_sm_mhz"),
+        throttle_reasons=tally.throttle_reasons,
+    )
+
+
+def _summary(tally: DeviceTally, counter: str) -> node_pb2.Summary | None:
+    return summary_of(tally.counters.get(counter, Tally()))
+
+
+def summary_of(tally: Tally) -> node_pb2.Summary | None:
+    """One counter; None when nobody read it."""
+    if not tally.count:
+        return None
+    return node_pb2.Summary(min=tally.low, max=tally.high, mean=tally.mean, last=tally.last, count=tally.count)
