@@ -78,8 +78,10 @@ def line_of(text: str, key: str) -> int:
             path = table + _names(assignment[1])
         else:
             continue
-        if wanted[: len(path)] == path and len(path) > best_depth:
-            best_line, best_depth = number, len(path)
+        # A setting that is a table of tables stands where the first of them begins.
+        shared = min(len(path), len(wanted))
+        if wanted[:shared] == path[:shared] and shared > best_depth:
+            best_line, best_depth = number, shared
     return best_line
 
 

@@ -12,6 +12,7 @@ from gpufleet.kinds import BOOLEAN, DURATION, INTEGER, NUMBER, PATH, SIZE, TEXT,
 from gpufleet.limits import MESSAGE_BYTES_MAX
 from gpufleet.log_settings import LogSettings
 from gpufleet.paths import state_dir
+from gpufleet.session_numbers import SESSIONS, ByModel
 from gpufleet.settings import computed_setting, section, setting
 
 SECOND = timedelta(seconds=1)
@@ -189,6 +190,13 @@ class SchedulerSettings:
     )
     retention: timedelta = setting(
         30 * DAY, "Records of ended jobs are kept for this long.", DURATION, low=HOUR, reloadable=True
+    )
+    sessions: ByModel = setting(
+        (),
+        "Numbers of a model's line and turns, in a table [sessions.NAME] for each model, below all others: idle, "
+        "idle_warning, turn, turn_warning, grace, line_length. Those named with gpuctl serve go before them.",
+        SESSIONS,
+        reloadable=True,
     )
     log: LogSettings = section(LogSettings, "The scheduler's own log.")
     tls: TlsSettings = section(TlsSettings, "Encryption, for clients on other machines.")

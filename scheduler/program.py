@@ -6,6 +6,7 @@ import logging
 import shutil
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from gpufleet.config_reload import Live as LiveSettings
 from gpufleet.errors import GpufleetError
 from gpufleet.logs import ProgramLog, fields
 from gpufleet.scheduler_settings import SchedulerSettings
+from gpufleet.session_numbers import LEAST, SessionNumbers
 from gpufleet.telemetry import Telemetry
 from gpufleet.tls import check_protection, server_credentials
 
@@ -34,9 +36,10 @@ from .ports import Store
 from .pruning import Pruner
 from .session_links import SessionLinks
 from .state.events import OutputSynced
-from .state.ids import RankKey
+from .state.ids import ModelName, RankKey
 from .state.jobs import Job, OutputEnd
 from .state.limits import Limits, NodeOrder, ScoreWeights
+from .state.sessions import SessionLimits
 from .state.units import Span
 from .store.errors import StoreError
 from .store.opening import open_store
@@ -68,7 +71,15 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         user_jobs_max=settings.policy.user_jobs_max,
         preemptible_after=_span(settings.policy.preemptible_after),
         score_weights=ScoreWeights(free_memory=placement.free_memory_weight, idleness=placement.idleness_weight),
+        sessions={ModelName(name): _numbers(numbers) for name, numbers in settings.sessions},
     )
+
+
+def _numbers(numbers: SessionNumbers) -> SessionLimits:
+    """A model's numbers, with the default of each that is not set."""
+    spans = {key: getattr(numbers, key) for key in LEAST}
+    limits = replace(SessionLimits(), **{key: _span(span) for key, span in spans.items() if span is not None})
+    return limits if numbers.line_length is None else replace(limits, line_length=numbers.line_length)
 
 
 def _span(length: timedelta) -> Span:

@@ -13,6 +13,7 @@ drain w1, advance 10s, restart, line, stop-model
 serve canvas gpus=1 min=1 max=4  # serve a model by workers that are jobs; more words as a job's in transcript.py
 call w1 job=1 seats=2 loading    # the worker of a job begins its stream
 fails w1 "no module torch"       # it says that it goes down, and why
+settings canvas turn=2m          # the settings say numbers of a model; `numbers canvas` shows those that hold
 node, inventory, silent, beat, submit, cancel, hold, release, requeue, started, exited, refused: see transcript.py
 """
 
@@ -23,6 +24,7 @@ from dataclasses import replace
 
 from scheduler.core.session_story import tell_session_command
 from scheduler.core.story import tell, tell_command
+from scheduler.state.events import ClockAdvanced
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.replies import Joined, Refused
 from scheduler.state.session_commands import OfferSeat, SessionCommand, TellEnd, TellPerson, TellPlace
@@ -156,6 +158,19 @@ class SessionTranscript:
         spec = replace(spec_of(words, self.now), serves=self.model, name=self.model)
         model = replace(model, entry_point="models:Canvas", worker=spec, min_workers=least, max_workers=most)
         return self.take_up(ServeRequested(at=self.now, model=model))
+
+    def settings(self, words: Words) -> list[str]:
+        """The settings say numbers of a model, as after a reload: the engine then lets time be looked at."""
+        name = ModelName(words.next())
+        model = self._numbered(Model(name=name, owner=UserName("")), words)
+        self.fleet.limits = replace(self.fleet.limits, sessions={name: model.limits})
+        self.fleet.state.limits = self.fleet.limits
+        return self.told(self.fleet.take_up(ClockAdvanced(at=self.now)))
+
+    def numbers(self, words: Words) -> list[str]:
+        limits = self.fleet.state.durable.models[ModelName(words.next())].limits
+        spans = ", ".join(f"{name} {getattr(limits, name) / SECOND:g}s" for name in ("idle", "turn", "grace"))
+        return [f"{spans}, line {limits.line_length}"]
 
     def stop_model(self, words: Words) -> list[str]:
         name = ModelName(words.next())
@@ -406,6 +421,8 @@ COMMANDS: dict[str, Command] = {
     "serve": SessionTranscript.serve_workers,
     "call": SessionTranscript.call,
     "fails": SessionTranscript.fails,
+    "settings": SessionTranscript.settings,
+    "numbers": SessionTranscript.numbers,
 }
 OF_JOBS = (
     "node",
