@@ -44,16 +44,13 @@ class Codec:
         self._format = current_format
         self._encoders = Encoders()
         self._decoders = Decoders(current_format, upgrades)
-        # Escaped non-ASCII keeps the text valid UTF-8 even for a path with bytes that are not.
-        self._to_json = json.JSONEncoder(
-            check_circular=False, ensure_ascii=True, allow_nan=False, separators=(",", ":")
-        ).encode
         self._from_json = json.JSONDecoder().decode
 
     def encode(self, value: object) -> str:
         """The payload of a dataclass value. Errors: NotStorable, EncodeError (mistakes in the code)."""
-        cls = type(value)
-        return self._to_json({FORMAT_KEY: self._format, **self._encoders.of_class(cls)(value)})
+        members = self._encoders.of_class(type(value))(value)
+        begin = f'{{"{FORMAT_KEY}":{self._format}'
+        return f"{begin},{members}}}" if members else begin + "}"
 
     def each_once(self) -> AbstractContextManager[None]:
         """Within it this thread encodes no value twice, such as those of one commit."""

@@ -1,16 +1,18 @@
-"""From a value of the state to the objects that JSON knows, by closures compiled once per class.
+"""From a value of the state to its JSON text, by closures compiled once per class.
 
-A value that could not be read back (a float in a field of integers, a subclass of the declared class) is
-refused here, before it reaches the store: what is committed can be loaded.
+The text is made directly: what is stored in several places (a queued job in its record and as an entity, what the specs
+of a submit have in common) is then written once and put in as it is. A value that could not be read back (a float in a
+field of integers, a subclass of the declared class) is refused here, before it reaches the store: what is committed can
+be loaded.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from json.encoder import encode_basestring_ascii
 from math import isfinite
 from operator import attrgetter
 from typing import Any, TypeAlias, assert_never
@@ -31,7 +33,15 @@ from .shapes import (
     stored_fields,
 )
 
-Encoder: TypeAlias = Callable[[Any], Any]
+Encoder: TypeAlias = Callable[[Any], str]
+
+# Escaped non-ASCII keeps the text valid UTF-8 even for a path with bytes that are not.
+_text_of_str: Encoder = encode_basestring_ascii
+_PLAIN_TEXTS: dict[type | None, Encoder] = {
+    str: _text_of_str,
+    int: int.__repr__,
+    bool: {True: "true", False: "false"}.__getitem__,
+}
 
 
 class EncodeError(TypeError):
@@ -41,7 +51,7 @@ class EncodeError(TypeError):
 class _Once(threading.local):
     """What a thread has encoded while each value is to be encoded once, by the value's identity."""
 
-    known: dict[int, dict[str, Any]] | None = None
+    known: dict[int, str] | None = None
 
 
 class Encoders:
@@ -63,7 +73,7 @@ class Encoders:
             self._once.known = None
 
     def of_class(self, cls: type) -> Encoder:
-        """The encoder of a dataclass to an object without a tag. Errors: NotStorable."""
+        """The encoder of a dataclass to the members of an object, without its braces. Errors: NotStorable."""
         encoder = self._of_class.get(cls)
         if encoder is not None:
             return encoder
@@ -85,34 +95,38 @@ class Encoders:
         names = tuple(field.name for field in stored)
         left_out = tuple(field.left_out for field in stored)
         plain_types = tuple(field.plain_type for field in stored)
+        plain_texts = tuple(_PLAIN_TEXTS.get(field.plain_type, _text_of_str) for field in stored)
+        prefixes = tuple(f'"{name}":' for name in names)
         encoders = tuple(self._of_shape(field.shape) for field in stored)
         values_of: Callable[[Any], tuple[Any, ...]]
         if len(names) > 1:
             values_of = attrgetter(*names)
         else:
             values_of = lambda value: tuple(getattr(value, name) for name in names)  # noqa: E731
+        each = tuple(zip(prefixes, left_out, plain_types, plain_texts, encoders, strict=True))
 
-        def encode(value: Any) -> dict[str, Any]:
+        def encode(value: Any) -> str:
             if type(value) is not cls:
                 raise EncodeError(f"expected {cls.__name__}, got {value!r}")
             known = self._once.known
             if known is not None and (found := known.get(id(value))) is not None:
                 return found
-            node: dict[str, Any] = {}
-            name = ""
+            members: list[str] = []
+            prefix = ""
             try:
-                for name, item, empty, plain_type, encode_item in zip(
-                    names, values_of(value), left_out, plain_types, encoders, strict=True
+                for (prefix, empty, plain_type, plain_text, encode_item), item in zip(
+                    each, values_of(value), strict=True
                 ):
                     # All that can be left out is false, and asking that is cheaper than comparing.
                     if item is empty or (not item and item == empty):
                         continue
-                    node[name] = item if type(item) is plain_type else encode_item(item)
+                    members.append(prefix + (plain_text(item) if type(item) is plain_type else encode_item(item)))
             except EncodeError as error:
-                raise EncodeError(f"{cls.__name__}.{name}: {error}") from None
+                raise EncodeError(f"{cls.__name__}.{prefix[1:-2]}: {error}") from None
+            text = ",".join(members)
             if known is not None:
-                known[id(value)] = node
-            return node
+                known[id(value)] = text
+            return text
 
         return encode
 
@@ -125,13 +139,13 @@ class Encoders:
             case Enumeration():
                 return _enum_encoder(shape.type)
             case Record():
-                return self.of_class(shape.type)
+                return self._object_encoder(shape.type)
             case OneOf():
                 return self._tagged_encoder(shape.types)
             case Maybe():
                 return _maybe_encoder(self._of_shape(shape.inner))
             case Sequence():
-                return _sequence_encoder(self._of_shape(shape.item), shape.item)
+                return self._sequence_encoder(self._of_shape(shape.item), shape.item)
             case Row():
                 return _row_encoder(tuple(self._of_shape(item) for item in shape.items))
             case Group():
@@ -141,33 +155,65 @@ class Encoders:
             case _:
                 assert_never(shape)
 
-    def _tagged_encoder(self, types: tuple[type, ...]) -> Encoder:
-        encoders = {cls: self.of_class(cls) for cls in types}
+    def _object_encoder(self, cls: type) -> Encoder:
+        encode = self.of_class(cls)
+        return lambda value: "{" + encode(value) + "}"
 
-        def encode(value: Any) -> dict[str, Any]:
-            encode_member = encoders.get(type(value))
-            if encode_member is None:
+    def _tagged_encoder(self, types: tuple[type, ...]) -> Encoder:
+        encoders = {cls: (f'{{"{TAG}":"{cls.__name__}"', self.of_class(cls)) for cls in types}
+
+        def encode(value: Any) -> str:
+            member = encoders.get(type(value))
+            if member is None:
                 raise EncodeError(f"{value!r} is none of {', '.join(cls.__name__ for cls in types)}")
-            return {TAG: type(value).__name__, **encode_member(value)}
+            begin, encode_member = member
+            members = encode_member(value)
+            return f"{begin},{members}}}" if members else begin + "}"
+
+        return encode
+
+    def _sequence_encoder(self, encode_item: Encoder, shape: Shape) -> Encoder:
+        if isinstance(shape, Plain) and shape.type is not float:
+            only, plain_text = {shape.type}, _PLAIN_TEXTS[shape.type]
+
+            def encode_plain(value: Any) -> str:
+                if type(value) is not tuple:
+                    raise EncodeError(f"expected a tuple, got {value!r}")
+                is_plain = set(map(type, value)) <= only
+                return f"[{','.join(map(plain_text if is_plain else encode_item, value))}]"
+
+            return encode_plain
+
+        def encode(value: Any) -> str:
+            if type(value) is not tuple:
+                raise EncodeError(f"expected a tuple, got {value!r}")
+            known = self._once.known
+            if known is not None and (found := known.get(id(value))) is not None:
+                return found
+            text = f"[{','.join(map(encode_item, value))}]"
+            if known is not None:
+                known[id(value)] = text
+            return text
 
         return encode
 
 
-def _encode_float(value: Any) -> float:
+def _encode_float(value: Any) -> str:
     # A whole number is a float to the type checker, and equal to one.
     if type(value) not in (int, float) or not isfinite(value):
         raise EncodeError(f"expected a finite float, got {value!r}")
-    return float(value)
+    return repr(float(value))
 
 
 def _plain_encoder(cls: type) -> Encoder:
     if cls is float:
         return _encode_float
+    plain_text = _PLAIN_TEXTS[cls]
 
-    def encode(value: Any) -> Any:
+    def encode(value: Any) -> str:
         if type(value) is not cls:
             raise EncodeError(f"expected {cls.__name__}, got {value!r}")
-        return value
+        return plain_text(value)
 
     return encode
 
@@ -175,55 +221,46 @@ def _plain_encoder(cls: type) -> Encoder:
 def _encode_bytes(value: Any) -> str:
     if type(value) is not bytes:
         raise EncodeError(f"expected bytes, got {value!r}")
-    return b64encode(value).decode("ascii")
+    return f'"{b64encode(value).decode("ascii")}"'
 
 
 def _enum_encoder(cls: type) -> Encoder:
-    def encode(value: Any) -> Any:
+    def encode(value: Any) -> str:
         if type(value) is not cls:
             raise EncodeError(f"expected {cls.__name__}, got {value!r}")
-        return value._name_  # type: ignore[attr-defined]  # `name` is a slow property
+        return f'"{value._name_}"'  # type: ignore[attr-defined]  # `name` is a slow property
 
     return encode
 
 
 def _maybe_encoder(encode_inner: Encoder) -> Encoder:
-    return lambda value: None if value is None else encode_inner(value)
-
-
-def _sequence_encoder(encode_item: Encoder, shape: Shape) -> Encoder:
-    only = {shape.type} if isinstance(shape, Plain) and shape.type is not float else set[type]()
-
-    def encode(value: Any) -> list[Any]:
-        if type(value) is not tuple:
-            raise EncodeError(f"expected a tuple, got {value!r}")
-        if only and set(map(type, value)) <= only:
-            return list(value)
-        return [encode_item(item) for item in value]
-
-    return encode
+    return lambda value: "null" if value is None else encode_inner(value)
 
 
 def _row_encoder(encoders: tuple[Encoder, ...]) -> Encoder:
-    def encode(value: Any) -> list[Any]:
+    def encode(value: Any) -> str:
         if type(value) is not tuple or len(value) != len(encoders):
             raise EncodeError(f"expected a tuple of {len(encoders)}, got {value!r}")
-        return [encode_item(item) for encode_item, item in zip(encoders, value, strict=True)]
+        return f"[{','.join([encode_item(item) for encode_item, item in zip(encoders, value, strict=True)])}]"
 
     return encode
 
 
 def _group_encoder(encode_item: Encoder) -> Encoder:
-    def encode(value: Any) -> list[Any]:
+    def encode(value: Any) -> str:
         if type(value) is not frozenset:
             raise EncodeError(f"expected a frozenset, got {value!r}")
         # Equal sets give equal text, whatever the order in which they were built.
-        return sorted((encode_item(item) for item in value), key=json.dumps)
+        return f"[{','.join(sorted(map(encode_item, value)))}]"
 
     return encode
 
 
 def _table_encoder(shape: Table, encode_key: Encoder, encode_value: Encoder) -> Encoder:
     if shape.key == Plain(str):
-        return lambda value: {encode_key(key): encode_value(item) for key, item in value.items()}
-    return lambda value: [[encode_key(key), encode_value(item)] for key, item in value.items()]
+        return lambda value: (
+            "{" + ",".join([f"{encode_key(key)}:{encode_value(item)}" for key, item in value.items()]) + "}"
+        )
+    return lambda value: (
+        "[" + ",".join([f"[{encode_key(key)},{encode_value(item)}]" for key, item in value.items()]) + "]"
+    )
