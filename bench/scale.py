@@ -27,14 +27,18 @@ PAGE = 100
 PAGES_READ = 30
 CLASSES = 200
 HEARD_SECONDS = 20.0
+ITEMS = 100_000
+ARRAYS = 9
+"""How many arrays of ITEMS are submitted; as many as a queue holds."""
 
 
 def measure(run: Run) -> list[Row]:
     """The rows of the group `scale`."""
-    equal, separate, agents = (run.folder / name for name in ("equal", "separate", "agents"))
-    for folder in (equal, separate, agents):
+    arrays, equal, separate, agents = (run.folder / name for name in ("arrays", "equal", "separate", "agents"))
+    for folder in (arrays, equal, separate, agents):
         folder.mkdir()
     return [
+        _arrays(arrays),
         *_equal_jobs(equal, run.queued),
         *_separate_jobs(separate, run.queued, run.repeats),
         *_heartbeats(agents, run.agents, run.queued),
@@ -50,6 +54,27 @@ def _equal_jobs(folder: Path, queued: int) -> list[Row]:
         Row(f"one Submit of {SUBMIT_OF:,} equal jobs", statistics.median(times), "ms", 50, TARGET),
         Row(f"memory per job, {queued:,} equal ones queued", each, "kB", 2.5, TARGET),
     ]
+
+
+def _arrays(folder: Path) -> Row:
+    with scheduler_alone(folder) as fleet:
+        times = asyncio.run(_submit_arrays(fleet))
+    return Row(f"one Submit of an array of {ITEMS:,}", statistics.median(times), "ms", 20, TARGET)
+
+
+async def _submit_arrays(fleet: Fleet) -> list[float]:
+    """How long each submit of an array takes, in milliseconds, one after the other."""
+    times: list[float] = []
+    async with fleet.connect() as channel:
+        stub: Any = scheduler_pb2_grpc.SchedulerStub(channel)
+        for number in range(ARRAYS):
+            spec = _spec(number)
+            spec.array.indices = f"1-{ITEMS}"
+            request = scheduler_pb2.SubmitRequest(specs=[spec], request_id=uuid.uuid4().hex)
+            start = time.perf_counter()
+            await stub.Submit(request)
+            times.append((time.perf_counter() - start) * 1e3)
+    return times
 
 
 def _separate_jobs(folder: Path, queued: int, repeats: int) -> list[Row]:

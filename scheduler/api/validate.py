@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -31,6 +32,8 @@ SPECS_MAX = 10_000
 ARGV_BYTES_MAX = 2_000_000
 ARGUMENT_BYTES_MAX = 131_071
 """Linux starts no program with a single argument or variable longer than this (MAX_ARG_STRLEN)."""
+UTF8_BYTES_MAX = 4
+"""Bytes of a character, at most."""
 PATH_BYTES_MAX = 4_095
 """The longest path that Linux takes (PATH_MAX)."""
 GPUS_MAX = 10_000
@@ -85,7 +88,7 @@ def wanted_jobs(request: scheduler_pb2.SubmitRequest) -> list[WantedJob]:
     named = sum(len(spec.after) for spec in request.specs)
     if named > AFTER_IN_ALL_MAX:
         raise invalid("specs", f"name {named:,} jobs to wait for; at most {AFTER_IN_ALL_MAX:,} in one request")
-    alike: dict[bytes, WantedJob] = {}
+    alike: dict[bytes, tuple[WantedJob, dict[str, Any]]] = {}
     jobs = [_wanted_like_others(spec, f"specs[{number}]", alike) for number, spec in enumerate(request.specs)]
     if len(jobs) * max(request.count, 1) > 1:
         array = next((number for number, job in enumerate(jobs) if job.items is not None), None)
@@ -94,20 +97,31 @@ def wanted_jobs(request: scheduler_pb2.SubmitRequest) -> list[WantedJob]:
     return jobs
 
 
-def _wanted_like_others(spec: job_pb2.JobSpec, path: str, alike: dict[bytes, WantedJob]) -> WantedJob:
+OWN_FIELDS: tuple[Literal["argv", "name", "trace_context"], ...] = ("argv", "name", "trace_context")
+"""What jobs of one request differ by that have all else in common."""
+
+
+def _wanted_like_others(
+    spec: job_pb2.JobSpec, path: str, alike: dict[bytes, tuple[WantedJob, dict[str, Any]]]
+) -> WantedJob:
     """One checked spec. What it has in common with others of the request is checked, and kept, once."""
     common = job_pb2.JobSpec()
     common.CopyFrom(spec)
-    for field in ("argv", "name", "trace_context"):
+    for field in OWN_FIELDS:
         common.ClearField(field)
     key = common.SerializeToString(deterministic=True)
     known = alike.get(key)
     if known is None:
-        known = alike[key] = wanted_job(spec, path)
-        return known
+        first = wanted_job(spec, path)
+        shared = {each.name: getattr(first.spec, each.name) for each in fields(JobSpec) if each.name not in OWN_FIELDS}
+        alike[key] = (first, shared)
+        return first
     _check_command(spec, path)
-    own = replace(known.spec, argv=tuple(spec.argv), name=_checked_name(spec, path), trace_context=_trace_context(spec))
-    return replace(known, spec=own)
+    like, shared = known
+    name, context = _checked_name(spec, path), _trace_context(spec)
+    own = JobSpec(argv=tuple(spec.argv), name=name, trace_context=context, **shared)
+    own.share_class_of(like.spec)
+    return WantedJob(own, like.band, like.is_held, like.items)
 
 
 def check_request_id(request_id: str) -> None:
@@ -257,6 +271,9 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
 def _check_command(spec: job_pb2.JobSpec, path: str) -> None:
     if not spec.argv or not spec.argv[0]:
         raise invalid(f"{path}.argv", "is empty", reason=Reason.COMMAND_EMPTY)
+    whole = "".join(spec.argv)
+    if len(whole) * UTF8_BYTES_MAX <= ARGUMENT_BYTES_MAX and "\0" not in whole:
+        return  # as nearly all are
     sizes = [len(argument.encode()) for argument in spec.argv]
     if max(sizes) > ARGUMENT_BYTES_MAX or sum(sizes) > ARGV_BYTES_MAX:
         raise invalid(

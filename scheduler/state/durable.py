@@ -285,7 +285,7 @@ def apply(durable: Durable, record: Record) -> None:
                 first, end = items_alike(job), JobId(end + job.items.indices.count)
                 _put_equals(durable, EqualJobs(first=first, spans=((first.id, end),)))
             if end > durable.counters.next_job:
-                durable.counters = replace(durable.counters, next_job=end)
+                durable.counters = Counters(next_job=end, next_session=durable.counters.next_session)
                 durable.touched[key_of(durable.counters)] = durable.counters
         case RequestRemembered(request=request):
             durable.requests[request.user, request.request_id] = request

@@ -146,8 +146,15 @@ class Asked:
         return self._hash
 
 
+class _OfClass:
+    """Room for what a spec's class of request is, once somebody has asked: passes and indexes ask again and again."""
+
+    __slots__ = ("_asked",)
+    _asked: Asked
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
+class JobSpec(_OfClass):
     """All that a user asked for, with defaults filled in. `serves` is the model that a service is a worker of."""
 
     argv: tuple[str, ...]
@@ -179,7 +186,15 @@ class JobSpec:
     @property
     def asked(self) -> Asked:
         """Its class of request."""
-        return Asked(self.resources, self.run_span)
+        try:
+            return self._asked
+        except AttributeError:
+            object.__setattr__(self, "_asked", Asked(self.resources, self.run_span))
+            return self._asked
+
+    def share_class_of(self, other: "JobSpec") -> None:
+        """Know that another spec asks for the same: what is one object is found without comparing it."""
+        object.__setattr__(self, "_asked", other.asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

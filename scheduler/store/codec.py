@@ -20,6 +20,7 @@ import json
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from ..state.jobs import Resources
 from .decoding import DecodeError, Decoders, Upgrades
 from .encoding import Encoders
 from .shapes import FORMAT_KEY
@@ -29,6 +30,9 @@ FORMAT = 1
 
 UPGRADES: Upgrades = {}
 """(class name, format) → what an object of that class, written in that format, looks like in the next one."""
+
+SHARED = frozenset({Resources})
+"""What many stored values have in common: equal ones that are read are one object."""
 
 T = TypeVar("T")
 
@@ -43,7 +47,7 @@ class Codec:
     def __init__(self, current_format: int = FORMAT, upgrades: Upgrades = UPGRADES) -> None:
         self._format = current_format
         self._encoders = Encoders()
-        self._decoders = Decoders(current_format, upgrades)
+        self._decoders = Decoders(current_format, upgrades, SHARED)
         self._from_json = json.JSONDecoder().decode
 
     def encode(self, value: object) -> str:

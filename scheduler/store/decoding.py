@@ -41,12 +41,20 @@ class DecodeError(Exception):
     """A payload does not hold a value of its class: which field, and why."""
 
 
-class Decoders:
-    """The compiled decoder of each class for each format met, made at its first use."""
+KNOWN_PARTS_MAX = 10_000
+"""Parts that many values have in common, such as what they ask for, of which a start makes each once."""
 
-    def __init__(self, current_format: int, upgrades: Upgrades) -> None:
+
+class Decoders:
+    """The compiled decoder of each class for each format met, made at its first use.
+
+    Values of the classes in `shared` are made once where they are equal, as are rows of texts.
+    """
+
+    def __init__(self, current_format: int, upgrades: Upgrades, shared: frozenset[type] = frozenset()) -> None:
         self._format = current_format
         self._upgrades = upgrades
+        self._shared = shared
         self._of_class: dict[tuple[type, int], Decoder] = {}
         self._begun: set[tuple[type, int]] = set()
         self._compiling = threading.RLock()
@@ -79,14 +87,15 @@ class Decoders:
         def decode(node: Any) -> Any:
             if type(node) is not dict:
                 raise DecodeError(f"{cls.__name__}: expected an object, got {node!r}")
-            values: dict[str, Any] = {}
+            values: dict[str, Any] = node if upgrade is None else upgrade(node)
             name = ""
             try:
-                for name, item in (node if upgrade is None else upgrade(node)).items():
-                    if name not in decoders:
+                for name, item in values.items():
+                    decoder = decoders.get(name)
+                    if decoder is None:
                         raise DecodeError("unknown field")
-                    plain_type, decode_item = decoders[name]
-                    values[name] = item if type(item) is plain_type else decode_item(item)
+                    if type(item) is not decoder[0]:
+                        values[name] = decoder[1](item)
             except DecodeError as error:
                 raise DecodeError(f"{cls.__name__}.{name}: {error}") from None
             try:
@@ -124,13 +133,15 @@ class Decoders:
             case Enumeration():
                 return _enum_decoder(shape)
             case Record():
-                return self.of_class(shape.type, written_format)
+                decode = self.of_class(shape.type, written_format)
+                return _once(decode) if shape.type in self._shared else decode
             case OneOf():
                 return self._tagged_decoder(shape.types, written_format)
             case Maybe():
                 return _maybe_decoder(inner(shape.inner))
             case Sequence():
-                return _sequence_decoder(inner(shape.item), shape.item)
+                decode = _sequence_decoder(inner(shape.item), shape.item)
+                return _once(decode) if _is_row_of_texts(shape.item) else decode
             case Row():
                 return _row_decoder(tuple(inner(item) for item in shape.items))
             case Group():
@@ -156,6 +167,26 @@ class Decoders:
             return decoders[tag](node)
 
         return decode
+
+
+def _is_row_of_texts(shape: Shape) -> bool:
+    return isinstance(shape, Row) and set(shape.items) == {Plain(str)}
+
+
+def _once(decode: Decoder) -> Decoder:
+    """The same, but what is written alike is one value; such values never change."""
+    known: dict[str, Any] = {}
+
+    def decode_once(node: Any) -> Any:
+        key = repr(node)
+        value = known.get(key)
+        if value is None:
+            if len(known) >= KNOWN_PARTS_MAX:
+                known.clear()
+            value = known[key] = decode(node)
+        return value
+
+    return decode_once
 
 
 def _missing(cls: type, values: Node) -> str:
