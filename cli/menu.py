@@ -19,6 +19,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "explain": "job",
         "wait": "wait",
         "check": "check",
+        "stats": "stats",
     },
     "Manage": {
         "cancel": "change",

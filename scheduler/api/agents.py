@@ -185,7 +185,12 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
                 host = request.beat.host
                 free_bytes = host.spool_free_bytes if host.HasField("spool_free_bytes") else None
                 beat = NodeBeat(
-                    at=now, node=node, stream=connection.stream, samples=samples, spool_free_bytes=free_bytes
+                    at=now,
+                    node=node,
+                    stream=connection.stream,
+                    samples=samples,
+                    spool_free_bytes=free_bytes,
+                    usages=tuple((rank_key(each.key), each.SerializeToString()) for each in request.beat.usages),
                 )
                 taken = self._report(connection, request.sequence, beat)
                 if self._links.beat_listeners:

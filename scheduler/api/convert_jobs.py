@@ -185,7 +185,14 @@ def _gpu_info(ranks: Iterable[Rank]) -> job_pb2.GpuInfo | None:
     ]
     if not devices:
         return None
-    return job_pb2.GpuInfo(count=len(devices), allocation_method=placements[0].method.value, devices=devices)
+    are_many = len(placements) > 1
+    return job_pb2.GpuInfo(
+        count=len(devices),
+        allocation_method=placements[0].method.value,
+        devices=devices,
+        indices=[f"{each.node}:{each.index}" if are_many else str(each.index) for each in devices],
+        uuids=[each.uuid for each in devices],
+    )
 
 
 def _attempt_proto(attempt: Attempt | EndedAttempt) -> job_pb2.Attempt:

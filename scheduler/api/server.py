@@ -41,7 +41,6 @@ from .tracking import TrackingCalls
 NOT_BUILT = (
     "DownloadFile",
     "FindMissingBlobs",
-    "GetJobStats",
     "GetNodeHistory",
     "ListUsage",
     "UploadBlob",
@@ -73,6 +72,7 @@ class SchedulerService(JobCalls, NodeCalls, SessionCalls, TrackingCalls, schedul
         self.telemetry = telemetry
         self.freshness = Freshness(engine, links)
         self.links = links
+        self.find = self._find
         self.set_agent_log_level = links.set_log_level
         self.program_log = logs.stream
         self.channels = channels

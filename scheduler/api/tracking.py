@@ -1,12 +1,12 @@
-"""The Scheduler service, the part about capacity and use: devices by their scores, what a model needs, and whether a
-request would start now."""
+"""The Scheduler service, the part about capacity and use: devices by their scores, what a model needs, whether a
+request would start now, and what a job used."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
+from gpufleet.v1 import capacity_pb2, job_pb2, node_agent_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, invalid
 
@@ -15,11 +15,12 @@ from ..links import Links
 from ..policy.estimate import Misfit, estimate
 from ..policy.fit import FreeDevice, NodeView, node_views
 from ..state.events import JobsSubmitted
-from ..state.ids import NodeName
+from ..state.ids import NodeName, RankKey
 from ..state.indexes import NodeHold
-from ..state.jobs import Job
+from ..state.jobs import Attempt, EndedAttempt, Job, Rank
 from ..state.replies import Submitted
 from ..state.units import DAY, SECOND, Span
+from ..state.used import RankUse
 from ..watching import ChangeHub
 from .answers import answers, reply_of, streams
 from .availability import until_available
@@ -28,6 +29,7 @@ from .convert_nodes import device_now, is_free
 from .freshness import Freshness
 from .paging import PageTokens, page_size
 from .roles import caller
+from .usages import rank_use, stats_proto
 from .validate import no_such_node, span_of, wanted_jobs
 
 WAIT_SPAN_MAX = DAY
@@ -44,6 +46,35 @@ class TrackingCalls:
     changes: ChangeHub
     links: Links
     one_stream: Callable[[], AbstractContextManager[None]]
+    find: Callable[[int], Awaitable[Job]]
+
+    @answers
+    async def GetJobStats(
+        self, request: capacity_pb2.GetJobStatsRequest, context: Any
+    ) -> capacity_pb2.GetJobStatsResponse:
+        """What an attempt of a job used, or uses so far."""
+        job = await self.find(request.job_id)
+        known: dict[int, Attempt | EndedAttempt] = {each.number: each for each in job.past}
+        if job.attempt is not None:
+            known[job.attempt.number] = job.attempt
+        if request.attempt and request.attempt not in known:
+            raise invalid("attempt", f"is {request.attempt}; known of job {job.id}: {sorted(known) or 'none'}")
+        attempt = known.get(request.attempt or max(known, default=0))
+        if attempt is None:
+            return capacity_pb2.GetJobStatsResponse()
+        keys = (RankKey(job.id, attempt.number, rank) for rank in range(len(attempt.ranks)))
+        parts = [(rank.placement, self._use(key, rank)) for key, rank in zip(keys, attempt.ranks, strict=True)]
+        return stats_proto(attempt, parts, self.engine.now())
+
+    def _use(self, key: RankKey, rank: Rank) -> RankUse | None:
+        """What a rank used: what is stored with its end, or what its node told last."""
+        live = self.engine.view.live
+        ended = rank.exit or live.exits.get(key)
+        if ended is not None:
+            return ended.use
+        node = live.nodes.get(rank.placement.node)
+        told = None if node is None else dict(node.usages).get(key)
+        return None if told is None else rank_use(node_agent_pb2.AttemptUsage.FromString(told))
 
     @streams
     async def CheckCapacity(

@@ -1,5 +1,7 @@
 """From what agents report to the state's values: whoever is wrong is told the field; the way back is `convert_*.py`."""
 
+import math
+
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
@@ -17,6 +19,7 @@ from ..state.jobs import (
 from ..state.nodes import Device, DeviceProcess, DeviceSample, NodeInfo
 from ..state.units import Instant
 from .convert_commands import STOP_CAUSES
+from .usages import rank_use
 from .validate import labels_of, span_of
 
 STOP_CAUSE_OF = {number: cause for cause, number in STOP_CAUSES.items()}
@@ -149,8 +152,9 @@ def rank_exit(exited: node_agent_pb2.AttemptExited) -> RankExit:
             for end in exited.output_ends
         ),
         output_is_complete=exited.output_is_complete,
-        cpu_seconds=exited.cpu_seconds,
+        cpu_seconds=exited.cpu_seconds if math.isfinite(exited.cpu_seconds) else 0.0,
         memory_bytes_max=exited.memory_bytes_max,
+        use=rank_use(exited.usage) if exited.HasField("usage") else None,
     )
 
 

@@ -152,13 +152,14 @@ class InventoryReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBeat:
-    """A sign of life with the newest samples."""
+    """A sign of life with the newest samples. `usages` is what each rank that runs used, as its agent sent it."""
 
     at: Instant
     node: NodeName
     stream: int
     samples: tuple[DeviceSample, ...] = ()
     spool_free_bytes: int | None = None
+    usages: tuple[tuple[RankKey, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

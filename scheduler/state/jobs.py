@@ -10,6 +10,7 @@ from .ids import AttemptId, DeviceUuid, JobId, ModelName, NodeName, RankKey, Use
 from .indices import Indices
 from .shares import WHOLE_MILLI, DeviceShare
 from .units import MB, SECOND, Instant, Span, after
+from .used import RankUse
 
 ATTEMPTS_KEPT = 10
 """Ended attempts that stay in the job's own record; older ones are in its story."""
@@ -226,7 +227,7 @@ class OutputEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
-    """How one rank ended. `exit` is None when nobody knows, or when it never ran.
+    """How one rank ended. `exit` is None when nobody knows, or when it never ran. `use` is what was read of it.
 
     `is_presumed`: nobody saw the end; its node's fence says that it must be over.
     """
@@ -240,6 +241,7 @@ class RankExit:
     cpu_seconds: float = 0.0
     memory_bytes_max: int = 0
     is_presumed: bool = False
+    use: RankUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

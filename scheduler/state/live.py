@@ -80,7 +80,8 @@ class NodeLive:
     `trusts_devices_until`: after a resume, reports of old trouble that are still on their way mark nothing.
     `lingering` are ranks that may still live there although the scheduler has ended them; while there are any, the
     node is given nothing. `newest_inventory` is its newest by (agent, incarnation, sequence): one from before it that
-    arrives late knows nothing of what was asked of the node since.
+    arrives late knows nothing of what was asked of the node since. `usages` is what ranks that run there used by the
+    newest beat, as the agent sent it: it is passed on unread.
     """
 
     heard_at: Instant
@@ -95,6 +96,7 @@ class NodeLive:
     trusts_devices_until: Instant = Instant(0)
     devices_left_out: dict[DeviceUuid, Instant] = field(default_factory=dict)
     spool_free_bytes: int | None = None
+    usages: tuple[tuple[RankKey, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +164,13 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
             _age(live, limits, at)
         case InventoryReported() if inventory_is_welcome(durable, event) and not inventory_is_late(live, event):
             _observe_inventory(live, durable, limits, event)
-        case NodeBeat(node=name, at=at, stream=stream, samples=samples, spool_free_bytes=spool_free_bytes):
+        case NodeBeat(node=name, at=at, stream=stream, samples=samples):
             beaten = live.nodes.get(name)
             if beaten is not None and beaten.is_connected and beaten.stream == stream:
                 _hear(live, name, at)
                 beaten.samples.update({sample.uuid: sample for sample in samples})
-                beaten.spool_free_bytes = spool_free_bytes
+                beaten.spool_free_bytes = event.spool_free_bytes
+                beaten.usages = event.usages
         case NodeDisconnected(node=name, stream=stream):
             gone = live.nodes.get(name)
             if gone is not None and gone.stream == stream:
@@ -369,7 +372,7 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: Inve
     node.has_inventory = True
     node.newest_inventory = (event.agent_id, event.incarnation, event.sequence)
     node.stream = event.stream
-    node.samples = {}
+    node.samples, node.usages = {}, ()
     _unready(live, durable, event.node)
     known = durable.hold(event.node).ranks
     node.lingering = {

@@ -9,6 +9,7 @@ from gpufleet.errors import Reason
 from tests.api.calls import Caller
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
+from tests.e2e.processes import until
 
 Request = scheduler_pb2.ListDevicesRequest
 GB = 10**9
@@ -78,6 +79,33 @@ async def test_a_configuration_that_cannot_be_read_is_refused(
     assert error is not None and error.reason is Reason.INVALID_ARGUMENT
     assert [violation.field for violation in error.violations] == [field]
     assert len(error.message) < 500
+
+
+async def test_what_a_job_used_is_told_while_it_runs_and_kept_with_its_end(admin: Client) -> None:
+    job = await admin.submit("sleep", "60", gpus=1)
+    asked = capacity_pb2.GetJobStatsRequest(job_id=job)
+    try:
+        await admin.wait(job, job_pb2.JOB_STATE_RUNNING)
+
+        async def is_read() -> bool:
+            return bool((await admin.stub.GetJobStats(asked)).processes)
+
+        await until("its processes are read", is_read)
+        so_far = await admin.stub.GetJobStats(asked)
+        assert (so_far.attempt, so_far.is_final, len(so_far.devices)) == (1, False, 1)
+        assert so_far.processes[0].memory_mb.max > 0
+    finally:
+        await admin.cancel(job)
+        ended = await admin.wait(job)
+    stored = await admin.stub.GetJobStats(asked)
+    assert stored.is_final and stored.sample_count >= so_far.sample_count >= 1
+    device = stored.devices[0]
+    # A virtual GPU has a load and memory by definition, and no other counter.
+    assert (device.utilization_percent.max, device.memory_used_mb.max, device.node) == (0, 0, "n1")
+    assert not device.HasField("temperature_c") and not stored.HasField("energy_wh")
+    assert stored.idle_share == 1 and stored.gpu_seconds > 0
+    info = ended.attempts[0].gpu_info
+    assert (list(info.indices), list(info.uuids)) == ([str(device.index)], [device.uuid])
 
 
 def wanting(gpus: int, wait_s: int = 0) -> capacity_pb2.CheckCapacityRequest:

@@ -113,6 +113,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     calls: list[tuple[str, Message]] = field(default_factory=list)
     changes: list[scheduler_pb2.JobChange] = field(default_factory=list)
     watch: list[Break | Until | Callable[[], None] | scheduler_pb2.WatchResponse] = field(default_factory=list)
+    stats: capacity_pb2.GetJobStatsResponse = field(default_factory=capacity_pb2.GetJobStatsResponse)
     capacity: list[capacity_pb2.CheckCapacityResponse] = field(default_factory=list)
     submitted: dict[str, int] = field(default_factory=dict)
     address: str = ""
@@ -197,6 +198,9 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
             )
 
         return self._answer("Estimate", request, context, estimate)
+
+    def GetJobStats(self, request: Any, context: Any) -> Any:
+        return self._answer("GetJobStats", request, context, lambda: self.stats)
 
     def CheckCapacity(self, request: Any, context: Any) -> Iterator[Any]:
         self._meet("CheckCapacity", request, context)

@@ -58,6 +58,7 @@ READING = [
     ["nodes"],
     ["token", "list"],
     ["nodes", "--free"],
+    ["stats", "12"],
     ["estimate", "--tp", "4"],
     ["config", "show"],
     ["config", "context", "list"],

@@ -188,7 +188,7 @@ Global___Statistic: _TypeAlias = Statistic  # noqa: Y015
 
 @_typing.final
 class DeviceStats(_message.Message):
-    """DeviceStats sums up one device over an attempt."""
+    """DeviceStats sums up one device over an attempt; a counter that the device lacks is absent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -199,19 +199,26 @@ class DeviceStats(_message.Message):
     MEMORY_USED_MB_FIELD_NUMBER: _builtins.int
     TEMPERATURE_C_FIELD_NUMBER: _builtins.int
     POWER_DRAW_W_FIELD_NUMBER: _builtins.int
+    MEMORY_USAGE_PERCENT_FIELD_NUMBER: _builtins.int
+    ENERGY_WH_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name."""
     index: _builtins.int
     """Index on the node."""
     name: _builtins.str
     """The device's name."""
+    energy_wh: _builtins.float
+    """Energy used, in watt-hours."""
+    uuid: _builtins.str
+    """The device's UUID."""
     @_builtins.property
     def utilization_percent(self) -> Global___Statistic:
         """Utilisation in percent."""
 
     @_builtins.property
     def memory_used_mb(self) -> Global___Statistic:
-        """Memory used, in MB."""
+        """Memory used, in MB (10^6 bytes)."""
 
     @_builtins.property
     def temperature_c(self) -> Global___Statistic:
@@ -220,6 +227,10 @@ class DeviceStats(_message.Message):
     @_builtins.property
     def power_draw_w(self) -> Global___Statistic:
         """Power drawn, in watts."""
+
+    @_builtins.property
+    def memory_usage_percent(self) -> Global___Statistic:
+        """Memory used, in percent of the device's."""
 
     def __init__(
         self,
@@ -231,14 +242,76 @@ class DeviceStats(_message.Message):
         memory_used_mb: Global___Statistic | None = ...,
         temperature_c: Global___Statistic | None = ...,
         power_draw_w: Global___Statistic | None = ...,
+        memory_usage_percent: Global___Statistic | None = ...,
+        energy_wh: _builtins.float | None = ...,
+        uuid: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory_used_mb", b"memory_used_mb", "power_draw_w", b"power_draw_w", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh", "energy_wh", b"energy_wh", "memory_usage_percent", b"memory_usage_percent", "memory_used_mb", b"memory_used_mb", "power_draw_w", b"power_draw_w", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_used_mb", b"memory_used_mb", "name", b"name", "node", b"node", "power_draw_w", b"power_draw_w", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh", "energy_wh", b"energy_wh", "index", b"index", "memory_usage_percent", b"memory_usage_percent", "memory_used_mb", b"memory_used_mb", "name", b"name", "node", b"node", "power_draw_w", b"power_draw_w", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__energy_wh: _TypeAlias = _typing.Literal["energy_wh"]  # noqa: Y015
+    _WhichOneofArgType__energy_wh: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__energy_wh) -> _WhichOneofReturnType__energy_wh | None: ...
 
 Global___DeviceStats: _TypeAlias = DeviceStats  # noqa: Y015
+
+@_typing.final
+class ProcessStats(_message.Message):
+    """ProcessStats sums up a rank's process and all below it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    CPU_SECONDS_FIELD_NUMBER: _builtins.int
+    CPU_PERCENT_FIELD_NUMBER: _builtins.int
+    MEMORY_MB_FIELD_NUMBER: _builtins.int
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    WRITE_BYTES_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node's name."""
+    rank: _builtins.int
+    """The rank, from 0."""
+    cpu_seconds: _builtins.float
+    """Processor time used, in seconds."""
+    read_bytes: _builtins.int
+    """Bytes read from disks; absent where the kernel does not tell."""
+    write_bytes: _builtins.int
+    """Bytes written to disks; absent where the kernel does not tell."""
+    @_builtins.property
+    def cpu_percent(self) -> Global___Statistic:
+        """Processor load, in percent of one CPU."""
+
+    @_builtins.property
+    def memory_mb(self) -> Global___Statistic:
+        """Resident memory, in MB (10^6 bytes)."""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        cpu_seconds: _builtins.float = ...,
+        cpu_percent: Global___Statistic | None = ...,
+        memory_mb: Global___Statistic | None = ...,
+        read_bytes: _builtins.int | None = ...,
+        write_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_read_bytes", b"_read_bytes", "_write_bytes", b"_write_bytes", "cpu_percent", b"cpu_percent", "memory_mb", b"memory_mb", "read_bytes", b"read_bytes", "write_bytes", b"write_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_read_bytes", b"_read_bytes", "_write_bytes", b"_write_bytes", "cpu_percent", b"cpu_percent", "cpu_seconds", b"cpu_seconds", "memory_mb", b"memory_mb", "node", b"node", "rank", b"rank", "read_bytes", b"read_bytes", "write_bytes", b"write_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__read_bytes: _TypeAlias = _typing.Literal["read_bytes"]  # noqa: Y015
+    _WhichOneofArgType__read_bytes: _TypeAlias = _typing.Literal["_read_bytes", b"_read_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__write_bytes: _TypeAlias = _typing.Literal["write_bytes"]  # noqa: Y015
+    _WhichOneofArgType__write_bytes: _TypeAlias = _typing.Literal["_write_bytes", b"_write_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__read_bytes) -> _WhichOneofReturnType__read_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__write_bytes) -> _WhichOneofReturnType__write_bytes | None: ...
+
+Global___ProcessStats: _TypeAlias = ProcessStats  # noqa: Y015
 
 @_typing.final
 class GetJobStatsRequest(_message.Message):
@@ -247,16 +320,20 @@ class GetJobStatsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """The job's id."""
+    attempt: _builtins.int
+    """Which of its newest 10 attempts; 0 means the newest."""
     def __init__(
         self,
         *,
         job_id: _builtins.int = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -264,7 +341,9 @@ Global___GetJobStatsRequest: _TypeAlias = GetJobStatsRequest  # noqa: Y015
 
 @_typing.final
 class GetJobStatsResponse(_message.Message):
-    """GetJobStatsResponse is what the job used."""
+    """GetJobStatsResponse is what an attempt of the job used, from the allocation of its devices to its end, or so far. Of a
+    device that jobs share it is all of the device.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -272,10 +351,23 @@ class GetJobStatsResponse(_message.Message):
     SAMPLE_COUNT_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     ENERGY_WH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    IS_FINAL_FIELD_NUMBER: _builtins.int
+    GPU_SECONDS_FIELD_NUMBER: _builtins.int
+    IDLE_SHARE_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
     sample_count: _builtins.int
-    """Samples in all."""
+    """Samples in all; 0 when nothing was read of it."""
     energy_wh: _builtins.float
-    """Energy used, in watt-hours."""
+    """Energy used by its devices, in watt-hours; absent when nothing told it."""
+    attempt: _builtins.int
+    """The attempt; 0 when the job has not had devices yet."""
+    is_final: _builtins.bool
+    """Whether the attempt has ended."""
+    gpu_seconds: _builtins.float
+    """Devices held × seconds; shares count as what they are."""
+    idle_share: _builtins.float
+    """Part of the samples in which the utilisation was below 5 %, 0 to 1; absent without samples."""
     @_builtins.property
     def monitoring_duration(self) -> _duration_pb2.Duration:
         """How long it was watched."""
@@ -284,19 +376,35 @@ class GetJobStatsResponse(_message.Message):
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceStats]:
         """Device by device."""
 
+    @_builtins.property
+    def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProcessStats]:
+        """Rank by rank."""
+
     def __init__(
         self,
         *,
         monitoring_duration: _duration_pb2.Duration | None = ...,
         sample_count: _builtins.int = ...,
         devices: _abc.Iterable[Global___DeviceStats] | None = ...,
-        energy_wh: _builtins.float = ...,
+        energy_wh: _builtins.float | None = ...,
+        attempt: _builtins.int = ...,
+        is_final: _builtins.bool = ...,
+        gpu_seconds: _builtins.float = ...,
+        idle_share: _builtins.float | None = ...,
+        processes: _abc.Iterable[Global___ProcessStats] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["monitoring_duration", b"monitoring_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh", "_idle_share", b"_idle_share", "energy_wh", b"energy_wh", "idle_share", b"idle_share", "monitoring_duration", b"monitoring_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "energy_wh", b"energy_wh", "monitoring_duration", b"monitoring_duration", "sample_count", b"sample_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh", "_idle_share", b"_idle_share", "attempt", b"attempt", "devices", b"devices", "energy_wh", b"energy_wh", "gpu_seconds", b"gpu_seconds", "idle_share", b"idle_share", "is_final", b"is_final", "monitoring_duration", b"monitoring_duration", "processes", b"processes", "sample_count", b"sample_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__energy_wh: _TypeAlias = _typing.Literal["energy_wh"]  # noqa: Y015
+    _WhichOneofArgType__energy_wh: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh"]  # noqa: Y015
+    _WhichOneofReturnType__idle_share: _TypeAlias = _typing.Literal["idle_share"]  # noqa: Y015
+    _WhichOneofArgType__idle_share: _TypeAlias = _typing.Literal["_idle_share", b"_idle_share"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__energy_wh) -> _WhichOneofReturnType__energy_wh | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_share) -> _WhichOneofReturnType__idle_share | None: ...
 
 Global___GetJobStatsResponse: _TypeAlias = GetJobStatsResponse  # noqa: Y015
 

@@ -947,6 +947,8 @@ class GpuInfo(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     ALLOCATION_METHOD_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    INDICES_FIELD_NUMBER: _builtins.int
+    UUIDS_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """Devices in all."""
     allocation_method: _builtins.str
@@ -955,16 +957,26 @@ class GpuInfo(_message.Message):
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacedDevice]:
         """One entry per device."""
 
+    @_builtins.property
+    def indices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Indices of the devices: "0", or "node:0" with several nodes."""
+
+    @_builtins.property
+    def uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """UUIDs of the devices, in the same order."""
+
     def __init__(
         self,
         *,
         count: _builtins.int = ...,
         allocation_method: _builtins.str = ...,
         devices: _abc.Iterable[Global___PlacedDevice] | None = ...,
+        indices: _abc.Iterable[_builtins.str] | None = ...,
+        uuids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_method", b"allocation_method", "count", b"count", "devices", b"devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_method", b"allocation_method", "count", b"count", "devices", b"devices", "indices", b"indices", "uuids", b"uuids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -374,7 +374,7 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetJobStats(self, request, context):
-        """GetJobStats answers what a job used. Not built yet.
+        """GetJobStats answers what a job used: its devices and its processes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

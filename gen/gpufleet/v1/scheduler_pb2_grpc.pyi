@@ -77,7 +77,7 @@ class SchedulerStub:
     Estimate: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.EstimateRequest, _capacity_pb2.EstimateResponse]
     """Estimate answers the devices and memory that a model's configuration needs, by a rule of thumb."""
     GetJobStats: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetJobStatsRequest, _capacity_pb2.GetJobStatsResponse]
-    """GetJobStats answers what a job used. Not built yet."""
+    """GetJobStats answers what a job used: its devices and its processes."""
     GetNodeHistory: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetNodeHistoryRequest, _capacity_pb2.GetNodeHistoryResponse]
     """GetNodeHistory answers the history of a node's devices. Not built yet."""
     ListUsage: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.ListUsageRequest, _capacity_pb2.ListUsageResponse]
@@ -163,7 +163,7 @@ class SchedulerAsyncStub(SchedulerStub):
     Estimate: _aio.UnaryUnaryMultiCallable[_capacity_pb2.EstimateRequest, _capacity_pb2.EstimateResponse]  # type: ignore[assignment]
     """Estimate answers the devices and memory that a model's configuration needs, by a rule of thumb."""
     GetJobStats: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetJobStatsRequest, _capacity_pb2.GetJobStatsResponse]  # type: ignore[assignment]
-    """GetJobStats answers what a job used. Not built yet."""
+    """GetJobStats answers what a job used: its devices and its processes."""
     GetNodeHistory: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetNodeHistoryRequest, _capacity_pb2.GetNodeHistoryResponse]  # type: ignore[assignment]
     """GetNodeHistory answers the history of a node's devices. Not built yet."""
     ListUsage: _aio.UnaryUnaryMultiCallable[_capacity_pb2.ListUsageRequest, _capacity_pb2.ListUsageResponse]  # type: ignore[assignment]
@@ -366,7 +366,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _capacity_pb2.GetJobStatsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_capacity_pb2.GetJobStatsResponse, _abc.Awaitable[_capacity_pb2.GetJobStatsResponse]]:
-        """GetJobStats answers what a job used. Not built yet."""
+        """GetJobStats answers what a job used: its devices and its processes."""
 
     @_abc_1.abstractmethod
     def GetNodeHistory(
