@@ -10,9 +10,11 @@ export class Farewell {
   private readonly text = h("p", { class: "lead" });
   private readonly message = h("p", { class: "said" });
   private readonly again: HTMLButtonElement;
+  private readonly save: HTMLButtonElement;
 
-  constructor(joinAgain: () => void, choose: () => void) {
+  constructor(joinAgain: () => void, choose: () => void, save: () => void) {
     this.again = h("button", { class: "primary", onclick: joinAgain });
+    this.save = h("button", { class: "text", onclick: save }, "Save the last picture");
     const other = h("button", { class: "quiet", onclick: choose }, "All models");
     this.root = h(
       "main",
@@ -21,16 +23,18 @@ export class Farewell {
       this.text,
       this.message,
       h("div", { class: "next" }, this.again, other),
+      this.save,
     );
   }
 
-  update(model: string, ended: Ended): void {
+  update(model: string, ended: Ended, hasPicture: boolean): void {
     const words = ending(ended.reason);
     write(this.heading, words.title);
     write(this.text, words.text || ended.message);
     write(this.message, ended.message);
     show(this.message, ended.message !== "" && words.text !== "" && TELLING.has(ended.reason));
     write(this.again, ended.reason === "MOVED" ? "Go on here" : `Join ${model} again`);
+    show(this.save, hasPicture);
     show(this.again, words.mayJoinAgain);
   }
 }

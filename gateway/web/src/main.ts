@@ -7,7 +7,7 @@ import { Lobby } from "./lobby.ts";
 import { forget, recall, remember } from "./remembered.ts";
 import { Speech } from "./speech.ts";
 import { Stage } from "./stage.ts";
-import { after, begin, isLive, type Happened, type Session } from "./state.ts";
+import { PLACE_KEPT_MS, after, begin, isLive, type Happened, type Session } from "./state.ts";
 import { Teller } from "./telling.ts";
 import { WaitingRoom } from "./waiting.ts";
 import type { Frame, Told } from "./wire.ts";
@@ -15,10 +15,14 @@ import type { Frame, Told } from "./wire.ts";
 /** How often the place is noted again, so that a reload knows how fresh it is. */
 const REMEMBER_MS = 5_000;
 
+/** How long a saved picture may take to be fetched from its address. */
+const REVOKE_MS = 60_000;
+
 class Page {
   private session: Session | null = null;
   private shownScreen = "";
   private rememberedAt = 0;
+  private tickedAt = Date.now();
   private readonly speech = new Speech();
   private readonly teller = new Teller(this.speech);
   private readonly connection: Connection;
@@ -27,6 +31,7 @@ class Page {
   private readonly farewell = new Farewell(
     () => this.join(this.session?.model ?? ""),
     () => this.choose(),
+    () => void this.save(),
   );
   private readonly stage: Stage;
 
@@ -90,6 +95,14 @@ class Page {
     this.render();
   }
 
+  private async save(): Promise<void> {
+    const picture = await this.stage.picture();
+    if (picture === null) return;
+    const address = URL.createObjectURL(picture);
+    h("a", { href: address, download: `${this.session?.model ?? "picture"}.png` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), REVOKE_MS);
+  }
+
   private stillHere(): void {
     this.connection.say({ type: "still_here" });
     this.happened({ kind: "answered" });
@@ -121,6 +134,11 @@ class Page {
   }
 
   private tick(): void {
+    const wall = Date.now();
+    const slept = wall - this.tickedAt;
+    this.tickedAt = wall;
+    // A machine that slept, or a tab that was frozen, comes back to a place that is given away: nobody joins unasked.
+    if (slept > PLACE_KEPT_MS) this.happened({ kind: "told", message: { type: "end", reason: "DISCONNECTED", message: "" } });
     this.connection.tick();
     const now = performance.now();
     if (this.session !== null) {
@@ -151,7 +169,7 @@ class Page {
     const { session } = this;
     const phase = session?.phase ?? null;
     if (session !== null && phase?.kind === "turn") this.stage.update(session, phase, now);
-    else if (session !== null && phase?.kind === "ended") this.farewell.update(session.model, phase);
+    else if (session !== null && phase?.kind === "ended") this.farewell.update(session.model, phase, this.stage.hasPicture);
     else if (session !== null) this.waiting.update(session, now);
     document.title = this.teller.title(session, now);
     const screen = phase === null ? "lobby" : phase.kind === "joining" ? "waiting" : phase.kind;

@@ -64,7 +64,7 @@ export class Stage {
     for (const [name, label] of Object.entries(labels)) {
       this.figures.append(h("div", {}, h("dt", {}, label), this.cells[name as keyof typeof labels]));
     }
-    const details = h("button", { class: "quiet", "aria-expanded": "false", "aria-controls": "figures" }, "Details");
+    const details = h("button", { class: "text", "aria-expanded": "false", "aria-controls": "figures" }, "Details");
     details.addEventListener("click", () => {
       show(this.figures, this.figures.hidden === true);
       details.setAttribute("aria-expanded", String(!this.figures.hidden));
@@ -76,7 +76,7 @@ export class Stage {
     this.root = h(
       "main",
       { class: "stage" },
-      h("div", { class: "bar" }, this.heading, this.time, h("div", { class: "buttons" }, details, keyboard, leave)),
+      h("div", { class: "bar" }, this.heading, this.time, h("div", { class: "buttons" }, keyboard, leave)),
       h("div", { class: "room" }, this.frame, this.banner),
       h(
         "div",
@@ -84,6 +84,7 @@ export class Stage {
         this.figures,
         h("p", { class: "hint fine" }, "Draw with the pointer, turn the wheel, type. ", h("kbd", {}, "Tab"), " leaves the picture."),
         h("p", { class: "hint coarse" }, "Draw with a finger. “Keyboard” lets you type."),
+        details,
       ),
     );
     this.frames = new Frames(this.canvas, (frame) => this.onShown(frame));
@@ -108,6 +109,15 @@ export class Stage {
   focus(): void {
     if (matchMedia("(pointer: coarse)").matches) this.heading.focus();
     else this.field.focus({ preventScroll: true });
+  }
+
+  /** The last picture; null when there was none. */
+  async picture(): Promise<Blob | null> {
+    return this.hasFrame ? new Promise((resolve) => this.canvas.toBlob(resolve)) : null;
+  }
+
+  get hasPicture(): boolean {
+    return this.hasFrame;
   }
 
   take(frame: Frame): void {

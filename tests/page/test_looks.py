@@ -1,0 +1,161 @@
+"""How the page looks and sounds on every screen: axe-core finds nothing serious, and it is what the pictures show.
+
+`SCREENSHOTS=1 python -m pytest tests/page/test_looks.py` writes docs/images anew; look at each before you commit it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from building import page as built
+from tests.e2e.processes import until
+from tests.page.theatre import DESKTOP, NARROW, PHONE, Person, Theatre
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+
+AXE = built.ROOT / "gateway" / "web" / "node_modules" / "axe-core" / "axe.min.js"
+IMAGES = built.ROOT / "docs" / "images"
+IS_REFRESH = os.environ.get("SCREENSHOTS") == "1"
+
+RUN_AXE = """async () => {
+    const found = await axe.run(document, { resultTypes: ["violations"] });
+    return found.violations
+        .filter((each) => each.impact === "serious" || each.impact === "critical")
+        .map((each) => `${each.id}: ${each.help}: ${each.nodes.map((node) => node.html).join(" | ")}`);
+}"""
+
+
+async def check(page: Page, what: str) -> None:
+    """axe-core finds nothing serious on this screen: light and dark, on a desktop and on a phone."""
+    if not await page.evaluate("typeof axe === 'object'"):
+        await page.evaluate(AXE.read_text() + "; undefined")
+    for width in (DESKTOP, PHONE):
+        await page.set_viewport_size(width["viewport"])
+        for scheme in ("light", "dark"):
+            await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            found = await page.evaluate(RUN_AXE)
+            assert not found, f"{what}, {scheme}, {width['viewport']}:\n" + "\n".join(found)
+            wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0, f"{what} is {wide} pixels wider than {width['viewport']}"
+    await page.set_viewport_size(DESKTOP["viewport"])
+    await page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+
+
+async def picture(page: Page, name: str) -> None:
+    """Keep a screenshot, if they are to be made anew."""
+    if IS_REFRESH:
+        await page.screenshot(path=IMAGES / f"{name}.png")
+
+
+async def test_every_screen_of_a_session_is_for_everybody(theatre: Theatre) -> None:
+    await theatre.serve(NARROW, idle=600)
+    async with theatre.people(2) as (ann, bob):
+        await ann.button(f"Start: {NARROW}").wait_for()
+        await check(ann.page, "the models")
+        await ann.join(NARROW)
+        await ann.plays()
+        await ann.button("Details").click()
+        await check(ann.page, "a turn with its details")
+        await bob.join(NARROW)
+        await expect(bob.page.locator(".number")).to_have_text("1")
+        await check(bob.page, "the line")
+        await expect(ann.page.locator(".time")).to_contain_text("left")
+        await check(ann.page, "a limited turn")
+        await theatre.relay.cut()
+        await expect(ann.page.locator(".veil")).to_contain_text("Connection lost")
+        await expect(bob.page.locator(".waiting .trouble")).to_contain_text("The connection is lost")
+        await check(ann.page, "a turn whose connection is lost")
+        await check(bob.page, "a place whose connection is lost")
+        theatre.relay.mend()
+        await expect(bob.page.locator(".waiting .trouble")).to_be_hidden()
+        await bob.button("Leave the line").click()
+        await ann.plays()
+        await theatre.serve(NARROW, idle=120, idle_warning=119)
+        await ann.page.mouse.click(*await ann.point(0.5, 0.5))
+        await expect(ann.page.locator(".banner")).to_contain_text("Still there?")
+        await check(ann.page, "an idle warning")
+        await ann.leave()
+        await check(ann.page, "the end")
+        async with ann.page.expect_download() as saved:
+            await ann.button("Save the last picture").click()
+        assert (await saved.value).suggested_filename == f"{NARROW}.png"
+
+
+async def test_without_models_or_gateway_it_says_what_to_do(theatre: Theatre) -> None:
+    async with theatre.context() as context:
+        page = await context.new_page()
+        await page.route("**/api/v1/models", lambda route: route.fulfill(json={"models": []}))
+        ann = Person(page, theatre.relay.address)
+        await ann.open()
+        await expect(page.get_by_role("heading", name="No model is served yet")).to_be_visible()
+        await expect(page.locator("code")).to_have_text("gpuctl worker canvas")
+        await check(page, "no models")
+        await page.unroute("**/api/v1/models")
+        await ann.button(f"Start: {NARROW}").wait_for()
+        await page.route("**/api/v1/models", lambda route: route.abort())
+        await expect(page.locator(".lobby .trouble")).to_contain_text("The gateway cannot be reached just now")
+        await expect(ann.button(f"Start: {NARROW}")).to_be_disabled()
+        await check(page, "a gateway that is away")
+
+
+async def test_ink_is_where_it_is_drawn_and_letters_where_they_are_typed(theatre: Theatre) -> None:
+    await theatre.serve("canvas")
+    small = {} if IS_REFRESH else {"width": "128", "height": "96", "steps": "1"}
+    async with theatre.worker("canvas", "canvas", seats="1", **small), theatre.people() as (ann,):
+        await ann.button("Start: canvas").wait_for()
+        await picture(ann.page, "page-models")
+        await ann.join("canvas")
+        await ann.plays()
+        paper = await ann.colour(0.5, 0.5)
+        assert min(paper) > 200, "an empty sheet is white"
+        await _draw(ann)
+        await _darker(ann, (0.25, 0.45), "a stroke")
+        await ann.page.mouse.move(*await ann.point(0.55, 0.72))
+        await ann.page.keyboard.type("HELLO", delay=20)
+        await _darker(ann, (0.56, 0.79), "letters")
+        await ann.button("Details").click()
+        await picture(ann.page, "page-turn")
+        async with theatre.people(**(PHONE | {"color_scheme": "dark"})) as (bob,):
+            await bob.join("canvas")
+            await expect(bob.page.locator(".number")).to_have_text("1")
+            await picture(bob.page, "page-line-phone")
+            await ann.leave()
+            await bob.plays()
+            for at in ((0.2, 0.3), (0.4, 0.6), (0.6, 0.4), (0.8, 0.7)):
+                await bob.page.touchscreen.tap(*await bob.point(*at))
+            await _darker(bob, (0.4, 0.6), "a stamp")
+            await picture(bob.page, "page-turn-phone")
+            await bob.leave()
+
+
+async def _draw(person: Person) -> None:
+    """A wave with the button down."""
+    for number in range(41):
+        share = number / 40
+        await person.page.mouse.move(
+            *await person.point(0.1 + 0.8 * share, 0.45 + 0.2 * math.sin(12 * (share - 0.1875)))
+        )
+        if number == 0:
+            await person.page.mouse.down()
+    await person.page.mouse.up()
+
+
+async def _darker(person: Person, at: tuple[float, float], what: str) -> None:
+    """Return once there is ink around a point."""
+    near = [(at[0] + 0.02 * across, at[1] + 0.02 * down) for across in range(-2, 3) for down in range(-2, 3)]
+
+    async def is_dark() -> bool:
+        return min([min(await person.colour(*each)) for each in near]) < 190
+
+    await until(f"there is ink: {what}", is_dark)
+
+
+async def test_the_screenshots_of_the_documentation_are_there_and_small() -> None:
+    for name in ("page-models", "page-turn", "page-line-phone", "page-turn-phone"):
+        image: Path = IMAGES / f"{name}.png"
+        assert 5_000 < image.stat().st_size < 400_000

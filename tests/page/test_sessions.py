@@ -1,0 +1,257 @@
+"""People at the page, in a real browser: what they see, what the page sends, and that nothing throws them out."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+from playwright.async_api import expect
+
+from tests.e2e.processes import until
+from tests.page.theatre import NARROW, PHONE, WIDE, Theatre
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+
+BRIGHTER = 60
+"""The pointer's cross is white, the bar in the middle green: so much more red there, at least, as JPEG leaves it."""
+
+CUT_SECONDS = 5.0
+
+DRAG = """(points) => {
+    const canvas = document.querySelector("canvas");
+    const box = canvas.getBoundingClientRect();
+    const send = (kind, [x, y], buttons) => canvas.dispatchEvent(new PointerEvent(kind, {
+        clientX: box.left + x * box.width, clientY: box.top + y * box.height, buttons,
+        isPrimary: true, pointerId: 1, pointerType: "mouse", bubbles: true, cancelable: true,
+    }));
+    for (const each of points) {
+        for (let step = 1; step <= 25; step += 1) send("pointermove", [each[0] * step / 25, each[1]], 0);
+        send("pointerdown", each, 1);
+        send("pointerup", each, 0);
+    }
+}"""
+
+DELETE = """(field) => {
+    field.value = field.value.slice(0, -1);
+    field.dispatchEvent(new InputEvent("input", { inputType: "deleteContentBackward" }));
+}"""
+
+
+async def test_a_person_joins_points_and_types_and_leaves(theatre: Theatre) -> None:
+    async with theatre.people() as (ann,):
+        await ann.join(WIDE)
+        await ann.plays()
+        red, _, _ = await ann.colour(0.5, 0.3)
+        await ann.page.mouse.click(*await ann.point(0.5, 0.3))
+
+        async def is_crossed() -> bool:
+            return (await ann.colour(0.5, 0.3))[0] > red + BRIGHTER
+
+        await until("the picture has changed where the pointer is", is_crossed)
+        await ann.page.keyboard.press("h")
+        await ann.page.keyboard.press("Enter")
+        keys = [(each["key"], each["down"]) for each in await ann.inputs("key", 4)]
+        assert keys == [("h", True), ("h", False), ("Enter", True), ("Enter", False)]
+        await ann.page.mouse.wheel(0, 120)
+        await ann.inputs("wheel", 1)
+        await ann.button("Details").click()
+        for name, words in (("Latency", " ms"), ("Frame rate", " per second"), ("Picture", "512 × 384")):
+            cell = ann.page.locator("#figures div", has_text=name).locator("dd")
+            await expect(cell).to_contain_text(words)
+        await expect(ann.page.locator("#figures div", has_text="Worker").locator("dd")).to_contain_text("127.0.0.1:")
+        await ann.leave()
+        await theatre.is_free(WIDE)
+
+
+async def test_clicks_are_exact_and_in_order_and_moves_give_way(theatre: Theatre) -> None:
+    async with theatre.people() as (ann,):
+        await ann.join(WIDE)
+        await ann.plays()
+        points = [[round(0.05 + 0.045 * number, 3), round(0.9 - 0.04 * number, 3)] for number in range(20)]
+        before = len(await ann.inputs("pointer"))
+        await ann.page.evaluate(DRAG, points)
+        sent = (await ann.inputs("pointer", before + 3 * len(points)))[before:]
+        # Of the 25 moves before each button only the newest is sent: no screen refresh came between them.
+        assert [each["button_change"] for each in sent] == [False, True, True] * len(points)
+        presses = [each for each in sent if each["button_change"] and each["buttons"] == 1]
+        assert [(each["x"], each["y"]) for each in presses] == [
+            (pytest.approx(x, abs=0.002), pytest.approx(y, abs=0.002)) for x, y in points
+        ]
+        numbers = [each["seq"] for each in ann.said if "seq" in each]
+        assert numbers == list(range(1, len(numbers) + 1))
+        await ann.leave()
+
+
+async def test_others_wait_a_limit_is_told_and_lifted_and_kept(theatre: Theatre) -> None:
+    await theatre.serve(NARROW)
+    async with theatre.people(3) as (ann, bob, cid):
+        await ann.join(NARROW)
+        await ann.plays()
+        await expect(ann.page.locator(".time")).to_have_text("No time limit")
+        await expect(bob.page.get_by_text("1 of 1 seat taken")).to_be_visible()
+        await bob.join(NARROW)
+        await expect(bob.page.locator(".number")).to_have_text("1")
+        await expect(bob.page.locator(".times")).to_contain_text("At most")
+        await expect(ann.page.locator(".time")).to_contain_text("left")
+        await expect(ann.page.get_by_role("alert")).to_contain_text("Somebody waits. Your turn ends in")
+        await cid.join(NARROW)
+        await expect(cid.page.locator(".number")).to_have_text("2")
+        await expect(cid.page.locator(".of")).to_have_text("1 person before you, 2 people in line")
+        await bob.button("Leave the line").click()
+        await bob.has_ended("You have left")
+        await expect(cid.page.locator(".number")).to_have_text("1")
+        await cid.button("Leave the line").click()
+        await expect(ann.page.locator(".time")).to_have_text("No time limit")
+        await expect(ann.page.get_by_role("status")).to_contain_text("Nobody waits any more")
+
+        await theatre.serve(NARROW, turn=2)
+        await bob.button(f"Join {NARROW} again").click()
+        await expect(ann.page.locator(".banner")).to_contain_text("Your turn ends in")
+        await ann.has_ended("Your turn is over")
+        await bob.plays()
+        await expect(bob.page.get_by_role("alert")).to_have_text("Your turn begins.")
+        await ann.button("All models").click()
+        await expect(ann.page.locator("main.lobby")).to_be_visible()
+        await bob.leave()
+
+
+async def test_who_does_nothing_is_asked_and_may_join_again(theatre: Theatre) -> None:
+    await theatre.serve(NARROW, idle=3)
+    async with theatre.people() as (ann,):
+        await ann.join(NARROW)
+        await expect(ann.page.locator(".banner")).to_contain_text("Still there?")
+        await ann.button("I am still here").click()
+        await expect(ann.page.locator(".banner")).to_be_hidden()
+        await ann.has_ended("The turn ended by itself")
+        await theatre.serve(NARROW)
+        await ann.button(f"Join {NARROW} again").click()
+        await ann.plays()
+        await ann.leave()
+
+
+async def test_a_killed_worker_puts_its_person_in_front_and_on_the_next(theatre: Theatre) -> None:
+    async with theatre.worker("killed") as worker, theatre.people() as (ann,):
+        await ann.join("killed")
+        await ann.plays()
+        worker.end(signal.SIGKILL)
+        await expect(ann.page.locator(".why")).to_contain_text("you are in front")
+        await expect(ann.page.locator(".number")).to_have_text("1")
+        await expect(ann.page.locator(".cause")).to_contain_text("No worker is ready")
+        async with theatre.worker("killed"):
+            await ann.plays()
+            await ann.leave()
+
+
+async def test_the_network_is_cut_for_seconds_and_the_turn_goes_on(theatre: Theatre) -> None:
+    async with theatre.people() as (ann,):
+        await ann.join(WIDE)
+        await ann.plays()
+        turn = await ann.is_told("turn", is_resumed=False)
+        await theatre.relay.cut()
+        await expect(ann.page.locator(".veil")).to_contain_text("Connection lost")
+        await expect(ann.page.get_by_role("alert")).to_contain_text("The connection is lost")
+        await asyncio.sleep(CUT_SECONDS)
+        theatre.relay.mend()
+        await ann.is_told("turn", is_resumed=True, session=turn["session"])
+        await ann.plays()
+        await expect(ann.page.get_by_role("alert")).to_contain_text("The connection is back")
+        await ann.leave()
+
+
+async def test_a_reload_goes_on_where_it_was_with_its_limit(theatre: Theatre) -> None:
+    await theatre.serve(NARROW)
+    async with theatre.people(2) as (ann, bob):
+        await ann.join(NARROW)
+        turn = await ann.is_told("turn", is_resumed=False)
+        await bob.join(NARROW)
+        await expect(ann.page.locator(".time")).to_contain_text("left")
+        await ann.page.reload()
+        await ann.is_told("turn", is_resumed=True, session=turn["session"])
+        await ann.plays()
+        await expect(ann.page.locator(".time")).to_contain_text("left")
+        await bob.page.reload()
+        await expect(bob.page.locator(".number")).to_have_text("1")
+        await ann.leave()
+        await bob.plays()
+        await bob.leave()
+        await bob.page.reload()
+        await expect(bob.page.locator("main.lobby")).to_be_visible()
+
+
+async def test_another_gateway_takes_over_when_one_leaves(theatre: Theatre) -> None:
+    gateway = theatre.stage.another_gateway("second")
+    theatre.relay.target, first = await gateway.address(), theatre.relay.target
+    async with theatre.people() as (ann,):
+        await ann.join(WIDE)
+        turn = await ann.is_told("turn", is_resumed=False)
+        await ann.plays()
+        theatre.relay.target = first
+        gateway.end()
+        await ann.is_told("turn", is_resumed=True, session=turn["session"])
+        await ann.plays()
+        await ann.leave()
+
+
+async def test_the_newest_window_has_the_turn(theatre: Theatre) -> None:
+    async with theatre.context() as context:
+        ann = await theatre.person(context)
+        await ann.join(WIDE)
+        await ann.plays()
+        other = await theatre.person(context)
+        await expect(other.page.locator("main.lobby")).to_be_visible()
+        await other.join(WIDE)
+        await other.plays()
+        await ann.has_ended("You went on in another window")
+        await ann.button("Go on here").click()
+        await ann.plays()
+        await other.has_ended("You went on in another window")
+        await ann.leave()
+
+
+async def test_the_keyboard_alone_is_enough_and_tab_leaves_the_picture(theatre: Theatre) -> None:
+    async with theatre.people() as (ann,):
+        start = ann.page.get_by_role("button", name=f"Start: {WIDE}")
+        await start.wait_for()
+        await start.focus()
+        await ann.page.keyboard.press("Enter")
+        await ann.plays()
+        field = ann.page.get_by_role("textbox", name="Keys for the model")
+        await expect(field).to_be_focused()
+        await ann.page.keyboard.down("a")
+        await ann.page.keyboard.press("Tab")
+        await expect(field).not_to_be_focused()
+        keys = [(each["key"], each["down"]) for each in await ann.inputs("key", 2)]
+        assert keys == [("a", True), ("a", False)], "a key that is held when the focus leaves is let go"
+        await ann.page.keyboard.up("a")
+        await ann.page.keyboard.press("Shift+Tab")
+        await expect(field).to_be_focused()
+        await ann.page.keyboard.press("Shift+Tab")
+        await expect(ann.button("Leave")).to_be_focused()
+        await ann.page.keyboard.press("Enter")
+        await ann.has_ended("You have left")
+        await expect(ann.page.locator("main.farewell h1")).to_be_focused()
+
+
+async def test_a_phone_draws_by_touch_and_types_with_its_keyboard(theatre: Theatre) -> None:
+    async with theatre.people(**PHONE) as (ann,):
+        await ann.join(WIDE)
+        await ann.plays()
+        field = ann.page.get_by_role("textbox", name="Keys for the model")
+        await ann.page.touchscreen.tap(*await ann.point(0.25, 0.25))
+        press, release = [each for each in await ann.inputs("pointer", 2) if each["button_change"]]
+        assert (press["buttons"], release["buttons"]) == (1, 0)
+        assert (press["x"], press["y"]) == (pytest.approx(0.25, abs=0.01), pytest.approx(0.25, abs=0.01))
+        await expect(field).not_to_be_focused()
+        await ann.button("Keyboard").tap()
+        await expect(field).to_be_focused()
+        await ann.page.keyboard.insert_text("schön")
+        await ann.page.keyboard.insert_text(" hier")
+        assert [each["text"] for each in await ann.inputs("text", 2)] == ["schön", " hier"]
+        await field.evaluate(
+            "field => { field.value = field.value.slice(0, -1); field.dispatchEvent(new Event('input')) }"
+        )
+        assert [each["key"] for each in await ann.inputs("key", 2) if each["down"]] == ["Backspace"]
+        width = await ann.page.evaluate("document.documentElement.scrollWidth")
+        assert width <= PHONE["viewport"]["width"], "nothing is wider than the phone"
+        await ann.leave()
