@@ -76,7 +76,7 @@ export class Stage {
     this.root = h(
       "main",
       { class: "stage" },
-      h("div", { class: "bar" }, this.heading, this.time, h("div", { class: "buttons" }, keyboard, leave)),
+      h("div", { class: "bar" }, h("div", { class: "who" }, this.heading, this.time), h("div", { class: "buttons" }, keyboard, leave)),
       h("div", { class: "room" }, this.frame, this.banner),
       h(
         "div",
