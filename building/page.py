@@ -128,20 +128,27 @@ def _version(node: str) -> str:
     return said.stdout
 
 
+def npm(
+    node: Node, *arguments: str, web: Path = ROOT / "gateway" / "web", timeout_s: float = COMMAND_SECONDS_MAX
+) -> subprocess.CompletedProcess[str]:
+    """Run npm in the page's folder; what it says is in stdout. Raises TimeoutExpired."""
+    path = f"{node.folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    return subprocess.run(
+        [*node.npm, *arguments],
+        cwd=web,
+        env=os.environ | {"PATH": path, "CI": "true"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+
+
 def _run(web: Path, node: Node, *arguments: str) -> None:
-    environment = os.environ | {"PATH": f"{node.folder}{os.pathsep}{os.environ.get('PATH', '')}", "CI": "true"}
     try:
-        result = subprocess.run(
-            [*node.npm, *arguments],
-            cwd=web,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=COMMAND_SECONDS_MAX,
-        )
+        result = npm(node, *arguments, web=web)
     except subprocess.TimeoutExpired:
         raise PageError(f"npm {' '.join(arguments)} took more than {COMMAND_SECONDS_MAX} s") from None
     if result.returncode != 0:

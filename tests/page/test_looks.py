@@ -158,12 +158,3 @@ async def _darker(person: Person, at: tuple[float, float], what: str) -> None:
         return min([min(await person.colour(*each)) for each in near]) < 190
 
     await until(f"there is ink: {what}", is_dark)
-
-
-async def test_the_screenshots_of_the_documentation_are_there_and_small() -> None:
-    sizes = {name: _size(name) for name in ("page-models", "page-turn", "page-line-phone", "page-turn-phone")}
-    assert all(5_000 < size < 400_000 for size in sizes.values()), sizes
-
-
-def _size(name: str) -> int:
-    return (IMAGES / f"{name}.png").stat().st_size

@@ -170,7 +170,7 @@ class Theatre:
     @asynccontextmanager
     async def worker(self, name: str, model: str = "test-pattern", **arguments: str) -> AsyncIterator[Side]:
         """A worker that takes people, and ends when the test does."""
-        side = self.stage.worker(name, model, **arguments)
+        side = self.stage.worker(name, model, variables=None, **arguments)
         try:
             await side.is_served()
             yield side

@@ -1,0 +1,24 @@
+"""What of the page needs no browser: its pure parts, and the pictures in the documentation."""
+
+from __future__ import annotations
+
+import pytest
+
+from building import page
+
+TESTS_SECONDS_MAX = 100
+
+
+@pytest.mark.slow
+def test_the_pure_parts_of_the_page_pass_their_own_tests() -> None:
+    page.build()
+    node = page.find_node()
+    assert node is not None
+    ran = page.npm(node, "test", timeout_s=TESTS_SECONDS_MAX)
+    assert ran.returncode == 0, ran.stdout
+    assert "# fail 0" in ran.stdout and "# pass 0" not in ran.stdout, ran.stdout
+
+
+@pytest.mark.parametrize("name", ["page-models", "page-turn", "page-line-phone", "page-turn-phone"])
+def test_a_screenshot_of_the_documentation_is_there_and_small(name: str) -> None:
+    assert 5_000 < (page.ROOT / "docs" / "images" / f"{name}.png").stat().st_size < 400_000
