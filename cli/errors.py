@@ -18,6 +18,7 @@ from gpufleet.errors import (
     GpufleetError,
     InvalidRequestError,
     NotFoundError,
+    Reason,
     RefusedError,
     UnavailableError,
     as_lines,
@@ -71,6 +72,8 @@ def exit_code(problem: BaseException, command: str) -> int:
     if command in COMMANDS_WITH_THE_JOBS_CODE:
         return OWN_FAILURE
     if isinstance(problem, GpufleetError):
+        if problem.reason is Reason.MODEL_NOT_LOADED:
+            return FAILED  # nothing was refused: it was tried
         return next((code for kind, code in _CODES if isinstance(problem, kind)), FAILED)
     return USAGE if isinstance(problem, typer.TyperException) else FAILED
 

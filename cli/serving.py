@@ -12,7 +12,7 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 
 from .async_client import AsyncClient, connected_async
 from .client import connected
-from .errors import OWN_FAILURE
+from .errors import FAILED
 from .leaving import Left, until_told_to_leave
 from .render.as_json import print_message
 from .render.sessions import last_lines, state_of
@@ -71,7 +71,7 @@ async def _serve(settings: Settings, request: sessions_pb2.ServeModelRequest, *,
                 _say(f"left; model {model.name} goes on. See how far it is: gpuctl models")
                 return left.code
     _show(settings, model)
-    return OWN_FAILURE if model.HasField("failure") else 0
+    return FAILED if model.HasField("failure") else 0
 
 
 async def _until_ready(client: AsyncClient, model: sessions_pb2.Model) -> sessions_pb2.Model:

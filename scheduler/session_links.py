@@ -103,6 +103,7 @@ class SessionLinks:
     def __init__(self, now: Callable[[], Instant], secrets: WorkerSecrets | None = None) -> None:
         self._now = now
         self.secrets = WorkerSecrets() if secrets is None else secrets
+        self.is_closed = False
         self._numbers = itertools.count(1)
         self._gateways: dict[int, GatewayLink] = {}
         self._workers: dict[WorkerId, WorkerLink] = {}
@@ -132,7 +133,8 @@ class SessionLinks:
             del self._workers[link.worker]
 
     def close(self) -> None:
-        """End every stream."""
+        """End every stream, because the scheduler stops: nobody is lost by that."""
+        self.is_closed = True
         for gateway in self._gateways.values():
             gateway.outbox.close()
         for worker in self._workers.values():

@@ -127,7 +127,8 @@ class SessionCalls(ModelCalls):
             await _serve(reader, link.outbox, context)
         finally:
             self.session_links.leave_gateway(link)
-            self.engine.report(GatewayLost(at=self.engine.now(), gateway=link.number))
+            if not self.session_links.is_closed:
+                self.engine.report(GatewayLost(at=self.engine.now(), gateway=link.number))
 
     async def _read_people(self, link: GatewayLink, requests: AsyncIterator[sessions_pb2.OpenSessionRequest]) -> None:
         async for request in requests:
@@ -241,7 +242,9 @@ class SessionCalls(ModelCalls):
             await _serve(reader, link.outbox, context)
         finally:
             self.session_links.leave_worker(link)
-            self.engine.report(WorkerLost(at=self.engine.now(), worker=link.worker, stream=link.number))
+            # A scheduler that stops ends the streams itself: the workers, and the turns on them, go on meanwhile.
+            if not self.session_links.is_closed:
+                self.engine.report(WorkerLost(at=self.engine.now(), worker=link.worker, stream=link.number))
 
 
 class _WorkerReader:
