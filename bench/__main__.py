@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import frames, output, passes, path, scale, standing, worker
+from . import frames, output, passes, path, sampling, scale, standing, worker
 from .rows import Row, Run, table
 
 ROOT = Path(__file__).parent
@@ -17,6 +17,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "path": path.measure,
     "output": output.measure,
     "standing": standing.measure,
+    "sampling": sampling.measure,
     "passes": passes.measure,
     "scale": scale.measure,
     "worker": worker.measure,

@@ -1,5 +1,6 @@
 """What happens to nodes: they register, say what they know, are drained, forgotten, lost and heard again."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..state.commands import ClearTroubles, Command, ForgetAttempt, KeepAttempt, KillAttempt, StopAttempt
@@ -25,6 +26,7 @@ from ..state.records import (
     AttemptEnded,
     AttemptUnreachable,
     DeviceMarked,
+    JobDeviceMarked,
     JobFinished,
     NodeDrained,
     NodeForgotten,
@@ -115,16 +117,24 @@ def on_node_beat(state: State, event: NodeBeat) -> Decision:
             if job.attempt is not None and _is_reached_again(state, job.attempt, node.name)
         )
     known = {device.uuid for device in node.unhealthy}
-    records.extend(
-        DeviceMarked(
-            at=event.at,
-            node=node.name,
-            device=UnhealthyDevice(uuid=sample.uuid, reason=sample.unhealthy_reason),
-        )
-        for sample in event.samples
-        if not sample.is_healthy and sample.uuid not in known and event.at >= live.trusts_devices_until
-    )
+    for sample in event.samples:
+        if not sample.is_healthy and sample.uuid not in known and event.at >= live.trusts_devices_until:
+            trouble = UnhealthyDevice(uuid=sample.uuid, reason=sample.unhealthy_reason)
+            records.append(DeviceMarked(at=event.at, node=node.name, device=trouble))
+            records.extend(_told_to_jobs(state, event, trouble))
     return Decision(records=tuple(records)) if records else NOTHING
+
+
+def _told_to_jobs(state: State, event: NodeBeat, trouble: UnhealthyDevice) -> Iterator[Record]:
+    """Each job that holds a device, whole or in part, is told of its trouble."""
+    for job in jobs_on(state, event.node):
+        ranks = job.attempt.ranks if job.attempt is not None else ()
+        placed = (each for rank in ranks if rank.placement.node == event.node for each in rank.placement.devices)
+        for device in placed:
+            if device.uuid == trouble.uuid:
+                yield JobDeviceMarked(
+                    at=event.at, job=job.id, node=event.node, index=device.index, reason=trouble.reason
+                )
 
 
 def on_inventory_reported(state: State, event: InventoryReported) -> Decision:

@@ -50,6 +50,7 @@ from ..state.records import (
     ItemsMoved,
     ItemsReleased,
     JobBandChanged,
+    JobDeviceMarked,
     JobFinished,
     JobHeld,
     JobQueued,
@@ -164,6 +165,8 @@ def sentence(record: Record) -> str:
             return f"{by} dropped node {name}, which will not come back."
         case DeviceMarked(node=name, device=device):
             return f"Device {device.uuid} of node {name} is unhealthy{_because(device.reason)}."
+        case JobDeviceMarked(node=name, index=index, reason=reason):
+            return f"GPU {index} of node {name}, which it holds, is unhealthy{_because(reason)}."
         case TokenCreated(token=token, by=by):
             return f"{by} made token {token.id} for {token.user} as {token.role.value}."
         case TokenRevoked(token=token_id, by=by):
@@ -244,6 +247,8 @@ def tell(record: Record) -> str:
             return f"NodeForgotten {name}"
         case DeviceMarked(node=name, device=device):
             return f"DeviceMarked {name} {device.uuid}"
+        case JobDeviceMarked(job=job_id, node=name, index=index):
+            return f"JobDeviceMarked {job_id} {name}:{index}"
         case TokenCreated(token=token):
             return f"TokenCreated {token.id}"
         case TokenRevoked(token=token_id):

@@ -50,6 +50,7 @@ from .records import (
     ItemsMoved,
     ItemsReleased,
     JobBandChanged,
+    JobDeviceMarked,
     JobFinished,
     JobHeld,
     JobQueued,
@@ -375,7 +376,7 @@ def apply(durable: Durable, record: Record) -> None:
             if job.array is not None:
                 _tally(durable, durable.tally(job.array).adding(finished))
             _put_job(durable, job, replace(job, state=finished, past=past, items=items, version=job.version + 1))
-        case SpoolStateChanged() | SignalSent():
+        case SpoolStateChanged() | SignalSent() | JobDeviceMarked():
             pass
         case NodeRegistered(node=node):
             _put_node(durable, node)

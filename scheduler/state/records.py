@@ -314,6 +314,17 @@ class DeviceMarked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobDeviceMarked:
+    """A device that a job holds is in trouble; kept for the job's story. The job goes on as well as it can."""
+
+    at: Instant
+    job: JobId
+    node: NodeName
+    index: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCreated:
     """A token was made."""
 
@@ -363,6 +374,7 @@ Record = (
     | NodeResumed
     | NodeForgotten
     | DeviceMarked
+    | JobDeviceMarked
     | TokenCreated
     | TokenRevoked
     | SessionRecord
@@ -391,6 +403,7 @@ def job_of(record: Record) -> JobId | None:
             | WorkerDrained(job=job_id)
             | JobFinished(job=job_id)
             | SignalSent(job=job_id)
+            | JobDeviceMarked(job=job_id)
         ):
             return job_id
         case ItemsHeld(array=array) | ItemsReleased(array=array) | ItemsMoved(array=array) | ItemsFinished(array=array):
