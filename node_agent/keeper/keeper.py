@@ -47,6 +47,7 @@ class Keeper:
         self._strays = Strays(keeper_id)
         self._spawner = Spawner()
         self._tombstones = Tombstones(state)
+        self._spares = records.Spares(state.keeper(keeper_id))
         self._buffer = bytearray(CHUNK_BYTES)
         self._refusing: RefusalReason | None = None
         self._newest_heartbeat_us = 0
@@ -74,9 +75,8 @@ class Keeper:
         if refusal is not None:
             return refusal
         record = records.Record(key=launch.key, keeper_id=self.keeper_id, boot_id=self.boot_id, note=launch.note)
-        staging = self._state.keeper(self.keeper_id) / "launching"
         try:
-            directory = records.claim(self._state, staging, record)
+            directory = records.claim(self._state, self._spares, record)
         except OSError as error:
             return Refusal(RefusalReason.SPOOL_UNAVAILABLE, f"{self._state.root}: {error.strerror}")
         if directory is None:
@@ -108,7 +108,7 @@ class Keeper:
         if attempt.end is None:
             return Refusal(RefusalReason.STILL_RUNNING, f"{key} has not ended: stop it first")
         try:
-            records.bury(self._state, key)
+            records.bury(self._state, key, self._spares)
         except OSError as error:
             return Refusal(RefusalReason.SPOOL_UNAVAILABLE, f"{self._state.root}: {error.strerror}")
         attempt.forgotten()

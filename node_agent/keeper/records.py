@@ -43,23 +43,53 @@ class Record:
     end: AttemptEnd | None = None
 
 
-def claim(state: StateDir, staging: Path, record: Record) -> Path | None:
-    """Make the attempt's directory with line 1 in it; None when there is one. OSError when it cannot be.
+SPARES_MAX = 64
+"""Empty directories kept for attempts to come: as many as are forgotten together, about."""
 
-    `staging` is a directory of the caller's own on the same file system; it may hold an earlier failure.
+
+class Spares:
+    """Empty directories of attempts that are forgotten, for those that come.
+
+    To make and to remove one for each short job waits for the file system's journal, which the commits of a scheduler
+    on the same disk keep busy: a quarter of a millisecond each time, in which nothing else can be started.
     """
-    try:
-        staging.mkdir(mode=0o700)
-    except FileExistsError:
-        shutil.rmtree(staging)
-        staging.mkdir(mode=0o700)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made = 0
+        self._empty: list[Path] = []
+
+    def take(self) -> Path:
+        """An empty directory of nobody; on the file system of `folder`. OSError when none can be made."""
+        if self._empty:
+            return self._empty.pop()
+        self._made += 1
+        made = self._folder / f"spare-{self._made}"
+        made.mkdir(mode=0o700)
+        return made
+
+    def give(self, directory: Path) -> None:
+        """Keep a directory that is empty, or remove it where there are enough. OSError when it is not empty."""
+        if len(self._empty) >= SPARES_MAX or os.listdir(directory):  # noqa: PTH208
+            directory.rmdir()  # which says so where it is not empty
+            return
+        self._made += 1
+        spare = self._folder / f"spare-{self._made}"
+        directory.rename(spare)
+        self._empty.append(spare)
+
+
+def claim(state: StateDir, spares: Spares, record: Record) -> Path | None:
+    """Make the attempt's directory with line 1 in it; None when there is one. OSError when it cannot be."""
     first = {"key": str(record.key), "keeper_id": record.keeper_id, "boot_id": record.boot_id}
     first["note"] = record.note
-    append(staging, first)
+    staging = spares.take()
     directory = state.attempt(record.key)
     try:
+        append(staging, first)
         staging.rename(directory)
     except OSError as error:
+        shutil.rmtree(staging, ignore_errors=True)
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             return None
         raise
@@ -94,7 +124,7 @@ def read(directory: Path) -> Record | None:
     return _read_file(directory / _RECORD, directory.name)
 
 
-def bury(state: StateDir, key: AttemptKey) -> None:
+def bury(state: StateDir, key: AttemptKey, spares: Spares | None = None) -> None:
     """Forget an attempt: its spool is deleted, its record becomes its tombstone. Again: finishes what was begun."""
     directory = state.attempt(key)
     if state.tombstone(key).exists():
@@ -105,7 +135,10 @@ def bury(state: StateDir, key: AttemptKey) -> None:
             (directory / name).unlink()
     (directory / _RECORD).rename(state.tombstone(key))
     with contextlib.suppress(OSError):  # what is left of it, the next start of a keeper takes away
-        directory.rmdir()
+        if spares is None:
+            directory.rmdir()
+        else:
+            spares.give(directory)
 
 
 def all_records(state: StateDir) -> list[Record]:
