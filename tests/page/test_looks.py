@@ -97,7 +97,7 @@ async def test_without_models_or_gateway_it_says_what_to_do(theatre: Theatre) ->
         ann = Person(page, theatre.relay.address)
         await ann.open()
         await expect(page.get_by_role("heading", name="No model is served yet")).to_be_visible()
-        await expect(page.locator("code")).to_have_text("gpuctl worker canvas")
+        await expect(page.locator("code")).to_have_text("gpuctl serve canvas --gpus 1")
         await check(page, "no models")
         await page.unroute("**/api/v1/models")
         await ann.button(f"Start: {NARROW}").wait_for()

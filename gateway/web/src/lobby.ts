@@ -32,7 +32,7 @@ export class Lobby {
       { class: "empty", hidden: true },
       h("h2", {}, "No model is served yet"),
       h("p", {}, "Start one on a machine with a GPU, and it appears here by itself:"),
-      h("pre", {}, h("code", {}, "gpuctl worker canvas")),
+      h("pre", {}, h("code", {}, "gpuctl serve canvas --gpus 1")),
     );
     this.list.append(h("li", { class: "model ghost" }), h("li", { class: "model ghost" }));
     this.root = h(
