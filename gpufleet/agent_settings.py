@@ -94,6 +94,12 @@ class AgentSettings:
         low=0,
         high=64,
     )
+    virtual_load: Path | None = setting(
+        None,
+        "A recorded load that virtual GPUs show, over and over: a file of JSON lines.",
+        PATH,
+        default_text="none: they are idle",
+    )
     cpus: int | None = setting(
         None, "Offer so many CPUs.", INTEGER, low=1, high=16_384, default_text="all of the machine"
     )

@@ -22,13 +22,14 @@ from gpufleet.addresses import Address
 from gpufleet.agent_settings import AgentSettings
 from gpufleet.channel import Target
 from gpufleet.config_reload import Live
-from gpufleet.errors import GpufleetError, as_lines
+from gpufleet.errors import GpufleetError, Reason, as_lines, invalid
 from gpufleet.logs import ProgramLog
 from gpufleet.paths import log_file
 from gpufleet.units import format_megabytes, format_size
 
 from .agent import Node, NodeAgent, Tuning
 from .devices import DeviceSource, host_facts, open_devices
+from .devices.playback import Load, read_load
 from .identity import DataFolder
 from .keeper.client import KeeperNotStarted, Keepers
 from .keeper.connection import KeeperSilent, OtherProtocol
@@ -102,9 +103,12 @@ class _Program:
     def _devices(self, node: str) -> DeviceSource:
         settings = self.live.now
         interval_s = settings.sampling.interval.total_seconds()
-        source = open_devices(node=node, virtual_gpus=settings.virtual_gpus, interval_seconds=interval_s)
+        load = None if settings.virtual_load is None else _load(settings.virtual_load)
+        source = open_devices(
+            node=node, virtual_gpus=settings.virtual_gpus, virtual_load=load, interval_seconds=interval_s
+        )
         if self.is_gpu_automatic and not source.list():
-            return open_devices(node=node, virtual_gpus=1)
+            return open_devices(node=node, virtual_gpus=1, virtual_load=load, interval_seconds=interval_s)
         return source
 
     async def _advertised(self) -> str:
@@ -184,6 +188,15 @@ class _Program:
             _log.warning("%s needs a restart of the agent", change)
         if any(change.key == "labels" for change in reloaded.applied):
             agent.renew()
+
+
+def _load(file: Path) -> Load:
+    try:
+        return read_load(file)
+    except OSError as problem:
+        raise GpufleetError(Reason.FILE_NOT_FOUND, f"virtual_load: {file}: {problem.strerror}") from None
+    except ValueError as problem:
+        raise invalid("virtual_load", str(problem)) from None
 
 
 def _log_node(node: Node, source: DeviceSource) -> None:

@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--node-id", metavar="NAME", help="the node's name; default: the host name")
     flags.add_argument("--data", metavar="DIR", help="where spool, logs and identity are kept, on a local disk")
     flags.add_argument("--virtual-gpus", metavar="N|auto", help="virtual GPUs; auto: one where there is no real GPU")
+    flags.add_argument("--virtual-load", metavar="FILE", help="recorded load that virtual GPUs show, as JSON lines")
     flags.add_argument("--cpus", metavar="N", help="CPUs that jobs may use; default: all")
     flags.add_argument("--advertise", metavar="HOST", help="host by which other nodes reach this one")
     flags.add_argument("--label", metavar="K=V", action="append", dest="labels", help="label of the node; repeatable")
@@ -56,6 +57,7 @@ def settings_reader(arguments: argparse.Namespace) -> Callable[[], Resolved[Agen
         "node_id": arguments.node_id,
         "data": arguments.data,
         "virtual_gpus": None if arguments.virtual_gpus == AUTO else arguments.virtual_gpus,
+        "virtual_load": arguments.virtual_load,
         "cpus": arguments.cpus,
         "advertise": arguments.advertise,
         "labels": arguments.labels,

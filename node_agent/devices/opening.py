@@ -12,6 +12,7 @@ from .amd import open_amd
 from .device import DeviceReader, DeviceSource, SourceStatus, Unavailable
 from .nothing import NoDevices
 from .nvml import open_nvml
+from .playback import Load, PlaybackReader
 from .sampler import INTERVAL_SECONDS, SILENT_AFTER_SECONDS, Sampler
 from .virtual import VirtualDevices
 
@@ -28,33 +29,44 @@ def open_devices(
     *,
     node: str,
     virtual_gpus: int = 0,
+    virtual_load: Load | None = None,
     interval_seconds: float = INTERVAL_SECONDS,
     silent_after_seconds: float = SILENT_AFTER_SECONDS,
     open_timeout_seconds: float = OPEN_TIMEOUT_SECONDS,
 ) -> DeviceSource:
     """The devices of this machine; blocks until they are known, or a driver used up `open_timeout_seconds`.
 
-    With `virtual_gpus` (1 to 128) the node has these instead of its real ones. NVIDIA devices come before AMD
-    ones, and one node gives those of one vendor only. Without any, the source's status says why.
+    With `virtual_gpus` (1 to 128) the node has these instead of its real ones, playing back `virtual_load` if given.
+    NVIDIA devices come before AMD ones, and one node gives those of one vendor only. Without any, the source's status
+    says why.
     """
     if virtual_gpus:
-        return VirtualDevices(node=node, count=virtual_gpus, interval_seconds=interval_seconds)
+        virtual = VirtualDevices(node=node, count=virtual_gpus, interval_seconds=interval_seconds)
+        if virtual_load is None:
+            return virtual
+        return _sampled(PlaybackReader(virtual.list(), virtual_load), interval_seconds, silent_after_seconds, math.inf)
     misses: list[tuple[str, Unavailable]] = []
     for vendor, opener in (("nvml", open_nvml), ("amd", open_amd)):
         opened = _open_in_time(vendor, opener, open_timeout_seconds)
         if isinstance(opened, Unavailable):
             misses.append((vendor, opened))
         elif opened.list():
-            sampler = Sampler(opened, interval_seconds=interval_seconds, silent_after_seconds=silent_after_seconds)
-            # The node registers with figures where the devices answer at once.
-            patience = min(FIRST_SAMPLE_TIMEOUT_SECONDS, open_timeout_seconds)
-            sampler.fresh(max_age_seconds=math.inf, timeout_seconds=patience)
-            return sampler
+            return _sampled(opened, interval_seconds, silent_after_seconds, open_timeout_seconds)
         else:
             status = opened.status()
             opened.close()
             misses.append((vendor, Unavailable(status.note, status.next_step, is_expected=False)))
     return NoDevices(_why_none(misses))
+
+
+def _sampled(
+    reader: DeviceReader, interval_seconds: float, silent_after_seconds: float, open_timeout_seconds: float
+) -> Sampler:
+    sampler = Sampler(reader, interval_seconds=interval_seconds, silent_after_seconds=silent_after_seconds)
+    # The node registers with figures where the devices answer at once.
+    patience = min(FIRST_SAMPLE_TIMEOUT_SECONDS, open_timeout_seconds)
+    sampler.fresh(max_age_seconds=math.inf, timeout_seconds=patience)
+    return sampler
 
 
 def _why_none(misses: list[tuple[str, Unavailable]]) -> SourceStatus:

@@ -1,0 +1,67 @@
+"""What is read of GPUs, from the agent's readings to what people see, with a recorded load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
+
+from tests.e2e.fleet import Fleet
+from tests.e2e.processes import until
+
+GB = 10**9
+LOAD = (
+    {"seconds": 0, "gpu": 0, "utilization_percent": 80, "memory_used_bytes": 12 * GB, "power_mw": 300_000},
+    {
+        "seconds": 0,
+        "gpu": 1,
+        "utilization_percent": 10,
+        "memory_used_bytes": GB,
+        "power_mw": 90_000,
+        "temperature_c": 41,
+    },
+    {"seconds": 3600, "gpu": 1},
+)
+GONE = {"seconds": 0, "gpu": 1, "trouble": "VANISHED"}
+
+
+async def test_a_job_gets_the_best_gpu_and_what_that_did_is_its_own(fleet: Fleet, tmp_path: Path) -> None:
+    file = tmp_path / "load.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in LOAD))
+    agent = await fleet.add_node("n1", "--virtual-gpus", "2", "--virtual-load", str(file))
+    async with fleet.client() as client:
+        request = scheduler_pb2.ListDevicesRequest(only_free=True, fresh=True)
+        listed = (await client.stub.ListDevices(request)).devices
+        assert [(each.device.index, each.availability_score) for each in listed] == [(1, 0.9225), (0, 0.23)]
+        job = await client.submit("sleep", "600", gpus=1, min_memory_bytes=GB)
+        await client.wait(job, job_pb2.JOB_STATE_RUNNING)
+        placed = (await client.job(job)).attempts[0].gpu_info
+        assert (placed.allocation_method, list(placed.indices)) == ("score", ["1"])
+        assert (placed.devices[0].utilization_percent, placed.devices[0].memory_free_mb) == (10, 15_000)
+        asked = capacity_pb2.GetJobStatsRequest(job_id=job)
+
+        async def is_read() -> bool:
+            return (await client.stub.GetJobStats(asked)).sample_count >= 2
+
+        await until("the device of the job is read", is_read)
+        so_far = await client.stub.GetJobStats(asked)
+        (device,) = so_far.devices
+        assert (device.index, device.utilization_percent.mean, device.memory_used_mb.max) == (1, 10, 1000)
+        assert (device.power_draw_w.max, device.temperature_c.min, device.memory_usage_percent.max) == (90, 41, 6.25)
+        assert so_far.energy_wh > 0
+        # A new start of the agent finds the job, and now its device is gone.
+        file.write_text("".join(json.dumps(line) + "\n" for line in (LOAD[0], GONE)))
+        await agent.stop()
+        agent.spawn()
+
+        async def is_told() -> bool:
+            return "JobDeviceMarked" in await client.kinds(job)
+
+        await until("the job is told of its device", is_told)
+        node = await client.node("n1")
+        assert [each.device.is_healthy for each in node.devices] == [True, False]
+        other = await client.submit("true", gpus=1, min_memory_bytes=GB)
+        assert (await client.wait(other)).attempts[0].gpu_info.indices == ["0"]
+        await client.cancel(job)
+        await client.wait(job)
