@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
@@ -10,13 +9,14 @@ from gpufleet.v1 import inference_pb2, sessions_pb2
 READY = inference_pb2.WORKER_STATE_READY
 LOADING = inference_pb2.WORKER_STATE_LOADING
 FAILED = inference_pb2.WORKER_STATE_FAILED
+COMING = (inference_pb2.WORKER_STATE_STARTING, inference_pb2.WORKER_STATE_QUEUED)
 
 
 def model_shown(model: sessions_pb2.Model) -> dict[str, Any]:
     """One model of `GET /api/v1/models`; docs/web-protocol.md names the fields."""
     ready = [each for each in model.workers if each.state == READY]
     free = sum(max(0, each.seats - each.taken_seats) for each in ready)
-    state, telling = _state(model.workers)
+    state, progress, message = _state(model)
     return {
         "name": model.name,
         "waiting": model.waiting_count,
@@ -25,18 +25,23 @@ def model_shown(model: sessions_pb2.Model) -> dict[str, Any]:
         "free": free,
         "workers": len(model.workers),
         "state": state,
-        "progress": round(telling.progress, 3) if telling is not None else 0.0,
-        "message": telling.message if telling is not None else "",
+        "progress": round(progress, 3),
+        "message": message,
         "turn_s": model.limits.turn.ToMilliseconds() / 1e3,
     }
 
 
-def _state(workers: Sequence[sessions_pb2.WorkerInfo]) -> tuple[str, sessions_pb2.WorkerInfo | None]:
-    """The best that can be said of a model's workers, and the one that tells more of it."""
-    if any(each.state == READY for each in workers):
-        return "ready", None
-    loading = [each for each in workers if each.state == LOADING]
+def _state(model: sessions_pb2.Model) -> tuple[str, float, str]:
+    """The best that can be said of a model's workers, how far the furthest is that loads, and what tells more of it."""
+    if any(each.state == READY for each in model.workers):
+        return "ready", 0.0, ""
+    loading = [each for each in model.workers if each.state == LOADING]
     if loading:
-        return "loading", max(loading, key=lambda each: each.progress)
-    failed = [each for each in workers if each.state == FAILED]
-    return ("failed", failed[-1]) if failed else ("away", None)
+        furthest = max(loading, key=lambda each: each.progress)
+        return "loading", furthest.progress, furthest.message
+    if model.HasField("failure"):
+        return "failed", 0.0, model.failure.message
+    if any(each.state in COMING for each in model.workers):
+        return "loading", 0.0, "a worker is being started"
+    failed = [each for each in model.workers if each.state == FAILED]
+    return ("failed", 0.0, failed[-1].message) if failed else ("away", 0.0, "")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `make demo` shows: a scheduler and an agent on this machine, one real training job, and nothing left behind
-# but, when something fails, the logs.
+# What `make demo` shows: a scheduler, an agent and a gateway on this machine, one real training job, a model that is
+# served and a session with it, and nothing left behind but, when something fails, the logs.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -30,3 +30,9 @@ show nodes
 show run --gpus 1 --name demo -- "$bin/python" "$here/train.py"
 show queue -a
 show job last
+show serve canvas --gpus 1 --max 2 --model-arg steps=1
+show models -o wide
+page=$(<"$XDG_STATE_HOME/gpufleet/gateway/listening")
+say "python session.py $page canvas"
+"$bin/python" "$here/session.py" "$page" canvas 4
+show serve canvas --stop
