@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -35,6 +36,9 @@ NEWS_WAITING = 1_000
 
 SEND_S_MAX = 10.0
 """A browser that has no room for a message for so long is left."""
+
+STOP_S_MAX = 1.0
+"""How long the stream of a person who has gone may take to end."""
 
 CLEAN_CODES = (1000, 1001)
 """Codes of a page that was closed or loaded anew."""
@@ -87,11 +91,11 @@ class Person:
             if reading in done:
                 how = reading.result()
         finally:
-            tasks: list[asyncio.Task[Any]] = [telling, reading, *([] if self._turning is None else [self._turning])]
-            for task in tasks:
+            for task in (telling, reading):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(telling, reading, return_exceptions=True)
             self._lines.leave(self._place, **how)
+            await self._end_turn()
 
     async def _hello(self) -> protocol.Hello | None:
         try:
@@ -226,8 +230,8 @@ class Person:
 
     def _begin_turn(self, grant: sessions_pb2.TurnGrant) -> None:
         """Open a stream; it takes over from an older one of the same session, which the worker ends."""
-        if self._turning is not None:
-            self._turning.cancel()
+        if self._turn is not None:
+            self._turn.stop()
         self._worker = grant.endpoint
         self._trail.drop()
         self._turn = Turn(grant, self._hello_said, self._target)
@@ -236,7 +240,7 @@ class Person:
 
     async def _run_turn(self, turn: Turn) -> None:
         try:
-            await turn.run(self._on_worker_said)
+            await turn.run(partial(self._on_worker_said, turn))
         except TimeoutError:
             log.info("session %s ends: its browser takes no frame", turn.grant.session)
             if self._telling is not None:
@@ -252,7 +256,18 @@ class Person:
                 self._turn = None
                 self._trail.drop()
 
-    async def _on_worker_said(self, message: Any) -> None:
+    async def _end_turn(self) -> None:
+        """The person has gone: end the stream, also where a frame waits for a browser that does not take it."""
+        if self._turn is not None:
+            self._turn.stop()
+        if self._turning is not None:
+            await asyncio.wait({self._turning}, timeout=STOP_S_MAX)
+            self._turning.cancel()
+            await asyncio.gather(self._turning, return_exceptions=True)
+
+    async def _on_worker_said(self, turn: Turn, message: Any) -> None:
+        if turn is not self._turn:
+            return  # another stream has taken over
         match message.WhichOneof("body"):
             case "frame":
                 self._frame = self._stream_base + message.frame.sequence

@@ -35,7 +35,11 @@ class Unreachable(Exception):
 
 
 class Turn:
-    """One stream of one turn. `put` takes what goes up; `run` hands what comes down to `take`, one at a time."""
+    """One stream of one turn. `put` takes what goes up; `run` hands what comes down to `take`, one at a time.
+
+    It is ended by `stop`: grpc.aio loses 10 kB for each read that is cancelled while it waits, and none where the call
+    is cancelled instead.
+    """
 
     def __init__(self, grant: sessions_pb2.TurnGrant, hello: Hello, target: Callable[[str], Target]) -> None:
         self.grant = grant
@@ -45,6 +49,14 @@ class Turn:
         self._wakeup = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._call: Any = None
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Let `run` return, as soon as `take` does."""
+        self._is_stopped = True
+        if self._call is not None:
+            self._call.cancel()
 
     async def put_input(self, said: inference_pb2.Input) -> None:
         """Send an input; a mere move replaces the one that waits behind it. Waits for room."""
@@ -67,24 +79,35 @@ class Turn:
         """Until the turn ends or this stream does. Raises Unreachable, AioRpcError."""
         channel = connect_async(self._target)
         try:
-            call: Any = inference_pb2_grpc.InferenceStub(channel).Stream()
-            opening = inference_pb2.OpenTurn(
-                ticket=self.grant.ticket,
-                width=self._hello.width,
-                height=self._hello.height,
-                encodings=self._hello.encodings,
-            )
-            try:
-                await call.write(Up(open=opening))
-                first: Any = await call.read()
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                first = grpc.aio.EOF
-            if first is grpc.aio.EOF:
-                await self._explain(call, channel)
-                return
-            await self._talk(call, first, take)
+            await self._run(channel, take)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            # A call that is cancelled raises this, too.
+            if not self._is_stopped or (current is not None and current.cancelling()):
+                raise
         finally:
             await channel.close()
+
+    async def _run(self, channel: grpc.aio.Channel, take: Callable[[Down], Awaitable[None]]) -> None:
+        call: Any = inference_pb2_grpc.InferenceStub(channel).Stream()
+        self._call = call
+        if self._is_stopped:
+            call.cancel()
+        opening = inference_pb2.OpenTurn(
+            ticket=self.grant.ticket,
+            width=self._hello.width,
+            height=self._hello.height,
+            encodings=self._hello.encodings,
+        )
+        try:
+            await call.write(Up(open=opening))
+            first: Any = await call.read()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            first = grpc.aio.EOF
+        if first is grpc.aio.EOF:
+            await self._explain(call, channel)
+            return
+        await self._talk(call, first, take)
 
     async def _talk(self, call: Any, first: Down, take: Callable[[Down], Awaitable[None]]) -> None:
         writing = asyncio.create_task(self._write(call), name="turn-writer")

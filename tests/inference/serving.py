@@ -32,6 +32,7 @@ class Running:
     server: Server
     stub: Any
     stub_channel: Any
+    endpoint: str = ""
 
     def ticket(self, session: str, epoch: int = 1, *, identity: str = ME, at_s: float | None = None) -> str:
         described = self.worker.described
@@ -69,7 +70,7 @@ async def serving(model: Callable[[], Any] | None = None, entry_point: str = "a.
     try:
         async with asyncio.timeout(WAIT_S_MAX):
             await worker.wait_until_loaded()
-        yield Running(worker, server, inference_pb2_grpc.InferenceStub(channel), channel)
+        yield Running(worker, server, inference_pb2_grpc.InferenceStub(channel), channel, str(address))
     finally:
         await channel.close()
         worker.stop()
