@@ -16,6 +16,7 @@ from .errors import FAILED
 from .leaving import Left, until_told_to_leave
 from .render.as_json import print_message
 from .render.sessions import last_lines, state_of
+from .render.table import clean
 from .render.words import counted
 from .serve_options import TurnOptions, WorkerOptions
 from .serve_request import limits_of, model_of
@@ -91,7 +92,7 @@ async def _until_ready(client: AsyncClient, model: sessions_pb2.Model) -> sessio
         words, _ = state_of(model)
         if words != told and sys.stderr.isatty():
             told = words
-            _say(f"{model.name}: {words}")
+            _say(clean(f"{model.name}: {words}"))
         await asyncio.sleep(LOOK_S)
         model = await _model(client, model.name)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from . import words
-from .table import Cell, Colour, Column, Look, Row, draw
+from .table import Cell, Colour, Column, Look, Row, clean, draw, wrapped
 
 MODEL_COLUMNS = (
     Column("MODEL"),
@@ -62,15 +62,17 @@ def models_screen(models: Sequence[sessions_pb2.Model], now: datetime, look: Loo
     rows = [_worker_row(model, worker, now) for model in models for worker in model.workers]
     if look.is_wide and rows:
         lines += ["", *draw(WORKER_COLUMNS, rows, look)]
-    return lines + [line for model in models for line in ("", *last_lines(model)) if model.failure.last_lines]
+    for model in models:
+        if model.HasField("failure"):
+            why = f"Model {model.name} has failed: {clean(model.failure.message)}"
+            lines += ["", *(wrapped(why, look.width) if look.width else [why]), *last_lines(model)]
+    return lines
 
 
 def last_lines(model: sessions_pb2.Model) -> list[str]:
     """The last lines of the worker by which a model failed; none where it has not, or wrote nothing."""
-    lines = [f"    {line}" for line in model.failure.last_lines]
-    if not lines:
-        return []
-    return [f"The last lines of model {model.name}, from gpuctl logs {model.failure.job_id}:", *lines]
+    lines = [f"    {clean(line)}" for line in model.failure.last_lines]
+    return [f"The last lines of its worker, from gpuctl logs {model.failure.job_id}:", *lines] if lines else []
 
 
 def sessions_screen(sessions: Sequence[sessions_pb2.Session], now: datetime, look: Look) -> list[str]:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
-from gpufleet.v1 import job_pb2, scheduler_pb2
+from gpufleet.v1 import inference_pb2, job_pb2, scheduler_pb2, sessions_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.render import jobs as jobs_view
 from cli.render import nodes as nodes_view
 from cli.render.job import RANKS_SHOWN, explain_screen, job_screen, story_screen
+from cli.render.sessions import models_screen
 from cli.render.table import Cell, Colour, Column, Look, clean, cut, draw, shown_width, wrapped
 from cli.render.words import since
 from cli.screen import with_tilde
@@ -227,3 +228,49 @@ def test_a_name_with_a_newline_or_an_escape_moves_no_cursor() -> None:
     job.spec.name = "evil\n\x1b[2Jname"
     lines = queue(job) + job_screen(job, NOW, LOOK)
     assert all(line.isprintable() for line in lines)
+
+
+def _models() -> list[sessions_pb2.Model]:
+    """One of each kind: with workers, failed, on its way, on demand, by hand."""
+    ready, starting, queued = (
+        inference_pb2.WORKER_STATE_READY,
+        inference_pb2.WORKER_STATE_STARTING,
+        inference_pb2.WORKER_STATE_QUEUED,
+    )
+    canvas = sessions_pb2.Model(name="canvas", entry_point="canvas", min_workers=1, waiting_count=2, turn_count=5)
+    canvas.workers.add(
+        worker_start="4f2a9c01d3",
+        endpoint="10.0.0.7:8001",
+        state=ready,
+        seats=4,
+        taken_seats=4,
+        load=0.93,
+        job_id=12,
+        last_contact_time=ago(1),
+    )
+    canvas.workers.add(state=starting, message="starts", job_id=15)
+    painter = sessions_pb2.Model(name="Painter", entry_point="painter:Painter", min_workers=1)
+    painter.failure.message = "painter:Painter: the model needs torch, which is not installed in /home/ada/venv"
+    painter.failure.job_id = 16
+    painter.failure.last_lines.extend(["Traceback (most recent call last):", "ModuleNotFoundError: torch"])
+    depth = sessions_pb2.Model(name="depth", entry_point="depth:Depth", min_workers=1)
+    depth.workers.add(state=queued, message="waits for a device", job_id=17)
+    return [
+        canvas,
+        depth,
+        sessions_pb2.Model(name="on-demand", entry_point="on_demand:Model", max_workers=1),
+        painter,
+        sessions_pb2.Model(name="by-hand"),
+    ]
+
+
+def test_models() -> None:
+    assert_golden("models", text(models_screen(_models(), NOW, LOOK)))
+    assert_golden("models_wide", text(models_screen(_models(), NOW, Look(width=None, is_wide=True))))
+    assert_golden("models_empty", text(models_screen([], NOW, LOOK)))
+
+
+def test_a_workers_job() -> None:
+    job = running()
+    job.spec.serves, job.spec.kind, job.spec.name = "canvas", job_pb2.JOB_KIND_SERVICE, "canvas"
+    assert_golden("job_worker", text(job_screen(job, NOW, LOOK)))
