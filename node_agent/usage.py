@@ -17,7 +17,7 @@ from gpufleet.v1 import node_agent_pb2, node_pb2
 from . import wire
 from .clocks import boottime_us
 from .core.outcome import AttemptKey, AttemptView
-from .core.tally import AttemptTally, DeviceTally, ProcessTally, Tally, TreeReading, begun
+from .core.tally import AttemptTally, DeviceTally, ProcessTally, Series, Tally, TreeReading, begun
 from .devices import Device, DeviceSource
 from .process_tree import read_tree
 
@@ -92,9 +92,14 @@ class Usages:
         self._look_busy()
 
     def of(self, key: AttemptKey) -> node_agent_pb2.AttemptUsage | None:
-        """What a rank used so far, or until its end; None when nothing was read of it."""
+        """What a rank used so far, or until its end with the course of it; None when nothing was read of it."""
         tally = self._tallies.get(key)
-        return None if tally is None or not _has_readings(tally) else usage_to_proto(key, tally, self._clock_us())
+        if tally is None or not _has_readings(tally):
+            return None
+        usage = usage_to_proto(key, tally, self._clock_us())
+        for device in usage.devices if tally.ended_us is not None else ():
+            device.series.CopyFrom(_series(tally.series.get(device.uuid, Series())))
+        return usage
 
     def take_beat(self) -> tuple[dict[str, DeviceTally], list[node_agent_pb2.AttemptUsage]]:
         """The readings since the last beat by device, and what each rank that has not ended used so far."""
@@ -126,13 +131,14 @@ class Usages:
 
     def _collect(self) -> None:
         """Credit what the devices told since the last time: to the beat, and to who holds each of them now."""
-        drained = self._source.drain()
+        drained, now_us = self._source.drain(), self._clock_us()
         for uuid, tally in drained.items():
             self._since_beat.setdefault(uuid, DeviceTally()).add(tally)
         for attempt in self._tallies.values():
             if attempt.ended_us is None:
                 for uuid in attempt.devices.keys() & drained.keys():
                     attempt.devices[uuid].add(drained[uuid])
+                    attempt.series.setdefault(uuid, Series()).take(now_us - attempt.begun_us, drained[uuid])
 
     def _told(self) -> Iterator[node_agent_pb2.AttemptUsage]:
         now_us = self._clock_us()
@@ -192,6 +198,21 @@ def _process_usage(tally: ProcessTally) -> node_agent_pb2.ProcessUsage:
         read_bytes=tally.read_bytes,
         write_bytes=tally.write_bytes,
     )
+
+
+def _series(series: Series) -> node_pb2.DeviceSeries:
+    load, memory, temperature, power = ([point.means[place] for point in series.points] for place in range(4))
+    return node_pb2.DeviceSeries(
+        offset_ms=[point.end_us // 1000 for point in series.points],
+        utilization_percent=_whole(load),
+        memory_used_mb=_whole(memory, 10**6),
+        temperature_c=_whole(temperature),
+        power_draw_w=_whole(power, 1000),
+    )
+
+
+def _whole(means: Iterable[float | None], unit: int = 1) -> list[int]:
+    return [-1 if mean is None else round(mean / unit) for mean in means]
 
 
 def device_summary(tally: DeviceTally) -> node_pb2.DeviceSummary:

@@ -34,6 +34,7 @@ from .outputs.opening import limits_of as output_limits_of
 from .outputs.opening import open_outputs
 from .ports import Store
 from .pruning import Pruner
+from .series.attempts import AttemptSeries
 from .session_links import SessionLinks
 from .state.events import OutputSynced
 from .state.ids import ModelName, RankKey
@@ -107,6 +108,7 @@ class Program:
         self._output_store = open_outputs(settings.now, data, self._store.term)
         self._outputs = OutputHub(self._output_store, self._on_synced)
         workers = read_or_make(data)
+        self._series = AttemptSeries(data)
         self._links = Links(telemetry, workers.environment)
         self._session_links = SessionLinks(self._clock.now, workers)
         self._engine = Engine(
@@ -144,8 +146,11 @@ class Program:
                 telemetry,
                 channels,
                 self._session_links,
+                self._series,
             ),
-            AgentService(self._engine, self._links, self._outputs, facts.version, channels),  # type: ignore[abstract]
+            AgentService(  # type: ignore[abstract]
+                self._engine, self._links, self._outputs, facts.version, channels, self._series.keep
+            ),
             Authenticator(self._engine.view, self._clock.now, workers),
             settings.now.limits.message_bytes_max,
         )
@@ -256,4 +261,5 @@ class Program:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._engine.close()
         self._outputs.close()
+        self._series.close()
         self._store.close()

@@ -66,6 +66,17 @@ def _device_object(device: capacity_pb2.DeviceStats) -> dict[str, Any]:
             told[name] = _spread(statistic)
     if device.HasField("energy_wh"):
         told["energy_wh"] = round(device.energy_wh, 6)
+    if device.series.offset_ms:
+        told["series"] = _series_object(device)
+    return told
+
+
+def _series_object(device: capacity_pb2.DeviceStats) -> dict[str, list[float | None]]:
+    """The course of a GPU: the seconds at which each span ends, and the means over it; null where nobody read."""
+    course = device.series
+    told: dict[str, list[float | None]] = {"seconds": [offset / 1000 for offset in course.offset_ms]}
+    for name in ("utilization_percent", "memory_used_mb", "temperature_c", "power_draw_w"):
+        told[name] = [None if value < 0 else value for value in getattr(course, name)]
     return told
 
 

@@ -113,6 +113,54 @@ class DeviceTally:
                 self.throttle_reasons[reason] = None
 
 
+POINTS_MAX = 600
+"""Points of a series; when there are more, each two neighbours become one."""
+
+SERIES_COUNTERS = ("utilization_percent", "memory_used_bytes", "temperature_c", "power_mw")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Means of SERIES_COUNTERS over the span that ends at `end_us`, of so many readings; None where there was none."""
+
+    end_us: int
+    count: int
+    means: tuple[float | None, ...]
+
+    def joined(self, later: Point) -> Point:
+        """Both spans as one."""
+        means = (_mean(self, later, place) for place in range(len(self.means)))
+        return Point(later.end_us, self.count + later.count, tuple(means))
+
+
+def _mean(one: Point, other: Point, place: int) -> float | None:
+    first, second = one.means[place], other.means[place]
+    if first is None or second is None:
+        return second if first is None else first
+    return (first * one.count + second * other.count) / (one.count + other.count)
+
+
+@dataclass(slots=True)
+class Series:
+    """The course of a device, coarser the longer it is."""
+
+    points: list[Point] = field(default_factory=list)
+
+    def take(self, end_us: int, readings: DeviceTally) -> None:
+        """What was read until then, since the last time."""
+        if not readings.count:
+            return
+        tallies = (readings.counters.get(name) for name in SERIES_COUNTERS)
+        means = tuple(None if tally is None or not tally.count else tally.mean for tally in tallies)
+        # A clock that went back must not turn the order round.
+        end_us = max(end_us, self.points[-1].end_us if self.points else 0)
+        self.points.append(Point(end_us, readings.count, means))
+        if len(self.points) > POINTS_MAX:
+            pairs = zip(self.points[::2], self.points[1::2], strict=False)
+            odd = self.points[-1:] if len(self.points) % 2 else []
+            self.points = [first.joined(second) for first, second in pairs] + odd
+
+
 @dataclass(slots=True)
 class Meter:
     """Energy between readings: by the device's own count, or else by its power.
@@ -176,6 +224,7 @@ class AttemptTally:
     begun_us: int
     devices: dict[str, DeviceTally]
     processes: ProcessTally = field(default_factory=ProcessTally)
+    series: dict[str, Series] = field(default_factory=dict)
     ended_us: int | None = None
 
     @property

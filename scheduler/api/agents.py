@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -53,12 +53,21 @@ LAST_WRITE_SECONDS = 5.0
 class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
     """Implemented by the scheduler, called by the agents of the nodes."""
 
-    def __init__(self, engine: Engine, links: Links, outputs: OutputHub, version: str, channels: Channels) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        links: Links,
+        outputs: OutputHub,
+        version: str,
+        channels: Channels,
+        keep_series: Callable[[RankKey, bytes], None] = lambda key, payload: None,
+    ) -> None:
         self._engine = engine
         self._links = links
         self._outputs = outputs
         self._version = version
         self._channels = channels
+        self._keep_series = keep_series
         self._reports: set[asyncio.Future[Reply]] = set()
 
     @answers
@@ -166,6 +175,9 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
             info=node_info(inventory.info),
             entries=entries,
         )
+        for entry in inventory.entries:
+            if entry.HasField("exited"):
+                self._keep_course(connection.node, rank_key(entry.key), entry.exited)
         await reply_of(self._engine.report(event))
         connection.done(request.sequence)
         for key, what in entries:
@@ -204,6 +216,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
             case "attempt_exited":
                 key = rank_key(request.attempt_exited.key)
                 exit_ = rank_exit(request.attempt_exited)
+                self._keep_course(node, key, request.attempt_exited)
                 self._report(connection, request.sequence, RankExited(at=now, node=node, key=key, exit=exit_))
                 self._outputs.await_end(key, exit_.output_ends)
             case "launch_refused":
@@ -238,6 +251,13 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
                 self._report(connection, request.sequence, is_ready)
             case "inventory" | None:
                 connection.done(request.sequence)
+
+    def _keep_course(self, node: NodeName, key: RankKey, exited: node_agent_pb2.AttemptExited) -> None:
+        """Keep what a rank's devices did, if it is this node's; nothing waits for that."""
+        if any(device.series.offset_ms for device in exited.usage.devices) and (
+            key in self._engine.view.durable.hold(node).ranks
+        ):
+            self._keep_series(key, exited.usage.SerializeToString())
 
     def _report(self, connection: Connection, sequence: int, event: Any) -> asyncio.Future[Reply]:
         """Post a report; it is acknowledged when everything that follows from it is durable."""

@@ -18,6 +18,7 @@ from gpufleet.telemetry import Telemetry
 from ..engine import Engine
 from ..links import Links
 from ..output_hub import OutputHub
+from ..series.attempts import AttemptSeries
 from ..session_links import SessionLinks
 from ..watching import ChangeHub
 from .agents import AgentService
@@ -63,6 +64,7 @@ class SchedulerService(JobCalls, NodeCalls, SessionCalls, TrackingCalls, schedul
         telemetry: Telemetry,
         channels: Channels,
         session_links: SessionLinks,
+        series: AttemptSeries,
     ) -> None:
         self.engine = engine
         self.pages = PageTokens()
@@ -72,6 +74,7 @@ class SchedulerService(JobCalls, NodeCalls, SessionCalls, TrackingCalls, schedul
         self.telemetry = telemetry
         self.freshness = Freshness(engine, links)
         self.links = links
+        self.series = series
         self.find = self._find
         self.set_agent_log_level = links.set_log_level
         self.program_log = logs.stream

@@ -14,6 +14,7 @@ from ..engine import Engine
 from ..links import Links
 from ..policy.estimate import Misfit, estimate
 from ..policy.fit import FreeDevice, NodeView, node_views
+from ..series.attempts import AttemptSeries
 from ..state.events import JobsSubmitted
 from ..state.ids import NodeName, RankKey
 from ..state.indexes import NodeHold
@@ -29,7 +30,7 @@ from .convert_nodes import device_now, is_free
 from .freshness import Freshness
 from .paging import PageTokens, page_size
 from .roles import caller
-from .usages import rank_use, stats_proto
+from .usages import add_courses, rank_use, stats_proto
 from .validate import no_such_node, span_of, wanted_jobs
 
 WAIT_SPAN_MAX = DAY
@@ -47,6 +48,7 @@ class TrackingCalls:
     links: Links
     one_stream: Callable[[], AbstractContextManager[None]]
     find: Callable[[int], Awaitable[Job]]
+    series: AttemptSeries
 
     @answers
     async def GetJobStats(
@@ -64,7 +66,10 @@ class TrackingCalls:
             return capacity_pb2.GetJobStatsResponse()
         keys = (RankKey(job.id, attempt.number, rank) for rank in range(len(attempt.ranks)))
         parts = [(rank.placement, self._use(key, rank)) for key, rank in zip(keys, attempt.ranks, strict=True)]
-        return stats_proto(attempt, parts, self.engine.now())
+        told = stats_proto(attempt, parts, self.engine.now())
+        if isinstance(attempt, EndedAttempt):
+            add_courses(told, (await self.series.of(job.id, attempt.number)).values())
+        return told
 
     def _use(self, key: RankKey, rank: Rank) -> RankUse | None:
         """What a rank used: what is stored with its end, or what its node told last."""

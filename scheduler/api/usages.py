@@ -101,6 +101,18 @@ def stats_proto(
     return told
 
 
+def add_courses(told: capacity_pb2.GetJobStatsResponse, payloads: Iterable[bytes]) -> None:
+    """The course of each device, from what was kept of its rank."""
+    by_uuid = {
+        device.uuid: device.series
+        for payload in payloads
+        for device in node_agent_pb2.AttemptUsage.FromString(payload).devices
+    }
+    for device in told.devices:
+        if device.uuid in by_uuid:
+            device.series.CopyFrom(by_uuid[device.uuid])
+
+
 def _device_stats(node: str, index: int, name: str, use: DeviceUse) -> capacity_pb2.DeviceStats:
     total = use.memory_total_bytes
     return capacity_pb2.DeviceStats(

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node_agent.core.outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView, ExitedWith, Offsets
-from node_agent.core.tally import DeviceTally, Meter, ProcessTally, Tally, TreeReading
+from node_agent.core.tally import POINTS_MAX, DeviceTally, Meter, ProcessTally, Series, Tally, TreeReading
 from node_agent.devices import Device, DeviceSample, Vendor
 from node_agent.process_tree import read_tree
 from node_agent.usage import Usages, device_summary, note_of
@@ -84,6 +84,25 @@ def test_a_clock_of_readings_that_goes_back_makes_no_load() -> None:
     for at in (10.0, 5.0, 5.0):
         tally.take(TreeReading(cpu_seconds=at, memory_bytes=1), at)
     assert tally.cpu_percent.count == 0
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 3), st.integers(0, 100)), max_size=3000))
+@settings(max_examples=20)
+def test_a_course_of_any_length_has_few_points_in_order_and_the_same_mean(steps: list[tuple[int, int, int]]) -> None:
+    series, now_us, total, count = Series(), 0, 0, 0
+    for step, readings, load in steps:
+        now_us += step
+        tally = DeviceTally()
+        for _ in range(readings):
+            tally.take(DeviceSample(uuid="a", utilization_percent=load))
+        series.take(now_us, tally)
+        total, count = total + readings * load, count + readings
+    ends = [point.end_us for point in series.points]
+    assert len(ends) <= POINTS_MAX and ends == sorted(ends)
+    assert sum(point.count for point in series.points) == count
+    loads = [(point.means[0] or 0.0) * point.count for point in series.points]
+    assert sum(loads) == pytest.approx(total)
+    assert all(point.means[1:] == (None, None, None) for point in series.points)
 
 
 # --- to whom a reading counts
@@ -161,6 +180,9 @@ async def test_a_reading_counts_for_who_held_the_device_when_it_was_made() -> No
     assert bench.loads(TWO) == []
     usage = bench.usages.of(ONE)
     assert usage is not None and (usage.duration.ToSeconds(), usage.sample_count) == (3, 2)
+    assert list(usage.devices[0].series.offset_ms) == [3000]
+    assert list(usage.devices[0].series.utilization_percent) == [15]
+    assert list(usage.devices[0].series.power_draw_w) == [-1]
     since, told = bench.usages.take_beat()
     # The beat has all of it, once; of the ranks only those that run and of which something is known.
     assert [tally.count for tally in since.values()] == [4, 2] and told == []

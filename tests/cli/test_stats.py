@@ -35,6 +35,12 @@ def used(*nodes: str) -> pb.GetJobStatsResponse:
             power_draw_w=spread(80, 690.5, 512),
             energy_wh=10.5,
         )
+        course = answer.devices[-1].series
+        course.offset_ms.extend([1000, 2500])
+        course.utilization_percent.extend([0, 100])
+        course.memory_used_mb.extend([500, 90_000])
+        course.temperature_c.extend([30, -1])
+        course.power_draw_w.extend([80, 690])
     process = answer.processes.add(node="n1", cpu_seconds=190.25, read_bytes=4096, write_bytes=10**9)
     process.cpu_percent.CopyFrom(spread(90, 410, 160))
     process.memory_mb.CopyFrom(spread(100, 9000, 8000))
@@ -60,6 +66,13 @@ def test_json_has_the_shape_that_scripts_read(fake: FakeScheduler, gpuctl: Gpuct
                 "temperature_c": {"min": 30, "max": 61, "mean": 55},
                 "power_draw_w": {"min": 80, "max": 690.5, "mean": 512},
                 "energy_wh": 10.5,
+                "series": {
+                    "seconds": [1.0, 2.5],
+                    "utilization_percent": [0, 100],
+                    "memory_used_mb": [500, 90_000],
+                    "temperature_c": [30, None],
+                    "power_draw_w": [80, 690],
+                },
             }
         },
         "gpu_seconds": 121.5,

@@ -25,43 +25,44 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from gpufleet.v1 import job_pb2 as gpufleet_dot_v1_dot_job__pb2
+from gpufleet.v1 import node_pb2 as gpufleet_dot_v1_dot_node__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1agpufleet/v1/capacity.proto\x12\x0bgpufleet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15gpufleet/v1/job.proto\"c\n\x14\x43heckCapacityRequest\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.gpufleet.v1.JobSpec\x12\'\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x85\x01\n\x15\x43heckCapacityResponse\x12\x14\n\x0cis_available\x18\x01 \x01(\x08\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x35\n\x11latest_start_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"&\n\x0f\x45stimateRequest\x12\x13\n\x0b\x63onfig_json\x18\x01 \x01(\t\"o\n\x10\x45stimateResponse\x12\x14\n\x0c\x64\x65vice_count\x18\x01 \x01(\x05\x12\x18\n\x10min_memory_bytes\x18\x02 \x01(\x03\x12\x10\n\x08sentence\x18\x03 \x01(\t\x12\x19\n\x11unused_parameters\x18\x04 \x03(\t\"B\n\tStatistic\x12\x0b\n\x03min\x18\x01 \x01(\x01\x12\x0b\n\x03max\x18\x02 \x01(\x01\x12\x0c\n\x04mean\x18\x03 \x01(\x01\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\"\xe4\x02\n\x0b\x44\x65viceStats\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x33\n\x13utilization_percent\x18\x04 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12.\n\x0ememory_used_mb\x18\x05 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12-\n\rtemperature_c\x18\x06 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12,\n\x0cpower_draw_w\x18\x07 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12\x34\n\x14memory_usage_percent\x18\x08 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12\x16\n\tenergy_wh\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04uuid\x18\n \x01(\tB\x0c\n\n_energy_wh\"\xe9\x01\n\x0cProcessStats\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x13\n\x0b\x63pu_seconds\x18\x03 \x01(\x01\x12+\n\x0b\x63pu_percent\x18\x04 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12)\n\tmemory_mb\x18\x05 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12\x17\n\nread_bytes\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0bwrite_bytes\x18\x07 \x01(\x03H\x01\x88\x01\x01\x42\r\n\x0b_read_bytesB\x0e\n\x0c_write_bytes\"5\n\x12GetJobStatsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\"\xc2\x02\n\x13GetJobStatsResponse\x12\x36\n\x13monitoring_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0csample_count\x18\x02 \x01(\x03\x12)\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x18.gpufleet.v1.DeviceStats\x12\x16\n\tenergy_wh\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x05\x12\x10\n\x08is_final\x18\x06 \x01(\x08\x12\x13\n\x0bgpu_seconds\x18\x07 \x01(\x01\x12\x17\n\nidle_share\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12,\n\tprocesses\x18\t \x03(\x0b\x32\x19.gpufleet.v1.ProcessStatsB\x0c\n\n_energy_whB\r\n\x0b_idle_share\"\x83\x01\n\x15GetNodeHistoryRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"|\n\x0cHistoryPoint\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x33\n\x13utilization_percent\x18\x03 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\"C\n\x16GetNodeHistoryResponse\x12)\n\x06points\x18\x01 \x03(\x0b\x32\x19.gpufleet.v1.HistoryPoint\"p\n\x10ListUsageRequest\x12.\n\nstart_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\tUserUsage\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65vice_seconds\x18\x02 \x01(\x01\x12\x11\n\tjob_count\x18\x03 \x01(\x03\":\n\x11ListUsageResponse\x12%\n\x05users\x18\x01 \x03(\x0b\x32\x16.gpufleet.v1.UserUsageb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1agpufleet/v1/capacity.proto\x12\x0bgpufleet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15gpufleet/v1/job.proto\x1a\x16gpufleet/v1/node.proto\"c\n\x14\x43heckCapacityRequest\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.gpufleet.v1.JobSpec\x12\'\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x85\x01\n\x15\x43heckCapacityResponse\x12\x14\n\x0cis_available\x18\x01 \x01(\x08\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x35\n\x11latest_start_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"&\n\x0f\x45stimateRequest\x12\x13\n\x0b\x63onfig_json\x18\x01 \x01(\t\"o\n\x10\x45stimateResponse\x12\x14\n\x0c\x64\x65vice_count\x18\x01 \x01(\x05\x12\x18\n\x10min_memory_bytes\x18\x02 \x01(\x03\x12\x10\n\x08sentence\x18\x03 \x01(\t\x12\x19\n\x11unused_parameters\x18\x04 \x03(\t\"B\n\tStatistic\x12\x0b\n\x03min\x18\x01 \x01(\x01\x12\x0b\n\x03max\x18\x02 \x01(\x01\x12\x0c\n\x04mean\x18\x03 \x01(\x01\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\"\x8f\x03\n\x0b\x44\x65viceStats\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x33\n\x13utilization_percent\x18\x04 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12.\n\x0ememory_used_mb\x18\x05 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12-\n\rtemperature_c\x18\x06 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12,\n\x0cpower_draw_w\x18\x07 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12\x34\n\x14memory_usage_percent\x18\x08 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12\x16\n\tenergy_wh\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04uuid\x18\n \x01(\t\x12)\n\x06series\x18\x0b \x01(\x0b\x32\x19.gpufleet.v1.DeviceSeriesB\x0c\n\n_energy_wh\"\xe9\x01\n\x0cProcessStats\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x13\n\x0b\x63pu_seconds\x18\x03 \x01(\x01\x12+\n\x0b\x63pu_percent\x18\x04 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12)\n\tmemory_mb\x18\x05 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\x12\x17\n\nread_bytes\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0bwrite_bytes\x18\x07 \x01(\x03H\x01\x88\x01\x01\x42\r\n\x0b_read_bytesB\x0e\n\x0c_write_bytes\"5\n\x12GetJobStatsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\"\xc2\x02\n\x13GetJobStatsResponse\x12\x36\n\x13monitoring_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0csample_count\x18\x02 \x01(\x03\x12)\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x18.gpufleet.v1.DeviceStats\x12\x16\n\tenergy_wh\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x05\x12\x10\n\x08is_final\x18\x06 \x01(\x08\x12\x13\n\x0bgpu_seconds\x18\x07 \x01(\x01\x12\x17\n\nidle_share\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12,\n\tprocesses\x18\t \x03(\x0b\x32\x19.gpufleet.v1.ProcessStatsB\x0c\n\n_energy_whB\r\n\x0b_idle_share\"\x83\x01\n\x15GetNodeHistoryRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12.\n\nstart_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"|\n\x0cHistoryPoint\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x33\n\x13utilization_percent\x18\x03 \x01(\x0b\x32\x16.gpufleet.v1.Statistic\"C\n\x16GetNodeHistoryResponse\x12)\n\x06points\x18\x01 \x03(\x0b\x32\x19.gpufleet.v1.HistoryPoint\"p\n\x10ListUsageRequest\x12.\n\nstart_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\tUserUsage\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65vice_seconds\x18\x02 \x01(\x01\x12\x11\n\tjob_count\x18\x03 \x01(\x03\":\n\x11ListUsageResponse\x12%\n\x05users\x18\x01 \x03(\x0b\x32\x16.gpufleet.v1.UserUsageb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpufleet.v1.capacity_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHECKCAPACITYREQUEST']._serialized_start=131
-  _globals['_CHECKCAPACITYREQUEST']._serialized_end=230
-  _globals['_CHECKCAPACITYRESPONSE']._serialized_start=233
-  _globals['_CHECKCAPACITYRESPONSE']._serialized_end=366
-  _globals['_ESTIMATEREQUEST']._serialized_start=368
-  _globals['_ESTIMATEREQUEST']._serialized_end=406
-  _globals['_ESTIMATERESPONSE']._serialized_start=408
-  _globals['_ESTIMATERESPONSE']._serialized_end=519
-  _globals['_STATISTIC']._serialized_start=521
-  _globals['_STATISTIC']._serialized_end=587
-  _globals['_DEVICESTATS']._serialized_start=590
-  _globals['_DEVICESTATS']._serialized_end=946
-  _globals['_PROCESSSTATS']._serialized_start=949
-  _globals['_PROCESSSTATS']._serialized_end=1182
-  _globals['_GETJOBSTATSREQUEST']._serialized_start=1184
-  _globals['_GETJOBSTATSREQUEST']._serialized_end=1237
-  _globals['_GETJOBSTATSRESPONSE']._serialized_start=1240
-  _globals['_GETJOBSTATSRESPONSE']._serialized_end=1562
-  _globals['_GETNODEHISTORYREQUEST']._serialized_start=1565
-  _globals['_GETNODEHISTORYREQUEST']._serialized_end=1696
-  _globals['_HISTORYPOINT']._serialized_start=1698
-  _globals['_HISTORYPOINT']._serialized_end=1822
-  _globals['_GETNODEHISTORYRESPONSE']._serialized_start=1824
-  _globals['_GETNODEHISTORYRESPONSE']._serialized_end=1891
-  _globals['_LISTUSAGEREQUEST']._serialized_start=1893
-  _globals['_LISTUSAGEREQUEST']._serialized_end=2005
-  _globals['_USERUSAGE']._serialized_start=2007
-  _globals['_USERUSAGE']._serialized_end=2075
-  _globals['_LISTUSAGERESPONSE']._serialized_start=2077
-  _globals['_LISTUSAGERESPONSE']._serialized_end=2135
+  _globals['_CHECKCAPACITYREQUEST']._serialized_start=155
+  _globals['_CHECKCAPACITYREQUEST']._serialized_end=254
+  _globals['_CHECKCAPACITYRESPONSE']._serialized_start=257
+  _globals['_CHECKCAPACITYRESPONSE']._serialized_end=390
+  _globals['_ESTIMATEREQUEST']._serialized_start=392
+  _globals['_ESTIMATEREQUEST']._serialized_end=430
+  _globals['_ESTIMATERESPONSE']._serialized_start=432
+  _globals['_ESTIMATERESPONSE']._serialized_end=543
+  _globals['_STATISTIC']._serialized_start=545
+  _globals['_STATISTIC']._serialized_end=611
+  _globals['_DEVICESTATS']._serialized_start=614
+  _globals['_DEVICESTATS']._serialized_end=1013
+  _globals['_PROCESSSTATS']._serialized_start=1016
+  _globals['_PROCESSSTATS']._serialized_end=1249
+  _globals['_GETJOBSTATSREQUEST']._serialized_start=1251
+  _globals['_GETJOBSTATSREQUEST']._serialized_end=1304
+  _globals['_GETJOBSTATSRESPONSE']._serialized_start=1307
+  _globals['_GETJOBSTATSRESPONSE']._serialized_end=1629
+  _globals['_GETNODEHISTORYREQUEST']._serialized_start=1632
+  _globals['_GETNODEHISTORYREQUEST']._serialized_end=1763
+  _globals['_HISTORYPOINT']._serialized_start=1765
+  _globals['_HISTORYPOINT']._serialized_end=1889
+  _globals['_GETNODEHISTORYRESPONSE']._serialized_start=1891
+  _globals['_GETNODEHISTORYRESPONSE']._serialized_end=1958
+  _globals['_LISTUSAGEREQUEST']._serialized_start=1960
+  _globals['_LISTUSAGEREQUEST']._serialized_end=2072
+  _globals['_USERUSAGE']._serialized_start=2074
+  _globals['_USERUSAGE']._serialized_end=2142
+  _globals['_LISTUSAGERESPONSE']._serialized_start=2144
+  _globals['_LISTUSAGERESPONSE']._serialized_end=2202
 # @@protoc_insertion_point(module_scope)

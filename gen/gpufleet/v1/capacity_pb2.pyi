@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from gpufleet.v1 import job_pb2 as _job_pb2
+from gpufleet.v1 import node_pb2 as _node_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -202,6 +203,7 @@ class DeviceStats(_message.Message):
     MEMORY_USAGE_PERCENT_FIELD_NUMBER: _builtins.int
     ENERGY_WH_FIELD_NUMBER: _builtins.int
     UUID_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name."""
     index: _builtins.int
@@ -232,6 +234,10 @@ class DeviceStats(_message.Message):
     def memory_usage_percent(self) -> Global___Statistic:
         """Memory used, in percent of the device's."""
 
+    @_builtins.property
+    def series(self) -> _node_pb2.DeviceSeries:
+        """Its course; absent until the attempt has ended, and of attempts long ago."""
+
     def __init__(
         self,
         *,
@@ -245,10 +251,11 @@ class DeviceStats(_message.Message):
         memory_usage_percent: Global___Statistic | None = ...,
         energy_wh: _builtins.float | None = ...,
         uuid: _builtins.str = ...,
+        series: _node_pb2.DeviceSeries | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh", "energy_wh", b"energy_wh", "memory_usage_percent", b"memory_usage_percent", "memory_used_mb", b"memory_used_mb", "power_draw_w", b"power_draw_w", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh", "energy_wh", b"energy_wh", "memory_usage_percent", b"memory_usage_percent", "memory_used_mb", b"memory_used_mb", "power_draw_w", b"power_draw_w", "series", b"series", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh", "energy_wh", b"energy_wh", "index", b"index", "memory_usage_percent", b"memory_usage_percent", "memory_used_mb", b"memory_used_mb", "name", b"name", "node", b"node", "power_draw_w", b"power_draw_w", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh", "energy_wh", b"energy_wh", "index", b"index", "memory_usage_percent", b"memory_usage_percent", "memory_used_mb", b"memory_used_mb", "name", b"name", "node", b"node", "power_draw_w", b"power_draw_w", "series", b"series", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__energy_wh: _TypeAlias = _typing.Literal["energy_wh"]  # noqa: Y015
     _WhichOneofArgType__energy_wh: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh"]  # noqa: Y015

@@ -355,6 +355,7 @@ class DeviceUsage(_message.Message):
     MEMORY_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     ENERGY_MJ_FIELD_NUMBER: _builtins.int
     IDLE_COUNT_FIELD_NUMBER: _builtins.int
+    SERIES_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     """The device's UUID."""
     memory_total_bytes: _builtins.int
@@ -379,6 +380,10 @@ class DeviceUsage(_message.Message):
     def power_mw(self) -> _node_pb2.Summary:
         """Power drawn, in milliwatts."""
 
+    @_builtins.property
+    def series(self) -> _node_pb2.DeviceSeries:
+        """Its course; with the end of a rank only."""
+
     def __init__(
         self,
         *,
@@ -390,10 +395,11 @@ class DeviceUsage(_message.Message):
         memory_total_bytes: _builtins.int | None = ...,
         energy_mj: _builtins.int | None = ...,
         idle_count: _builtins.int = ...,
+        series: _node_pb2.DeviceSeries | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_mj", b"_energy_mj", "_memory_total_bytes", b"_memory_total_bytes", "energy_mj", b"energy_mj", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_mw", b"power_mw", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_mj", b"_energy_mj", "_memory_total_bytes", b"_memory_total_bytes", "energy_mj", b"energy_mj", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_mw", b"power_mw", "series", b"series", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_mj", b"_energy_mj", "_memory_total_bytes", b"_memory_total_bytes", "energy_mj", b"energy_mj", "idle_count", b"idle_count", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_mw", b"power_mw", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_mj", b"_energy_mj", "_memory_total_bytes", b"_memory_total_bytes", "energy_mj", b"energy_mj", "idle_count", b"idle_count", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_mw", b"power_mw", "series", b"series", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__energy_mj: _TypeAlias = _typing.Literal["energy_mj"]  # noqa: Y015
     _WhichOneofArgType__energy_mj: _TypeAlias = _typing.Literal["_energy_mj", b"_energy_mj"]  # noqa: Y015

@@ -179,6 +179,56 @@ class Summary(_message.Message):
 Global___Summary: _TypeAlias = Summary  # noqa: Y015
 
 @_typing.final
+class DeviceSeries(_message.Message):
+    """DeviceSeries is the course of one device: means over spans that grow with the whole, 600 points at most. The lists are
+    alike long; what was not read is -1.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_MS_FIELD_NUMBER: _builtins.int
+    UTILIZATION_PERCENT_FIELD_NUMBER: _builtins.int
+    MEMORY_USED_MB_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_C_FIELD_NUMBER: _builtins.int
+    POWER_DRAW_W_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offset_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The end of each span, in milliseconds from the beginning."""
+
+    @_builtins.property
+    def utilization_percent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Utilisation in percent."""
+
+    @_builtins.property
+    def memory_used_mb(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Memory in use, in MB (10^6 bytes)."""
+
+    @_builtins.property
+    def temperature_c(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Temperature in degrees Celsius."""
+
+    @_builtins.property
+    def power_draw_w(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Power drawn, in watts."""
+
+    def __init__(
+        self,
+        *,
+        offset_ms: _abc.Iterable[_builtins.int] | None = ...,
+        utilization_percent: _abc.Iterable[_builtins.int] | None = ...,
+        memory_used_mb: _abc.Iterable[_builtins.int] | None = ...,
+        temperature_c: _abc.Iterable[_builtins.int] | None = ...,
+        power_draw_w: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_used_mb", b"memory_used_mb", "offset_ms", b"offset_ms", "power_draw_w", b"power_draw_w", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceSeries: _TypeAlias = DeviceSeries  # noqa: Y015
+
+@_typing.final
 class DeviceSummary(_message.Message):
     """DeviceSummary sums up what was read of a device since the last beat; a counter that was never read is absent."""
 
