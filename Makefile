@@ -33,7 +33,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# What is not changed is not built again. Without npm's registry everything but the page works: up and demo go on.
+# What is not changed is not built again. Without npm's registry everything but the page works: up, demo and test go on.
 .PHONY: page
 page: $(READY) ## build the gateway's page, where its sources have changed
 	@$(BIN)/python building/page.py
@@ -55,7 +55,7 @@ demo: $(READY) page-if-possible ## start everything on this machine, run a real 
 TEST_PROCESSES ?= $(shell echo $$(($$(nproc) + 1)))
 
 .PHONY: test
-test: $(READY) page ## every test, real processes and installs included; ARGS="-k words" for some
+test: $(READY) page-if-possible ## every test, real processes and installs included; ARGS="-k words" for some
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: bench

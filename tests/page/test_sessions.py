@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 from playwright.async_api import expect
@@ -131,6 +133,7 @@ async def test_who_does_nothing_is_asked_and_may_join_again(theatre: Theatre) ->
 
 
 async def test_a_killed_worker_puts_its_person_in_front_and_on_the_next(theatre: Theatre) -> None:
+    await theatre.serve("killed")
     async with theatre.worker("killed") as worker, theatre.people() as (ann,):
         await ann.join("killed")
         await ann.plays()
@@ -190,6 +193,24 @@ async def test_another_gateway_takes_over_when_one_leaves(theatre: Theatre) -> N
         gateway.end()
         await ann.is_told("turn", is_resumed=True, session=turn["session"])
         await ann.plays()
+        await ann.leave()
+
+
+async def test_a_turn_goes_on_while_the_scheduler_is_away(
+    theatre: Theatre, long_lived: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    scheduler = theatre.stage.fleet.scheduler
+    async with theatre.people() as (ann,):
+        await ann.join(WIDE)
+        await ann.plays()
+        turn = await ann.is_told("turn", is_resumed=False)
+        scheduler.kill()
+        await expect(ann.page.locator(".banner")).to_contain_text("The line is not heard just now. Your turn goes on.")
+        await ann.page.mouse.click(*await ann.point(0.5, 0.3))
+        with long_lived("the scheduler that was started again"):
+            await scheduler.start()
+        await ann.is_told("turn", is_resumed=True, session=turn["session"])
+        await expect(ann.page.locator(".banner")).to_be_hidden()
         await ann.leave()
 
 

@@ -164,6 +164,8 @@ class Theatre:
         """The relay, and two workers that stay: one with room for everybody, and one with a single seat."""
         sides = [self.stage.worker(WIDE), self.stage.worker(NARROW, seats="1")]
         await self.relay.start()
+        for model in (WIDE, NARROW):
+            await self.serve(model)
         for side in sides:
             await side.is_served()
 

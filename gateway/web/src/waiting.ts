@@ -57,7 +57,7 @@ export class WaitingRoom {
   }
 
   private times(estimateAt: number | null, boundAt: number | null, now: number): void {
-    write(this.estimate, estimateAt === null ? "not known" : `about ${span((estimateAt - now) / 1_000)}`);
+    write(this.estimate, estimateAt === null ? "not known" : estimateWords((estimateAt - now) / 1_000));
     write(this.bound, boundAt === null ? "" : span((boundAt - now) / 1_000));
     show(this.boundRow, boundAt !== null);
   }
@@ -81,6 +81,11 @@ export class WaitingRoom {
 export function trouble(session: Session): string {
   if (session.link === "lost") return "The connection is lost. Trying again; your place is kept for a minute.";
   return session.isSchedulerAway ? "The line is not heard just now. Your place is kept." : "";
+}
+
+/** An estimate may be passed: it is none that was promised. */
+function estimateWords(seconds: number): string {
+  return seconds > 0 ? `about ${span(seconds)}` : "any moment";
 }
 
 function placeWords(place: number | null, length: number): string {
