@@ -45,6 +45,7 @@ from .state.limits import Limits
 from .state.records import Record, job_of
 from .state.replies import Reply
 from .state.session_commands import SessionCommand
+from .state.session_events import ToldLate
 from .state.state import State
 from .state.units import MILLISECOND, SECOND, Instant, Span, after
 from .store.errors import StoreUnavailable
@@ -64,6 +65,8 @@ FINISHED_JOBS_KEPT = 1_000
 TICK_SECONDS = 1.0
 GAP_SPAN = Span(1 * SECOND)
 """A tick that is late by more than this was a time in which nothing was read."""
+LATE_SPAN = Span(1 * SECOND)
+"""What leaves later than this after it was decided: the times in which people answer it begin when it leaves."""
 STOPPING = "the scheduler is stopping"
 
 
@@ -258,7 +261,7 @@ class Engine:
         return (min(candidates) - self.now()) / SECOND if candidates else None
 
     async def _turn(self) -> None:
-        begin_ns = time.time_ns()
+        begin_ns, began_at = time.time_ns(), self.now()
         batch = [self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))]
         try:
             decisions, outgoing = self._decide(batch)
@@ -277,6 +280,8 @@ class Engine:
         if records or reaches or any(not isinstance(waiting.event, NodeBeat) for waiting in batch):
             self._wake_at = wake_at(self._state)
         self._release(batch, decisions, outgoing)
+        if self.now() > after(began_at, LATE_SPAN):
+            self._post(_Waiting(ToldLate(at=self.now(), decided_at=began_at), None, is_request=False))
         if reaches:
             self._publish(Changes(jobs=(), nodes=reaches))
 

@@ -122,6 +122,7 @@ class Turns:
 
         Where a newer epoch has the turn, or is announced, nothing is changed.
         """
+        self._forget(now_us)
         expected, turn = self._expected.get(session), self._live.get(session)
         if any(each is not None and each.epoch > epoch for each in (expected, turn)):
             return None

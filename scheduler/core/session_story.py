@@ -3,6 +3,7 @@
 from typing import assert_never
 
 from ..state.session_commands import (
+    EVERY_EPOCH,
     DrainWorker,
     EndTurn,
     ExpectTurn,
@@ -101,6 +102,6 @@ def tell_session_command(command: SessionCommand) -> str:
         case DrainWorker(worker=worker):
             return f"DrainWorker {worker}"
         case EndTurn(worker=worker, session=session, epoch=epoch, reason=end):
-            return f"EndTurn s{session}.{epoch} at {worker} {end.value}"
+            return f"EndTurn s{session}.{'*' if epoch == EVERY_EPOCH else epoch} at {worker} {end.value}"
         case _:
             assert_never(command)

@@ -4,12 +4,22 @@ Who is called to a free seat, whose turn is limited and who is told what follows
 happened in a turn of the loop.
 """
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import assert_never
 
 from ..policy.serving import numbers_of
 from ..state.replies import Joined
-from ..state.session_commands import DrainWorker, EndTurn, ExpectTurn, OfferSeat, SessionCommand, TellEnd, TellPerson
+from ..state.session_commands import (
+    EVERY_EPOCH,
+    DrainWorker,
+    EndTurn,
+    ExpectTurn,
+    OfferSeat,
+    SessionCommand,
+    TellEnd,
+    TellPerson,
+)
 from ..state.session_events import (
     CloseRequested,
     Connection,
@@ -17,9 +27,11 @@ from ..state.session_events import (
     GatewayLost,
     JoinRequested,
     LeaveRequested,
+    SeenTurn,
     ServeRequested,
     SessionEvent,
     StopModelRequested,
+    ToldLate,
     TurnClosed,
     WorkerJoined,
     WorkerLost,
@@ -39,12 +51,15 @@ from ..state.session_records import (
 from ..state.sessions import EndReason, Granted, Model, Session, SessionId, SessionLimits, Waiting, WorkerId
 from ..state.state import State
 from ..state.turns import Attached, LimitCause, Stage, TurnLive, WorkerAvoided, WorkerGivenUp, WorkerLive
-from ..state.units import Instant, Span, after
+from ..state.units import SECOND, Instant, Span, after
 from .decision import NOTHING, Decision, refused, together
 from .serving import end_of_workers, on_serve
 
 WORKER_DEATHS_MAX = 2
 """Workers that may be lost under a session that was stepped alone there, or was named: then the session is to blame."""
+
+AVOIDED_SPAN = Span(10 * SECOND)
+"""A worker that a person could not reach is not offered to them for so long."""
 
 
 def decide_session(state: State, event: SessionEvent) -> Decision:
@@ -70,7 +85,7 @@ def decide_session(state: State, event: SessionEvent) -> Decision:
             return _on_turn_closed(state, event)
         case WorkerReported():
             return _on_worker_reported(state, event)
-        case ConnectionLost() | GatewayLost():
+        case ConnectionLost() | GatewayLost() | ToldLate():
             return NOTHING
         case _:
             assert_never(event)
@@ -254,8 +269,8 @@ def _on_worker_joined(state: State, event: WorkerJoined) -> Decision:
 
 
 def _on_worker_reported(state: State, event: WorkerReported) -> Decision:
-    """The first report of a stream lists all: what nobody knows, or knows as older, ends. Who has a seat on the worker
-    and is there gets a ticket.
+    """What a worker lists and nobody knows to be there ends. With the first report of a stream, who has a seat on the
+    worker and is there gets a ticket.
     """
     worker = state.live.turns.workers.get(event.worker)
     if worker is None or worker.stream != event.stream:
@@ -263,13 +278,13 @@ def _on_worker_reported(state: State, event: WorkerReported) -> Decision:
     if event.state is WorkerState.FAILED:
         return without_worker(state, event.at, event.worker, frozenset(event.blamed))
     ready = _first_ready(state, event, worker)
-    if worker.reports != 1:
-        return ready
     ends = tuple(
-        EndTurn(worker=event.worker, session=seen.session, epoch=seen.epoch, reason=EndReason.WORKER_LOST)
+        EndTurn(worker=event.worker, session=seen.session, epoch=epoch, reason=EndReason.WORKER_LOST)
         for seen in event.turns
-        if not _is_current(state, event.worker, seen.session, seen.epoch)
+        if (epoch := _ended_epoch(state, event.worker, seen)) is not None
     )
+    if worker.reports != 1:
+        return together(Decision(session_commands=ends), ready) if ends else ready
     renewed = [_renewed(state, event.at, each) for each in state.durable.sessions.on_worker(event.worker)]
     return together(Decision(session_commands=ends), *renewed, _drained_again(state, worker), ready)
 
@@ -306,9 +321,15 @@ def _renew(at: Instant, session: Session, connection: Connection) -> Decision:
     return Decision(records=(renewed,), session_commands=offer(session, session.state.worker, epoch, connection))
 
 
-def _is_current(state: State, worker: WorkerId, session_id: SessionId, epoch: int) -> bool:
-    session = state.durable.sessions.by_id.get(session_id)
-    return session is not None and session.epoch == epoch and session.state == Granted(worker=worker)
+def _ended_epoch(state: State, worker: WorkerId, seen: SeenTurn) -> int | None:
+    """Up to which epoch a turn that a worker lists is to end there; None for one that goes on.
+
+    One of an older epoch goes on, too, where the session has its seat: the next stream takes it over.
+    """
+    session = state.durable.sessions.by_id.get(seen.session)
+    if session is None:
+        return EVERY_EPOCH
+    return None if session.state == Granted(worker=worker) else max(seen.epoch, session.epoch)
 
 
 def _on_worker_lost(state: State, event: WorkerLost) -> Decision:
@@ -317,14 +338,21 @@ def _on_worker_lost(state: State, event: WorkerLost) -> Decision:
     return without_worker(state, event.at, event.worker)
 
 
-def without_missing_worker(state: State, at: Instant, worker: WorkerId) -> Decision:
-    """A worker that held turns before a start of the scheduler has not come back."""
-    return together(Decision(notes=(WorkerGivenUp(worker=worker),)), without_worker(state, at, worker))
+def without_missing_worker(state: State, at: Instant, worker: WorkerId, but: Container[SessionId]) -> Decision:
+    """A worker that held turns before a start of the scheduler has not come back. `but` have ended at this moment."""
+    given_up = Decision(notes=(WorkerGivenUp(worker=worker),))
+    return together(given_up, without_worker(state, at, worker, frozenset(), but))
 
 
-def without_worker(state: State, at: Instant, worker: WorkerId, blamed: frozenset[SessionId] = frozenset()) -> Decision:
+def without_worker(
+    state: State,
+    at: Instant,
+    worker: WorkerId,
+    blamed: frozenset[SessionId] = frozenset(),
+    but: Container[SessionId] = (),
+) -> Decision:
     """Its people go to the front and keep their time; who may have brought down two workers is not given a third."""
-    sessions = list(state.durable.sessions.on_worker(worker))
+    sessions = [each for each in state.durable.sessions.on_worker(worker) if each.id not in but]
     opened = [each.id for each in sessions if _age(state, at, each) is not None]
     decisions = [
         _without_its_worker(state, at, each, is_suspect=each.id in blamed or opened == [each.id]) for each in sessions
@@ -376,10 +404,10 @@ def _on_unreachable(state: State, event: WorkerUnreachable) -> Decision:
     if session is None or not isinstance(session.state, Granted):
         return NOTHING
     worker = session.state.worker
-    if session.id in state.live.turns.avoided:
+    if session.id in state.live.turns.unreachable:
         return end_session(state, event.at, session, EndReason.WORKER_LOST)
     end = EndTurn(worker=worker, session=session.id, epoch=session.epoch, reason=EndReason.WORKER_LOST)
-    avoided = WorkerAvoided(session=session.id, worker=worker)
+    avoided = WorkerAvoided(session=session.id, worker=worker, until=after(event.at, AVOIDED_SPAN))
     return together(
         _to_the_front(state, event.at, session, session.worker_deaths),
         Decision(session_commands=(end,), notes=(avoided,)),

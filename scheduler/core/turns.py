@@ -15,13 +15,15 @@ from ..policy.turns import (
     limit_changes,
     next_called,
 )
-from ..state.session_commands import SessionCommand, TellPlace
+from ..state.session_commands import EndTurn, SessionCommand, TellPlace
 from ..state.session_events import WorkerState
 from ..state.session_records import ClaimMissed, SessionRecord, TurnGranted
 from ..state.sessions import EndReason, Model, Session, SessionId, SessionLimits
 from ..state.state import State
 from ..state.turns import (
     PLACE_KEPT,
+    TURN_KEPT,
+    AvoidanceOver,
     IdleWarned,
     LimitCause,
     Limited,
@@ -59,6 +61,9 @@ NEWS_INTERVAL = Span(5 * SECOND)
 FIRST_PLACES = 10
 """Places whose people are told at once when anything changes."""
 
+REPORTED_WITHIN = Span(2 * SECOND)
+"""A worker that holds turns reports once in a second: one that was not heard for so long knows more than it told."""
+
 
 def session_deadlines(state: State) -> Iterator[Instant]:
     """When time alone changes something for a session."""
@@ -67,17 +72,27 @@ def session_deadlines(state: State) -> Iterator[Instant]:
         yield _kept_until(state, session_id)
     for session_id, turn in live.turns.items():
         if turn.worker not in live.missing:
-            yield from _turn_deadlines(turn, _limits(state, sessions.by_id[session_id]))
+            heard_at = _heard_at(state, turn)
+            yield from _turn_deadlines(turn, _limits(state, sessions.by_id[session_id]), heard_at)
+    for _, until in live.avoided.values():
+        yield until
     for since in live.missing.values():
         yield after(since, PLACE_KEPT)
     if sessions.lines:
         yield after(live.swept_at, NEWS_INTERVAL)
 
 
-def _turn_deadlines(turn: TurnLive, limits: SessionLimits) -> Iterator[Instant]:
+def _heard_at(state: State, turn: TurnLive) -> Instant:
+    worker = state.live.turns.workers.get(turn.worker)
+    return Instant(0) if worker is None or not worker.reports else worker.heard_at
+
+
+def _turn_deadlines(turn: TurnLive, limits: SessionLimits, heard_at: Instant) -> Iterator[Instant]:
     if turn.started_at is None:
         yield after(turn.called_at, CLAIM_SPAN)
         return
+    if turn.renewed_at is not None:
+        yield after(turn.renewed_at, TURN_KEPT)
     if turn.ends_at is not None:
         match turn.stage:
             case Stage.NOTHING | Stage.LIMITED:
@@ -88,7 +103,14 @@ def _turn_deadlines(turn: TurnLive, limits: SessionLimits) -> Iterator[Instant]:
                 yield after(turn.ends_at, limits.grace)
     if turn.input_at is not None:
         warned = Span(limits.idle if turn.is_idle_warned else limits.idle - limits.idle_warning)
-        yield after(turn.input_at, warned)
+        until = after(turn.input_at, warned)
+        if _tells_until(heard_at, until):
+            yield until
+
+
+def _tells_until(heard_at: Instant, until: Instant) -> bool:
+    """Whether a worker was heard so lately that it would have told of input. One that is cut off ends nobody's turn."""
+    return heard_at >= after(until, -REPORTED_WITHIN)
 
 
 def _limits(state: State, session: Session) -> SessionLimits:
@@ -114,12 +136,19 @@ def on_time(state: State, at: Instant) -> Decision:
             reason = EndReason.LEFT if has_closed else EndReason.DISCONNECTED
             decisions.append(end_session(state, at, sessions.by_id[session_id], reason))
     for session_id, turn in live.turns.items():
+        if turn.renewed_at is not None and after(turn.renewed_at, TURN_KEPT) <= at and session_id not in ended:
+            ended.add(session_id)
+            message = "the way to the worker was away for too long"
+            decisions.append(end_session(state, at, sessions.by_id[session_id], EndReason.DISCONNECTED, message))
         if session_id not in ended and turn.worker not in live.missing:
             session = sessions.by_id[session_id]
             decisions.append(_on_turn(state, at, session, turn, _limits(state, session)))
     for worker, since in live.missing.items():
         if after(since, PLACE_KEPT) <= at:
-            decisions.append(without_missing_worker(state, at, worker))
+            decisions.append(without_missing_worker(state, at, worker, but=ended))
+    for session_id, (_, until) in live.avoided.items():
+        if until <= at and session_id not in ended:
+            decisions.append(Decision(notes=(AvoidanceOver(session=session_id),)))
     return together(*decisions) if decisions else NOTHING
 
 
@@ -129,11 +158,16 @@ def _on_turn(state: State, at: Instant, session: Session, turn: TurnLive, limits
             return NOTHING
         if session.claims_missed + 1 >= CLAIMS_MISSED_MAX:
             return end_session(state, at, session, EndReason.CLAIM_TIMEOUT)
-        return Decision(records=(ClaimMissed(at=at, session=session.id, model=session.model),))
+        # The ticket lives longer than the offer: it must not open the seat that somebody else is offered next.
+        void = EndTurn(worker=turn.worker, session=session.id, epoch=session.epoch, reason=EndReason.CLAIM_TIMEOUT)
+        missed = ClaimMissed(at=at, session=session.id, model=session.model)
+        return Decision(records=(missed,), session_commands=(void,))
     if turn.ends_at is not None and at >= after(turn.ends_at, limits.grace):
         reason = EndReason.TURN_ENDED if turn.cause is LimitCause.LINE else EndReason.DRAINING
         return end_session(state, at, session, reason)
-    if turn.input_at is not None and at >= after(turn.input_at, limits.idle):
+    heard_at = _heard_at(state, turn)
+    idle_at = None if turn.input_at is None else after(turn.input_at, limits.idle)
+    if idle_at is not None and at >= idle_at and _tells_until(heard_at, idle_at):
         return end_session(state, at, session, EndReason.IDLE)
     notes: list[Note] = []
     commands: list[SessionCommand] = []
@@ -142,7 +176,7 @@ def _on_turn(state: State, at: Instant, session: Session, turn: TurnLive, limits
         notes.append(StageReached(session=session.id, stage=stage))
         commands.extend(_told_stage(state, session, turn, stage, limits))
     idle_from = None if turn.input_at is None else after(turn.input_at, limits.idle - limits.idle_warning)
-    if idle_from is not None and at >= idle_from and not turn.is_idle_warned:
+    if idle_from is not None and at >= idle_from and not turn.is_idle_warned and _tells_until(heard_at, idle_from):
         notes.append(IdleWarned(session=session.id))
         assert turn.input_at is not None
         ends_at = after(turn.input_at, limits.idle)
@@ -239,7 +273,7 @@ class _Line:
 
     def _worker_for(self, session: SessionId) -> WorkerLive | None:
         """The worker with the most free seats that the person has not failed to reach."""
-        avoided = self.live.avoided.get(session)
+        avoided, _ = self.live.avoided.get(session, (None, None))
         fit = [worker for worker in self.workers if self.free[worker.id] and worker.id != avoided]
         return max(fit, key=lambda worker: self.free[worker.id], default=None)
 
@@ -266,8 +300,9 @@ class _Line:
             else:
                 turns[session_id] = TurnNow(turn.started_at, turn.ends_at)
         waiting = sum(1 for each in self.line if self.live.connection_of(each.id) is not None)
-        seats = sum(self.free.values()) + self.starting_seats
-        changes = limit_changes(turns, waiting, seats, limits, self.at)
+        # Who is there and waits was not called: a seat that is free is none for them, they can not reach it.
+        free = 0 if waiting else sum(self.free.values())
+        changes = limit_changes(turns, waiting, free + self.starting_seats, limits, self.at)
         for session_id, ends_at in changes.limited.items():
             self._limit_one(session_id, ends_at, LimitCause.LINE)
         for session_id in changes.lifted:
@@ -286,10 +321,9 @@ class _Line:
         self.commands.extend(_told_stage(self.state, session, turn, stage, self.model.limits))
 
     def _seats(self) -> Iterator[SeatNow]:
-        """Every seat of the model that is not starting or going."""
+        """Every seat of the model that is not starting or going, or free: who waits can not reach a free one."""
         going = {worker.id for worker in self.workers if takes_nobody(self.state, worker, self.changes)}
         turns = {session: turn for session, turn in self._turns().items() if turn.worker not in going}
-        yield from (SeatNow() for _ in range(sum(self.free.values())))
         yield from (SeatNow(called_at=self.at) for _ in self.granted)
         limited = {note.session: note.ends_at for note in self.notes if isinstance(note, Limited)}
         lifted = {note.session for note in self.notes if isinstance(note, LimitLifted)}
@@ -317,7 +351,7 @@ class _Line:
         usual = self.live.usual_turn(self.model.name, self.model.limits.turn)
         probable = estimates(seats, last, usual, self.model.limits, self.at)
         cause = self.live.causes.get(self.model.name, "")
-        no_bound = "" if latest else why_no_bound(self.state, self.model, self.at, self.changes)
+        no_bound = "" if latest else self._why_no_bound()
         for place, session in wanted:
             bound = latest[place - 1] if latest else None
             told = self.live.told.get(session.id)
@@ -338,6 +372,11 @@ class _Line:
                     bound_cause=why,
                 )
             )
+
+    def _why_no_bound(self) -> str:
+        if any(self.free.values()):
+            return "the worker that has a free seat could not be reached and is tried again soon"
+        return why_no_bound(self.state, self.model, self.at, self.changes)
 
 
 def _why_later(told: Told | None, bound: Instant, cause: str) -> str:

@@ -6,6 +6,9 @@ from .session_events import Connection
 from .sessions import EndReason, Identity, SessionId, WorkerId
 from .units import Instant
 
+EVERY_EPOCH = 2**62
+"""Ends a turn of whatever epoch: the session is over, and its id is never used again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellPlace:

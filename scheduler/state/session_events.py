@@ -161,6 +161,14 @@ class WorkerLost:
     stream: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldLate:
+    """The store took its time: what was decided at `decided_at` has left only now, and can be answered from now on."""
+
+    at: Instant
+    decided_at: Instant
+
+
 SessionEvent = (
     ServeRequested
     | StopModelRequested
@@ -174,4 +182,5 @@ SessionEvent = (
     | WorkerReported
     | TurnClosed
     | WorkerLost
+    | ToldLate
 )

@@ -17,6 +17,7 @@ from .session_events import (
     LeaveRequested,
     SeenTurn,
     SessionEvent,
+    ToldLate,
     WorkerJoined,
     WorkerLost,
     WorkerReported,
@@ -67,7 +68,8 @@ class LimitCause(Enum):
 class TurnLive:
     """One granted seat. `started_at` is set once it is claimed, and is earlier by what was used on lost workers.
 
-    `input_at` is the newest real input as far as known; None while the idle time does not count.
+    `input_at` is the newest real input as far as known; None while the idle time does not count. `renewed_at` is since
+    when another ticket for the turn waits to be used.
     """
 
     worker: WorkerId
@@ -78,6 +80,7 @@ class TurnLive:
     stage: Stage = Stage.NOTHING
     input_at: Instant | None = None
     is_idle_warned: bool = False
+    renewed_at: Instant | None = None
 
 
 @dataclass(slots=True)
@@ -179,10 +182,18 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAvoided:
-    """A person can not reach a worker and is not offered it again."""
+    """A person can not reach a worker and is not offered it for a while."""
 
     session: SessionId
     worker: WorkerId
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvoidanceOver:
+    """A person may be offered every worker again."""
+
+    session: SessionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +212,7 @@ Note = (
     | PlaceTold
     | Settled
     | WorkerAvoided
+    | AvoidanceOver
     | WorkerGivenUp
     | ServingNote
 )
@@ -212,9 +224,10 @@ class Turns:
     """Workers, turns and people as they are now. `dirty` are models whose line has to be seen to.
 
     `yields` are sessions that missed a claim and let the next person pass. `causes` say what last made a model's
-    bounds later; `turn_spans` is how long turns lasted lately. `missing` are workers that hold turns and have not come
-    back since the start. `serving` is how the workers of each model were seen to, `last_words` what workers said of why
-    they fail.
+    bounds later; `turn_spans` is how long turns lasted lately. `unreachable` are people who could not reach a worker,
+    `avoided` says which one and until when it is not offered to them. `missing` are workers that hold turns and have
+    not come back since the start. `serving` is how the workers of each model were seen to, `last_words` what workers
+    said of why they fail.
     """
 
     workers: dict[WorkerId, WorkerLive] = field(default_factory=dict)
@@ -224,7 +237,8 @@ class Turns:
     away: dict[SessionId, None] = field(default_factory=dict)
     told: dict[SessionId, Told] = field(default_factory=dict)
     yields: dict[SessionId, ModelName] = field(default_factory=dict)
-    avoided: dict[SessionId, WorkerId] = field(default_factory=dict)
+    avoided: dict[SessionId, tuple[WorkerId, Instant]] = field(default_factory=dict)
+    unreachable: dict[SessionId, None] = field(default_factory=dict)
     causes: dict[ModelName, str] = field(default_factory=dict)
     missing: dict[WorkerId, Instant] = field(default_factory=dict)
     dirty: dict[ModelName, None] = field(default_factory=dict)
@@ -301,6 +315,12 @@ def observe(turns: Turns, sessions: Sessions, event: SessionEvent) -> None:
         case GatewayLost(gateway=gateway, at=at):
             for connection in [each for each in turns.connections if each.gateway == gateway]:
                 _lose(turns, sessions, connection, at, is_clean=False)
+        case ToldLate(at=at, decided_at=decided_at):
+            for turn in turns.turns.values():
+                if turn.started_at is None and turn.called_at >= decided_at:
+                    turn.called_at = at
+                if turn.renewed_at is not None and turn.renewed_at >= decided_at:
+                    turn.renewed_at = at
         case _:
             pass
 
@@ -315,8 +335,10 @@ def follow(turns: Turns, record: SessionRecord) -> None:
             turns.told.pop(session_id, None)
             # Somebody passed those who missed a claim: they are called like anybody again.
             turns.yields = {other: of for other, of in turns.yields.items() if of != model}
-        case TicketRenewed():
-            pass
+        case TicketRenewed(session=session_id, at=at):
+            renewed = turns.turns[session_id]
+            if renewed.started_at is not None and renewed.renewed_at is None:
+                renewed.renewed_at, renewed.input_at = at, None
         case ClaimMissed(session=session_id, model=model):
             del turns.turns[session_id]
             turns.yields[session_id] = model
@@ -325,6 +347,7 @@ def follow(turns: Turns, record: SessionRecord) -> None:
         case SessionRequeued(session=session_id, model=model):
             turns.turns.pop(session_id, None)
             turns.dirty[model] = None
+            turns.causes.setdefault(model, "somebody who lost a worker stands in front")
         case SessionEnded(session=session_id, model=model, at=at):
             turn = turns.turns.pop(session_id, None)
             if turn is not None and turn.started_at is not None:
@@ -332,6 +355,7 @@ def follow(turns: Turns, record: SessionRecord) -> None:
             turns.told.pop(session_id, None)
             turns.yields.pop(session_id, None)
             turns.avoided.pop(session_id, None)
+            turns.unreachable.pop(session_id, None)
             turns.away.pop(session_id, None)
             presence = turns.presence.pop(session_id, None)
             if presence is not None and presence.connection is not None:
@@ -380,8 +404,12 @@ def take(turns: Turns, sessions: Sessions, note: Note) -> None:
             if is_sweep:
                 turns.causes.clear()
                 turns.swept_at = at
-        case WorkerAvoided(session=session_id, worker=worker):
-            turns.avoided[session_id] = worker
+        case WorkerAvoided(session=session_id, worker=worker, until=until):
+            turns.avoided[session_id] = (worker, until)
+            turns.unreachable[session_id] = None
+        case AvoidanceOver(session=session_id):
+            if turns.avoided.pop(session_id, None) is not None:
+                turns.dirty[sessions.by_id[session_id].model] = None
         case WorkerGivenUp(worker=worker):
             del turns.missing[worker]
         case WorkersSeenTo(model=model, serving=serving):
@@ -402,6 +430,7 @@ def _see(turns: Turns, sessions: Sessions, seen: tuple[SeenTurn, ...], at: Insta
         turn = None if session is None else turns.turn_of(session, each.epoch)
         if session is None or turn is None:
             continue
+        turn.renewed_at = None
         if turn.started_at is None:
             turn.started_at = after(at, -each.age - session.used)
             turns.dirty[session.model] = None

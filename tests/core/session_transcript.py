@@ -9,6 +9,7 @@ lost ann / close ann / leave ann # her connection broke, was closed cleanly, she
 back ann                         # she is there again with her key (`as=bob`: whose identity, `model=` another line)
 end ann LEFT epoch=1             # her worker says that her turn of that epoch has ended
 gone w1 / back-worker w1         # a worker's stream breaks, begins anew (`lists=ann:30s` lives on it)
+silence w1                       # the reports of a worker do not get through; `off`: they do again
 drain w1, advance 10s, restart, line, stop-model
 serve canvas gpus=1 min=1 max=4  # serve a model by workers that are jobs; more words as a job's in transcript.py
 call w1 job=1 seats=2 loading    # the worker of a job begins its stream
@@ -19,7 +20,7 @@ node, inventory, silent, beat, submit, cancel, hold, release, requeue, started, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from scheduler.core.session_story import tell_session_command
@@ -55,7 +56,7 @@ from scheduler.state.sessions import (
     WorkerId,
 )
 from scheduler.state.units import SECOND, Instant, Span
-from tests.core.fleet import Fleet, Turn
+from tests.core.fleet import BEAT_SPAN, Fleet, Turn
 from tests.core.telling import GAP, clock_text, wrapped
 from tests.core.transcript import COMMANDS as JOB_COMMANDS
 from tests.core.transcript import Transcript
@@ -78,6 +79,7 @@ class SessionTranscript:
         self.offered: dict[SessionId, tuple[WorkerId, int]] = {}
         self.worker_jobs: dict[WorkerId, JobId] = {}
         self.jobs = Jobs(self)
+        self.silent: set[WorkerId] = set()
 
     def answer(self, line: str) -> list[str]:
         """Run one command and tell what followed."""
@@ -361,7 +363,27 @@ class SessionTranscript:
     # --- time
 
     def advance(self, words: Words) -> list[str]:
-        return self.told(self.fleet.advance(span_of(words.next())), timed=True)
+        return self.told(self._advance(Instant(self.now + span_of(words.next()))), timed=True)
+
+    def _advance(self, end: Instant) -> Iterator[Turn]:
+        """Workers that are there report as often as nodes beat: nothing new."""
+        while self.now < end:
+            yield from self.fleet.advance(min(BEAT_SPAN, end - self.now))
+            for report in self._nothing_new():
+                yield self.fleet.take_up(report)
+
+    def _nothing_new(self) -> list[WorkerReported]:
+        return [
+            WorkerReported(at=self.now, worker=each.id, stream=each.stream, state=each.state, seats=each.seats)
+            for each in self.fleet.state.live.turns.workers.values()
+            if each.reports and each.id not in self.silent
+        ]
+
+    def silence(self, words: Words) -> list[str]:
+        """A worker's reports do not get through; `silence w1 off`: they do again."""
+        worker = WorkerId(words.next())
+        (self.silent.discard if words.switch("off") else self.silent.add)(worker)
+        return []
 
     def restart(self, words: Words) -> list[str]:
         self.connections.clear()
@@ -423,6 +445,7 @@ COMMANDS: dict[str, Command] = {
     "fails": SessionTranscript.fails,
     "settings": SessionTranscript.settings,
     "numbers": SessionTranscript.numbers,
+    "silence": SessionTranscript.silence,
 }
 OF_JOBS = (
     "node",

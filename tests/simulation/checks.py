@@ -27,6 +27,7 @@ from scheduler.state.jobs import (
 )
 from scheduler.state.nodes import Node
 from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptReady, AttemptVoided, JobFinished
+from scheduler.state.session_commands import SessionCommand
 from scheduler.state.shares import WHOLE_MILLI
 from scheduler.state.state import State
 from tests.core.fleet import HELD_AND_INDEXED
@@ -206,6 +207,9 @@ class Checks:
                     raise Broken(f"{key} is forgotten and its end is not stored", key.job)
             case _:
                 pass
+
+    def session_told(self, process: SchedulerProcess, command: SessionCommand) -> None:
+        """What leaves for gateways and workers; see session_checks.py."""
 
     def outcome(self, job: int) -> Outcome | None:
         """How a job ended, as the API would find it in the store."""

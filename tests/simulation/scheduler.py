@@ -14,17 +14,22 @@ from gpufleet.v1 import node_agent_pb2
 from gpufleet.telemetry import OFF
 from scheduler.api.agents import AgentService
 from scheduler.api.channels import Channels
+from scheduler.api.roles import Caller, _caller
+from scheduler.api.sessions import SessionCalls
 from scheduler.clock import SlewedClock
 from scheduler.engine import Changes, Engine, StoreAway, TooManyEvents
 from scheduler.links import Links
 from scheduler.output_hub import OutputHub
 from scheduler.outputs.errors import OutputHole
+from scheduler.session_links import SessionLinks
+from scheduler.state.access import Role
 from scheduler.state.commands import Command
 from scheduler.state.events import Event, OutputSynced
-from scheduler.state.ids import RankKey
+from scheduler.state.ids import RankKey, TokenId, UserName
 from scheduler.state.jobs import Job, OutputEnd
 from scheduler.state.limits import Limits
 from scheduler.state.replies import Reply
+from scheduler.state.session_commands import SessionCommand
 from scheduler.state.state import State
 from scheduler.state.units import SECOND, Instant, Span
 from scheduler.store.errors import StoreUnavailable
@@ -112,8 +117,18 @@ class SchedulerProcess:
         self.links = Links(OFF)
         self.hub = OutputHub(outputs, self._on_synced)  # type: ignore[arg-type]
         clock = clock_of(world, self.store.newest_instant())
-        self.engine = Engine(self.store, self, clock, limits_of(world), self._publish)  # type: ignore[arg-type]
+        self.session_links = SessionLinks(clock.now)
+        self.engine = Engine(
+            self.store,  # type: ignore[arg-type]
+            self,
+            clock,
+            limits_of(world),
+            self._publish,
+            tell_session=self._tell_session,
+        )
         self.service = AgentService(self.engine, self.links, self.hub, "1", Channels(self.links))  # type: ignore[abstract]
+        self.sessions = SessionCalls()
+        self.sessions.engine, self.sessions.session_links = self.engine, self.session_links
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls: dict[Call, None] = {}
         self.waiting: dict[int, tuple[Callable[[], Any], asyncio.Future[Any]]] = {}
@@ -216,8 +231,10 @@ class SchedulerProcess:
         self._calls[call] = None
 
         async def run() -> None:
+            _caller.set(Caller(user=UserName("alice"), role=Role.ADMIN, token=TokenId("t")))
+            servicer = self.sessions if hasattr(self.sessions, method) else self.service
             try:
-                await getattr(self.service, method)(call, Context(call))
+                await getattr(servicer, method)(call, Context(call))
             except Aborted:
                 pass
             finally:
@@ -234,6 +251,14 @@ class SchedulerProcess:
         if self.is_alive:
             self.world.checks.command_leaves(command)
             self.links.send(command, stream)
+            if self.faults.take("crash between commands"):
+                self.crash()
+
+    def _tell_session(self, command: SessionCommand) -> None:
+        """The engine's link to gateways and workers."""
+        if self.is_alive:
+            self.world.checks.session_told(self, command)
+            self.session_links.send(command)
             if self.faults.take("crash between commands"):
                 self.crash()
 

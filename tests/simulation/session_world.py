@@ -1,0 +1,34 @@
+"""What people, gateways and workers of a simulation share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.state.sessions import SessionLimits
+from scheduler.state.units import SECOND
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.session_workers import Worker
+
+
+class SessionWorld(World):
+    """A world with models. `workers` are by their endpoint, each the newest start on its machine."""
+
+    workers: dict[str, Worker]
+    limits: dict[str, SessionLimits]
+    closed: set[str]
+    """Sessions that a person of the team closed."""
+
+    def idle_seconds(self, model: str) -> float:
+        """After so long without input a turn ends."""
+        return self.limits[model].idle / SECOND
+
+    def idle_warned_seconds(self, model: str) -> float:
+        """After so long without input a person is asked."""
+        limits = self.limits[model]
+        return (limits.idle - limits.idle_warning) / SECOND
+
+    def was_closed(self, session: str) -> bool:
+        """Whether a person of the team closed it."""
+        return session in self.closed

@@ -1,0 +1,327 @@
+"""One run of lines and turns: people, gateways, workers, what goes wrong, and in the end *heal, then all must end*."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from scheduler.core.story import sentence
+from scheduler.state.ids import UserName
+from scheduler.state.replies import Done, Reply
+from scheduler.state.session_events import CloseRequested, ServeRequested
+from scheduler.state.sessions import Model, ModelName, SessionLimits
+from scheduler.state.units import SECOND, Span
+from tests.simulation.disks import SimulatedOutputs, SimulatedStore
+from tests.simulation.faults import STEP_SECONDS, STORE_FAULTS
+from tests.simulation.gateways import Gateway
+from tests.simulation.loop import SimulatedLoop, StandStill
+from tests.simulation.network import Network
+from tests.simulation.people import Person
+from tests.simulation.scheduler import SchedulerProcess
+from tests.simulation.session_checks import SessionChecks
+from tests.simulation.session_workers import DRAINING, Worker
+from tests.simulation.session_world import SessionWorld
+from tests.simulation.world import Broken
+
+LOOK_SECONDS = 1.0
+END_SECONDS_MAX = 3_000.0
+"""Once all works again, everybody has had a turn and left within so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """How large a run is. `trouble_seconds` of faults, within which everybody arrives in `arrive_seconds`."""
+
+    people: int
+    workers: int
+    models: int
+    gateways: int
+    arrive_seconds: float
+    trouble_seconds: float
+
+
+SMALL = Crowd(people=30, workers=3, models=2, gateways=2, arrive_seconds=60.0, trouble_seconds=120.0)
+LARGE = Crowd(people=1_000, workers=8, models=3, gateways=3, arrive_seconds=60.0, trouble_seconds=150.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionsOutcome:
+    """What became of a run. `broken` is None when every rule held."""
+
+    seed: int
+    steps: int
+    commits: int
+    seconds: float
+    broken: Broken | None
+    trace: tuple[str, ...]
+    sessions: int
+    met: frozenset[str]
+    digest: str
+
+
+def simulate_sessions(seed: int, crowd: Crowd = SMALL, *, is_traced: bool = False) -> SessionsOutcome:
+    """Run one seed to its end."""
+    return SessionsSimulation(seed, crowd, is_traced=is_traced).run()
+
+
+class SessionsSimulation:
+    """People behind gateways, workers with seats, and everything that can go wrong."""
+
+    def __init__(self, seed: int, crowd: Crowd, *, is_traced: bool = False) -> None:
+        self.crowd = crowd
+        self.loop = SimulatedLoop(lambda call, future: self.world.execute(call, future))
+        self.loop.set_exception_handler(self._on_loop_problem)
+        self.world = SessionWorld(seed, self.loop, is_traced=is_traced)
+        self.world.on_scheduler_death = self._restart_scheduler
+        self.world.network = Network(self.world)
+        self.world.workers = {}
+        self.world.closed = set()
+        self._rng = self.world.rng("sessions")
+        self.models = [ModelName(f"model{number}") for number in range(crowd.models)]
+        self.world.limits = {model: self._limits() for model in self.models}
+        self.store = SimulatedStore(self.world)
+        self.outputs = SimulatedOutputs(self.world)
+        self.checks = SessionChecks(self.world, self.store, self.outputs)
+        self.world.checks = self.checks
+        self.gateways: list[Gateway] = []
+        self.people: list[Person] = []
+        self._starts = 0
+        self._healed_at = 0.0
+
+    def _limits(self) -> SessionLimits:
+        rng = self._rng
+        idle = rng.choice((12, 20))
+        return SessionLimits(
+            idle=Span(idle * SECOND),
+            idle_warning=Span(idle * SECOND // 2),
+            turn=Span(rng.choice((8, 15, 30)) * SECOND),
+            turn_warning=Span(rng.choice((2, 5)) * SECOND),
+            grace=Span(rng.choice((0, 2, 5)) * SECOND),
+            line_length=rng.choice((10_000, 10_000, max(3, self.crowd.people // 20))),
+        )
+
+    def run(self) -> SessionsOutcome:
+        """Run it; what the programs would log is in the trace in other words."""
+        logging.disable(logging.CRITICAL)
+        try:
+            return self._run()
+        finally:
+            logging.disable(logging.NOTSET)
+
+    def _run(self) -> SessionsOutcome:
+        world, crowd = self.world, self.crowd
+        world.after(0.0, self._start_scheduler)
+        for model in self.models:
+            world.after(0.1, self._serve, model)
+        self.gateways.extend(Gateway(world, f"g{number}") for number in range(crowd.gateways))
+        for number in range(crowd.workers):
+            world.after(self._rng.uniform(0.1, 5.0), self._start_worker, f"w{number}", number)
+        self.people.extend(Person(world, number, self.gateways, self.models) for number in range(crowd.people))
+        for person in self.people:
+            world.after(self._rng.uniform(1.0, crowd.arrive_seconds), person.arrive)
+        self._plan_troubles()
+        world.after(LOOK_SECONDS, self._look)
+        world.after(crowd.trouble_seconds, self._heal)
+        try:
+            self.loop.run_forever()
+        except StandStill:
+            world.fail(Broken("nothing happens any more"))
+        finally:
+            self._close()
+        return SessionsOutcome(
+            seed=world.seed,
+            steps=world.steps,
+            commits=self.store.commits,
+            seconds=world.now,
+            broken=world.broken,
+            trace=tuple(world.trace),
+            sessions=self.checks.ended,
+            met=frozenset(world.met | {type(record).__name__ for _, record in self.store.story}),
+            digest=self._digest(),
+        )
+
+    def _digest(self) -> str:
+        lines = (f"{at:.6f} {sentence(record)}" for at, record in self.store.story)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    # --- the scheduler
+
+    def _start_scheduler(self) -> None:
+        if self.world.scheduler is None:
+            self.world.scheduler = SchedulerProcess(self.world, self.store, self.outputs)
+            self.checks.began(self.world.scheduler)
+
+    def _restart_scheduler(self) -> None:
+        seconds = 0.5 if self.world.is_healed else self._rng.choice((0.05, 0.5, 2.0, 10.0, self._rng.uniform(5, 70)))
+        self.world.after(seconds, self._start_scheduler)
+
+    def _serve(self, model: ModelName) -> None:
+        """Ask until it is served."""
+        scheduler = self.world.scheduler
+        numbers = tuple(each.name for each in fields(SessionLimits))
+        wanted = Model(name=model, owner=UserName("alice"), limits=self.world.limits[model], chosen=numbers)
+
+        def answered(reply: Reply | Exception) -> None:
+            if not isinstance(reply, Done):
+                self.world.after(1.0, self._serve, model)
+
+        if scheduler is None:
+            self.world.after(1.0, self._serve, model)
+        else:
+            scheduler.request(lambda at: ServeRequested(at=at, model=wanted), answered)
+
+    # --- workers
+
+    def _start_worker(self, name: str, number: int) -> None:
+        self._starts += 1
+        model = self.models[number % len(self.models)]
+        seats = self._rng.choice((1, 2, 4))
+        worker = Worker(self.world, name, self._starts, model, seats)
+        self.world.workers[f"{name}:8001"] = worker
+
+    def _kill_worker(self) -> None:
+        endpoint = self._rng.choice(list(self.world.workers))
+        self._end_worker(self.world.workers[endpoint], self._rng.choice((0.5, 3.0, 20.0)))
+
+    def _end_worker(self, worker: Worker, away_seconds: float) -> None:
+        if worker.is_alive:
+            worker.die()
+            self.world.network.break_streams(worker.name)
+            self.world.after(away_seconds, self._start_worker, worker.name, int(worker.name[1:]))
+
+    def _drain_worker(self) -> None:
+        worker = self._worker()
+        self.world.note("{}: is drained", worker.start)
+        worker.drain()
+
+    def _worker(self) -> Worker:
+        return self._rng.choice(list(self.world.workers.values()))
+
+    # --- troubles
+
+    def _plan_troubles(self) -> None:
+        kinds: tuple[tuple[Callable[[], None], int], ...] = (
+            (self._break_streams, 6),
+            (self._cut_off, 5),
+            (self._arm_scheduler, 5),
+            (self._crash_scheduler, 3),
+            (self._crash_gateway, 3),
+            (self._kill_worker, 5),
+            (self._drain_worker, 1),
+            (self._fail_model, 3),
+            (self._say_again, 8),
+            (self._close_session, 3),
+            (self._set_the_wall_clock, 2),
+        )
+        calls, weights = zip(*kinds, strict=True)
+        for call in self._rng.choices(calls, weights, k=self._rng.choice((6, 15, 30))):
+            self.world.after(self._rng.uniform(8.0, self.crowd.trouble_seconds - 2.0), call)
+
+    def _name(self) -> str:
+        return self._rng.choice([*(each.name for each in self.gateways), *(each.name for each in self._workers())])
+
+    def _workers(self) -> list[Worker]:
+        return list(self.world.workers.values())
+
+    def _break_streams(self) -> None:
+        name = self._name()
+        self.world.note("network: the streams of {} break", name)
+        self.world.network.break_streams(name)
+
+    def _cut_off(self) -> None:
+        name, seconds = self._name(), self._rng.choice((0.5, 2.0, 5.0, 12.0))
+        self.world.note("network: {} is cut off for {} s", name, seconds)
+        self.world.network.cut_off_node(name, seconds)
+
+    def _arm_scheduler(self) -> None:
+        if self.world.scheduler is not None:
+            fault = self._rng.choice(STORE_FAULTS)
+            self.world.note("scheduler: next, {}", fault)
+            self.world.scheduler.faults.arm(fault, 1 if "crash" in fault else self._rng.randint(1, 4))
+
+    def _crash_scheduler(self) -> None:
+        if self.world.scheduler is not None:
+            self.world.scheduler.crash()
+
+    def _crash_gateway(self) -> None:
+        self._rng.choice(self.gateways).crash()
+
+    def _fail_model(self) -> None:
+        self._worker().fail()
+
+    def _say_again(self) -> None:
+        for worker in self._workers():
+            worker.say_again()
+
+    def _close_session(self) -> None:
+        scheduler = self.world.scheduler
+        if scheduler is None or not scheduler.state.durable.sessions.by_id:
+            return
+        session = self._rng.choice(list(scheduler.state.durable.sessions.by_id))
+        self.world.closed.add(f"s{session}")
+        scheduler.request(lambda at: CloseRequested(at=at, session=session, by=UserName("alice")), lambda reply: None)
+
+    def _set_the_wall_clock(self) -> None:
+        off = self._rng.choice((0.0, -0.4, 3.0, -7.0, 40.0, -1_000.0, 4_000.0))
+        self.world.note("scheduler: its wall clock steps, and is off by {} s", off)
+        self.world.wall_is_off = off
+        if abs(off) > STEP_SECONDS:
+            self.world.met.add("a wall clock that stepped")
+
+    # --- the end
+
+    def _heal(self) -> None:
+        self.world.note("everything works again")
+        self.world.is_healed = True
+        self._healed_at = self.world.now
+        self.world.network.heal()
+        if self.world.scheduler is not None:
+            self.world.scheduler.faults.clear()
+        self._start_scheduler()
+
+    def _look(self) -> None:
+        scheduler = self.world.scheduler
+        if scheduler is not None:
+            self.checks.look(scheduler)
+        for worker in self._workers():
+            if worker.state == DRAINING and not worker.held():
+                self._end_worker(worker, 2.0)
+        if self.world.is_healed and scheduler is not None and self._is_over(scheduler):
+            self.checks.at_the_end()
+            self.loop.stop()
+            return
+        self.world.after(LOOK_SECONDS, self._look)
+
+    def _is_over(self, scheduler: SchedulerProcess) -> bool:
+        here = [f"{each} is here, {each.visit}" for each in self.people if not each.is_done]
+        wrong = [*here, *self.checks.left_over(scheduler)]
+        wrong += [f"{each.start} still has {each.held()}" for each in self._workers() if each.held()]
+        if wrong and self.world.now > self._healed_at + END_SECONDS_MAX:
+            raise Broken("it does not come to its end: " + "; ".join(wrong)[:2000])
+        return not wrong
+
+    def _close(self) -> None:
+        """End every task, so that nothing is left for the garbage collector to complain of."""
+        broken = self.world.broken
+        self.world.broken = broken or Broken("")
+        for _ in range(10):
+            tasks = asyncio.all_tasks(self.loop)
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.close()
+        self.world.broken = broken
+
+    def _on_loop_problem(self, loop: Any, context: dict[str, Any]) -> None:
+        problem = context.get("exception")
+        if context.get("message", "").startswith("Exception in callback") and problem is not None:
+            if isinstance(problem, Broken):
+                self.world.fail(problem)
+            else:
+                self.world.fail_with(problem)

@@ -1,0 +1,103 @@
+"""Lines, turns and seats in one thread: the scheduler's real loop, API and core, the worker's real turns and tickets.
+
+A failure prints its seed; `make sim ARGS="--sessions small" SEED=…` replays it with every step.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.session_bugs import SESSION_BUGS, Plant
+from tests.simulation.sessions import LARGE, SessionsOutcome, simulate_sessions
+
+SEEDS = 60
+BATCH = 20
+LARGE_SEEDS = 2
+CORNER_SEEDS = 30
+
+SEEDS_TO_FIND_A_BUG = 120
+"""Among so many seeds at least one must meet each planted bug; most meet it at once."""
+
+
+def told(outcome: SessionsOutcome, size: str = "small") -> str:
+    return (
+        f'seed {outcome.seed}: {outcome.broken}\nreplay it with: make sim ARGS="--sessions {size}" SEED={outcome.seed}'
+    )
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+def test_every_rule_of_lines_and_turns_holds(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        outcome = simulate_sessions(seed)
+        assert outcome.broken is None, told(outcome)
+
+
+@pytest.mark.parametrize("seed", range(LARGE_SEEDS))
+def test_a_thousand_people_on_eight_workers_are_served(seed: int) -> None:
+    outcome = simulate_sessions(seed, LARGE)
+    assert outcome.broken is None, told(outcome, "large")
+    assert outcome.sessions > 900, "most of them had a place"
+
+
+@pytest.mark.parametrize("plant", SESSION_BUGS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Plant) -> None:
+    first = SESSION_BUGS[plant]
+    for seed in range(first, first + SEEDS_TO_FIND_A_BUG):
+        with pytest.MonkeyPatch.context() as patch:
+            plant(patch)
+            if simulate_sessions(seed).broken is not None:
+                return
+    pytest.fail(f"{SEEDS_TO_FIND_A_BUG} seeds do not show that {plant.__doc__}")
+
+
+def test_a_seed_of_sessions_gives_the_same_run() -> None:
+    one, other = simulate_sessions(7), simulate_sessions(7)
+    assert (one.digest, one.steps, one.seconds) == (other.digest, other.steps, other.seconds)
+
+
+def test_a_few_runs_of_sessions_reach_every_corner() -> None:
+    """A simulation that meets nothing proves nothing."""
+    met: set[str] = set()
+    for seed in range(CORNER_SEEDS):
+        met |= simulate_sessions(seed).met
+    missing = CORNERS - met
+    assert not missing, f"no run came to {sorted(missing)}"
+
+
+CORNERS = frozenset(
+    {
+        "ClaimMissed",
+        "SessionEnded",
+        "SessionRequeued",
+        "TicketRenewed",
+        "a commit whose answer was lost",
+        "a model that raised",
+        "a person who came back",
+        "a person who changed lines",
+        "a person who never came back",
+        "a person who walked away",
+        "a seat that nobody took",
+        "a second tab",
+        "a stream that took over from another",
+        "a stream that was lost",
+        "a turn that was not opened: NO_SEAT",
+        "a turn that was not opened: USED",
+        "a wall clock that stepped",
+        "an end that was told again",
+        "end: CLAIM_TIMEOUT",
+        "end: CLOSED",
+        "end: DISCONNECTED",
+        "end: IDLE",
+        "end: LINE_FULL",
+        "end: MODEL_FAILED",
+        "end: MOVED",
+        "end: TURN_ENDED",
+        "end: WORKER_LOST",
+        "news: IDLE_WARNING",
+        "news: TURN_GRACE",
+        "news: TURN_LIMITED",
+        "news: TURN_UNLIMITED",
+        "news: TURN_WARNING",
+        "news: WORKER_LOST",
+    }
+)
