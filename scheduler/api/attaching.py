@@ -17,10 +17,11 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 
 from ..engine import Engine
 from ..state.ids import JobId, NodeName, RankKey
-from ..state.jobs import InputMode, Job, Starting
+from ..state.jobs import InputMode, Job
 from ..watching import ChangeHub
 from .channels import Channel, ChannelClosed, Channels, Keyboard, Keyboards
 from .following import JobFollower
+from .starting import until_started
 
 START_SECONDS_MAX = 30.0
 """How long a caller may take to say who it is."""
@@ -292,26 +293,12 @@ class Attachment:
             case "signal":
                 if not 1 <= request.signal <= SIGNAL_MAX:
                     raise invalid("signal", f"is {request.signal}; it must be 1 to {SIGNAL_MAX}")
-                await self._until_started()
+                await until_started(self._engine, self._changes, self._person.job, START_WAIT_SECONDS_MAX)
                 await self._send_signal(request.signal)
             case "start":
                 raise invalid("start", "belongs into the first message only")
             case None:
                 pass
-
-    async def _until_started(self) -> None:
-        """Wait for a job that is being started: its output may be here before it is known that it runs."""
-        job_id, changed = self._person.job, asyncio.Event()
-        self._changes.follow_job(job_id, changed)
-        try:
-            async with asyncio.timeout(START_WAIT_SECONDS_MAX):
-                while (job := self._engine.view.durable.jobs.get(job_id)) and isinstance(job.state, Starting):
-                    changed.clear()
-                    await changed.wait()
-        except TimeoutError:
-            pass  # then it is told as of any job that does not run
-        finally:
-            self._changes.unfollow_job(job_id, changed)
 
     async def _pass_on(self, chunk: Chunk) -> None:
         """Wait for a channel; nothing more is read from the caller meanwhile."""

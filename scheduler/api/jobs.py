@@ -44,6 +44,7 @@ from .nodes import shown_node
 from .paging import PageTokens, page_size
 from .reasons import WaitReasons
 from .roles import caller
+from .starting import until_started
 from .validate import band_of, check_request_id, wanted_jobs
 from .watch import watch_changes
 
@@ -51,6 +52,8 @@ JOBS_SELECTED_MAX = 10_000
 ARRAYS_KEPT = 1_000
 """Arrays that have ended and are remembered for the indices of their items."""
 SIGNAL_MAX = 64
+SIGNAL_WAIT_SECONDS_MAX = 1.0
+"""How long a signal waits for the job that it is for, while that is being started."""
 
 
 class JobCalls:
@@ -233,7 +236,14 @@ class JobCalls:
         number: int,
         request: scheduler_pb2.SignalJobRequest | None = None,
     ) -> list[scheduler_pb2.JobChange]:
-        """Send a signal; a request with an id does so once however often it comes."""
+        """Send a signal; a request with an id does so once however often it comes.
+
+        To a job that is being started it waits a moment: what prints its first line runs, though that is told later.
+        """
+        if len(jobs.job_ids) == 1:
+            job = await self._find(JobId(jobs.job_ids[0]))
+            self._check_owner(job)
+            await until_started(self.engine, self.changes, job.id, SIGNAL_WAIT_SECONDS_MAX)
         request_id = request.request_id if request is not None else ""
         return await self._change(
             jobs,
