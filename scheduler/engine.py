@@ -19,7 +19,7 @@ from gpufleet.logs import fields
 from gpufleet.telemetry import OFF, Telemetry
 
 from .changes import Reaches, changed_arrays, changed_jobs, changed_nodes, holds
-from .core.deadlines import wake_at
+from .core.deadlines import Wakes
 from .core.decide import make_true, step
 from .core.decision import NOTHING, Decision
 from .core.nodes import on_node_beat
@@ -135,6 +135,7 @@ class Engine:
         self._last_pass = Instant(0)
         self._pass_at: Instant | None = Instant(0)
         self._wake_at: Instant | None = None
+        self._wakes = Wakes()
         self._last_tick = clock.now()
         self._reaches = Reaches()
         self._stopping = asyncio.Event()
@@ -278,7 +279,8 @@ class Engine:
             raise
         reaches = self._reaches.changed(self._state.live, (waiting.event for waiting in batch))
         if records or reaches or any(not isinstance(waiting.event, NodeBeat) for waiting in batch):
-            self._wake_at = wake_at(self._state)
+            events = (waiting.event for waiting in batch)
+            self._wake_at = self._wakes.next(self._state, events, records, reaches)
         self._release(batch, decisions, outgoing)
         if self.now() > after(began_at, LATE_SPAN):
             self._post(_Waiting(ToldLate(at=self.now(), decided_at=began_at), None, is_request=False))

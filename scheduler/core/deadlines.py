@@ -1,23 +1,26 @@
 """When time alone changes something: `wake_at` says when, `on_clock_advanced` says what."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 from ..policy.capacity import capacity
 from ..policy.preemption import may_be_taken_at
 from ..state.commands import KillAttempt
-from ..state.events import ClockAdvanced
+from ..state.events import ClockAdvanced, Event, NodeAnnounced, ReadingResumed, SchedulerStarted
 from ..state.ids import NodeName
 from ..state.jobs import Deferred, Divided, Finished, Job, Outcome, rank_keys
 from ..state.live import SWEEP_SPAN, NodeLive, silent_from
 from ..state.nodes import Node, Reach
 from ..state.records import (
     AttemptUnreachable,
+    AttemptVoided,
     BeginReached,
     ItemsFinished,
     JobFinished,
     NodeLost,
+    NodeRegistered,
+    NodeReturned,
     Record,
     RequestForgotten,
 )
@@ -44,24 +47,83 @@ def wake_at(state: State) -> Instant | None:
     Hearing a node that is READY only moves its deadlines later, so that an answer stays a safe lower bound until a
     record changes, a launch is refused, or a node becomes READY again.
     """
-    return min(_deadlines(state), default=None)
+    return Wakes().next(state, (), ())
 
 
-def _deadlines(state: State) -> Iterator[Instant]:
-    limits = state.limits
-    for name, node in state.durable.nodes.items():
-        live = state.live.nodes.get(name)
-        if live is None:
-            continue
-        if live.reach is Reach.READY:
-            yield silent_from(limits, live)
-        if not node.is_lost:
-            yield after(live.heard_at, limits.node_lease)
-        else:
-            yield from (given_up_at(state, live, job) for job in jobs_on(state, name))
-        if live.left_out_until:
-            yield live.left_out_until
-        yield from live.devices_left_out.values()
+class Wakes:
+    """The same from turn to turn: of the nodes only those are asked again of which a turn said something.
+
+    What is known of the others is a safe lower bound; all are asked again when time is said to have gone on.
+    """
+
+    def __init__(self) -> None:
+        self._of_nodes: Instant | None = None
+        self._is_known = False
+
+    def next(
+        self, state: State, events: Iterable[Event], records: Iterable[Record], reached: Iterable[NodeName] = ()
+    ) -> Instant | None:
+        """The next instant at which time may change something, behind a turn of these events and records.
+
+        `reached` are nodes that are heard otherwise than before, whatever said so.
+        """
+        touched = dict.fromkeys(reached)
+        touched.update((name, None) for event in events for name in _nodes_heard(event))
+        touched.update((name, None) for record in records for name in _nodes_changed(record))
+        if not self._is_known or ALL in touched:
+            touched = dict.fromkeys(state.durable.nodes)
+            self._of_nodes, self._is_known = None, True
+        deadlines = (at for name in touched for at in _deadlines_of_node(state, name))
+        earliest = min(deadlines, default=None)
+        if earliest is not None:
+            self._of_nodes = earliest if self._of_nodes is None else min(earliest, self._of_nodes)
+        others = _deadlines_of_others(state)
+        return min(others if self._of_nodes is None else chain(others, (self._of_nodes,)), default=None)
+
+
+ALL = NodeName("")
+"""In place of a node's name: whatever is known of any node may be over."""
+
+
+def _nodes_heard(event: Event) -> tuple[NodeName, ...]:
+    match event:
+        case NodeAnnounced(name=name):
+            return (name,)
+        case ClockAdvanced() | SchedulerStarted() | ReadingResumed():
+            return (ALL,)
+        case _:
+            node: NodeName | None = getattr(event, "node", None)
+            return () if node is None else (node,)
+
+
+def _nodes_changed(record: Record) -> tuple[NodeName, ...]:
+    match record:
+        case AttemptVoided(node=node, left_out=left_out):
+            return (node, *left_out)
+        case NodeRegistered(node=node):
+            return (node.name,)
+        case NodeLost(node=name) | NodeReturned(node=name):
+            return (name,)
+        case _:
+            return ()
+
+
+def _deadlines_of_node(state: State, name: NodeName) -> Iterator[Instant]:
+    limits, node, live = state.limits, state.durable.nodes.get(name), state.live.nodes.get(name)
+    if node is None or live is None:
+        return
+    if live.reach is Reach.READY:
+        yield silent_from(limits, live)
+    if not node.is_lost:
+        yield after(live.heard_at, limits.node_lease)
+    else:
+        yield from (given_up_at(state, live, job) for job in jobs_on(state, name))
+    if live.left_out_until:
+        yield live.left_out_until
+    yield from live.devices_left_out.values()
+
+
+def _deadlines_of_others(state: State) -> Iterator[Instant]:
     yield from deadlines_of_gangs(state)
     if state.durable.lines.count:
         # Who becomes old enough to make room for a job that waits.
@@ -74,7 +136,7 @@ def _deadlines(state: State) -> Iterator[Instant]:
     oldest = next(iter(state.durable.requests.values()), None)
     if oldest is not None:
         # An old one may have to stay as long as its jobs, so that the next look is never sooner than the sweep.
-        yield max(after(oldest.at, limits.request_retention), after(state.live.swept_at, SWEEP_SPAN))
+        yield max(after(oldest.at, state.limits.request_retention), after(state.live.swept_at, SWEEP_SPAN))
 
 
 def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:

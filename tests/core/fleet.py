@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 
-from scheduler.core.deadlines import wake_at
+from scheduler.core.deadlines import Wakes, wake_at
 from scheduler.core.decide import make_true, step
 from scheduler.core.decision import Decision
 from scheduler.core.scheduling import schedule
@@ -113,6 +113,7 @@ class Fleet:
         self.view = Durable()
         self._passes = passes
         self._known = KnownNodes()
+        self._wakes = Wakes()
         self.take_up(SchedulerStarted(at=self.now))
 
     # --- one event
@@ -126,6 +127,7 @@ class Fleet:
         make_true(self.state, passed)
         records = (*decision.records, *settled.records, *passed.records)
         self._check(event, records)
+        self._check_wakes(event, records)
         self._turn_over()
         self.store.commit(self.state.durable, records)
         return Turn(
@@ -147,6 +149,11 @@ class Fleet:
         passed = schedule(self.state, self.now, self._known)
         assert passed == schedule(self.state, self.now), "a pass remembers something of the nodes that is not true"
         return passed
+
+    def _check_wakes(self, event: Event, records: tuple[Record, ...]) -> None:
+        """What is known of deadlines from turn to turn is never later than what a look at all of them says."""
+        known, true = self._wakes.next(self.state, (event,), records), wake_at(self.state)
+        assert true is None or (known is not None and known <= true), f"after {event}: {known} instead of {true}"
 
     def _turn_over(self) -> None:
         """The view that reads are answered from follows the commits and never the decisions."""
