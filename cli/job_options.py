@@ -259,6 +259,15 @@ class JobOptions:
             help="Try again after a failing exit code or a signal, so many times; losses of nodes count apart.",
         ),
     ] = 0
+    sample_every: Annotated[
+        str | None,
+        Option(
+            "--sample-every",
+            metavar="TIME",
+            rich_help_panel=PROCESS,
+            help="How often what it uses is read for gpuctl stats, 200ms to 60s; 1s by default.",
+        ),
+    ] = None
     preemptible: Annotated[
         bool,
         Option(

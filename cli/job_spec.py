@@ -153,6 +153,8 @@ def _add_durations(spec: pb.JobSpec, options: JobOptions) -> None:
         spec.grace.FromTimedelta(_read("--grace", parse_duration, options.grace))
     if options.queue_timeout is not None:
         spec.queue_timeout.FromTimedelta(_read("--queue-timeout", parse_duration, options.queue_timeout))
+    if options.sample_every is not None:
+        spec.sampling_interval.FromTimedelta(_read("--sample-every", parse_duration, options.sample_every))
     if options.requeue_fence is not None:
         spec.requeue_fence.FromTimedelta(_read("--requeue-fence", parse_duration, options.requeue_fence))
 
@@ -325,6 +327,8 @@ def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
         options.append(("--grace", exact_duration(spec.grace.ToTimedelta())))
     if spec.no_requeue and not spec.input:  # run -i says so by itself
         options.append(("--no-requeue", None))
+    if spec.HasField("sampling_interval"):
+        options.append(("--sample-every", exact_duration(spec.sampling_interval.ToTimedelta())))
     if spec.HasField("queue_timeout"):
         options.append(("--queue-timeout", exact_duration(spec.queue_timeout.ToTimedelta())))
     if spec.retries:

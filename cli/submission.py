@@ -57,6 +57,7 @@ OPTION_OF_FIELD = {
     "array.max_fails": "--max-fails",
     "begin_time": "--begin",
     "queue_timeout": "--queue-timeout",
+    "sampling_interval": "--sample-every",
     "retries": "--retries",
     "blame_limit": "--blame-limit",
     "notify": "--notify",

@@ -126,7 +126,7 @@ class NodeAgent:
         self._usages = Usages(
             node.machine.source,
             tick_seconds=lambda: node.tuning().busy_sampling_seconds,
-            sample_often=self._sample_often,
+            set_interval=self._sample_every,
         )
         self._sampling_seconds = node.tuning().sampling_seconds
         self._attempts = Attempts(
@@ -180,7 +180,7 @@ class NodeAgent:
     def beat(self) -> node_agent_pb2.Beat:
         """A sign of life with the newest samples."""
         live = tuple(self._duties.inventory.live())
-        self._sample_often(bool(live))
+        self._sample_every(self._usages.interval_seconds)
         since, usages = self._usages.take_beat()
         return self._node.machine.beat(live, {uuid: device_summary(tally) for uuid, tally in since.items()}, usages)
 
@@ -319,9 +319,9 @@ class NodeAgent:
             if not self._to_clear:
                 return
 
-    def _sample_often(self, is_busy: bool) -> None:
-        tuning = self._node.tuning()
-        wanted_s = tuning.busy_sampling_seconds if is_busy else tuning.sampling_seconds
+    def _sample_every(self, busy_seconds: float | None) -> None:
+        """Read the devices so often; None: as while nothing runs."""
+        wanted_s = self._node.tuning().sampling_seconds if busy_seconds is None else busy_seconds
         if wanted_s != self._sampling_seconds:
             self._sampling_seconds = wanted_s
             self._node.machine.source.set_interval(wanted_s)

@@ -199,7 +199,7 @@ class Attempts:
                 answer = _not_begun(key, problem)
             else:
                 self._notices.expect(action.command, launch)
-                self._usages.expect(key, action.command.expectations.device_uuids)
+                self._usages.expect(key, action.command.expectations.device_uuids, action.command.sampling_us)
                 answer = await self._keeping.launch(launch)
         if isinstance(answer, Refusal) or answer.attempt.phase is AttemptPhase.FORGOTTEN:
             self._notices.drop(key)

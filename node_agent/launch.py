@@ -113,7 +113,7 @@ class Launcher:
             limits=command.limits,
             spool_bytes=self._spool_bytes(),
             input=command.input,
-            note=note_of(command.expectations.device_uuids, devices),
+            note=note_of(command.expectations.device_uuids, devices, command.sampling_us),
         )
 
     def rehearsed(self, command: LaunchAttempt) -> Launch:

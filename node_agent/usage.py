@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -28,31 +29,33 @@ TOLD_PER_BEAT_MAX = 256
 
 SHORTEST_TICK_SECONDS = 0.05
 
-NOTE = "devices="
-"""How the note of a launch begins that names the indices of its devices, for the next start of the agent."""
+NOTE = re.compile(r"devices=(?P<indices>[0-9,]*) sampling_us=(?P<sampling_us>[0-9]*)")
+"""The note of a launch, for the next start of the agent: the indices of its devices, and how often they are read."""
 
 
-def note_of(uuids: Iterable[str], devices: dict[str, Device]) -> str:
+def note_of(uuids: Iterable[str], devices: dict[str, Device], sampling_us: int | None = None) -> str:
     """What a launch notes of its devices."""
-    return NOTE + ",".join(str(devices[uuid].index) for uuid in uuids if uuid in devices)
+    indices = ",".join(str(devices[uuid].index) for uuid in uuids if uuid in devices)
+    return f"devices={indices} sampling_us={'' if sampling_us is None else sampling_us}"
 
 
 class Usages:
-    """The tallies of one node's attempts. `sample_often` is told whether anything runs."""
+    """The tallies of one node's attempts. `set_interval` is told how often to read the devices, None: nothing runs."""
 
     def __init__(
         self,
         source: DeviceSource,
         *,
         tick_seconds: Callable[[], float],
-        sample_often: Callable[[bool], None],
+        set_interval: Callable[[float | None], None],
         read: Callable[[int], TreeReading | None] = read_tree,
         clock_us: Callable[[], int] = boottime_us,
     ) -> None:
         self._source = source
         self._devices = {device.uuid: device for device in source.list()}
         self._tick_seconds = tick_seconds
-        self._sample_often = sample_often
+        self._set_interval = set_interval
+        self._interval_seconds: float | None = None
         self._read = read
         self._clock_us = clock_us
         self._since_beat: dict[str, DeviceTally] = {}
@@ -60,12 +63,19 @@ class Usages:
         self._leaders: dict[AttemptKey, int] = {}
         self._is_busy = asyncio.Event()
 
-    def expect(self, key: AttemptKey, uuids: Iterable[str]) -> None:
+    @property
+    def interval_seconds(self) -> float | None:
+        """How often what runs is read, as the one wants that wants it most often; None when nothing runs."""
+        live = [tally.sampling_us for tally in self._tallies.values() if tally.ended_us is None]
+        own = self._tick_seconds()
+        return min((own if each is None else each / 1e6 for each in live), default=None)
+
+    def expect(self, key: AttemptKey, uuids: Iterable[str], sampling_us: int | None = None) -> None:
         """These devices are a rank's from now on; it is about to be launched, perhaps once more."""
         if key in self._tallies:
             return
         self._collect()
-        self._tallies[key] = begun(self._clock_us(), [uuid for uuid in uuids if uuid in self._devices])
+        self._tallies[key] = begun(self._clock_us(), [uuid for uuid in uuids if uuid in self._devices], sampling_us)
         self._look_busy()
 
     def see(self, view: AttemptView) -> None:
@@ -74,7 +84,7 @@ class Usages:
             if view.end is not None:
                 return  # an earlier agent watched it, and nobody knows any more what it saw
             self._collect()
-            self._tallies[view.key] = begun(view.started_us or self._clock_us(), self._noted(view.note))
+            self._tallies[view.key] = begun(view.started_us or self._clock_us(), *self._noted(view.note))
         tally = self._tallies[view.key]
         if view.end is None and view.pid is not None:
             self._leaders[view.key] = view.pid
@@ -111,7 +121,7 @@ class Usages:
         """Read what runs, once a tick, for ever."""
         while True:
             await self._is_busy.wait()
-            await asyncio.sleep(max(SHORTEST_TICK_SECONDS, self._tick_seconds()))
+            await asyncio.sleep(max(SHORTEST_TICK_SECONDS, self.interval_seconds or 0.0))
             self._collect()
             leaders = dict(self._leaders)
             try:
@@ -147,18 +157,23 @@ class Usages:
             yield usage_to_proto(key, tally, now_us)
 
     def _look_busy(self) -> None:
-        is_busy = any(tally.ended_us is None for tally in self._tallies.values())
-        if is_busy == self._is_busy.is_set():
-            return
-        if is_busy:
-            self._is_busy.set()
-        else:
+        interval_seconds = self.interval_seconds
+        if interval_seconds is None:
             self._is_busy.clear()
-        self._sample_often(is_busy)
+        else:
+            self._is_busy.set()
+        if interval_seconds != self._interval_seconds:
+            self._interval_seconds = interval_seconds
+            self._set_interval(interval_seconds)
 
-    def _noted(self, note: str) -> list[str]:
-        indices = note.removeprefix(NOTE).split(",") if note.startswith(NOTE) else []
-        return [uuid for uuid, device in self._devices.items() if str(device.index) in indices]
+    def _noted(self, note: str) -> tuple[list[str], int | None]:
+        """The devices of a launch by its note, and how often it wants to be read."""
+        noted = NOTE.fullmatch(note)
+        if noted is None:
+            return [], None
+        indices = noted["indices"].split(",")
+        uuids = [uuid for uuid, device in self._devices.items() if str(device.index) in indices]
+        return uuids, int(noted["sampling_us"]) if noted["sampling_us"] else None
 
 
 def _has_readings(tally: AttemptTally) -> bool:

@@ -232,6 +232,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         input=_INPUT_MODES.get(launch.input, InputMode.NONE),
         notify=launch.notify,
         share_milli=launch.share.milli,
+        sampling_us=launch.sampling_interval.ToMicroseconds() if launch.HasField("sampling_interval") else None,
         share_memory_bytes=launch.share.memory_bytes,
         serves=launch.serves,
     )

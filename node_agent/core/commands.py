@@ -46,6 +46,7 @@ class LaunchAttempt:
     share_milli: int = 0
     share_memory_bytes: int = 0
     serves: str = ""
+    sampling_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,12 +219,16 @@ class ProcessTally:
 
 @dataclass(slots=True, kw_only=True)
 class AttemptTally:
-    """What one rank used since its devices were given to it, at `begun_us`; `ended_us` is None while it lasts."""
+    """What one rank used since its devices were given to it, at `begun_us`; `ended_us` is None while it lasts.
+
+    `sampling_us`: how often it wants to be read; None as its node does.
+    """
 
     begun_us: int
     devices: dict[str, DeviceTally]
     processes: ProcessTally = field(default_factory=ProcessTally)
     series: dict[str, Series] = field(default_factory=dict)
+    sampling_us: int | None = None
     ended_us: int | None = None
 
     @property
@@ -237,9 +241,10 @@ class AttemptTally:
         return max(0, (now_us if self.ended_us is None else self.ended_us) - self.begun_us)
 
 
-def begun(begun_us: int, uuids: Iterable[str]) -> AttemptTally:
+def begun(begun_us: int, uuids: Iterable[str], sampling_us: int | None = None) -> AttemptTally:
     """The tally of a rank that has just been given these devices."""
-    return AttemptTally(begun_us=begun_us, devices={uuid: DeviceTally() for uuid in uuids})
+    devices = {uuid: DeviceTally() for uuid in uuids}
+    return AttemptTally(begun_us=begun_us, devices=devices, sampling_us=sampling_us)
 
 
 def _larger(before: int | None, now: int | None) -> int | None:

@@ -89,6 +89,7 @@ def _launch_proto(command: LaunchAttempt, key: node_agent_pb2.AttemptKey) -> nod
         notify=spec.notify if command.key.rank == 0 else "",
         share=share_proto(_least_share(command.placement)),
         serves=spec.serves,
+        sampling_interval=duration(spec.sampling),
     )
 
 

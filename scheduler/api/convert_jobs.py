@@ -101,6 +101,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         begin_time=None if spec.begin_at is None else timestamp(spec.begin_at),
         after=[job_pb2.Dependency(job_id=each.job, condition=CONDITIONS[each.wanted]) for each in spec.after],
         queue_timeout=duration(spec.queue_timeout),
+        sampling_interval=duration(spec.sampling),
         retries=spec.retries,
         blame_limit=spec.blame_limit or 0,
         is_preemptible=spec.is_preemptible,

@@ -37,6 +37,7 @@ UTF8_BYTES_MAX = 4
 PATH_BYTES_MAX = 4_095
 """The longest path that Linux takes (PATH_MAX)."""
 GPUS_MAX = 10_000
+SAMPLING_MIN, SAMPLING_MAX = Span(SECOND // 5), Span(60 * SECOND)
 NODES_MAX = 1_000
 """Nodes of one job."""
 CPUS_MAX = 100_000
@@ -175,6 +176,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
             begin_at=_begin_at(spec, path),
             after=_after(spec, path),
             queue_timeout=optional_span(spec, "queue_timeout", path, least=1),
+            sampling=_sampling(spec, path),
             retries=_in_range(spec.retries, 0, RETRIES_MAX, f"{path}.retries"),
             is_preemptible=spec.is_preemptible,
             blame_limit=_in_range(spec.blame_limit, 0, BLAME_LIMIT_MAX, f"{path}.blame_limit") or None,
@@ -410,6 +412,16 @@ def optional_span(
     if not least <= span <= most:
         lowest = f"{least // SECOND:,}" if least >= SECOND else "more than 0" if least else "0"
         raise invalid(f"{path}.{field}", f"is {span / SECOND:g} s; it must be {lowest} to {most // SECOND:,} s")
+    return span
+
+
+def _sampling(spec: job_pb2.JobSpec, path: str) -> Span | None:
+    """How often what a job uses is read, or None for its node's own."""
+    span = span_of(spec.sampling_interval) if spec.HasField("sampling_interval") else None
+    if span is not None and not SAMPLING_MIN <= span <= SAMPLING_MAX:
+        raise invalid(
+            f"{path}.sampling_interval", f"is {span / SECOND:g} s; it must be 0.2 to {SAMPLING_MAX // SECOND} s"
+        )
     return span
 
 

@@ -178,6 +178,7 @@ class JobSpec(_OfClass):
     is_preemptible: bool = False
     notify: str = ""
     serves: ModelName = ModelName("")
+    sampling: Span | None = None
 
     @property
     def run_span(self) -> Span | None:

@@ -136,12 +136,13 @@ class Bench:
     def __init__(self) -> None:
         self.source = Source()
         self.now_us = 0
-        self.often: list[bool] = []
+        self.tick_seconds = 0.0
+        self.often: list[float | None] = []
         self.read: list[int] = []
         self.usages = Usages(
             cast(Any, self.source),
-            tick_seconds=lambda: 0.0,
-            sample_often=self.often.append,
+            tick_seconds=lambda: self.tick_seconds,
+            set_interval=self.often.append,
             read=self._read,
             clock_us=lambda: self.now_us,
         )
@@ -205,7 +206,19 @@ async def test_devices_are_read_often_while_something_runs_and_processes_once_a_
         ticking.cancel()
         await asyncio.gather(ticking, return_exceptions=True)
     bench.usages.forget(ONE)
-    assert bench.often == [True, False] and bench.usages.of(ONE) is None
+    assert bench.often == [0.0, None] and bench.usages.of(ONE) is None
+
+
+async def test_the_job_that_wants_to_be_read_most_often_decides() -> None:
+    bench = Bench()
+    bench.tick_seconds = 1.0
+    bench.usages.expect(ONE, ["a"], 5 * SECOND_US)
+    bench.usages.expect(TWO, ["b"])
+    bench.usages.forget(TWO)
+    assert bench.often == [5.0, 1.0, 5.0]
+    devices = {device.uuid: device for device in bench.source.list()}
+    bench.usages.see(view(TWO, note=note_of(["b"], devices, SECOND_US // 4)))
+    assert bench.often[-1] == bench.usages.interval_seconds == 0.25
 
 
 async def test_a_new_start_of_the_agent_knows_the_devices_by_the_note_of_the_launch() -> None:

@@ -116,6 +116,7 @@ BAD_SPECS = [
     Bad("a grace of more than a day", {"grace": seconds(90_000)}, "grace"),
     Bad("a fence that is too short", {"requeue_fence": seconds(1), "grace": seconds(0)}, "requeue_fence", says="30"),
     Bad("a grace that fills the fence", {"requeue_fence": seconds(60), "grace": seconds(31)}, "grace", says="half"),
+    Bad("a sampling of every millisecond", {"sampling_interval": seconds(0)}, "sampling_interval"),
     Bad("a queue time-out of nothing", {"queue_timeout": seconds(0)}, "queue_timeout"),
     Bad("a begin before all times", {"begin_time": Timestamp(seconds=-1)}, "begin_time", says="--begin"),
     Bad("a begin after all times", {"begin_time": Timestamp(seconds=2**60)}, "begin_time", says="--begin"),

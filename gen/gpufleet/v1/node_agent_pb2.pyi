@@ -931,6 +931,7 @@ class Launch(_message.Message):
     NOTIFY_FIELD_NUMBER: _builtins.int
     SHARE_FIELD_NUMBER: _builtins.int
     SERVES_FIELD_NUMBER: _builtins.int
+    SAMPLING_INTERVAL_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory."""
     cpus: _builtins.int
@@ -991,6 +992,10 @@ class Launch(_message.Message):
     def share(self) -> _job_pb2.DeviceShare:
         """The part of each device that the job holds, for its environment; absent for whole devices."""
 
+    @_builtins.property
+    def sampling_interval(self) -> _duration_pb2.Duration:
+        """How often what it uses is read; absent means as the agent's settings say."""
+
     def __init__(
         self,
         *,
@@ -1014,10 +1019,11 @@ class Launch(_message.Message):
         notify: _builtins.str = ...,
         share: _job_pb2.DeviceShare | None = ...,
         serves: _builtins.str = ...,
+        sampling_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "grace", b"grace", "key", b"key", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "grace", b"grace", "key", b"key", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "sampling_interval", b"sampling_interval", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
