@@ -1,4 +1,4 @@
-"""What a page is told of a model before one joins."""
+"""What everybody is told of a model before joining."""
 
 from __future__ import annotations
 
@@ -7,32 +7,41 @@ from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gateway.listing import model_shown
 
-READY, LOADING, STARTING, QUEUED, FAILED, DRAINING = (
-    inference_pb2.WorkerState.Value(f"WORKER_STATE_{name}")
-    for name in ("READY", "LOADING", "STARTING", "QUEUED", "FAILED", "DRAINING")
+READY, LOADING, QUEUED, DRAINING = (
+    inference_pb2.WORKER_STATE_READY,
+    inference_pb2.WORKER_STATE_LOADING,
+    inference_pb2.WORKER_STATE_QUEUED,
+    inference_pb2.WORKER_STATE_DRAINING,
 )
+
+
+def worker(
+    state: inference_pb2.WorkerState.ValueType, seats: int = 0, taken: int = 0, progress: float = 0
+) -> sessions_pb2.WorkerInfo:
+    return sessions_pb2.WorkerInfo(state=state, seats=seats, taken_seats=taken, progress=progress)
+
+
+def test_seats_are_those_of_workers_that_take_people() -> None:
+    workers = [worker(READY, 4, 3), worker(READY, 4, 4), worker(DRAINING, 4, 1), worker(LOADING, progress=0.25)]
+    shown = model_shown(sessions_pb2.Model(name="m", waiting_count=2, turn_count=8, workers=workers))
+    assert (shown["seats"], shown["free"], shown["workers"]) == (8, 1, 4)
+    assert (shown["waiting"], shown["turns"], shown["state"], shown["progress"]) == (2, 8, "ready", 0.25)
 
 
 @pytest.mark.parametrize(
-    ("states", "failure", "said"),
+    ("model", "state"),
     [
-        ([], "", ("away", "")),
-        ([DRAINING], "", ("away", "")),
-        ([QUEUED], "", ("loading", "a worker is being started")),
-        ([STARTING, FAILED], "", ("loading", "a worker is being started")),
-        ([LOADING, STARTING], "", ("loading", "worker 0")),
-        ([FAILED], "", ("failed", "worker 0")),
-        ([], "no torch", ("failed", "no torch")),
-        ([READY, QUEUED], "no torch", ("ready", "")),
+        (sessions_pb2.Model(workers=[worker(QUEUED), worker(LOADING)]), "loading"),
+        (sessions_pb2.Model(workers=[worker(QUEUED)]), "queued"),
+        (sessions_pb2.Model(workers=[worker(DRAINING)], entry_point="a:B"), "asleep"),
+        (sessions_pb2.Model(entry_point="a:B", failure=sessions_pb2.ModelFailure(message="no /home/ann/x")), "failed"),
+        (sessions_pb2.Model(entry_point="a:B"), "asleep"),
+        (sessions_pb2.Model(), "away"),
     ],
 )
-def test_a_model_is_shown_by_the_best_of_its_workers(
-    states: list[inference_pb2.WorkerState.ValueType], failure: str, said: tuple[str, str]
+def test_a_model_without_a_ready_worker_says_how_far_it_is_and_nothing_private(
+    model: sessions_pb2.Model, state: str
 ) -> None:
-    workers = [sessions_pb2.WorkerInfo(state=state, message=f"worker {at}") for at, state in enumerate(states)]
-    model = sessions_pb2.Model(name="m", workers=workers)
-    if failure:
-        model.failure.message = failure
     shown = model_shown(model)
-    assert (shown["state"], shown["message"]) == said
-    assert shown["workers"] == len(states)
+    assert (shown["state"], shown["free"]) == (state, 0)
+    assert "/home/ann" not in str(shown)

@@ -177,7 +177,6 @@ async def test_the_models_and_their_lines_are_for_everybody(stage: Stage) -> Non
         "workers": 1,
         "state": "ready",
         "progress": 0.0,
-        "message": "",
         "turn_s": 60.0,
     }
     worker.end()

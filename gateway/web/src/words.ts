@@ -68,9 +68,8 @@ export interface Line {
   readonly turns: number;
   readonly seats: number;
   readonly free: number;
-  readonly state: "ready" | "loading" | "failed" | "away";
+  readonly state: "ready" | "loading" | "starting" | "queued" | "failed" | "asleep" | "away";
   readonly progress: number;
-  readonly message: string;
   readonly turn_s: number;
 }
 
@@ -81,22 +80,27 @@ export interface LineWords {
   readonly action: string;
 }
 
+const NOT_READY: Readonly<Record<string, string>> = {
+  starting: "Starting",
+  queued: "Waits for a GPU",
+  asleep: "Starts when somebody comes",
+  away: "Not running now",
+};
+
 /** A model's line in words, and what its button does. */
 export function lineWords(line: Line): LineWords {
-  if (line.state === "failed") {
-    return { tone: "failed", text: "Failed to start", more: line.message, action: "Stand in line" };
-  }
+  const action = "Stand in line";
   const waiting = line.waiting > 0 ? `${people(line.waiting)} waiting` : "";
-  if (line.state === "away") {
-    return { tone: "away", text: "Not running now", more: waiting, action: "Stand in line" };
+  if (line.state === "failed") {
+    return { tone: "failed", text: "Failed", more: "who serves it sees why with gpuctl models", action };
   }
-  if (line.state === "loading") {
+  if (line.state !== "ready") {
     const share = line.progress > 0 ? ` ${Math.round(line.progress * 100)} %` : "";
-    return { tone: "away", text: `Loading${share}`, more: waiting || line.message, action: "Stand in line" };
+    return { tone: "away", text: NOT_READY[line.state] ?? `Loading${share}`, more: waiting, action };
   }
   const seats = `${line.turns} of ${line.seats} ${line.seats === 1 ? "seat" : "seats"} taken`;
   if (line.free > 0 && line.waiting === 0) return { tone: "free", text: "Free now", more: seats, action: "Start" };
-  return { tone: "busy", text: waiting || "Nobody waiting", more: seats, action: "Stand in line" };
+  return { tone: "busy", text: waiting || "Nobody waiting", more: seats, action };
 }
 
 function count(number: number, unit: string): string {

@@ -16,15 +16,16 @@ test("spans are told as people tell them, and never too short", () => {
 
 test("a line's words say whether one starts or waits", () => {
   const line: Line = {
-    name: "canvas", waiting: 0, turns: 1, seats: 2, free: 1, state: "ready", progress: 0, message: "", turn_s: 60,
+    name: "canvas", waiting: 0, turns: 1, seats: 2, free: 1, state: "ready", progress: 0, turn_s: 60,
   };
   assert.deepEqual(lineWords(line), { tone: "free", text: "Free now", more: "1 of 2 seats taken", action: "Start" });
   assert.deepEqual(lineWords({ ...line, free: 0, turns: 2, waiting: 3 }), {
     tone: "busy", text: "3 people waiting", more: "2 of 2 seats taken", action: "Stand in line",
   });
   assert.equal(lineWords({ ...line, state: "loading", progress: 0.4 }).text, "Loading 40 %");
-  assert.equal(lineWords({ ...line, state: "failed", message: "no such file" }).more, "no such file");
-  assert.equal(lineWords({ ...line, state: "away", workers: 0 } as Line).tone, "away");
+  assert.equal(lineWords({ ...line, state: "failed" }).tone, "failed");
+  assert.equal(lineWords({ ...line, state: "asleep", waiting: 1 }).more, "1 person waiting");
+  assert.equal(lineWords({ ...line, state: "queued" }).text, "Waits for a GPU");
 });
 
 test("every end has words, one that this page does not know too", () => {
