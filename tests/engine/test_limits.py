@@ -12,8 +12,11 @@ from gpufleet.scheduler_settings import (
     PolicySettings,
     SchedulerSettings,
 )
+from gpufleet.session_numbers import SessionNumbers
 from scheduler.program import limits_of
+from scheduler.state.ids import ModelName
 from scheduler.state.limits import Limits, NodeOrder, ScoreWeights
+from scheduler.state.sessions import SessionLimits
 from scheduler.state.units import GB, MINUTE, SECOND, Span
 
 NO_SETTINGS = {"unreachable_span", "sample_age", "node_losses", "prepare_span", "gang_start_span"}
@@ -35,6 +38,7 @@ OTHERS = SchedulerSettings(
         default_min_memory_bytes=16 * GB,
         device_pause=timedelta(seconds=5),
     ),
+    sessions=(("canvas", SessionNumbers(turn=timedelta(seconds=90), line_length=3)),),
 )
 
 
@@ -57,6 +61,7 @@ def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
         preemptible_after=Span(7 * MINUTE),
         node_order=NodeOrder.IDLE,
         score_weights=ScoreWeights(free_memory=0.1, idleness=0.9),
+        sessions={ModelName("canvas"): SessionLimits(turn=Span(90 * SECOND), line_length=3)},
     )
 
 
