@@ -5,10 +5,11 @@ explains is what places.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 
 from ..state.ids import JobId, NodeName, UserName
-from ..state.jobs import Asked, Job, Placement, Queued, Resources
+from ..state.jobs import Asked, Job, NodePins, Placement, Queued, Resources
 from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory
@@ -62,7 +63,9 @@ class Trial:
             return None
         ends_at = ends_if_placed(job, self.at)
         minimum = minimum_memory(self.state, job.spec.resources)
-        placements = placements_for(self._candidates, job, self.ranks_of(job), minimum, ends_at)
+        placements = self._where_it_was(job, minimum, ends_at)
+        if placements is None:
+            placements = placements_for(self._candidates, job, self.ranks_of(job), minimum, ends_at)
         if placements is None:
             self.given_up.add(job.spec.asked)
             return None
@@ -71,6 +74,18 @@ class Trial:
         self.caps.take(job)
         self.placed.add(job.id)
         return placements
+
+    def _where_it_was(self, job: Job, minimum: int, ends_at: Instant | None) -> tuple[Placement, ...] | None:
+        """A worker that is started again goes to the devices that it had, where they are free: it ran there."""
+        resources = job.spec.resources
+        if not job.spec.serves or not job.past or resources.pins or resources.share_milli or not resources.gpus:
+            return None
+        last = job.past[-1].ranks[0].placement
+        indices = tuple(device.index for device in last.devices)
+        pinned = replace(resources, pins=(NodePins(node=last.node, indices=indices),))
+        again = replace(job, spec=replace(job.spec, resources=pinned))
+        found = placements_for(self._candidates, again, self.ranks_of(again), minimum, ends_at)
+        return None if found is None else tuple(replace(each, method=last.method) for each in found)
 
     def fits(self, job: Job) -> bool:
         """Whether a node could take a job that needs only one, with caps aside."""
