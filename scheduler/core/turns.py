@@ -355,7 +355,8 @@ class _Line:
         for place, session in wanted:
             bound = latest[place - 1] if latest else None
             told = self.live.told.get(session.id)
-            if told is not None and not _is_news(told, place, length, bound) and told.cause in ("", no_bound):
+            is_same_cause = bound is not None or (told is not None and told.cause == no_bound)
+            if told is not None and is_same_cause and not _is_news(told, place, length, bound):
                 continue
             connection = self.live.connection_of(session.id)
             assert connection is not None
