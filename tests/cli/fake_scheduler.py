@@ -208,7 +208,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
 
     def ListDevices(self, request: Any, context: Any) -> Any:
         def devices() -> scheduler_pb2.ListDevicesResponse:
-            found = [(node.name, each) for node in self.nodes for each in node.devices if each.is_free]
+            all_of_them = [(node.name, each) for node in self.nodes for each in node.devices]
+            found = [each for each in all_of_them if each[1].is_free or not request.only_free]
             answer = scheduler_pb2.ListDevicesResponse(devices=[each for _, each in found])
             for shown, (name, _) in zip(answer.devices, found, strict=True):
                 shown.node = name

@@ -59,6 +59,7 @@ READING = [
     ["token", "list"],
     ["nodes", "--free"],
     ["stats", "12"],
+    ["top"],
     ["estimate", "--tp", "4"],
     ["config", "show"],
     ["config", "context", "list"],

@@ -615,6 +615,7 @@ class NodeDevice(_message.Message):
     SHARES_FIELD_NUMBER: _builtins.int
     FREE_MILLI_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """The job that holds it whole; 0 when none does."""
     availability_score: _builtins.float
@@ -625,6 +626,8 @@ class NodeDevice(_message.Message):
     """Thousandths of it that would be given in shares now: 1000 of a free one, 0 of one that is held whole."""
     node: _builtins.str
     """The node's name; set where devices of several nodes stand in one list, and empty within a node."""
+    user: _builtins.str
+    """Who submitted the job that holds it whole; set where node is."""
     @_builtins.property
     def device(self) -> Global___Device:
         """The device's facts."""
@@ -648,10 +651,11 @@ class NodeDevice(_message.Message):
         shares: _abc.Iterable[Global___HeldShare] | None = ...,
         free_milli: _builtins.int = ...,
         node: _builtins.str = ...,
+        user: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "sample", b"sample"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "free_milli", b"free_milli", "is_free", b"is_free", "job_id", b"job_id", "node", b"node", "sample", b"sample", "shares", b"shares"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "free_milli", b"free_milli", "is_free", b"is_free", "job_id", b"job_id", "node", b"node", "sample", b"sample", "shares", b"shares", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__availability_score: _TypeAlias = _typing.Literal["availability_score"]  # noqa: Y015
     _WhichOneofArgType__availability_score: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score"]  # noqa: Y015

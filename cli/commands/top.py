@@ -1,0 +1,34 @@
+"""`top`: every GPU of the fleet, live."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Exit, Option
+
+from ..completion import complete_nodes
+from ..options import Connection, Output
+
+SORTS_IN_WORDS = "node, load, memory, power, temperature, job or user"
+
+
+def top(
+    output: Output,
+    connection: Connection,
+    user: Annotated[str, Option("--user", metavar="NAME", help="Only GPUs of this user's jobs; me is you.")] = "",
+    only: Annotated[
+        list[str] | None, Option("--node", metavar="NODE", help="Only this node.", autocompletion=complete_nodes)
+    ] = None,
+    sort: Annotated[str, Option("--sort", metavar="BY", help=f"{SORTS_IN_WORDS}; node by default.")] = "node",
+) -> None:
+    """Watch every GPU: load, memory, power, temperature, whose job.
+
+    Keys: arrows, Page Up and Down, Home and End scroll; u, m, p, t, j, o and n sort by load, memory, power,
+    temperature, job, user and node; q leaves. Where there is no terminal it is printed once.
+    """
+    import asyncio
+
+    from ..settings import resolve
+    from ..top import run_top
+
+    raise Exit(asyncio.run(run_top(resolve(connection, output), user, only or [], sort)))
