@@ -6,12 +6,11 @@ WebSocket server that asks a bare grpc.aio echo for 30 kB.
 
 import asyncio
 import statistics
+import sys
 import time
 from contextlib import suppress
 
 import simplejpeg
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.protocol import State
 
 from gateway.protocol import FRAME_HEADER
 from gpufleet.model import Inputs, Pointer, Session
@@ -22,6 +21,7 @@ from .far import far_rows
 from .measures import cpu_seconds, resident_mb
 from .people import Person, Stage, person
 from .rows import Row, Run, percentile
+from .storm import SOCKETS
 
 SESSIONS = 16
 RATE = 30
@@ -35,7 +35,6 @@ CLICKS = 200
 MOVES_A_SECOND = 1_000
 SEATS_FREED = 30
 SESSIONS_WARM, SESSIONS_IN_A_ROW = 100, 1_000
-SOCKETS, SOCKETS_AT_ONCE = 5_000, 100
 STEPS = 2_000
 LATE_S_MAX = 30.0
 
@@ -181,31 +180,28 @@ async def grown_mb(stage: Stage, model: str, pid: int) -> tuple[float, float]:
     return resident_mb(pid) - before[0], resident_mb(stage.gateway_pid) - before[1]
 
 
-async def crowd_of_sockets(stage: Stage, model: str) -> tuple[int, float]:
+async def besieged(stage: Stage, model: str) -> tuple[int, float]:
     """One address opens many sockets that say nothing: how many stay, and the frames a second of somebody meanwhile."""
     ann = await person(stage.gateway)
     await ann.turn(model)
-    opened: list[ClientConnection] = []
-
-    begin = time.perf_counter()
-
-    async def storm() -> float:
-        for _ in range(SOCKETS // SOCKETS_AT_ONCE):
-            dialled = (connect(f"ws://{stage.gateway}/ws", proxy=None) for _ in range(SOCKETS_AT_ONCE))
-            opened.extend(await asyncio.gather(*dialled))
-        return time.perf_counter() - begin
-
-    before = ann.frames
-    tasks = [asyncio.create_task(_watch(ann, begin + 4 * LATE_S_MAX)), asyncio.create_task(_click(ann))]
-    seconds = await storm()
-    frames = ann.frames - before
-    staying = sum(each.state is State.OPEN for each in opened)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.gather(*(each.close() for each in opened))
+    command = (sys.executable, "-m", "bench.storm", stage.gateway)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert process.stdout is not None and process.stdin is not None
+    try:
+        await process.stdout.readline()
+        before, begin = ann.frames, time.perf_counter()
+        tasks = [asyncio.create_task(_watch(ann, begin + 4 * LATE_S_MAX)), asyncio.create_task(_click(ann))]
+        staying = int(await process.stdout.readline())
+        rate = (ann.frames - before) / (time.perf_counter() - begin)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    finally:
+        process.stdin.close()
+        await process.wait()
     await ann.leave()
-    return staying + 1, frames / seconds
+    return staying, rate
 
 
 def step_ms(count: int) -> float:
@@ -257,7 +253,7 @@ async def _measure(run: Run) -> list[Row]:
             rows += [Row(f"memory of the worker, grown in {SESSIONS_IN_A_ROW:,} sessions", worker_mb, "MB")]
             rows += [Row(f"memory of the gateway, grown in {SESSIONS_IN_A_ROW:,} sessions", gateway_mb, "MB")]
         with stage.worker("besieged", rate=RATE):
-            staying, rate = await crowd_of_sockets(stage, "besieged")
+            staying, rate = await besieged(stage, "besieged")
             rows += [Row(f"{SOCKETS:,} sockets of one address: sessions that it gets", staying, "")]
             rows += [Row(f"{SOCKETS:,} sockets of one address: frames of a person meanwhile, of {RATE}", rate, "/s")]
         with stage.worker("slow", sleep_ms=STEP_MS):

@@ -81,6 +81,15 @@ class Lines:
         if self._places.pop(place.number, None) is not None:
             self._send(Request(connection=place.number, **body))
 
+    def join_again(self, place: Place) -> None:
+        """Ask for the turn once more: its stream was lost, and a ticket opens one stream only."""
+        if self._places.pop(place.number, None) is None:
+            return
+        self._send(Request(connection=place.number, disconnected=True))
+        place.number = next(self._numbers)
+        self._places[place.number] = place
+        self._send(Request(connection=place.number, join=place.join))
+
     def forget(self, place: Place) -> None:
         """The scheduler has ended it."""
         self._places.pop(place.number, None)

@@ -37,6 +37,10 @@ NEWS_WAITING = 1_000
 SEND_S_MAX = 10.0
 """A browser that has no room for a message for so long is left."""
 
+TRIES_MAX = 8
+TRY_AGAIN_S = 0.25
+"""A stream that is lost is opened again so often, after a pause that grows by this; a frame begins the count anew."""
+
 STOP_S_MAX = 1.0
 """How long the stream of a person who has gone may take to end."""
 
@@ -72,6 +76,7 @@ class Person:
         self._frame = 0
         self._stream_base = 0
         self._newest = 0
+        self._tries = 0
         self._key = ""
         self._worker = ""
 
@@ -191,6 +196,8 @@ class Person:
         """A place, a seat, or news; called by the line."""
         match message.WhichOneof("body"):
             case "place":
+                if self._turn is not None:
+                    self._turn.stop()  # the seat is lost, and the place is in the line
                 self._key = message.place.place_key or self._key
                 self._say(protocol.place_text(message.place))
             case "grant":
@@ -251,10 +258,26 @@ class Person:
                 self._lines.worker_is_unreachable(self._place)
         except grpc.aio.AioRpcError as problem:
             log.info("the stream of session %s ended: %s", turn.grant.session, problem.details())
+            await self._open_again(turn)
+        else:
+            await self._open_again(turn)
         finally:
             if self._turn is turn:
                 self._turn = None
                 self._trail.drop()
+
+    async def _open_again(self, turn: Turn) -> None:
+        """The stream is lost, or was refused while the worker still ends another turn: ask for a new ticket.
+
+        Where the worker is lost, too, the scheduler says so meanwhile, and this turn is none any more.
+        """
+        if turn.has_ended or self._tries >= TRIES_MAX:
+            return
+        self._tries += 1
+        await asyncio.sleep(TRY_AGAIN_S * self._tries)
+        if self._turn is turn and not turn.has_ended and self._place is not None:
+            log.info("session %s is opened again", turn.grant.session)
+            self._lines.join_again(self._place)
 
     async def _end_turn(self) -> None:
         """The person has gone: end the stream, also where a frame waits for a browser that does not take it."""
@@ -271,6 +294,7 @@ class Person:
         match message.WhichOneof("body"):
             case "frame":
                 self._frame = self._stream_base + message.frame.sequence
+                self._tries = 0
                 is_followed = self._trail.is_shown_by(message.frame.input_sequence)
                 came_ns = time.time_ns() if is_followed else 0
                 async with asyncio.timeout(SEND_S_MAX):

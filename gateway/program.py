@@ -53,7 +53,7 @@ class Program:
         settings = live.now
         schedulers = [self._target(address, token) for address in settings.scheduler]
         self._gateway = Gateway(schedulers, Identities(token), self._worker_target, lambda: live.now, telemetry)
-        self._sockets = Sockets(lambda: live.now.limits.people_max)
+        self._sockets = Sockets(lambda: live.now.limits)
         self._listening = _listen(settings.host, settings.port)
 
     def _target(self, address: Address, token: str | None) -> Target:

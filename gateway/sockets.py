@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from gpufleet.gateway_settings import GatewayLimitSettings
+from gpufleet.logs import fields
+
 log = logging.getLogger(__name__)
 
 OTHERS_MAX = 1_000
 """Connections beside those of people: pages that load, looks at the models, health checks. More are cut at once."""
+
+ADDRESS_OTHERS_MAX = 100
+"""Connections of one address beside those of its people; they are told why they are refused, and more are cut at once:
+a handshake costs a hundred times what that does, and the frames of others would wait for it."""
+
+NEAR = frozenset({"127.0.0.1", "::1"})
+"""Where a proxy on this machine comes from, for any number of people."""
 
 REQUEST_S_MAX = 10.0
 """A connection that asks for nothing in this time is closed."""
@@ -33,11 +44,12 @@ RESTARTS = 1012
 
 
 class Sockets:
-    """What uvicorn makes for each connection. `people_max` is asked at each."""
+    """What uvicorn makes for each connection. The limits are asked at each."""
 
-    def __init__(self, people_max: Callable[[], int]) -> None:
-        self._people_max = people_max
+    def __init__(self, limits: Callable[[], GatewayLimitSettings]) -> None:
+        self._limits = limits
         self._count = 0
+        self._addresses: Counter[str] = Counter()
         self._is_full = False
 
     def http(self, **given: Any) -> HttpSocket:
@@ -48,18 +60,29 @@ class Sockets:
         """A connection that became a WebSocket."""
         return BrowserSocket(self, **given)
 
-    def opened(self) -> bool:
+    def opened(self, address: str) -> bool:
         """One more; False where there is no room for it."""
+        limits = self._limits()
         self._count += 1
-        is_full = self._count > self._people_max() + OTHERS_MAX
-        if is_full and not self._is_full:
-            log.warning("%d connections are open: further ones are cut", self._count - 1)
-        self._is_full = is_full
-        return not is_full
+        self._addresses[address] += 1
+        is_crowd = address not in NEAR and self._addresses[address] > limits.people_per_address_max + ADDRESS_OTHERS_MAX
+        is_full = self._count > limits.people_max + OTHERS_MAX
+        if (is_full or is_crowd) and not self._is_full:
+            log.warning("further connections are cut", extra=fields(open=self._count - 1, address=address))
+        self._is_full = is_full or is_crowd
+        return not self._is_full
 
-    def closed(self) -> None:
+    def closed(self, address: str) -> None:
         """One less."""
         self._count -= 1
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
+
+
+def _address_of(transport: asyncio.BaseTransport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
 
 
 class HttpSocket(H11Protocol):
@@ -70,11 +93,13 @@ class HttpSocket(H11Protocol):
         self._sockets = sockets
         self._watching: asyncio.TimerHandle | None = None
         self._looked_at: object = None
+        self._address = ""
 
     def connection_made(self, transport: Any) -> None:
         """Cut it where there is no room; else look after it."""
         super().connection_made(transport)
-        if self._sockets.opened():
+        self._address = _address_of(transport)
+        if self._sockets.opened(self._address):
             self._watching = self.loop.call_later(REQUEST_S_MAX, self._look)
         else:
             transport.abort()
@@ -82,7 +107,7 @@ class HttpSocket(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended, and was none of a person."""
         self._stop_watching()
-        self._sockets.closed()
+        self._sockets.closed(self._address)
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: Any) -> None:
@@ -111,10 +136,16 @@ class BrowserSocket(WebSocketsSansIOProtocol):
     def __init__(self, sockets: Sockets, **given: Any) -> None:
         super().__init__(**given)
         self._sockets = sockets
+        self._address = ""
+
+    def connection_made(self, transport: Any) -> None:
+        """It became one: counted already."""
+        super().connection_made(transport)
+        self._address = _address_of(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended."""
-        self._sockets.closed()
+        self._sockets.closed(self._address)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

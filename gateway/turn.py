@@ -49,12 +49,15 @@ class Turn:
         self._wakeup = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self.has_ended = False
+        """Whether the worker said that this was the end of it; else the stream was lost, and another one may open."""
+
         self._call: Any = None
         self._is_stopped = False
 
     def stop(self) -> None:
         """Let `run` return, as soon as `take` does."""
-        self._is_stopped = True
+        self._is_stopped = self.has_ended = True
         if self._call is not None:
             self._call.cancel()
 
@@ -114,6 +117,7 @@ class Turn:
         try:
             message: Any = first
             while message is not grpc.aio.EOF:
+                self.has_ended = self.has_ended or (message.HasField("notice") and message.notice.is_end)
                 await take(message)
                 message = await call.read()
         finally:

@@ -101,10 +101,17 @@ class Stage:
         return side
 
     def worker(
-        self, name: str, model: str = "test-pattern", *, variables: Mapping[str, str] | None = None, **arguments: str
+        self,
+        name: str,
+        model: str = "test-pattern",
+        *,
+        variables: Mapping[str, str] | None = None,
+        advertise: str = "",
+        **arguments: str,
     ) -> Side:
         """Start a worker of a model that is called like it."""
         said = [word for key, value in arguments.items() for word in ("--model-arg", f"{key}={value}")]
+        said += ["--advertise", advertise] if advertise else []
         flags = ("--port", "0", "--device", "cpu", "--name", name, "--token-file", self.token_file("admin"))
         side = self.side(
             f"worker-{name}-{len(self.sides)}", "gpufleet.inference", model, *flags, *said, variables=variables
@@ -143,6 +150,8 @@ class Browser:
                     await self.shown(message)
                 elif (said := json.loads(message))["type"] == kind:
                     return dict(said)
+                else:
+                    assert said["type"] != "end", said
 
     async def frame(self) -> tuple[int, int, bytes]:
         """The next frame: its number, the newest input that it shows, the picture."""

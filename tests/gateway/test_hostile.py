@@ -13,6 +13,7 @@ from websockets.frames import Frame, Opcode
 
 from gateway.app import REFUSED_ADDRESS
 from gateway.person import MESSAGE_REFUSED, SILENT, TOO_FAST
+from gateway.sockets import ADDRESS_OTHERS_MAX
 from gpufleet.gateway_settings import GatewayLimitSettings
 from tests.e2e.processes import DEADLINE_SECONDS
 from tests.gateway.stage import Browser, Stage, browser, cookie_of
@@ -89,8 +90,10 @@ async def test_who_sends_too_fast_is_disconnected(stage: Stage) -> None:
         await eve.text("turn")
         flood = json.dumps({"type": "ping", "number": 1})
         with suppress(ConnectionClosed):
-            for _ in range(10 * GatewayLimitSettings().messages_per_second_max):
+            for number in range(20 * GatewayLimitSettings().messages_per_second_max):
                 await eve.socket.send(flood)
+                if number % 100 == 0:
+                    await asyncio.sleep(0)  # else the library reads nothing, and hears of no close
         assert await eve.closed() == TOO_FAST
         await goes_on()
     worker.end()
@@ -147,6 +150,29 @@ async def test_one_address_gets_so_many_sessions_and_no_more(stage: Stage) -> No
                 await socket.close()
     side.end()
     worker.end()
+
+
+async def test_a_crowd_from_one_address_is_cut_before_it_costs_anything(stage: Stage) -> None:
+    file = stage.folder / "tiny.toml"
+    file.write_text("[limits]\npeople_per_address_max = 1\n")
+    side = stage.another_gateway("tiny", "--config", str(file))
+    host, _, port = (await side.address()).rpartition(":")
+    most = 1 + ADDRESS_OTHERS_MAX
+    crowd = [await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0)) for _ in range(most + 20)]
+    try:
+        for reader, _ in crowd[most:]:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+        crowd[0][1].write(b"GET /healthz HTTP/1.1\r\nHost: me\r\n\r\n")
+        assert (await crowd[0][0].readline()).startswith(b"HTTP/1.1 ")
+        async with browser(stage, gateway=f"{host}:{port}") as elsewhere:
+            await elsewhere.hello("nothing")
+            await elsewhere.text("end")
+    finally:
+        for _, writer in crowd:
+            writer.close()
+    side.end()
 
 
 async def test_nobody_is_waited_for(stage: Stage) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 
 import numpy as np
 import simplejpeg
@@ -14,12 +11,10 @@ from PIL import Image
 
 from inference.core.quality import QUALITIES
 from tests.e2e.processes import DEADLINE_SECONDS
+from tests.gateway.line import WIDE_BYTES_PER_SECOND, Line
 from tests.gateway.stage import Browser, Stage, browser
 
 NARROW_BYTES_PER_SECOND = 200_000
-WIDE_BYTES_PER_SECOND = 100_000_000
-CHUNK_BYTES = 4_096
-BUFFER_BYTES = 16_384
 
 MODEL = '''
 import numpy as np
@@ -41,50 +36,6 @@ class Noise:
     def close(self, state):
         pass
 '''
-
-
-class Line:
-    """Between a browser and the gateway: what comes down passes at this rate."""
-
-    def __init__(self, gateway: str) -> None:
-        self.bytes_per_second = NARROW_BYTES_PER_SECOND
-        self._host, _, port = gateway.rpartition(":")
-        self._port = int(port)
-        self.address = ""
-
-    @asynccontextmanager
-    async def laid(self) -> AsyncIterator[None]:
-        """While the block lasts."""
-        server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with server:
-            yield
-
-    async def _carry(self, up_reader: asyncio.StreamReader, down_writer: asyncio.StreamWriter) -> None:
-        # A small buffer here, so that what does not pass waits where it is made.
-        made = socket.socket()
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
-        made.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(made, (self._host, self._port))
-        down_reader, up_writer = await asyncio.open_connection(sock=made, limit=BUFFER_BYTES)
-        both = [
-            asyncio.create_task(self._pass(up_reader, up_writer, is_limited=False)),
-            asyncio.create_task(self._pass(down_reader, down_writer, is_limited=True)),
-        ]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        for task in both:
-            task.cancel()
-        await asyncio.gather(*both, return_exceptions=True)
-        for writer in (up_writer, down_writer):
-            writer.close()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_limited: bool) -> None:
-        with suppress(OSError):
-            while data := await reader.read(CHUNK_BYTES):
-                writer.write(data)
-                await writer.drain()
-                if is_limited:
-                    await asyncio.sleep(len(data) / self.bytes_per_second)
 
 
 def tables_of(picture: bytes) -> tuple[tuple[int, ...], ...]:
@@ -113,7 +64,7 @@ async def test_the_quality_falls_on_a_narrow_line_and_rises_when_it_is_wide_agai
     (stage.folder / "noise.py").write_text(MODEL)
     worker = stage.worker("noisy", "noise:Noise")
     await worker.is_served()
-    line = Line(stage.gateway)
+    line = Line(stage.gateway, NARROW_BYTES_PER_SECOND)
     async with line.laid(), browser(stage, gateway=line.address) as ann:
         await ann.hello("noisy")
         await ann.text("turn")
