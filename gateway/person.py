@@ -34,6 +34,9 @@ SILENT_S_MAX = 10.0
 NEWS_WAITING = 1_000
 """Texts that may wait for a browser that does not read."""
 
+READ_AT_ONCE = 64
+"""After so many messages of one browser that came together, it is the others' turn, and that of the answers."""
+
 SEND_S_MAX = 10.0
 """A browser that has no room for a message for so long is left."""
 
@@ -139,11 +142,14 @@ class Person:
 
     async def _read(self) -> dict[str, bool]:
         """Take the browser's messages; answers how it left."""
-        allowed, since = self._messages_max, time.monotonic()
+        allowed, since, read = self._messages_max, time.monotonic(), 0
         while True:
             try:
                 async with asyncio.timeout(SILENT_S_MAX):
                     text = await self._text()
+                read += 1
+                if read % READ_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 now = time.monotonic()
                 allowed = min(self._messages_max, allowed + (now - since) * self._messages_max) - 1
                 since = now

@@ -181,10 +181,19 @@ async def test_nobody_is_waited_for(stage: Stage) -> None:
     await worker.is_served()
     async with watching(stage, "patient") as goes_on:
         cases = (_says_no_hello, _falls_silent, _says_nothing_at_all, _says_half_a_request, _does_not_read)
+
+        async def keep_going() -> None:
+            while True:  # who does nothing for 20 s has no turn any more
+                await goes_on()
+                await asyncio.sleep(0.5)
+
+        going = asyncio.create_task(keep_going(), name="ann")
         async with asyncio.TaskGroup() as group:
             for case in cases:
                 group.create_task(case(stage, "patient"))
-            group.create_task(goes_on())
+        assert not going.done(), going
+        going.cancel()
+        await asyncio.gather(going, return_exceptions=True)
     worker.end()
 
 
