@@ -52,7 +52,7 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         """One turn's inputs up, and its frames down."""
         try:
             ticket, wanted = await self._first(requests)
-            stream = self._worker.turning.open(ticket, wanted)
+            stream = await self._worker.turning.open_soon(ticket, wanted)
         except GpufleetError as error:
             await context.abort_with_status(to_status(error))
             return

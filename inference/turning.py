@@ -34,6 +34,9 @@ _log = logging.getLogger(__name__)
 ENDS_KEPT_MAX = 1_000
 """Ends that the scheduler has not acknowledged; beyond it the oldest is known from the list of live turns alone."""
 
+SEAT_WAIT_S = 3.0
+"""How long a stream waits for its seat."""
+
 
 @unique
 class End(StrEnum):
@@ -102,6 +105,9 @@ class Turning:
         self.ends: list[sessions_pb2.TurnEnded] = []
         self._ends_count = 0
         self.is_step_late = False
+        self.early_count = 0
+        """Streams that wait for their seat."""
+        self._freed = asyncio.Event()
 
     # --- opening
 
@@ -122,6 +128,29 @@ class Turning:
             held.presence.run(now_us())
         self._changed()
         return held.stream
+
+    async def open_soon(self, ticket: TurnTicket, wanted: inference_pb2.OpenTurn) -> TurnStream:
+        """As `open`, and where no seat is free it waits a little for one.
+
+        The next person is told by a way of their own, and may be here before the word that the one before is to go.
+        """
+        until = self._loop.time() + SEAT_WAIT_S
+        while True:
+            self._freed.clear()
+            try:
+                return self.open(ticket, wanted)
+            except GpufleetError as error:
+                left_s = until - self._loop.time()
+                if error.reason is not Reason.NO_FREE_SEAT or left_s <= 0:
+                    raise
+            self.early_count += 1
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._freed.wait()
+            except TimeoutError:
+                pass
+            finally:
+                self.early_count -= 1
 
     def _seat(self, session: Session) -> Held:
         held = Held(seat=Seat(session=session, deliver=lambda _: None))
@@ -279,6 +308,7 @@ class Turning:
                 session=session, epoch=turn.epoch, reason=reason, message=message, number=self._ends_count
             )
         )
+        self._freed.set()
         self._changed()
         self._ended()
         return True

@@ -1,4 +1,4 @@
-"""What changed for those who watch nodes: what a commit took or gave back, and who is heard otherwise than before."""
+"""What changed for those who watch nodes and workers: what a commit took or gave back, and who is heard otherwise."""
 
 from collections.abc import Iterable
 
@@ -10,6 +10,9 @@ from .state.ids import JobId, NodeName, RankKey
 from .state.jobs import Job, Tally, rank_keys
 from .state.live import Live
 from .state.nodes import Node, Reach
+from .state.session_events import WorkerState
+from .state.sessions import Model, ModelName, WorkerId
+from .state.turns import Note, Settled, Turns
 
 
 def changed_nodes(commit: Commit) -> set[NodeName]:
@@ -70,6 +73,12 @@ def holds(view: Durable, commit: Commit) -> set[tuple[RankKey, NodeName]]:
     }
 
 
+def changed_models(commit: Commit) -> tuple[ModelName, ...]:
+    """The models that a commit changes or drops."""
+    changed = [entity.name for entity in commit.upserts if isinstance(entity, Model)]
+    return (*changed, *(ModelName(name) for kind, name in commit.deletes if kind == "model"))
+
+
 class Reaches:
     """How each node was heard when it was last looked at."""
 
@@ -101,3 +110,31 @@ class Reaches:
             return False
         self._known[name] = (node.reach, node.is_connected)
         return before != self._known[name]
+
+
+WorkersSeen = tuple[tuple[WorkerId, str, WorkerState, int], ...]
+"""Of each worker of a model: which it is, where, whether it takes turns, and how many."""
+
+
+def workers_seen(turns: Turns, model: ModelName) -> WorkersSeen:
+    """The workers of a model, as far as those want to know who open turns there."""
+    found = sorted(turns.workers_of(model), key=lambda worker: worker.id)
+    return tuple((worker.id, worker.endpoint, worker.state, worker.seats) for worker in found)
+
+
+class SeenWorkers:
+    """The workers of each model as they were when its line was last seen to: whatever changes them has that done."""
+
+    def __init__(self) -> None:
+        self._known: dict[ModelName, WorkersSeen] = {}
+
+    def changed(self, turns: Turns, notes: Iterable[Note]) -> tuple[ModelName, ...]:
+        """The models whose workers these notes' models have otherwise than before."""
+        models = [model for note in notes if isinstance(note, Settled) for model in note.models]
+        return tuple(model for model in dict.fromkeys(models) if self._has_changed(turns, model))
+
+    def _has_changed(self, turns: Turns, model: ModelName) -> bool:
+        before, now = self._known.pop(model, ()), workers_seen(turns, model)
+        if now:
+            self._known[model] = now
+        return before != now

@@ -18,7 +18,7 @@ from typing import TypeVar
 from gpufleet.logs import fields
 from gpufleet.telemetry import OFF, Telemetry
 
-from .changes import Reaches, changed_arrays, changed_jobs, changed_nodes, holds
+from .changes import Reaches, SeenWorkers, changed_arrays, changed_jobs, changed_models, changed_nodes, holds
 from .core.deadlines import Wakes
 from .core.decide import make_true, step
 from .core.decision import NOTHING, Decision
@@ -46,6 +46,7 @@ from .state.records import Record, job_of
 from .state.replies import Reply
 from .state.session_commands import SessionCommand
 from .state.session_events import ToldLate
+from .state.sessions import ModelName
 from .state.state import State
 from .state.units import MILLISECOND, SECOND, Instant, Span, after
 from .store.errors import StoreUnavailable
@@ -99,6 +100,8 @@ class Changes:
 
     jobs: tuple[Job | EqualJobs, ...]
     nodes: tuple[NodeName, ...]
+    models: tuple[ModelName, ...] = ()
+    """Models that changed, or whose workers did."""
 
 
 class Engine:
@@ -138,6 +141,7 @@ class Engine:
         self._wakes = Wakes()
         self._last_tick = clock.now()
         self._reaches = Reaches()
+        self._seen_workers = SeenWorkers()
         self._stopping = asyncio.Event()
         self._has_ended = False
 
@@ -284,8 +288,11 @@ class Engine:
         self._release(batch, decisions, outgoing)
         if self.now() > after(began_at, LATE_SPAN):
             self._post(_Waiting(ToldLate(at=self.now(), decided_at=began_at), None, is_request=False))
-        if reaches:
-            self._publish(Changes(jobs=(), nodes=reaches))
+        models = self._seen_workers.changed(
+            self._state.live.turns, (note for decision in decisions for note in decision.notes)
+        )
+        if reaches or models:
+            self._publish(Changes(jobs=(), nodes=reaches, models=models))
 
     def _decide(self, batch: list[_Waiting]) -> tuple[list[Decision], list[tuple[Command, int]]]:
         """Decide each event and run the pass; each command comes with its stream as it is at that moment."""
@@ -403,7 +410,8 @@ class Engine:
         nodes = changed_nodes(commit)
         nodes.update(node for _, node in held ^ holds(self.view.durable, commit))
         arrays = changed_arrays(commit, self.view.durable)
-        self._publish(Changes(jobs=(*jobs, *arrays), nodes=tuple(sorted(nodes))))
+        models = changed_models(commit)
+        self._publish(Changes(jobs=(*jobs, *arrays), nodes=tuple(sorted(nodes)), models=models))
 
     def _release(self, batch: list[_Waiting], decisions: list[Decision], outgoing: list[tuple[Command, int]]) -> None:
         for waiting, decision in zip(batch, decisions, strict=False):

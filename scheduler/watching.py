@@ -10,6 +10,7 @@ from .engine import Changes
 from .state.equal_jobs import EqualJobs
 from .state.ids import JobId, NodeName
 from .state.jobs import Job
+from .state.sessions import ModelName
 
 CHANGES_KEPT = 10_000
 """Changes that a lost watcher can catch up with; beyond them it gets RESYNC and a full picture."""
@@ -60,6 +61,7 @@ class ChangeHub:
         self._kept: deque[tuple[int, Key, Change]] = deque(maxlen=CHANGES_KEPT)
         self._watchers: set[Watcher] = set()
         self._waiting: dict[JobId, set[asyncio.Event]] = {}
+        self._watching_workers: dict[ModelName, set[asyncio.Event]] = {}
 
     def publish(self, changes: Changes) -> None:
         """Hand out what a commit changed."""
@@ -69,6 +71,9 @@ class ChangeHub:
                 continue
             self._publish_one(("job", job.id), job)
             for event in self._waiting.get(job.id, ()):
+                event.set()
+        for model in changes.models:
+            for event in self._watching_workers.get(model, ()):
                 event.set()
         for node in changes.nodes:
             self._publish_one(("node", node), node)
@@ -111,3 +116,15 @@ class ChangeHub:
             waiting.discard(event)
             if not waiting:
                 del self._waiting[job]
+
+    def follow_workers(self, model: ModelName, event: asyncio.Event) -> None:
+        """Set an event whenever a model, or where and whether its workers take turns, changes."""
+        self._watching_workers.setdefault(model, set()).add(event)
+
+    def unfollow_workers(self, model: ModelName, event: asyncio.Event) -> None:
+        """Stop setting it."""
+        watching = self._watching_workers.get(model)
+        if watching is not None:
+            watching.discard(event)
+            if not watching:
+                del self._watching_workers[model]

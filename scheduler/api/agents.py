@@ -36,6 +36,7 @@ from .answers import answers, reply_of
 from .attaching import serve_channel
 from .channels import Channels
 from .convert import duration, key_proto
+from .long_streams import first_of, let_end, write_all
 from .validate import node_name, span_of
 from .validate_reports import device_sample, node_info, port_of, rank_exit, rank_key, seen, stream_of
 
@@ -46,8 +47,6 @@ COMMAND_VALID_SECONDS = 30
 INVENTORY_WAIT_SECONDS = 30.0
 ID_CHARS_MAX = 128
 CHUNKS_PER_MESSAGE_MAX = 1_000
-LAST_WRITE_SECONDS = 5.0
-"""How long a stream that ends waits for a peer that takes its last message slowly."""
 
 
 class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
@@ -119,12 +118,12 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
         self, request_iterator: AsyncIterator[node_agent_pb2.HeartbeatRequest], context: Any
     ) -> None:
         """Reports up, commands down, until either side leaves."""
-        first = await _first_of(request_iterator)
+        first = await first_of(request_iterator, INVENTORY_WAIT_SECONDS)
         if first is None or first.WhichOneof("body") != "inventory":
             raise invalid("inventory", "must be the first message of a stream")
         connection = Connection(node_name(first.node), first.incarnation, self._engine.store.term)
         self._links.join(connection)
-        writer = asyncio.create_task(_write(connection, context), name=f"heartbeat-{connection.node}")
+        writer = asyncio.create_task(write_all(connection.next_messages, context), name=f"heartbeat-{connection.node}")
         reader = asyncio.create_task(self._read(first, connection, request_iterator), name=f"reports-{connection.node}")
         try:
             done, _ = await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
@@ -139,7 +138,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
                 0,
                 NodeDisconnected(at=self._engine.now(), node=connection.node, stream=connection.stream),
             )
-            await _let_end(writer, reader)
+            await let_end(writer, reader)
 
     async def _read(
         self,
@@ -286,7 +285,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
         finally:
             self._outputs.synced_listeners.discard(stream.on_synced)
             stream.close()
-            await _let_end(writer)
+            await let_end(writer)
 
     @answers
     async def OpenChannel(  # type: ignore[override]  # as above
@@ -375,29 +374,6 @@ class _OutputStream:
                 continue
             synced, self._waiting = list(self._waiting.values()), {}
             await context.write(node_agent_pb2.ReportOutputResponse(synced=synced))
-
-
-async def _write(connection: Connection, context: Any) -> None:
-    while messages := await connection.next_messages():
-        for message in messages:
-            await context.write(message)
-
-
-async def _let_end(*tasks: asyncio.Task[None]) -> None:
-    """Wait for a stream's tasks: a write that is cancelled half-way would keep the call from ever ending."""
-    _, pending = await asyncio.wait(tasks, timeout=LAST_WRITE_SECONDS)
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _first_of(requests: AsyncIterator[node_agent_pb2.HeartbeatRequest]) -> node_agent_pb2.HeartbeatRequest | None:
-    """The first message of a stream; None when it ends, or stays silent, without one."""
-    try:
-        async with asyncio.timeout(INVENTORY_WAIT_SECONDS):
-            return await anext(requests, None)
-    except TimeoutError:
-        return None
 
 
 def _peer(context: Any) -> str:

@@ -9,6 +9,7 @@ from gpufleet.v1 import sessions_pb2
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.tickets import SECRET_BYTES, hash_place_key, make_place_key
 
+from ..changes import workers_seen
 from ..engine import Engine, StoreAway, TooManyEvents
 from ..session_links import GatewayLink, Outbox, SessionLinks, WorkerLink
 from ..state.ids import JobId
@@ -29,6 +30,7 @@ from ..state.session_events import (
     WorkerUnreachable,
 )
 from ..state.sessions import Identity, ModelName, WorkerId
+from ..watching import ChangeHub
 from .answers import answers, as_gpufleet_error, reply_of, streams
 from .convert import timestamp
 from .convert_sessions import (
@@ -39,6 +41,7 @@ from .convert_sessions import (
     session_proto,
     worker_proto,
 )
+from .long_streams import first_of, let_end, write_all
 from .models import ModelCalls
 from .paging import page_size
 from .roles import caller
@@ -49,18 +52,18 @@ PLACE_KEY_BYTES_MAX = 128
 ENDPOINT_BYTES_MAX = 300
 HELLO_WAIT_SECONDS = 10.0
 """How long a worker's stream may be silent before its hello."""
+LAST_WRITE_SECONDS = 1.0
+"""The same as of other streams, shorter: until then nobody knows that a worker or a gateway is lost."""
 REASON_CHARS_MAX = 200
 MESSAGE_CHARS_MAX = 1_000
 """Of what a worker says of itself or of an end; the rest is cut."""
 SECRET_BYTES_MAX = 2 * SECRET_BYTES
-LAST_WRITE_SECONDS = 1.0
-WATCH_SECONDS = 0.5
-"""How often it is seen whether the workers of a watched model changed."""
 
 
 class SessionCalls(ModelCalls):
     """What gateways, workers and people ask of sessions. Each method is one RPC."""
 
+    changes: ChangeHub
     session_links: SessionLinks
 
     @answers
@@ -104,17 +107,23 @@ class SessionCalls(ModelCalls):
         """The workers of a model, and again after each change of whether and where they take turns."""
         name = model_name(request.model, "model")
         told: object = None
-        while True:
-            durable, turns = self.engine.view.durable, self.engine.view.live.turns
-            if name not in durable.models:
-                raise GpufleetError(Reason.MODEL_NOT_FOUND, f"no model is called {name!r}")
-            workers = sorted(turns.workers_of(name), key=lambda worker: worker.id)
-            news = [(worker.id, worker.endpoint, worker.state, worker.seats) for worker in workers]
-            if news != told:
-                told = news
-                shown = [worker_proto(worker, durable) for worker in workers]
-                yield sessions_pb2.WatchWorkersResponse(workers=shown)
-            await asyncio.sleep(WATCH_SECONDS)
+        changed = asyncio.Event()
+        self.changes.follow_workers(name, changed)
+        try:
+            while True:
+                changed.clear()
+                durable, turns = self.engine.view.durable, self.engine.view.live.turns
+                if name not in durable.models:
+                    raise GpufleetError(Reason.MODEL_NOT_FOUND, f"no model is called {name!r}")
+                news = workers_seen(turns, name)
+                if news != told:
+                    told = news
+                    workers = sorted(turns.workers_of(name), key=lambda worker: worker.id)
+                    shown = [worker_proto(worker, durable) for worker in workers]
+                    yield sessions_pb2.WatchWorkersResponse(workers=shown)
+                await changed.wait()
+        finally:
+            self.changes.unfollow_workers(name, changed)
 
     # --- gateways
 
@@ -214,7 +223,7 @@ class SessionCalls(ModelCalls):
         self, request_iterator: AsyncIterator[sessions_pb2.ConnectWorkerRequest], context: Any
     ) -> None:
         """A worker's reports up, its commands down."""
-        first = await _first_of(request_iterator)
+        first = await first_of(request_iterator, HELLO_WAIT_SECONDS)
         if first is None or first.WhichOneof("body") != "hello":
             raise invalid("hello", "must be the first message of a stream")
         hello = first.hello
@@ -305,7 +314,7 @@ class _WorkerReader:
 
 async def _serve(reader: asyncio.Task[None], outbox: Outbox[Any], context: Any) -> None:
     """Write what waits until either side leaves. Raises what ended the reader."""
-    writer = asyncio.create_task(_write(outbox, context), name="session-writer")
+    writer = asyncio.create_task(write_all(outbox.next, context), name="session-writer")
     try:
         done, _ = await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -313,27 +322,7 @@ async def _serve(reader: asyncio.Task[None], outbox: Outbox[Any], context: Any) 
     finally:
         reader.cancel()
         outbox.close()
-        # A write that is cancelled half-way would keep the call from ever ending.
-        await asyncio.wait({writer, reader}, timeout=LAST_WRITE_SECONDS)
-        writer.cancel()
-        await asyncio.gather(writer, reader, return_exceptions=True)
-
-
-async def _write(outbox: Outbox[Any], context: Any) -> None:
-    while messages := await outbox.next():
-        for message in messages:
-            await context.write(message)
-
-
-async def _first_of(
-    requests: AsyncIterator[sessions_pb2.ConnectWorkerRequest],
-) -> sessions_pb2.ConnectWorkerRequest | None:
-    """The first message of a stream; None when it ends, or stays silent, without one."""
-    try:
-        async with asyncio.timeout(HELLO_WAIT_SECONDS):
-            return await anext(requests, None)
-    except TimeoutError:
-        return None
+        await let_end(writer, reader, wait_seconds=LAST_WRITE_SECONDS)
 
 
 def _refuse(link: GatewayLink, number: int, reason: str, message: str) -> None:

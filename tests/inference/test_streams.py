@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import grpc
 import grpc.aio
@@ -21,6 +22,7 @@ from gpufleet.errors import Reason
 from gpufleet.model import Inputs, Key, Pointer, Session, Text
 from gpufleet.status import from_rpc_error
 from gpufleet.tickets import TICKET_LIFE_S
+from inference import turning
 from inference.models.test_pattern import TestPattern
 from inference.worker import READY
 from tests.inference.serving import Client, Running, serving, until
@@ -218,11 +220,24 @@ async def test_a_ticket_opens_once_and_nothing_else_opens_anything() -> None:
         assert not running.worker.turning.held
 
 
+async def test_a_stream_that_comes_before_its_seat_is_free_waits_for_it() -> None:
+    model = Recorder()
+    async with serving(lambda: model) as running:
+        clients = [await running.open(f"s{number}") for number in range(8)]
+        early = asyncio.ensure_future(running.open("t"))
+        await until(lambda: running.worker.turning.early_count == 1)
+        running.worker.turning.end("s3", 1, "TURN_ENDED", "Your turn is over.")
+        await (await early).leave()
+        for client in clients[:3] + clients[4:]:
+            await client.leave()
+
+
 async def test_no_seat_is_given_twice() -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
         clients = [await running.open(f"s{number}") for number in range(8)]
-        assert await refused(running, running.ticket("t")) is Reason.NO_FREE_SEAT
+        with patch.object(turning, "SEAT_WAIT_S", 0.05):
+            assert await refused(running, running.ticket("t")) is Reason.NO_FREE_SEAT
         running.worker.turning.end("s3", 1, "TURN_ENDED", "Your turn is over.")
         last = await clients[3].end()
         assert last is not None and (last.reason, last.message) == ("TURN_ENDED", "Your turn is over.")

@@ -169,6 +169,18 @@ class Person:
         self._after(seconds * self._rng.uniform(0.5, 1.5), lambda: self._had_enough(place))
         if not self.world.is_healed:
             self._change_of_mind(0.35)
+            if place.grant is not None and self._rng.random() < 0.1:
+                self.world.after(self._rng.uniform(0.1, 5.0), self._reuse, stream, place.grant.ticket)
+
+    def _reuse(self, stream: TurnStream, ticket: str) -> None:
+        """Somebody has got hold of a ticket that was used."""
+
+        def answered(why: str) -> None:
+            if not why:
+                raise Broken(f"{stream.session} of {self} is opened a second time by one ticket")
+
+        self.world.met.add("a ticket that was used again")
+        stream.worker.open(ticket, TurnStream(stream.worker, stream.epoch, lambda why: None), answered)
 
     def _play(self, place: Place, stream: TurnStream, generation: int) -> None:
         if not place.is_open or place.stream is not stream or generation != self._generation:

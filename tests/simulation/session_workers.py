@@ -23,6 +23,7 @@ WELCOME_SECONDS_MAX = 10.0
 REPORT_SECONDS = 1.0
 FRAME_SECONDS = 0.05
 ENDS_KEPT_MAX = 1_000
+SEAT_WAIT_S = 3.0
 
 
 class TurnStream:
@@ -59,6 +60,7 @@ class Worker:
         self._seats = seats
         self._presence: dict[str, Presence] = {}
         self._streams: dict[str, TurnStream] = {}
+        self._waiting: list[Callable[[], None]] = []
         self._ends: list[sessions_pb2.TurnEnded] = []
         self._ends_count = 0
         self._ends_told = 0
@@ -192,8 +194,11 @@ class Worker:
 
     # --- streams of people
 
-    def open(self, text: str, stream: TurnStream, answer: Callable[[str], None]) -> None:
-        """A stream with a ticket comes; `answer` is told "" or why not. Where no seat is free yet it waits for one."""
+    def open(self, text: str, stream: TurnStream, answer: Callable[[str], None], until: float = 0.0) -> None:
+        """A stream with a ticket comes; `answer` is told "" or why not. It waits a little for a free seat."""
+        until = until or self.world.now + SEAT_WAIT_S
+        if not self._waiting:
+            self.world.after(SEAT_WAIT_S, self._try_again)
         if not self.is_alive or self.state not in (READY, DRAINING):
             answer("WORKER_NOT_READY")
             return
@@ -207,8 +212,13 @@ class Worker:
         found = self.turns.open(ticket.session, ticket.epoch, ticket.identity, self._now_us())
         if isinstance(found, NotOpened):
             self.world.met.add(f"a turn that was not opened: {found.name}")
-            self.world.note("{}: s{}.{} is not opened: {}", self.start, ticket.session, ticket.epoch, found.name)
-            answer("NO_FREE_SEAT" if found is NotOpened.NO_SEAT else "TICKET_REFUSED")
+            self.world.note("{}: {}.{} is not opened: {}", self.start, ticket.session, ticket.epoch, found.name)
+            if found is not NotOpened.NO_SEAT:
+                answer("TICKET_REFUSED")
+            elif self.world.now >= until:
+                answer("NO_FREE_SEAT")
+            else:
+                self._waiting.append(lambda: self.open(text, stream, answer, until))
             return
         if ticket.epoch <= before:
             raise Broken(f"{self.start} lets {ticket.session} in by epoch {ticket.epoch}, and had {before}")
@@ -225,6 +235,11 @@ class Worker:
         self.world.after(FRAME_SECONDS, self._first_frame, stream)
         self._tell()
         answer("")
+
+    def _try_again(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
 
     def _first_frame(self, stream: TurnStream) -> None:
         if stream.is_open and self._streams.get(stream.session) is stream:
@@ -274,6 +289,7 @@ class Worker:
         stream = self._streams.pop(session, None)
         if stream is not None:
             stream.end(reason)
+        self.world.after(0.0, self._try_again)
         self._ends_count += 1
         ended = sessions_pb2.TurnEnded(session=session, epoch=turn.epoch, reason=reason, number=self._ends_count)
         self._ends = [*self._ends, ended][-ENDS_KEPT_MAX:]

@@ -80,6 +80,7 @@ CORNERS = frozenset(
         "a second tab",
         "a stream that took over from another",
         "a stream that was lost",
+        "a ticket that was used again",
         "a turn that was not opened: NO_SEAT",
         "a turn that was not opened: USED",
         "a wall clock that stepped",
