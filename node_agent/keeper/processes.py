@@ -92,7 +92,7 @@ def environment_of(pid: int) -> dict[bytes, bytes]:
     While the kernel replaces a process's program, both its environment and its command line read as empty: such a
     process is waited for, for at most EXEC_LOOKS_MAX × EXEC_PAUSE_S.
     """
-    was_shown = False
+    was_shown, data = False, b""
     for _ in range(EXEC_LOOKS_MAX):
         try:
             data = _read(f"/proc/{pid}/environ", ENVIRON_BYTES_MAX)

@@ -20,6 +20,12 @@ const REFUSALS: Readonly<Record<number, string>> = {
   4430: "Too many sessions come from your address. Close some, or ask who looks after this gateway.",
 };
 
+const LEAVING = 1012;
+const FULL = 4503;
+
+/** A gateway that leaves sends all its people away at once: they come back spread over so long. */
+const SPREAD_MS = 2_000;
+
 /** Inputs whose sending times are remembered, to tell the latency. */
 const SENT_MAX = 512;
 
@@ -27,7 +33,8 @@ export interface Listener {
   /** The session's model and key, for the next hello. */
   greeting(): { model: string; key: string };
   opened(): void;
-  lost(): void;
+  /** `isFull`: the gateway takes nobody more just now. */
+  lost(isFull: boolean): void;
   /** The gateway will not have this page: trying again would not help. */
   refused(words: string): void;
   told(message: Told): void;
@@ -133,7 +140,7 @@ export class Connection {
     socket.onmessage = (event: MessageEvent<string | ArrayBuffer>) => this.take(event.data);
     socket.onclose = (event) => {
       const refusal = REFUSALS[event.code];
-      if (refusal === undefined) this.fail();
+      if (refusal === undefined) this.fail(event.code);
       else this.listener.refused(refusal);
     };
   }
@@ -151,13 +158,13 @@ export class Connection {
     }
   }
 
-  private fail(): void {
+  private fail(code = 0): void {
     this.drop();
     if (!this.isHeld) return;
-    // Everybody's connection is lost when a gateway starts again: not all may come back in the same moment.
-    this.tryAt = performance.now() + this.pause * (0.5 + Math.random() / 2);
+    const pause = code === LEAVING ? SPREAD_MS * Math.random() : this.pause * (0.5 + Math.random() / 2);
+    this.tryAt = performance.now() + pause;
     this.pause = Math.min(this.pause * 2, RETRY_MS_MAX);
-    this.listener.lost();
+    this.listener.lost(code === FULL);
   }
 
   private drop(): void {

@@ -39,7 +39,7 @@ class Page {
     this.connection = new Connection(socketAddress(), {
       greeting: () => ({ model: this.session?.model ?? "", key: this.session?.key ?? "" }),
       opened: () => this.happened({ kind: "opened" }),
-      lost: () => this.happened({ kind: "lost" }),
+      lost: (isFull) => this.happened({ kind: "lost", isFull }),
       refused: (words) => this.happened({ kind: "failed", message: words }),
       told: (message) => this.told(message),
       frame: (frame) => this.frame(frame),

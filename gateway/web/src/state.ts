@@ -52,12 +52,14 @@ export interface Session {
   readonly phase: Phase;
   readonly link: Link;
   readonly lostAt: number | null;
+  /** The gateway takes nobody more just now. */
+  readonly isFull: boolean;
   readonly isSchedulerAway: boolean;
 }
 
 export type Happened =
   | { kind: "opened" }
-  | { kind: "lost" }
+  | { kind: "lost"; isFull: boolean }
   | { kind: "told"; message: Place | Turn | Notice | End }
   | { kind: "answered" }
   | { kind: "failed"; message: string }
@@ -65,7 +67,8 @@ export type Happened =
 
 /** A person wants a place, or comes back with the key of one. */
 export function begin(model: string, key: string): Session {
-  return { model, key, phase: { kind: "joining" }, link: "connecting", lostAt: null, isSchedulerAway: false };
+  const phase: Joining = { kind: "joining" };
+  return { model, key, phase, link: "connecting", lostAt: null, isFull: false, isSchedulerAway: false };
 }
 
 /** Whether there is something to come back to, and the connection must be held. */
@@ -79,9 +82,9 @@ export function after(session: Session, happened: Happened, now: number): Sessio
   switch (happened.kind) {
     case "opened":
       // Limits are told again to who comes back; without that there are none any more.
-      return { ...session, link: "open", lostAt: null, phase: withoutLimits(session.phase) };
+      return { ...session, link: "open", lostAt: null, isFull: false, phase: withoutLimits(session.phase) };
     case "lost":
-      return { ...session, link: "lost", lostAt: session.lostAt ?? now };
+      return { ...session, link: "lost", lostAt: session.lostAt ?? now, isFull: happened.isFull };
     case "told":
       return told(session, happened.message, now);
     case "answered":

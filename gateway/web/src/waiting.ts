@@ -78,7 +78,9 @@ export class WaitingRoom {
 }
 
 /** What is wrong with the connection, in words; empty when nothing is. */
-export function trouble(session: Session): string {
+function trouble(session: Session): string {
+  if (session.isFull) return "More people are here than this gateway takes. Trying again.";
+  if (session.link === "lost" && session.phase.kind === "joining") return "The gateway cannot be reached. Trying again.";
   if (session.link === "lost") return "The connection is lost. Trying again; your place is kept for a minute.";
   return session.isSchedulerAway ? "The line is not heard just now. Your place is kept." : "";
 }

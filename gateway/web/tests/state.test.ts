@@ -60,9 +60,9 @@ test("a lost worker makes a place of a turn, and says why", () => {
 });
 
 test("who comes back has the limits that are told again, and no others", () => {
-  let session = course({ kind: "opened" }, turn(), notice("TURN_LIMITED", 70), { kind: "lost" });
+  let session = course({ kind: "opened" }, turn(), notice("TURN_LIMITED", 70), { kind: "lost", isFull: false });
   assert.deepEqual([session.link, session.lostAt], ["lost", 1_000]);
-  assert.equal(after(session, { kind: "lost" }, 9_000).lostAt, 1_000, "lost since the first time");
+  assert.equal(after(session, { kind: "lost", isFull: false }, 9_000).lostAt, 1_000, "lost since the first time");
   session = after(session, { kind: "opened" }, 4_000);
   assert.ok(session.phase.kind === "turn" && session.phase.limit === null);
   session = after(after(session, notice("TURN_GRACE", 6), 4_100), turn({ is_resumed: true }), 4_200);
@@ -77,10 +77,17 @@ test("a page that loaded anew may be told its limit before its stream is open", 
 });
 
 test("after a minute there is nothing to come back to, and nobody stands in a line unasked", () => {
-  const session = course({ kind: "opened" }, turn(), { kind: "lost" });
+  const session = course({ kind: "opened" }, turn(), { kind: "lost", isFull: false });
   assert.ok(isLive(after(session, { kind: "ticked" }, 1_000 + PLACE_KEPT_MS)));
   const late = after(session, { kind: "ticked" }, 1_001 + PLACE_KEPT_MS);
   assert.deepEqual(late.phase, { kind: "ended", reason: "DISCONNECTED", message: "" });
+});
+
+test("a gateway that is full is told until it takes one in", () => {
+  const session = course({ kind: "lost", isFull: true });
+  assert.deepEqual([session.isFull, session.phase.kind], [true, "joining"]);
+  assert.ok(isLive(after(session, { kind: "ticked" }, 10 * PLACE_KEPT_MS)), "who has no place yet has none to lose");
+  assert.equal(after(session, { kind: "opened" }, 2_000).isFull, false);
 });
 
 test("a scheduler that is away is told until it is heard again", () => {
