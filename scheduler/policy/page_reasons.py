@@ -98,8 +98,15 @@ class PassReasons:
         nearest: NodeVerdict | None = None
         asked = 0
         # What is kept is nearest, and only some nodes have it; of the rest what is in use is, and most nodes say that.
-        for stops_at, views in ((0, self._kept), (IN_USE if resources.gpus else CPUS_IN_USE, self._open)):
+        # Nodes that lack CPUs or memory say so, which is farther: they are asked when no device in use was found.
+        poor: list[NodeView] = []
+        is_of_devices = resources.gpus > 0
+        stages = ((0, self._kept), (IN_USE if is_of_devices else CPUS_IN_USE, self._open), (CPUS_IN_USE, poor))
+        for stops_at, views in stages:
             for view in views:
+                if stops_at == IN_USE and (resources.cpus > view.cpus or resources.memory_bytes > view.memory_bytes):
+                    poor.append(view)
+                    continue
                 if not self._could_hold(view, resources, minimum, of_kind):
                     continue
                 if self._left <= 0 and asked >= NODES_ASKED_THEN and nearest is not None:
