@@ -109,6 +109,7 @@ class ProgramLog:
             self._handlers.append(_FileHandler(file, settings.file_bytes_max, settings.old_files_max, to_stream.tell))
         self._levels = {name: logging.getLogger(name).level for name in ("", *_QUIET)}
         for handler in self._handlers:
+            handler.addFilter(_plainly)
             logging.root.addHandler(handler)
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -147,6 +148,15 @@ class ProgramLog:
 
     def __exit__(self, *problem: object) -> None:
         self.close()
+
+
+def _plainly(record: logging.LogRecord) -> bool:
+    """gRPC calls it an error with a trace when a caller's line breaks just while something is sent; it is no error."""
+    if record.name.startswith("grpc") and record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError":
+        record.exc_info, record.exc_text = None, None
+        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+        record.msg, record.args = f"a caller went away while something was sent: {record.getMessage()}", ()
+    return True
 
 
 class _Once(logging.Formatter):

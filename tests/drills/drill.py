@@ -41,8 +41,9 @@ SETTINGS = {
 STALL_SECONDS_MAX = 150.0
 """Once all works again, something changes within this until all has ended; a fence is the longest that nothing does."""
 
-SETTLE_SECONDS_MAX = 900.0
-"""And all has ended within this; how long the queue that is left takes depends on the machine."""
+SETTLE_SECONDS_MIN, SETTLE_SHARE = 900.0, 2.0
+"""And all has ended within this many seconds, or within this many times the drill's own length, whichever is more: how
+long the queue that is left takes depends on the machine, and is longer the longer people went on submitting."""
 
 NODE_SECONDS_PER_SUBMIT = 9.0
 """How far apart the submits of one person are, in a fleet of one node; of three nodes a third."""
@@ -157,7 +158,7 @@ async def _live(order: Order, folder: Path, network: Network) -> tuple[list[str]
             for node in order.nodes:
                 group.create_task(people[-1].keep_busy(node, order.seconds))
             group.create_task(injector.carry_out(order.plan))
-        leftovers = await _settled(Site(fleet, network, admin), people, injector)
+        leftovers = await _settled(Site(fleet, network, admin), people, injector, order.seconds)
         if injector.left_out:
             print(f"{len(injector.left_out)} faults came too late and were left out: this machine is slow")
         return injector.surprises, leftovers
@@ -215,9 +216,9 @@ class Site:
         return found
 
 
-async def _settled(site: Site, people: list[Person], injector: Injector) -> list[str]:
+async def _settled(site: Site, people: list[Person], injector: Injector, seconds: float) -> list[str]:
     """Once everything works again: all comes to its end. What does not, and what is left then."""
-    end = time.monotonic() + SETTLE_SECONDS_MAX
+    end = time.monotonic() + max(SETTLE_SECONDS_MIN, SETTLE_SHARE * seconds)
     watching = asyncio.create_task(injector.watch())
     try:
         await _in_time(end, *(person.go_home() for person in people))

@@ -49,12 +49,17 @@ class Stamps:
         rank = os.environ.get("GPUFLEET_NODE_RANK", "0")
         name = f"{self._job}.{self._attempt}.{rank}.{os.getpid()}"
         self._file = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)  # noqa: PTH118
+        self._writing, self._has_ended = threading.Lock(), False
         devices = os.environ.get("GPUFLEET_VIRTUAL_GPUS") or os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self.write("began", who, os.uname().nodename, devices or "-")
 
     def write(self, what: str, *more: object) -> None:
-        words = [what, str(time.clock_gettime_ns(time.CLOCK_BOOTTIME)), *map(str, more)]
-        os.write(self._file, (" ".join(words) + "\n").encode())
+        """Write a line, behind all that were begun before; the thread that beats says nothing behind the end."""
+        with self._writing:
+            if not self._has_ended:
+                words = [what, str(time.clock_gettime_ns(time.CLOCK_BOOTTIME)), *map(str, more)]
+                os.write(self._file, (" ".join(words) + "\n").encode())
+                self._has_ended = what == "ended"
 
 
 class Printer:

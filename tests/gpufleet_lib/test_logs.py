@@ -46,6 +46,30 @@ def program(tmp_path: Path) -> Iterator[Program]:
     assert before == (logging.root.level, list(logging.root.handlers), sys.excepthook, threading.active_count())
 
 
+def test_a_line_that_breaks_while_something_is_sent_is_told_without_a_trace(program: Program) -> None:
+    class ExecuteBatchError(Exception):
+        """Named as that of gRPC, which it shows to nobody."""
+
+    core = logging.getLogger("grpc._cython.cygrpc")
+    with program.start():
+        try:
+            raise ExecuteBatchError
+        except ExecuteBatchError:
+            core.exception("raised in core by servicer method [%s]", "/gpufleet.v1.Scheduler/StreamOutput")
+        try:
+            raise ValueError
+        except ValueError:
+            core.exception("another one")
+    lines = program.lines()
+    assert "INFO" in lines[0]
+    assert lines[0].endswith(
+        "a caller went away while something was sent: "
+        "raised in core by servicer method [/gpufleet.v1.Scheduler/StreamOutput]"
+    )
+    assert "ERROR" in lines[1]
+    assert any("Traceback" in line for line in lines[2:])
+
+
 def test_a_line_for_people_has_time_level_program_message_and_fields(program: Program) -> None:
     with program.start():
         log.info("node joined", extra=fields(node="n1", gpus=8, address="10.0.0.5:1", name='a "b" c', empty=""))
