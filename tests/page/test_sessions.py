@@ -39,6 +39,11 @@ DELETE = """(field) => {
     field.dispatchEvent(new InputEvent("input", { inputType: "deleteContentBackward" }));
 }"""
 
+HIDE = """(isHidden) => {
+    Object.defineProperty(document, "hidden", { configurable: true, get: () => isHidden });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
 
 async def test_a_person_joins_points_and_types_and_leaves(theatre: Theatre) -> None:
     async with theatre.people() as (ann,):
@@ -211,6 +216,25 @@ async def test_a_turn_goes_on_while_the_scheduler_is_away(
             await scheduler.start()
         await ann.is_told("turn", is_resumed=True, session=turn["session"])
         await expect(ann.page.locator(".banner")).to_be_hidden()
+        await ann.leave()
+
+
+async def test_a_hidden_page_takes_frames_and_draws_the_newest_when_it_is_seen(theatre: Theatre) -> None:
+    async with theatre.people() as (ann,):
+        await ann.join(WIDE)
+        await ann.plays()
+        red, _, _ = await ann.colour(0.5, 0.3)
+        await ann.page.evaluate(HIDE, True)
+        before = len(await ann.inputs("shown"))
+        await ann.page.mouse.click(*await ann.point(0.5, 0.3))
+        await ann.inputs("shown", before + 1)
+        assert abs((await ann.colour(0.5, 0.3))[0] - red) < BRIGHTER, "nobody looks, and nothing is drawn"
+        await ann.page.evaluate(HIDE, False)
+
+        async def is_crossed() -> bool:
+            return (await ann.colour(0.5, 0.3))[0] > red + BRIGHTER
+
+        await until("the newest picture is drawn", is_crossed)
         await ann.leave()
 
 
