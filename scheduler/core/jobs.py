@@ -236,7 +236,8 @@ def _cancel(state: State, event: CancelRequested, job: Job) -> JobDecision:
             record = JobFinished(
                 at=event.at, job=job.id, finished=_cancelled(event.at, event.by, event.reason), by=event.by
             )
-            return JobChange(job=job.id, changed=True, message=f"job {job.id} is cancelled"), (record,), ()
+            message = f"job {job.id} is cancelled{_of_worker(state, job)}"
+            return JobChange(job=job.id, changed=True, message=message), (record,), ()
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
             if is_being_prepared(job):
                 return _cancel_before_start(event, job, attempt)
@@ -250,12 +251,20 @@ def _cancel(state: State, event: CancelRequested, job: Job) -> JobDecision:
             away = [rank.placement.node for rank in attempt.ranks if not _is_connected(state, rank.placement.node)]
             when = f"once node {away[0]} is back (or now, with --abandon)" if away else "by the grace rule"
             return (
-                JobChange(job=job.id, changed=True, message=f"job {job.id} is stopped {when}"),
+                JobChange(job=job.id, changed=True, message=f"job {job.id} is stopped {when}{_of_worker(state, job)}"),
                 (stopping,),
                 stop_commands(job, attempt, StopCause.CANCELLED),
             )
         case Finished() | Divided():
             return _unchanged(job, f"job {job.id} has ended")
+
+
+def _of_worker(state: State, job: Job) -> str:
+    """What is worth knowing of the end of a worker whose model is still served."""
+    model = job.spec.serves
+    if model not in state.durable.models:
+        return ""
+    return f"; model {model} has another started if it needs one (to end the model: gpuctl serve {model} --stop)"
 
 
 def _cancelled(at: Instant, by: UserName, reason: str) -> Finished:

@@ -81,7 +81,9 @@ async def shown(admin: Client, name: str) -> sessions_pb2.Model:
 async def test_a_cancelled_worker_is_replaced_as_long_as_the_model_is_served(admin: Client) -> None:
     async with served(admin, "cancelled") as model:
         first = model.workers[0].job_id
-        await admin.cancel(first)
+        request = scheduler_pb2.CancelRequest(jobs=scheduler_pb2.JobSelector(job_ids=[first]))
+        (change,) = (await admin.stub.Cancel(request)).changes
+        assert "to end the model: gpuctl serve cancelled --stop" in change.message
 
         async def is_replaced() -> bool:
             jobs = {worker.job_id for worker in (await shown(admin, "cancelled")).workers}
