@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import frames, output, passes, path, sampling, scale, standing, worker
+from . import crowd, frames, output, passes, path, sampling, scale, standing, worker
 from .rows import Row, Run, table
 
 ROOT = Path(__file__).parent
@@ -22,6 +22,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "scale": scale.measure,
     "worker": worker.measure,
     "frames": frames.measure,
+    "sessions": crowd.measure,
 }
 """What can be measured by itself, in the order in which all of it is."""
 

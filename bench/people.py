@@ -35,6 +35,7 @@ class Stage:
     scheduler: str = ""
     gateway: str = ""
     gateway_pid: int = 0
+    scheduler_pid: int = 0
 
     def token(self, role: str) -> str:
         """The file with a token of this role."""
@@ -45,7 +46,7 @@ class Stage:
         """Scheduler and gateway, for the length of the block."""
         with ExitStack() as stack:
             data = ("--data", str(self.folder / "scheduler"), "--port", "0")
-            stack.enter_context(self.program("scheduler", "serving", *data))
+            self.scheduler_pid = stack.enter_context(self.program("scheduler", "serving", *data)).pid
             self.scheduler = (self.folder / "scheduler" / "listening").read_text().strip()
             reached = ("--scheduler", self.scheduler, "--token-file", self.token("gateway"), "--host", self.host)
             flags = ("--data", str(self.folder / "gateway"), "--port", "0", *reached, *gateway_flags)
