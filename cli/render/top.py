@@ -9,6 +9,7 @@ from gpufleet.v1 import node_pb2
 from gpufleet.units import format_size
 
 from .table import Cell, Colour, Column, Look, Row, draw
+from .words import counted
 
 ABSENT = "–"
 BAR_WIDTH = 8
@@ -69,7 +70,7 @@ def totals(devices: Sequence[Device]) -> str:
     """What all of them do, in a line."""
     loads = [_load(device) for device in devices if _load(device) >= 0]
     power_mw = sum(device.sample.power_mw for device in devices)
-    parts = [f"{len(devices):,} GPUs", f"{sum(device.is_free for device in devices):,} free"]
+    parts = [counted(len(devices), "GPU"), f"{sum(device.is_free for device in devices):,} free"]
     if loads:
         parts.append(f"load {sum(loads) / len(loads):.0f}%")
     if power_mw:

@@ -103,6 +103,8 @@ export class Lobby {
     write(row.more, words.more);
     write(row.button, words.action);
     row.button.setAttribute("aria-label", `${words.action}: ${line.name}`);
+    // A line for what has failed can be stood in, but that is not what the page advises.
+    row.button.className = words.tone === "failed" ? "quiet" : "primary";
     row.button.disabled = false;
     return row;
   }

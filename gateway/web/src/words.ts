@@ -1,12 +1,21 @@
 // What people read and hear: spans of time, places, and why a session ended.
 
+// Between a number and its unit no line ends.
+const NBSP = "\u00a0";
+
 /** "8 s", "1 min 10 s", "2 h 5 min"; what is left of a second counts as a whole one. */
 export function span(seconds: number): string {
   const whole = Math.max(0, Math.ceil(seconds));
-  if (whole < 60) return `${whole} s`;
-  if (whole < 600) return join(`${Math.floor(whole / 60)} min`, whole % 60, "s");
-  const minutes = Math.ceil(whole / 60);
-  return minutes < 60 ? `${minutes} min` : join(`${Math.floor(minutes / 60)} h`, minutes % 60, "min");
+  if (whole < 60) return joined([whole, "s"]);
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 10) return joined([minutes, "min"], [whole % 60, "s"]);
+  const all = Math.ceil(whole / 60);
+  return all < 60 ? joined([all, "min"]) : joined([Math.floor(all / 60), "h"], [all % 60, "min"]);
+}
+
+function joined(first: [number, string], rest?: [number, string]): string {
+  const parts = rest === undefined || rest[0] === 0 ? [first] : [first, rest];
+  return parts.flat().join(NBSP);
 }
 
 /** The same for ears: "1 minute 10 seconds". */
@@ -107,6 +116,3 @@ function count(number: number, unit: string): string {
   return `${number} ${unit}${number === 1 ? "" : "s"}`;
 }
 
-function join(large: string, rest: number, unit: string): string {
-  return rest === 0 ? large : `${large} ${rest} ${unit}`;
-}
