@@ -112,12 +112,16 @@ def hold_of(job: JobId, placement: Placement, ends_at: Instant | None) -> Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """When what is held of a version of a node comes free: its devices, soonest first, and the holds by their ends."""
+    """When what is held of a version of a node comes free: its devices, soonest first, and the holds by their ends.
+
+    `soonest` is when, by counts alone, there is room for so many devices, CPUs and bytes, for those who have asked.
+    """
 
     version: int
     free_devices: int
     device_ends: list[Instant]
     by_end: list[tuple[Instant, Hold]]
+    soonest: dict[tuple[int, int, int], Instant] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -147,34 +147,42 @@ def _rank_at_best(
     """
     if len(view.devices) < resources.gpus:
         return None
-    outlook = _outlook(view, holds)
-    begins_at, free = at, resources.gpus
-    if resources.gpus and not resources.share_milli:
-        begins_at = max(begins_at, outlook.device_ends[resources.gpus - 1])
-        free = min(free, outlook.free_devices)
-    cpus, memory_bytes = view.cpus, view.memory_bytes
+    outlook = view.outlook
+    if outlook is None or outlook.version != view.version:
+        outlook = _outlook(view, holds)
+    gpus = 0 if resources.share_milli else resources.gpus
+    wanted = (gpus, resources.cpus, resources.memory_bytes)
+    begins_at = outlook.soonest.get(wanted)
+    if begins_at is None:
+        begins_at = outlook.soonest[wanted] = _room_by_counts(view, outlook, *wanted)
+    free = min(gpus, outlook.free_devices) if gpus else resources.gpus
+    if begins_at == NEVER:
+        return (True, 0, -free, -view.cpus)
+    return (False, max(begins_at, at), -free, -view.cpus)
+
+
+def _room_by_counts(view: NodeView, outlook: Outlook, gpus: int, cpus: int, memory_bytes: int) -> Instant:
+    """When a node has so many devices, CPUs and bytes free, whichever they are; a moment that is past means now."""
+    begins_at = outlook.device_ends[gpus - 1] if gpus else Instant(0)
+    free_cpus, free_bytes = view.cpus, view.memory_bytes
     for end, hold in outlook.by_end:
-        if cpus >= resources.cpus and memory_bytes >= resources.memory_bytes:
+        if free_cpus >= cpus and free_bytes >= memory_bytes:
             break
-        cpus, memory_bytes = cpus + hold.cpus, memory_bytes + hold.memory_bytes
+        free_cpus, free_bytes = free_cpus + hold.cpus, free_bytes + hold.memory_bytes
         begins_at = max(begins_at, end)
-    is_endless = begins_at == NEVER
-    return (is_endless, 0 if is_endless else begins_at, -free, -view.cpus)
+    return begins_at
 
 
 def _outlook(view: NodeView, holds: Callable[[NodeView], list[Hold]]) -> Outlook:
     """When what is held of a node comes free; known until the node changes."""
-    if view.outlook is None or view.outlook.version != view.version:
-        held = holds(view)
-        ends = {uuid: NEVER if hold.ends_at is None else hold.ends_at for hold in held for uuid in hold.devices}
-        view.outlook = Outlook(
-            version=view.version,
-            free_devices=len(view.free_devices()),
-            device_ends=sorted(ends.get(free.device.uuid, Instant(0)) for free in view.devices),
-            by_end=sorted(
-                ((NEVER if hold.ends_at is None else hold.ends_at, hold) for hold in held), key=itemgetter(0)
-            ),
-        )
+    held = holds(view)
+    ends = {uuid: NEVER if hold.ends_at is None else hold.ends_at for hold in held for uuid in hold.devices}
+    view.outlook = Outlook(
+        version=view.version,
+        free_devices=len(view.free_devices()),
+        device_ends=sorted(ends.get(free.device.uuid, Instant(0)) for free in view.devices),
+        by_end=sorted(((NEVER if hold.ends_at is None else hold.ends_at, hold) for hold in held), key=itemgetter(0)),
+    )
     return view.outlook
 
 
