@@ -95,6 +95,18 @@ class UserLines(dict[LineKey, Line]):
         """The first of a line is another, or there are other lines."""
         self._heads = None
 
+    def begin(self, first: Entry) -> None:
+        """A line was added behind all others."""
+        if self._heads is not None:
+            insort(self._heads, (first, 0, len(self) - 1))
+
+    def replace_head(self, old: Entry, new: Entry) -> None:
+        """The first of a line is another now; no two lines have the same."""
+        if self._heads is not None:
+            at = bisect_left(self._heads, (old,))
+            number = self._heads.pop(at)[2]
+            insort(self._heads, (new, 0, number))
+
 
 def _no_lines() -> dict[Band, dict[UserName, UserLines]]:
     return {band: {} for band in reversed(Band)}
@@ -113,7 +125,11 @@ class Lines:
         insort(line, entry)
         self.count += 1
         if line[0] == entry:
-            self.of_band[job.band][job.user].forget_heads()
+            lines = self.of_band[job.band][job.user]
+            if len(line) == 1:
+                lines.begin(entry)
+            else:
+                lines.replace_head(line[1], entry)
 
     def set_alike(self, equal: EqualJobs) -> None:
         """Make a line of the items of an array that never differed, in place of that there was; none left ends it."""
@@ -141,13 +157,15 @@ class Lines:
         of_user = self.of_band[job.band]
         lines = of_user[job.user]
         line = self._line(job)
-        place = bisect_left(line, (job.age_since, job.id))
+        entry = (job.age_since, job.id)
+        place = bisect_left(line, entry)
         del line[place]
         self.count -= 1
-        if not place:
-            lines.forget_heads()
         if not line:
             del lines[LineKey(job.spec.asked)]
+            lines.forget_heads()
+        elif not place:
+            lines.replace_head(entry, line[0])
         if not lines:
             del of_user[job.user]
 
