@@ -271,10 +271,10 @@ class Person:
             self._go_away(self._rng.choice((0.5, 3.0, 10.0, 14.0, 40.0, 90.0)), place.join.model)
 
     def _idle_seconds(self, visit: Visit) -> float:
-        """How long nothing was done, but for what can not be known yet."""
+        """How long nothing was done, but for what can not be known yet; of a page that has just come, for ever."""
         now = self.world.now
         known = [at for at in visit.inputs if at <= now - HEARD_SECONDS_MAX]
-        return now - max(known, default=-1e9 if not visit.inputs else visit.inputs[0])
+        return now - max(known, default=-1e9)
 
     # --- changes of mind
 

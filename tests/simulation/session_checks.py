@@ -201,7 +201,7 @@ class SessionChecks(Checks):
             case TellPlace():
                 self._place_told(process.store.term, command)
             case OfferSeat(session=session):
-                self._called(session, now)
+                self._called(process.store.term, session, now)
             case TellEnd(session=session, message=message):
                 if not message:
                     raise Broken(f"session {session} is told no reason")
@@ -221,9 +221,9 @@ class SessionChecks(Checks):
                 raise Broken(f"session {told.session} is told a bound later by {told.bound - before.bound} us, not why")
         self._promised[told.session] = Promise(term, told.connection, told.bound)
 
-    def _called(self, session: SessionId, now: Instant) -> None:
+    def _called(self, term: int, session: SessionId, now: Instant) -> None:
         promise, model = self._promised.pop(session, None), self.alive.get(session)
-        if promise is not None and model is not None:
+        if promise is not None and promise.term == term and model is not None:
             self._is_kept(session, promise, model, now)
 
     def _is_kept(self, session: SessionId, promise: Promise, model: ModelName, now: Instant) -> None:
