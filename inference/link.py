@@ -160,9 +160,9 @@ class Link:
         worker = self._worker
         match message.WhichOneof("command"):
             case "welcome":
-                if message.welcome.HasField("server_time"):
-                    worker.set_scheduler_time(message.welcome.server_time.ToMicroseconds() / 1e6)
+                self._take_time(message.welcome)
             case "expect":
+                self._take_time(message.expect)
                 worker.expect(message.expect.session, message.expect.epoch, message.expect.identity)
             case "end":
                 end = message.end
@@ -173,6 +173,10 @@ class Link:
                 worker.turning.acknowledged(message.ends_acknowledged.number)
             case other:
                 _log.warning("the scheduler asks for %s, which this version does not do", other)
+
+    def _take_time(self, message: sessions_pb2.WorkerWelcome | sessions_pb2.ExpectTurn) -> None:
+        if message.HasField("server_time"):
+            self._worker.set_scheduler_time(message.server_time.ToMicroseconds() / 1e6)
 
     def _say(self, level: int, text: str) -> None:
         """Log what is new; a try that fails like the one before it is no news."""

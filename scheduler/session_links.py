@@ -144,7 +144,7 @@ class SessionLinks:
         """Hand a command to its stream."""
         match command:
             case ExpectTurn(worker=worker):
-                self._to_worker(worker, expect_command(command))
+                self._to_worker(worker, expect_command(command, self._now()))
             case EndTurn(worker=worker):
                 self._to_worker(worker, end_command(command))
             case DrainWorker(worker=worker):

@@ -34,10 +34,13 @@ def session_id(name: str) -> SessionId | None:
     return SessionId(int(number)) if is_one else None
 
 
-def expect_command(command: ExpectTurn) -> sessions_pb2.ConnectWorkerResponse:
+def expect_command(command: ExpectTurn, now: Instant) -> sessions_pb2.ConnectWorkerResponse:
     """A turn that a worker is to expect."""
     expect = sessions_pb2.ExpectTurn(
-        session=session_name(command.session), epoch=command.epoch, identity=command.identity
+        session=session_name(command.session),
+        epoch=command.epoch,
+        identity=command.identity,
+        server_time=timestamp(now),
     )
     return sessions_pb2.ConnectWorkerResponse(expect=expect)
 

@@ -341,7 +341,7 @@ class _Line:
             (place, session)
             for place, session in enumerate(self.line, start=1)
             if self.live.connection_of(session.id) is not None
-            and (is_sweep or place <= FIRST_PLACES or session.id not in self.live.told)
+            and (is_sweep or place <= FIRST_PLACES or _is_due(self.live.told.get(session.id)))
         ]
         if not wanted:
             return
@@ -387,7 +387,11 @@ def _why_later(told: Told | None, bound: Instant, cause: str) -> str:
     return ""
 
 
+def _is_due(told: Told | None) -> bool:
+    return told is None or told.is_due
+
+
 def _is_news(told: Told, place: int, length: int, bound: Instant | None) -> bool:
-    if (told.place, told.line_length) != (place, length) or (told.bound is None) != (bound is None):
+    if told.is_due or (told.place, told.line_length) != (place, length) or (told.bound is None) != (bound is None):
         return True
     return bound is not None and told.bound is not None and abs(bound - told.bound) > SECOND

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import assert_never
 
@@ -116,12 +116,16 @@ class WorkerLive:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a person who waits was told last; `cause` is why there is no bound, or what made it later."""
+    """What a person who waits was told last; `cause` is why there is no bound, or what made it later.
+
+    `is_due`: they have come back and are to be told again, and why, if their bound is later than the one they had.
+    """
 
     place: int
     line_length: int
     bound: Instant | None
     cause: str = ""
+    is_due: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,7 +386,8 @@ def take(turns: Turns, sessions: Sessions, note: Note) -> None:
             presence.connection = connection
             turns.connections[connection] = session_id
             turns.away.pop(session_id, None)
-            turns.told.pop(session_id, None)
+            if session_id in turns.told:
+                turns.told[session_id] = replace(turns.told[session_id], is_due=True)
             session = sessions.by_id.get(session_id)
             if session is not None:
                 turns.dirty[session.model] = None

@@ -192,6 +192,12 @@ async def test_tickets_expire_by_the_schedulers_clock() -> None:
         assert worker.ticket(running.ticket("s", at_s=time.time() + 3_600)).session == "s"
         with pytest.raises(GpufleetError, match="future"):
             worker.ticket(running.ticket("s", at_s=time.time() + 3_600 + TICKET_LIFE_S))
+        # That clock may be set while the worker is connected: each turn that is announced tells it anew.
+        announced = sessions_pb2.ExpectTurn(session="t", epoch=1, identity=ME)
+        announced.server_time.FromMicroseconds(round((time.time() + 7_200) * 1e6))
+        await fake.say(expect=announced)
+        await until(lambda: bool(worker.turning.turns._expected))
+        assert worker.ticket(running.ticket("t", at_s=time.time() + 7_200)).session == "t"
 
 
 def test_flags_that_make_no_sense_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

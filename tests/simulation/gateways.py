@@ -75,6 +75,7 @@ class Place:
 
     def _unreachable(self, grant: sessions_pb2.TurnGrant) -> None:
         """Its health is asked for as well; then the scheduler is told."""
+        self.visit.lost_stream = True
         if self.is_known and self.grant is grant:
             self.gateway.send(Request(connection=self.number, worker_unreachable=True))
 

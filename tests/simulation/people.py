@@ -249,7 +249,9 @@ class Person:
             case "IDLE":
                 true = visit.opened > 0 and idle_seconds > self.world.idle_seconds(visit.model) - IDLE_SLACK_SECONDS
             case "TURN_ENDED":
-                true = visit.opened > 0
+                # The end may be heard before the first frame: by a page that was loaded anew, or whose stream was cut.
+                same = visit.before if visit.before is not None and visit.before.session == visit.session else visit
+                true = visit.opened + same.opened > 0 or visit.lost_stream
             case "DISCONNECTED":
                 true = visit.was_away or visit.lost_stream
             case "CLOSED":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.tickets import SECRET_BYTES, Refusal, read_ticket
@@ -125,11 +126,12 @@ class Worker:
         match message.WhichOneof("command"):
             case "welcome":
                 self._is_welcome = True
-                self._clock_ahead_s = message.welcome.server_time.ToMicroseconds() / 1e6 - self.world.now
+                self._take_time(message.welcome.server_time)
                 self._ends_told = 0
                 self._send()
             case "expect":
                 expect = message.expect
+                self._take_time(expect.server_time)
                 self.turns.expect(expect.session, expect.epoch, expect.identity, self._now_us())
             case "end":
                 self.end(message.end.session, message.end.epoch, message.end.reason)
@@ -140,6 +142,9 @@ class Worker:
                 self._ends = [each for each in self._ends if each.number > number]
             case _:
                 pass
+
+    def _take_time(self, server_time: Timestamp) -> None:
+        self._clock_ahead_s = server_time.ToMicroseconds() / 1e6 - self.world.now
 
     def _tell(self) -> None:
         """What is new is told once all of this moment has happened."""

@@ -1181,22 +1181,28 @@ class ExpectTurn(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
+    SERVER_TIME_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session's id."""
     epoch: _builtins.int
     """The epoch."""
     identity: _builtins.str
     """Hash of the person's identity."""
+    @_builtins.property
+    def server_time(self) -> _timestamp_pb2.Timestamp:
+        """The scheduler's clock, by which tickets expire; it may have been set since the welcome."""
+
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         epoch: _builtins.int = ...,
         identity: _builtins.str = ...,
+        server_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "identity", b"identity", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "identity", b"identity", "server_time", b"server_time", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
