@@ -186,7 +186,7 @@ async def test_a_higher_epoch_takes_the_turn_over_with_its_state_and_the_old_str
         assert pixel(await new.frame_with(1)) == 2
         assert [turn.epoch for turn in running.worker.turning.turns.live()] == [2]
         await new.leave()
-        assert model.closed == ["s"]
+        await until(lambda: model.closed == ["s"])
 
 
 async def test_a_stream_that_vanishes_leaves_the_turn_waiting_and_comes_back() -> None:

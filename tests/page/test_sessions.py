@@ -194,6 +194,7 @@ async def test_who_comes_back_has_the_limit_and_the_place_of_before(theatre: The
         await ann.join(NARROW)
         turn = await ann.is_told("turn", is_resumed=False)
         await bob.join(NARROW)
+        await expect(bob.page.locator(".number")).to_have_text("1")
         await expect(ann.page.locator(".time")).to_contain_text("left")
         await theatre.relay.cut()
         await expect(bob.page.locator(".waiting .trouble")).to_contain_text("The connection is lost")

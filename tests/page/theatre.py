@@ -223,6 +223,7 @@ class Theatre:
             problems = [problem for person in people for problem in person.problems]
             assert not problems, "\n".join(problems)
         finally:
+            self.relay.mend()
             for context in contexts:
                 await context.close()
             await self.relay.quiet()

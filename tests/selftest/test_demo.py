@@ -7,18 +7,25 @@ import subprocess
 from pathlib import Path
 
 DEMO = Path(__file__).resolve().parents[2] / "docs" / "examples" / "demo.sh"
+SHOWN = ["up", "nodes", "run", "queue", "job", "serve", "models", "session.py", "serve", "down"]
 STAND_IN = """#!/bin/sh
 echo "$1" >> "$CALLS"
-mkdir -p "$XDG_STATE_HOME/gpufleet/agent/logs"
+mkdir -p "$XDG_STATE_HOME/gpufleet/agent/logs" "$XDG_STATE_HOME/gpufleet/gateway"
+echo localhost:7860 > "$XDG_STATE_HOME/gpufleet/gateway/listening"
 test "$1" != "$FAILS"
+"""
+PYTHON = """#!/bin/sh
+basename "$1" >> "$CALLS"
+test "$2 $3" = "localhost:7860 canvas"
 """
 
 
 def demo(tmp_path: Path, *, fails: str) -> tuple[subprocess.CompletedProcess[str], list[str], Path]:
     """Run the demo; the answer, the commands that it gave, and where it may leave files."""
-    gpuctl, room, calls = tmp_path / "gpuctl", tmp_path / "room", tmp_path / "calls"
-    gpuctl.write_text(STAND_IN)
-    gpuctl.chmod(0o755)
+    room, calls = tmp_path / "room", tmp_path / "calls"
+    for name, script in (("gpuctl", STAND_IN), ("python", PYTHON)):
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
     room.mkdir()
     variables = os.environ | {"BIN": str(tmp_path), "TMPDIR": str(room), "CALLS": str(calls), "FAILS": fails}
     done = subprocess.run(["bash", str(DEMO)], env=variables, capture_output=True, text=True, check=False)
@@ -27,7 +34,7 @@ def demo(tmp_path: Path, *, fails: str) -> tuple[subprocess.CompletedProcess[str
 
 def test_a_demo_that_works_leaves_nothing_behind(tmp_path: Path) -> None:
     done, calls, room = demo(tmp_path, fails="")
-    assert (done.returncode, calls) == (0, ["up", "nodes", "run", "queue", "job", "down"])
+    assert (done.returncode, calls) == (0, SHOWN)
     assert not list(room.iterdir())
 
 

@@ -189,7 +189,7 @@ async def test_the_pages_lead_from_nothing_to_two_machines_and_people_with_encry
     packed = unpacked(office.homes / "head" / "bundle.tar.gz")
     assert "serving" in packed["logs/scheduler.log"] and "registered" in packed["logs/agent-gpu2.log"]
     secret = [file for file in office.homes.rglob("*") if file.suffix in (".token", ".key")]
-    assert {"admin.token", "agent.token", "gateway.token", "ada.token", "server.key", "ca.key"} == {
+    assert {"admin.token", "agent.token", "gateway.token", "ada.token", "server.key", "ca.key", "worker.key"} == {
         file.name for file in secret
     }
     everything = "\n".join(packed.values())
