@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from gpufleet.v1 import job_pb2, sessions_pb2
+from gpufleet.v1 import job_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.units import parse_duration
@@ -15,12 +15,9 @@ from gpufleet.units import parse_duration
 from .chosen import ids_of
 from .client import connected
 from .following.output import Wanted
-from .logs import FOLLOWED_MAX
-from .paging import all_pages
 from .selectors import read_selection
 from .settings import Settings
-
-MODELS_PAGE = 1000
+from .worker_logs import FOLLOWED_MAX, Workers, workers_of
 
 
 def wanted_of(
@@ -36,8 +33,11 @@ def wanted_of(
     rank: int | None,
     stdout: bool,
     stderr: bool,
-) -> list[Wanted]:
-    """What to show, one entry for each job. Raises INVALID_ARGUMENT."""
+) -> tuple[list[Wanted], Workers | None]:
+    """What to show, one entry for each job, and the workers that are followed, also those to come.
+
+    Raises INVALID_ARGUMENT.
+    """
     make = partial(
         Wanted,
         follow=follow,
@@ -54,14 +54,15 @@ def wanted_of(
                 next_step="Name either a program or jobs.",
             )
         name, node = read_program("--program", program)
-        return [make(program=name, node=node)]
+        return [make(program=name, node=node)], None
     if model or all_workers:
         option = "--model" if model else "--all-workers"
         if jobs:
             raise invalid(option, "it shows workers, and jobs are named too", next_step="Name either of them.")
-        workers = workers_of(settings, model)
+        workers = workers_of(settings, model, follow=follow)
         _refuse_too_many(follow, len(workers))
-        return [make(job_id=job_id, label=label) for job_id, label in workers]
+        wanted = [make(job_id=job_id, label=label) for job_id, label in workers]
+        return wanted, Workers(model, make()) if follow else None
     selection = read_selection(jobs or ["last"])
     if selection.asks_scheduler:
         with connected(settings) as client:
@@ -69,7 +70,7 @@ def wanted_of(
     else:
         ids = list(selection.job_ids)
     _refuse_too_many(follow, len(ids))
-    return [make(job_id=job_id) for job_id in ids]
+    return [make(job_id=job_id) for job_id in ids], None
 
 
 def _refuse_too_many(follow: bool, count: int) -> None:
@@ -79,37 +80,6 @@ def _refuse_too_many(follow: bool, count: int) -> None:
             f"{count} jobs are more than the {FOLLOWED_MAX} that can be followed at once",
             next_step="Follow fewer, in several commands.",
         )
-
-
-def workers_of(settings: Settings, name: str) -> list[tuple[int, str]]:
-    """The jobs of the workers of a model, or of all, each with what stands before its lines.
-
-    A model that has failed is shown by the worker by which it did. Raises MODEL_NOT_FOUND, JOB_NOT_FOUND.
-    """
-    with connected(settings) as client:
-        request = sessions_pb2.ListModelsRequest(page_size=MODELS_PAGE)
-        pages = all_pages(client, client.scheduler.ListModels, request)
-        models = [model for page in pages for model in page.models if name in ("", model.name)]
-    if name and not models:
-        raise GpufleetError(
-            Reason.MODEL_NOT_FOUND, f"no model is called {name!r}", next_step="See what is served: gpuctl models"
-        )
-    jobs = [(worker.job_id, f"{model.name} {worker.job_id}") for model in models for worker in _started(model)]
-    if not jobs:
-        whose = f"model {name}" if name else "any model"
-        raise GpufleetError(
-            Reason.JOB_NOT_FOUND,
-            f"no worker of {whose} was started by the fleet",
-            next_step="What a worker that was started by hand writes, it writes where it was started.",
-        )
-    return sorted(jobs) if len(jobs) > 1 else [(jobs[0][0], "")]
-
-
-def _started(model: sessions_pb2.Model) -> list[sessions_pb2.WorkerInfo]:
-    jobs = [worker for worker in model.workers if worker.job_id]
-    if not jobs and model.HasField("failure"):
-        return [sessions_pb2.WorkerInfo(job_id=model.failure.job_id)]
-    return jobs
 
 
 def since_time(text: str, now: datetime) -> Timestamp:

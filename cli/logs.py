@@ -22,17 +22,18 @@ from .following.writers import Plain, Prefixed, Streams
 from .leaving import Left, until_told_to_leave
 from .outcome import FINAL_STATES, end_in_words, exit_code_of, has_ended
 from .settings import Settings
-
-FOLLOWED_MAX = 100
-"""Jobs whose output one command follows at once."""
+from .worker_logs import Workers, see_workers_come
 
 Show = Callable[[Wanted], Coroutine[Any, Any, Ended]]
 
 
-async def show_logs(settings: Settings, wanted: Sequence[Wanted], *, is_raw: bool) -> int:
-    """Write the output of each; with --follow until each has ended. Answers the exit code."""
+async def show_logs(
+    settings: Settings, wanted: Sequence[Wanted], *, is_raw: bool, workers: Workers | None = None
+) -> int:
+    """Write the output of each; with --follow until each has ended, and no worker can come. Answers the exit code."""
     streams = Streams()
-    follows = wanted[0].follow
+    follows = workers is not None or wanted[0].follow
+    command = _command(wanted, workers)
     async with connected_async(settings) as client:
 
         async def show(each: Wanted) -> Ended:
@@ -49,19 +50,19 @@ async def show_logs(settings: Settings, wanted: Sequence[Wanted], *, is_raw: boo
             return ended
 
         try:
-            work = _all_at_once(show, wanted) if follows else _one_by_one(show, wanted)
+            work = _all_at_once(client, show, wanted, workers) if follows else _one_by_one(show, wanted)
             ends = await until_told_to_leave(work)
         except Left as left:
             if follows:
-                streams.note(f"left. Come back with: {_command(wanted)}")
+                streams.note(f"left. Come back with: {command}")
             return left.code
     if Ended.UNANSWERED in ends:
         limits = settings.time_outs
         waited_s = limits.unanswered_max * limits.connection_s
-        streams.note(f"the scheduler did not answer for {waited_s:g} s; giving up. Come back with: {_command(wanted)}")
+        streams.note(f"the scheduler did not answer for {waited_s:g} s; giving up. Come back with: {command}")
         return OWN_FAILURE
     if Ended.SESSION_OVER in ends:
-        streams.note(f"the session reached its {settings.time_outs.session_s:g} s. Come back with: {_command(wanted)}")
+        streams.note(f"the session reached its {settings.time_outs.session_s:g} s. Come back with: {command}")
         return OWN_FAILURE
     return 0
 
@@ -113,10 +114,31 @@ async def _one_by_one(show: Show, wanted: Sequence[Wanted]) -> list[Ended]:
     return [await show(each) for each in wanted]
 
 
-async def _all_at_once(show: Show, wanted: Sequence[Wanted]) -> list[Ended]:
+async def _all_at_once(
+    client: AsyncClient, show: Show, wanted: Sequence[Wanted], workers: Workers | None
+) -> list[Ended]:
+    tasks: list[asyncio.Task[Ended]] = []
+    looking: asyncio.Task[None] | None = None
+
+    async def shown(each: Wanted) -> Ended:
+        ended = await show(each)
+        if ended is not Ended.DONE and looking is not None:
+            looking.cancel()
+        return ended
+
+    def followed() -> int:
+        return sum(not task.done() for task in tasks)
+
+    def begin(each: Wanted) -> None:
+        tasks.append(group.create_task(shown(each)))
+
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(show(each)) for each in wanted]
+            for each in wanted:
+                begin(each)
+            if workers is not None:
+                known = [each.job_id for each in wanted]
+                looking = group.create_task(see_workers_come(client, workers, known, begin, followed))
     except ExceptionGroup as problems:
         raise first_of(problems) from None
     return [task.result() for task in tasks]
@@ -128,7 +150,9 @@ def _writer(streams: Streams, wanted: Sequence[Wanted], each: Wanted, is_raw: bo
     return Plain(streams, is_raw=is_raw)
 
 
-def _command(wanted: Sequence[Wanted]) -> str:
+def _command(wanted: Sequence[Wanted], workers: Workers | None) -> str:
+    if workers is not None:
+        return f"gpuctl logs -f {workers.flags}"
     first = wanted[0]
     if first.program:
         return f"gpuctl logs -f --program {first.program}{':' + first.node if first.node else ''}"

@@ -29,12 +29,8 @@ def logs(
     stdout: Annotated[bool, Option("--stdout", help="Only standard output.")] = False,
     stderr: Annotated[bool, Option("--stderr", help="Only standard error.")] = False,
     raw: Annotated[bool, Option("--raw", help="The job's bytes and nothing else: no prefix, no remark.")] = False,
-    model: Annotated[
-        str, Option("--model", metavar="NAME", help="The output of a model's workers that are there now.")
-    ] = "",
-    all_workers: Annotated[
-        bool, Option("--all-workers", help="The output of the workers of all models that are there now.")
-    ] = False,
+    model: Annotated[str, Option("--model", metavar="NAME", help="The output of a model's workers.")] = "",
+    all_workers: Annotated[bool, Option("--all-workers", help="The output of the workers of all models.")] = False,
     program: Annotated[
         str, Option("--program", metavar="PROGRAM", help="The log of a program: scheduler, or agent:NODE.")
     ] = "",
@@ -43,7 +39,7 @@ def logs(
 
     A job's stdout comes on stdout and its stderr on stderr. The output of several jobs has the job's id before
     each line; that of an array is that of its items, in the order of their indices. Without a job, the newest one is
-    meant. With --tail and --since both hold.
+    meant. With --tail and --since both hold. Workers that come later are followed, too.
     """
     import asyncio
 
@@ -52,7 +48,7 @@ def logs(
     from ..settings import resolve
 
     settings = resolve(connection, None, following)
-    wanted = wanted_of(
+    wanted, workers = wanted_of(
         settings,
         jobs or [],
         program=program,
@@ -65,5 +61,5 @@ def logs(
         stdout=stdout,
         stderr=stderr,
     )
-    if wanted:
-        raise Exit(asyncio.run(show_logs(settings, wanted, is_raw=raw)))
+    if wanted or workers is not None:
+        raise Exit(asyncio.run(show_logs(settings, wanted, is_raw=raw, workers=workers)))

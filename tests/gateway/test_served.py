@@ -7,10 +7,11 @@ import json
 import signal
 import sys
 import tarfile
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from gpufleet.v1 import inference_pb2, job_pb2, node_pb2, scheduler_pb2, sessions_pb2
@@ -33,22 +34,22 @@ class Said:
     err: str
 
 
-async def gpuctl(stage: Stage, *words: str, folder: Path | None = None) -> Said:
+async def gpuctl(stage: Stage, *words: str, folder: Path | None = None, err: int | IO[bytes] = PIPE) -> Said:
     scheduler = stage.fleet.scheduler
     variables = {"GPUCTL_SCHEDULER": scheduler.address, "GPUCTL_TOKEN": scheduler.token("admin")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-P", "-m", "gpufleet.cli", *words),
         stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stdout=PIPE,
+        stderr=err,
         env=clean_environment(stage.folder, variables),
         cwd=folder or stage.folder,
     )
     async with asyncio.timeout(DEADLINE_SECONDS):
-        out, err = await process.communicate()
+        out, said = await process.communicate()
     assert process.returncode is not None
-    return Said(process.returncode, out.decode(), err.decode())
+    return Said(process.returncode, out.decode(), (said or b"").decode())
 
 
 @pytest.fixture
@@ -223,3 +224,22 @@ class Half:
     def close(self, state):
         pass
 """
+
+
+async def test_who_follows_a_model_sees_its_workers_come_and_go(stage: Stage, admin: Client, tmp_path: Path) -> None:
+    options = ("test-pattern", "--name", "served", "--gpus", "1", "--max", "2")
+    assert (await gpuctl(stage, "serve", *options)).code == 0
+    first = (await ready_worker(admin, "served")).job_id
+    shown = tmp_path / "shown"
+    with shown.open("wb") as file:
+        following = asyncio.create_task(gpuctl(stage, "logs", "-f", "--model", "served", err=file))
+        assert (await gpuctl(stage, "serve", *options, "--min", "2", "--no-wait")).code == 0
+
+        async def both_are_shown() -> bool:
+            jobs = {worker.job_id for worker in (await model_named(admin, "served")).workers}
+            labels = {line.partition("|")[0] for line in shown.read_text().splitlines()}
+            return first in jobs and len(jobs) == 2 and {f"served {job}" for job in jobs} <= labels
+
+        await until("the output of both workers is shown", both_are_shown)
+        assert (await gpuctl(stage, "serve", "served", "--stop")).code == 0
+        assert (await following).code == 0
