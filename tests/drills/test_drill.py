@@ -11,10 +11,10 @@ from tests.drills.links import check_permitted
 from tests.several_nodes.network import Network, NotPermitted
 
 SEED = 7
-SECONDS = 120.0
+SECONDS = 300.0
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.slow
 async def test_a_drill_of_all_faults_breaks_no_rule(network: Network, tmp_path: Path) -> None:
     try:
@@ -25,6 +25,8 @@ async def test_a_drill_of_all_faults_breaks_no_rule(network: Network, tmp_path: 
     assert report.is_good, f"\n{report}"
     # A drill in which nothing happened proves nothing.
     reasons = {attempt.reason for job in report.history.jobs.values() for attempt in job.attempts}
-    assert {"EXITED", "TIME_LIMIT", "CANCELLED", "EXIT_UNKNOWN"} <= reasons, report.summary()
+    outcomes = {job.outcome for job in report.history.jobs.values()}
+    assert {"EXITED", "TIME_LIMIT", "EXIT_UNKNOWN"} <= reasons, report.summary()
+    assert {"SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"} <= outcomes, report.summary()
     assert reasons & {"NODE_LOST", "FENCED"}, report.summary()
     assert any(followed.streams for followed in report.history.followed), report.summary()
