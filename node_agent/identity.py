@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -10,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.locked_folder import lock_folder
 
-LOCK_FILE = "agent.lock"
 IDENTITY_FILE = "agent.json"
 IDENTITY_BYTES_MAX = 4096
 
@@ -31,28 +30,7 @@ class DataFolder:
     def __init__(self, path: Path) -> None:
         """Take the folder, making it where it is not; a second agent is refused with the first one's pid."""
         self.path = path
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as problem:
-            raise GpufleetError(
-                Reason.FILE_NOT_FOUND,
-                f"the data folder {path} cannot be used: {problem.strerror}",
-                next_step="Give a folder that this account can write, with --data DIR.",
-            ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(self._lock)
-            raise GpufleetError(
-                Reason.ALREADY_RUNNING,
-                f"an agent with pid {holder} already uses the data folder {path}",
-                next_step="Stop that agent, or give this one its own folder with --data DIR.",
-                metadata={"pid": holder},
-            ) from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        self._lock = lock_folder(path, "agent")
 
     def next_identity(self) -> Identity:
         """The identity of this start: the next incarnation of the stored one, on the disk before its use."""
