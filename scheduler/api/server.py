@@ -43,8 +43,10 @@ NOT_BUILT = (
     "DownloadFile",
     "FindMissingBlobs",
     "GetNodeHistory",
+    "GetQueueHistory",
     "ListUsage",
     "UploadBlob",
+    "WatchDevices",
 )
 """Calls of the contract that answer UNIMPLEMENTED with a next step."""
 NOT_BUILT_FOR_AGENTS = ("FetchBlob",)

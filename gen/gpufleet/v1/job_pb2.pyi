@@ -1105,6 +1105,42 @@ class WaitReason(_message.Message):
 Global___WaitReason: _TypeAlias = WaitReason  # noqa: Y015
 
 @_typing.final
+class JobWarning(_message.Message):
+    """JobWarning is something that goes on with a job and that its person would want to know."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """Stable UPPER_SNAKE kind: DEVICE_TROUBLE, DEVICES_IDLE, MEMORY_UNUSED, THROTTLED or TIME_LIMIT_NEAR."""
+    sentence: _builtins.str
+    """One sentence for people."""
+    attempt: _builtins.int
+    """The attempt."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it was noticed."""
+
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        sentence: _builtins.str = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "kind", b"kind", "sentence", b"sentence", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobWarning: _TypeAlias = JobWarning  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
     """Job is a submitted job with all that is known of it."""
 
@@ -1135,6 +1171,8 @@ class Job(_message.Message):
     ARRAY_COUNTS_FIELD_NUMBER: _builtins.int
     ARRAY_ID_FIELD_NUMBER: _builtins.int
     ARRAY_INDEX_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    HAS_STATS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's id, from 1."""
     user: _builtins.str
@@ -1165,6 +1203,8 @@ class Job(_message.Message):
     """Of an item: the id of its array."""
     array_index: _builtins.int
     """Of an item: its index."""
+    has_stats: _builtins.bool
+    """Whether there are statistics of what its newest attempt used: see GetJobStats."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """What was asked for, with every default filled in."""
@@ -1207,6 +1247,10 @@ class Job(_message.Message):
         that one of them gives (128 + n for a signal, 124 for a time limit, 125 for an end without a code).
         """
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobWarning]:
+        """What a person would want to know of its newest attempt, oldest first, 20 at most."""
+
     def __init__(
         self,
         *,
@@ -1235,10 +1279,12 @@ class Job(_message.Message):
         array_counts: Global___ArrayCounts | None = ...,
         array_id: _builtins.int = ...,
         array_index: _builtins.int = ...,
+        warnings: _abc.Iterable[Global___JobWarning] | None = ...,
+        has_stats: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "latest_start_time", b"latest_start_time", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "id", b"id", "latest_start_time", b"latest_start_time", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1080,6 +1080,78 @@ class WatchResponse(_message.Message):
 Global___WatchResponse: _TypeAlias = WatchResponse  # noqa: Y015
 
 @_typing.final
+class WatchDevicesRequest(_message.Message):
+    """WatchDevicesRequest asks for the devices and what changes of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only devices of these nodes; empty means all."""
+
+    @_builtins.property
+    def interval(self) -> _duration_pb2.Duration:
+        """The shortest time between two messages, 0.1 s to 60 s; absent means 1 s. What changes meanwhile comes together."""
+
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[_builtins.str] | None = ...,
+        interval: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchDevicesRequest: _TypeAlias = WatchDevicesRequest  # noqa: Y015
+
+@_typing.final
+class WatchDevicesResponse(_message.Message):
+    """WatchDevicesResponse is what changed since the message before. Without a change one comes every 10 s, so that the reader
+    knows that the stream lives.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IS_WHOLE_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    REMOVED_UUIDS_FIELD_NUMBER: _builtins.int
+    VIEW_TIME_FIELD_NUMBER: _builtins.int
+    is_whole: _builtins.bool
+    """Whether devices are all that there are, and what was known before is to be forgotten; so is the first message."""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.NodeDevice]:
+        """Devices as they are now, with node and user set, by node and index."""
+
+    @_builtins.property
+    def removed_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """UUIDs of devices that are gone."""
+
+    @_builtins.property
+    def view_time(self) -> _timestamp_pb2.Timestamp:
+        """Time of this view."""
+
+    def __init__(
+        self,
+        *,
+        is_whole: _builtins.bool = ...,
+        devices: _abc.Iterable[_node_pb2.NodeDevice] | None = ...,
+        removed_uuids: _abc.Iterable[_builtins.str] | None = ...,
+        view_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["view_time", b"view_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "is_whole", b"is_whole", "removed_uuids", b"removed_uuids", "view_time", b"view_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchDevicesResponse: _TypeAlias = WatchDevicesResponse  # noqa: Y015
+
+@_typing.final
 class UpdateJobRequest(_message.Message):
     """UpdateJobRequest changes jobs."""
 

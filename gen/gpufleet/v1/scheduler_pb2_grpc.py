@@ -138,10 +138,20 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_capacity__pb2.GetJobStatsRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_capacity__pb2.GetJobStatsResponse.FromString,
                 _registered_method=True)
+        self.WatchDevices = channel.unary_stream(
+                '/gpufleet.v1.Scheduler/WatchDevices',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.WatchDevicesRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.WatchDevicesResponse.FromString,
+                _registered_method=True)
         self.GetNodeHistory = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/GetNodeHistory',
                 request_serializer=gpufleet_dot_v1_dot_capacity__pb2.GetNodeHistoryRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_capacity__pb2.GetNodeHistoryResponse.FromString,
+                _registered_method=True)
+        self.GetQueueHistory = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/GetQueueHistory',
+                request_serializer=gpufleet_dot_v1_dot_capacity__pb2.GetQueueHistoryRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_capacity__pb2.GetQueueHistoryResponse.FromString,
                 _registered_method=True)
         self.ListUsage = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/ListUsage',
@@ -380,8 +390,23 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchDevices(self, request, context):
+        """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed.
+        Not built yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetNodeHistory(self, request, context):
-        """GetNodeHistory answers the history of a node's devices. Not built yet.
+        """GetNodeHistory answers the history of devices. Not built yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetQueueHistory(self, request, context):
+        """GetQueueHistory answers how long the queue was, and how long jobs had waited. Not built yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -616,10 +641,20 @@ def add_SchedulerServicer_to_server(servicer, server):
                     request_deserializer=gpufleet_dot_v1_dot_capacity__pb2.GetJobStatsRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_capacity__pb2.GetJobStatsResponse.SerializeToString,
             ),
+            'WatchDevices': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchDevices,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.WatchDevicesRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.WatchDevicesResponse.SerializeToString,
+            ),
             'GetNodeHistory': grpc.unary_unary_rpc_method_handler(
                     servicer.GetNodeHistory,
                     request_deserializer=gpufleet_dot_v1_dot_capacity__pb2.GetNodeHistoryRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_capacity__pb2.GetNodeHistoryResponse.SerializeToString,
+            ),
+            'GetQueueHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQueueHistory,
+                    request_deserializer=gpufleet_dot_v1_dot_capacity__pb2.GetQueueHistoryRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_capacity__pb2.GetQueueHistoryResponse.SerializeToString,
             ),
             'ListUsage': grpc.unary_unary_rpc_method_handler(
                     servicer.ListUsage,
@@ -1264,6 +1299,33 @@ class Scheduler:
             _registered_method=True)
 
     @staticmethod
+    def WatchDevices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/WatchDevices',
+            gpufleet_dot_v1_dot_scheduler__pb2.WatchDevicesRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.WatchDevicesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetNodeHistory(request,
             target,
             options=(),
@@ -1280,6 +1342,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/GetNodeHistory',
             gpufleet_dot_v1_dot_capacity__pb2.GetNodeHistoryRequest.SerializeToString,
             gpufleet_dot_v1_dot_capacity__pb2.GetNodeHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQueueHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/GetQueueHistory',
+            gpufleet_dot_v1_dot_capacity__pb2.GetQueueHistoryRequest.SerializeToString,
+            gpufleet_dot_v1_dot_capacity__pb2.GetQueueHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

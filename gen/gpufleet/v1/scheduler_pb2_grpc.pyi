@@ -78,8 +78,14 @@ class SchedulerStub:
     """Estimate answers the devices and memory that a model's configuration needs, by a rule of thumb."""
     GetJobStats: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetJobStatsRequest, _capacity_pb2.GetJobStatsResponse]
     """GetJobStats answers what a job used: its devices and its processes."""
+    WatchDevices: _grpc.UnaryStreamMultiCallable[_scheduler_pb2.WatchDevicesRequest, _scheduler_pb2.WatchDevicesResponse]
+    """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed.
+    Not built yet.
+    """
     GetNodeHistory: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetNodeHistoryRequest, _capacity_pb2.GetNodeHistoryResponse]
-    """GetNodeHistory answers the history of a node's devices. Not built yet."""
+    """GetNodeHistory answers the history of devices. Not built yet."""
+    GetQueueHistory: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetQueueHistoryRequest, _capacity_pb2.GetQueueHistoryResponse]
+    """GetQueueHistory answers how long the queue was, and how long jobs had waited. Not built yet."""
     ListUsage: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.ListUsageRequest, _capacity_pb2.ListUsageResponse]
     """ListUsage answers who used how much. Not built yet."""
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.GetServerInfoRequest, _scheduler_pb2.GetServerInfoResponse]
@@ -164,8 +170,14 @@ class SchedulerAsyncStub(SchedulerStub):
     """Estimate answers the devices and memory that a model's configuration needs, by a rule of thumb."""
     GetJobStats: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetJobStatsRequest, _capacity_pb2.GetJobStatsResponse]  # type: ignore[assignment]
     """GetJobStats answers what a job used: its devices and its processes."""
+    WatchDevices: _aio.UnaryStreamMultiCallable[_scheduler_pb2.WatchDevicesRequest, _scheduler_pb2.WatchDevicesResponse]  # type: ignore[assignment]
+    """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed.
+    Not built yet.
+    """
     GetNodeHistory: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetNodeHistoryRequest, _capacity_pb2.GetNodeHistoryResponse]  # type: ignore[assignment]
-    """GetNodeHistory answers the history of a node's devices. Not built yet."""
+    """GetNodeHistory answers the history of devices. Not built yet."""
+    GetQueueHistory: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetQueueHistoryRequest, _capacity_pb2.GetQueueHistoryResponse]  # type: ignore[assignment]
+    """GetQueueHistory answers how long the queue was, and how long jobs had waited. Not built yet."""
     ListUsage: _aio.UnaryUnaryMultiCallable[_capacity_pb2.ListUsageRequest, _capacity_pb2.ListUsageResponse]  # type: ignore[assignment]
     """ListUsage answers who used how much. Not built yet."""
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.GetServerInfoRequest, _scheduler_pb2.GetServerInfoResponse]  # type: ignore[assignment]
@@ -369,12 +381,30 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         """GetJobStats answers what a job used: its devices and its processes."""
 
     @_abc_1.abstractmethod
+    def WatchDevices(
+        self,
+        request: _scheduler_pb2.WatchDevicesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_scheduler_pb2.WatchDevicesResponse], _abc.AsyncIterator[_scheduler_pb2.WatchDevicesResponse]]:
+        """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed.
+        Not built yet.
+        """
+
+    @_abc_1.abstractmethod
     def GetNodeHistory(
         self,
         request: _capacity_pb2.GetNodeHistoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_capacity_pb2.GetNodeHistoryResponse, _abc.Awaitable[_capacity_pb2.GetNodeHistoryResponse]]:
-        """GetNodeHistory answers the history of a node's devices. Not built yet."""
+        """GetNodeHistory answers the history of devices. Not built yet."""
+
+    @_abc_1.abstractmethod
+    def GetQueueHistory(
+        self,
+        request: _capacity_pb2.GetQueueHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_capacity_pb2.GetQueueHistoryResponse, _abc.Awaitable[_capacity_pb2.GetQueueHistoryResponse]]:
+        """GetQueueHistory answers how long the queue was, and how long jobs had waited. Not built yet."""
 
     @_abc_1.abstractmethod
     def ListUsage(
