@@ -25,7 +25,9 @@ MAY_CALL = {
     "GetServerInfo": ROLES,
     # Those who look.
     "StreamOutput Queue GetJob GetStory Explain ListArrayItems Watch CheckCapacity Estimate": ROLES[:3],
-    "GetJobStats GetNodeHistory ListDevices ListUsage ListSessions DownloadFile": ROLES[:3],
+    "GetJobStats GetNodeHistory GetQueueHistory ListDevices ListUsage ListSessions WatchDevices DownloadFile": ROLES[
+        :3
+    ],
     "ListNodes": (*ROLES[:3], "agent"),
     "ListModels WatchWorkers": (*ROLES[:3], "gateway"),
     # Those who run things.
