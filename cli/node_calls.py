@@ -12,6 +12,7 @@ from gpufleet.units import parse_size
 
 from . import screen
 from .client import Client, connected
+from .listing import print_devices, print_list
 from .paging import all_pages
 from .render import words
 from .render.as_json import print_message
@@ -58,16 +59,7 @@ def show_free(settings: Settings, request: scheduler_pb2.ListDevicesRequest) -> 
     with connected(settings) as client:
         pages = all_pages(client, client.scheduler.ListDevices, request)
         devices = [device for page in pages for device in page.devices]
-    match settings.format:
-        case "json":
-            print_message(scheduler_pb2.ListDevicesResponse(devices=devices), "json")
-        case "jsonl":
-            for device in devices:
-                print_message(device, "jsonl")
-        case "name":
-            screen.print_lines(f"{each.node}:{each.device.index}" for each in devices)
-        case form:
-            screen.print_lines(free_screen(devices, screen.look(form)))
+    print_devices(settings.format, devices, lambda look: free_screen(devices, look))
 
 
 def show_nodes(settings: Settings, names: Sequence[str], *, fresh: bool = False) -> None:
@@ -80,16 +72,13 @@ def show_nodes(settings: Settings, names: Sequence[str], *, fresh: bool = False)
             raise GpufleetError(
                 Reason.NODE_NOT_FOUND, f'there is no node "{missing[0]}"{did_you_mean(missing[0], known)}'
             )
-    match settings.format:
-        case "json":
-            print_message(scheduler_pb2.ListNodesResponse(nodes=nodes), "json")
-        case "jsonl":
-            for node in nodes:
-                print_message(node, "jsonl")
-        case "name":
-            screen.print_lines(node.name for node in nodes)
-        case form:
-            screen.print_lines(nodes_screen(nodes, screen.local_now(), screen.look(form)))
+    print_list(
+        settings.format,
+        nodes,
+        whole=scheduler_pb2.ListNodesResponse(nodes=nodes),
+        name=lambda node: node.name,
+        lines=lambda look: nodes_screen(nodes, screen.local_now(), look),
+    )
 
 
 def update_node(settings: Settings, name: str, *, is_draining: bool, reason: str) -> None:

@@ -6,6 +6,7 @@ from gpufleet.v1 import sessions_pb2
 
 from . import screen
 from .client import connected
+from .listing import print_list
 from .paging import all_pages
 from .render.as_json import print_message
 from .render.sessions import models_screen, sessions_screen
@@ -20,16 +21,13 @@ def show_models(settings: Settings) -> None:
         request = sessions_pb2.ListModelsRequest(page_size=PAGE_SIZE)
         pages = all_pages(client, client.scheduler.ListModels, request)
         models = [model for page in pages for model in page.models]
-    match settings.format:
-        case "json":
-            print_message(sessions_pb2.ListModelsResponse(models=models), "json")
-        case "jsonl":
-            for model in models:
-                print_message(model, "jsonl")
-        case "name":
-            screen.print_lines(model.name for model in models)
-        case form:
-            screen.print_lines(models_screen(models, screen.local_now(), screen.look(form)))
+    print_list(
+        settings.format,
+        models,
+        whole=sessions_pb2.ListModelsResponse(models=models),
+        name=lambda model: model.name,
+        lines=lambda look: models_screen(models, screen.local_now(), look),
+    )
 
 
 def show_sessions(settings: Settings, model: str) -> None:
@@ -38,16 +36,13 @@ def show_sessions(settings: Settings, model: str) -> None:
         request = sessions_pb2.ListSessionsRequest(model=model, page_size=PAGE_SIZE)
         pages = all_pages(client, client.scheduler.ListSessions, request)
         sessions = [session for page in pages for session in page.sessions]
-    match settings.format:
-        case "json":
-            print_message(sessions_pb2.ListSessionsResponse(sessions=sessions), "json")
-        case "jsonl":
-            for session in sessions:
-                print_message(session, "jsonl")
-        case "name":
-            screen.print_lines(session.id for session in sessions)
-        case form:
-            screen.print_lines(sessions_screen(sessions, screen.local_now(), screen.look(form)))
+    print_list(
+        settings.format,
+        sessions,
+        whole=sessions_pb2.ListSessionsResponse(sessions=sessions),
+        name=lambda session: session.id,
+        lines=lambda look: sessions_screen(sessions, screen.local_now(), look),
+    )
 
 
 def close_session(settings: Settings, session: str, reason: str) -> None:

@@ -12,6 +12,7 @@ from gpufleet.units import parse_duration
 
 from . import screen
 from .client import connected
+from .listing import print_list
 from .paging import all_pages
 from .render import words
 from .render.as_json import print_message
@@ -69,17 +70,14 @@ def list_tokens(settings: Settings) -> None:
         request = scheduler_pb2.ListTokensRequest(page_size=1000)
         for page in all_pages(client, client.scheduler.ListTokens, request):
             whole.tokens.extend(page.tokens)
-    match settings.format:
-        case "json":
-            print_message(whole, "json")
-        case "jsonl":
-            for token in whole.tokens:
-                print_message(token, "jsonl")
-        case "name":
-            screen.print_lines(token.id for token in whole.tokens)
-        case form:
-            now = screen.local_now()
-            screen.print_lines(draw(COLUMNS, [_row(token, now) for token in whole.tokens], screen.look(form)))
+    now = screen.local_now()
+    print_list(
+        settings.format,
+        whole.tokens,
+        whole=whole,
+        name=lambda token: token.id,
+        lines=lambda look: draw(COLUMNS, [_row(token, now) for token in whole.tokens], look),
+    )
 
 
 def revoke_token(settings: Settings, token_id: str) -> None:

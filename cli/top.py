@@ -24,7 +24,7 @@ from . import screen
 from .async_client import AsyncClient, connected_async
 from .call_failures import may_pass
 from .leaving import Left, until_told_to_leave
-from .render.as_json import print_message
+from .listing import print_devices
 from .render.top import SORTS, sorted_devices, top_lines, totals
 from .settings import Settings
 
@@ -32,6 +32,7 @@ READ_SECONDS = 1.0
 """Between two looks at the devices; agents tell them every 2 s."""
 
 PAGE_SIZE = 1000
+NO_GPU = "No GPU. See the nodes with: gpuctl nodes"
 OPEN = "\x1b[?1049h\x1b[?25l"
 CLOSE = "\x1b[?25h\x1b[?1049l"
 HOME, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -59,7 +60,8 @@ async def run_top(settings: Settings, user: str, nodes: Sequence[str], sort: str
         reader = _Reader(client, user, nodes)
         if settings.format in ("json", "jsonl", "name") or not (sys.stdout.isatty() and sys.stdin.isatty()):
             await reader.read()
-            _print_once(settings, sorted_devices(reader.devices, by_word[sort]))
+            devices = sorted_devices(reader.devices, by_word[sort])
+            print_devices(settings.format, devices, lambda look: top_lines(devices, look) if devices else [NO_GPU])
             return 0
         view = _View(reader, settings, by_word[sort])
         try:
@@ -69,20 +71,6 @@ async def run_top(settings: Settings, user: str, nodes: Sequence[str], sort: str
         finally:
             view.close()
     return 0
-
-
-def _print_once(settings: Settings, devices: list[node_pb2.NodeDevice]) -> None:
-    match settings.format:
-        case "json":
-            print_message(scheduler_pb2.ListDevicesResponse(devices=devices), "json")
-        case "jsonl":
-            for device in devices:
-                print_message(device, "jsonl")
-        case "name":
-            screen.print_lines(f"{device.node}:{device.device.index}" for device in devices)
-        case form:
-            lines = top_lines(devices, screen.look(form)) if devices else ["No GPU. See the nodes with: gpuctl nodes"]
-            screen.print_lines(lines)
 
 
 class _Reader:

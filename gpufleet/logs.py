@@ -151,9 +151,8 @@ class ProgramLog:
 
 
 def _plainly(record: logging.LogRecord) -> bool:
-    """gRPC, or asyncio, shows a trace when a caller's line breaks just while something is sent; it is no error."""
-    is_theirs = record.name.startswith(("grpc", "asyncio"))
-    if is_theirs and record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError":
+    """gRPC shows a trace when a caller's line breaks just while something is sent; it is no error."""
+    if record.name.startswith("grpc") and record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError":
         record.exc_info, record.exc_text = None, None
         record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
         record.msg, record.args = f"a caller went away while something was sent: {record.getMessage()}", ()

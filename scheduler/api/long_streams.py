@@ -28,7 +28,16 @@ async def write_all(next_messages: Callable[[], Awaitable[Sequence[Any]]], conte
 
 async def let_end(*tasks: asyncio.Task[None], wait_seconds: float = LAST_WRITE_SECONDS) -> None:
     """Wait for a stream's tasks: a write that is cancelled half-way would keep the call from ever ending."""
+    for task in tasks:
+        # Also where gRPC cancels this very wait, which it does when the caller's line breaks.
+        task.add_done_callback(_noticed)
     _, pending = await asyncio.wait(tasks, timeout=wait_seconds)
     for task in pending:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _noticed(task: asyncio.Task[None]) -> None:
+    """Take what a task failed with; asyncio reports what nobody has taken."""
+    if not task.cancelled():
+        task.exception()

@@ -1,5 +1,6 @@
 """The Scheduler service: models, which its fleet serves by workers that it starts, or that are started by hand."""
 
+from functools import partial
 from typing import Any
 
 from gpufleet.v1 import sessions_pb2
@@ -84,7 +85,7 @@ class ModelCalls:
         key = RankKey(failure.job, failure.attempt, 0)
         for stream in (OutputStream.STDERR, OutputStream.STDOUT):
             try:
-                text = await self._outputs.on_thread(lambda stream=stream: self._tail((key, stream)))  # type: ignore[misc]
+                text = await self._outputs.on_thread(partial(self._tail, (key, stream)))
             except OutputStoreUnavailable:
                 return []
             if text:

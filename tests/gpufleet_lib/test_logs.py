@@ -56,14 +56,11 @@ def test_a_line_that_breaks_while_something_is_sent_is_told_without_a_trace(prog
             raise ExecuteBatchError
         except ExecuteBatchError:
             core.exception("raised in core by servicer method [%s]", "/gpufleet.v1.Scheduler/StreamOutput")
-            logging.getLogger("asyncio").exception("Task exception was never retrieved")
         try:
             raise ValueError
         except ValueError:
             core.exception("another one")
-    first, second, *rest = program.lines()
-    assert "INFO" in second and second.endswith("while something was sent: Task exception was never retrieved")
-    lines = [first, *rest]
+    lines = program.lines()
     assert "INFO" in lines[0]
     assert lines[0].endswith(
         "a caller went away while something was sent: "
