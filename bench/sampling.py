@@ -23,9 +23,9 @@ ROOT = Path(__file__).parents[1]
 
 CHILD = """
 import json, os, time
-from node_agent.devices import open_devices, LiveAttempt, mark_owners
+from gpufleet.devices import open_devices, LiveAttempt, mark_owners
 from node_agent.machine import sample_to_proto
-from node_agent.process_tree import read_tree
+from gpufleet.devices.process_tree import read_tree
 from node_agent.usage import device_summary
 
 source = open_devices(node="n1", interval_seconds=3600.0)

@@ -22,14 +22,14 @@ from gpufleet.addresses import Address
 from gpufleet.agent_settings import AgentSettings
 from gpufleet.channel import Target
 from gpufleet.config_reload import Live
+from gpufleet.devices import DeviceSource, host_facts, open_devices
+from gpufleet.devices.playback import Load, read_load
 from gpufleet.errors import GpufleetError, Reason, as_lines, invalid
 from gpufleet.logs import ProgramLog
 from gpufleet.paths import log_file
 from gpufleet.units import format_megabytes, format_size
 
 from .agent import Node, NodeAgent, Tuning
-from .devices import DeviceSource, host_facts, open_devices
-from .devices.playback import Load, read_load
 from .identity import DataFolder
 from .keeper.client import KeeperNotStarted, Keepers
 from .keeper.connection import KeeperSilent, OtherProtocol

@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from gpufleet.v1 import node_agent_pb2
 
+from gpufleet.devices import DeviceSample
 from gpufleet.telemetry import Telemetry
 
 from . import wire
@@ -34,7 +35,6 @@ from .core.expectations import Misfit
 from .core.inventory import EndSeen, Prepared, Refused, Seen, SpoolSeen, StartSeen
 from .core.launch import Objection, Refusal, RefusalReason
 from .core.outcome import AttemptKey, AttemptPhase, AttemptView, Stream
-from .devices import DeviceSample
 from .heartbeat import Report
 from .keeper.client import Launched
 from .keeping import Keeping

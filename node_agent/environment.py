@@ -7,8 +7,10 @@ import pwd
 import socket
 from collections.abc import Iterable, Mapping
 
+from gpufleet.devices import Device
+
 from .core.environment import Account
-from .devices import Device, visibility
+from .visibility import visibility
 
 LOOPBACK = "127.0.0.1"
 

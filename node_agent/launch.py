@@ -9,6 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
+from gpufleet.devices import DeviceSample
+
 from .clocks import boottime_us
 from .core.actions import Master
 from .core.commands import LaunchAttempt
@@ -16,7 +18,6 @@ from .core.environment import RankPlace, environment_of
 from .core.expectations import Expectations, Misfit, Unfit, misfit
 from .core.launch import Launch
 from .core.outcome import AttemptView
-from .devices import DeviceSample
 from .environment import LOOPBACK, free_port, own_account, shown_devices
 from .machine import Machine, reading_of
 from .ports import PORT_MAX

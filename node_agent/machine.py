@@ -11,12 +11,7 @@ from pathlib import Path
 
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
-from gpufleet.machine_facts import first_installed, open_files_max
-
-from . import wire
-from .core.expectations import Reading
-from .core.outcome import AttemptKey, AttemptView
-from .devices import (
+from gpufleet.devices import (
     Device,
     DeviceProcess,
     DeviceSample,
@@ -27,6 +22,11 @@ from .devices import (
     Owner,
     mark_owners,
 )
+from gpufleet.machine_facts import first_installed, open_files_max
+
+from . import wire
+from .core.expectations import Reading
+from .core.outcome import AttemptKey, AttemptView
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 TORCH = ("torch",)

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
+from gpufleet.devices import Device, DeviceSource
+from gpufleet.devices.process_tree import read_tree
+from gpufleet.devices.tally import AttemptTally, DeviceTally, ProcessTally, Series, Tally, TreeReading, begun
+
 from . import wire
 from .clocks import boottime_us
 from .core.outcome import AttemptKey, AttemptView
-from .core.tally import AttemptTally, DeviceTally, ProcessTally, Series, Tally, TreeReading, begun
-from .devices import Device, DeviceSource
-from .process_tree import read_tree
 
 _log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpufleet.devices import Device, DeviceSample, Vendor
+from gpufleet.devices.process_tree import read_tree
+from gpufleet.devices.tally import POINTS_MAX, DeviceTally, Meter, ProcessTally, Series, Tally, TreeReading
 from node_agent.core.outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView, ExitedWith, Offsets
-from node_agent.core.tally import POINTS_MAX, DeviceTally, Meter, ProcessTally, Series, Tally, TreeReading
-from node_agent.devices import Device, DeviceSample, Vendor
-from node_agent.process_tree import read_tree
 from node_agent.usage import Usages, device_summary, note_of
 from tests.e2e.processes import until
 

@@ -13,7 +13,7 @@ import threading
 from dataclasses import asdict
 from typing import Any
 
-from node_agent.devices import DeviceSample, DeviceSource, LiveAttempt, mark_owners, open_devices
+from gpufleet.devices import DeviceSample, DeviceSource, LiveAttempt, mark_owners, open_devices
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node_agent.devices import HostReader, HostSample, host_facts
+from gpufleet.devices import HostReader, HostSample, host_facts
 
 GIB = 2**30
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.devices import Device, Vendor, open_devices, visibility
+from gpufleet.devices import Device, Vendor, open_devices
+from node_agent.visibility import visibility
 from tests.devices.probing import Probe
 
 

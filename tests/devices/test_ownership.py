@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from node_agent.devices import DeviceProcess, DeviceSample, LiveAttempt, Owner, mark_owners
-from node_agent.devices.ownership import owner_of
+from gpufleet.devices import DeviceProcess, DeviceSample, LiveAttempt, Owner, mark_owners
+from gpufleet.devices.ownership import owner_of
 
 NOBODY = 2**22 + 1
 """Above the kernel's highest pid."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from node_agent.devices import TroubleKind
-from node_agent.devices.playback import PlaybackReader, read_load
-from node_agent.devices.virtual import VirtualDevices
+from gpufleet.devices import TroubleKind
+from gpufleet.devices.playback import PlaybackReader, read_load
+from gpufleet.devices.virtual import VirtualDevices
 
 IDLE = {"seconds": 0, "utilization_percent": 0, "memory_used_bytes": 0, "power_mw": 70_000}
 BUSY = {"seconds": 10, "gpu": 1, "utilization_percent": 97, "memory_used_bytes": 12 * 10**9, "temperature_c": 60}

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from node_agent.devices import Device, DeviceSample, SourceStatus, Trouble, TroubleKind, Vendor
-from node_agent.devices.sampler import Sampler
+from gpufleet.devices import Device, DeviceSample, SourceStatus, Trouble, TroubleKind, Vendor
+from gpufleet.devices.sampler import Sampler
 
 PATIENCE_SECONDS = 20.0
 HOUR = 3600.0

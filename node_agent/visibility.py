@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .device import Device, Vendor
+from gpufleet.devices import Device, Vendor
 
 
 def visibility(devices: Iterable[Device]) -> dict[str, str]:

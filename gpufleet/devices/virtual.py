@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..core.tally import DeviceTally
 from .device import Device, DeviceSample, SourceStatus, Vendor
+from .tally import DeviceTally
 
 VIRTUAL_GPU_NAME = "gpufleet virtual GPU"
 VIRTUAL_GPU_MEMORY_BYTES = 16 * 10**9

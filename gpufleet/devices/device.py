@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from ..core.tally import DeviceTally
+from .tally import DeviceTally
 
 
 class Vendor(StrEnum):

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..core.tally import DeviceTally, Meter
 from .device import Device, DeviceReader, DeviceSample, SourceStatus, Trouble, TroubleKind
+from .tally import DeviceTally, Meter
 
 _log = logging.getLogger(__name__)
 

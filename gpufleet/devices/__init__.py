@@ -2,12 +2,12 @@
 
 `device.py` is the file to read first: the values (`Device`, `DeviceSample`) and the two ports.
 
-    driver library ── DeviceReader (may hang) ── Sampler (threads, bounds, ages) ── DeviceSource ── agent
+    driver library ── DeviceReader (may hang) ── Sampler (threads, bounds, ages) ── DeviceSource ── agent, monitor
                       nvml.py, amd.py            sampler.py                         list, sample, fresh
 
 `opening.py` chooses what a machine has; `virtual.py` and `nothing.py` need no driver; `nvml_trouble.py` says
-which errors make a device unhealthy; `ownership.py` tells whose a process is; `visibility.py` tells a job
-which devices are its own; `host.py` counts CPUs and memory.
+which errors make a device unhealthy; `ownership.py` tells whose a process is; `host.py` counts CPUs and memory.
+`tally.py` sums up what was read, and `process_tree.py` reads what a process and all below it use.
 
 What never happens here: deciding who gets a device, talking to the scheduler, an exception for a missing
 counter, or a driver call on the caller's thread. Nothing is imported from a vendor's package before a reader
@@ -28,7 +28,6 @@ from .device import (
 from .host import HostFacts, HostReader, HostSample, host_facts
 from .opening import open_devices
 from .ownership import LiveAttempt, mark_owners
-from .visibility import visibility
 
 __all__ = [
     "Device",
@@ -47,5 +46,4 @@ __all__ = [
     "host_facts",
     "mark_owners",
     "open_devices",
-    "visibility",
 ]

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .core.tally import TreeReading
+from .tally import TreeReading
 
 PROC = Path("/proc")
 PROCESSES_MAX = 512
 """Processes of one tree that are counted; the oldest generations first."""
-
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def read_tree(leader_pid: int, proc: Path = PROC) -> TreeReading | None:
@@ -37,8 +34,8 @@ def read_tree(leader_pid: int, proc: Path = PROC) -> TreeReading | None:
     if not count:
         return None
     return TreeReading(
-        cpu_seconds=ticks / TICKS_PER_SECOND,
-        memory_bytes=pages * PAGE_BYTES,
+        cpu_seconds=ticks / os.sysconf("SC_CLK_TCK"),
+        memory_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
         read_bytes=read_bytes,
         write_bytes=write_bytes,
         process_count=count,

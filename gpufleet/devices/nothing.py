@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..core.tally import DeviceTally
 from .device import Device, DeviceSample, SourceStatus
+from .tally import DeviceTally
 
 
 class NoDevices:
