@@ -22,6 +22,7 @@ from gpufleet.machine_facts import raise_open_files
 from gpufleet.telemetry import Telemetry
 
 from .app import Gateway
+from .dashboard.serving import Dashboard
 from .folder import DataFolder
 from .identity import Identities
 from .protocol import MESSAGE_BYTES_MAX
@@ -52,7 +53,10 @@ class Program:
         self._program_log = program_log
         settings = live.now
         schedulers = [self._target(address, token) for address in settings.scheduler]
-        self._gateway = Gateway(schedulers, Identities(token), self._worker_target, lambda: live.now, telemetry)
+        dashboard = Dashboard(schedulers, token)
+        self._gateway = Gateway(
+            schedulers, Identities(token), self._worker_target, dashboard, lambda: live.now, telemetry
+        )
         self._sockets = Sockets(lambda: live.now.limits)
         self._listening = _listen(settings.host, settings.port)
 
@@ -98,6 +102,7 @@ class Program:
 
         def stop() -> None:
             log.info("leaving; %d people are told to connect again", self._gateway.people)
+            self._gateway.dashboard.leave()
             server.should_exit = True
 
         numbers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: self._reload}
