@@ -11,8 +11,8 @@ import pytest
 from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.telemetry import OFF
-from scheduler.api import device_board, device_watch
-from scheduler.api.device_board import DeviceBoard
+from scheduler.api import device_watch
+from scheduler.api.device_board import DeviceBoard, NodeShown
 from scheduler.api.device_watch import DeviceReader
 from scheduler.engine import PASS_INTERVAL, Changes
 from scheduler.links import Links
@@ -169,14 +169,14 @@ async def test_a_node_is_made_once_for_all_who_watch_and_by_nobody_when_nobody_d
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched = Watched()
-    made: list[int] = []
-    device_now = device_board.device_now
+    made: list[NodeName] = []
+    make = DeviceBoard._made
 
-    def counted(*args: Any) -> Any:
-        made.append(1)
-        return device_now(*args)
+    def counted(board: DeviceBoard, name: NodeName, before: NodeShown) -> NodeShown:
+        made.append(name)
+        return make(board, name, before)
 
-    monkeypatch.setattr(device_board, "device_now", counted)
+    monkeypatch.setattr(DeviceBoard, "_made", counted)
     async with watched.running():
         await watched.join(gpus=1)
         await watched.read("n1", 1)
