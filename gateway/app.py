@@ -50,7 +50,7 @@ class Gateway:
         self,
         targets: Sequence[Target],
         identities: Identities,
-        worker_target: Callable[[str], Target],
+        worker_target: Callable[[sessions_pb2.TurnGrant], Target],
         dashboard: Dashboard,
         settings: Callable[[], GatewaySettings] = GatewaySettings,
         telemetry: Telemetry = OFF,

@@ -8,8 +8,10 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import uvicorn
+from gpufleet.v1 import sessions_pb2
 
 from gpufleet.addresses import Address, parse_address
 from gpufleet.channel import Target
@@ -64,9 +66,10 @@ class Program:
         settings = self._live.now
         return Target(address=address, token=token, ca_file=settings.ca_file, is_insecure=settings.insecure)
 
-    def _worker_target(self, endpoint: str) -> Target:
+    def _worker_target(self, grant: sessions_pb2.TurnGrant) -> Target:
         # A worker wants no token but the turn's own ticket.
-        return self._target(parse_address(endpoint), None)
+        target = self._target(parse_address(grant.endpoint), None)
+        return replace(target, certificate=grant.certificate.encode())
 
     async def run(self) -> None:
         """Serve until told to stop."""

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,20 @@ class Side:
         self.log = folder / f"{name}.log"
         self._command = [sys.executable, "-P", "-m", module, *flags]
         self._folder = folder
+        self.inside: Sequence[str] = ()
+        """What the command line begins with: how to get into another network, for one."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             environment = clean_environment(self._folder, self._variables)
             self.process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self._folder
+                [*self.inside, *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=self._folder,
             )
 
     async def address(self) -> str:
@@ -187,9 +194,10 @@ class Browser:
 
 @asynccontextmanager
 async def browser(
-    stage: Stage, cookie: str = "", origin: str | None = None, *, gateway: str = ""
+    stage: Stage | None, cookie: str = "", origin: str | None = None, *, gateway: str = ""
 ) -> AsyncIterator[Browser]:
     headers = {"Cookie": cookie} if cookie else {}
+    assert stage is not None or gateway
     url = f"ws://{gateway or stage.gateway}/ws"
     async with connect(url, additional_headers=headers, origin=origin, proxy=None) as socket:  # type: ignore[arg-type]
         pinging = asyncio.create_task(_ping(socket), name="pings")
