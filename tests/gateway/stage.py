@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,13 +192,18 @@ class Browser:
         return self.sequence
 
 
+def browser(
+    stage: Stage, cookie: str = "", origin: str | None = None, *, gateway: str = ""
+) -> AbstractAsyncContextManager[Browser]:
+    """Somebody's page, by default on the stage's own gateway."""
+    return browser_at(gateway or stage.gateway, cookie, origin)
+
+
 @asynccontextmanager
-async def browser(
-    stage: Stage | None, cookie: str = "", origin: str | None = None, *, gateway: str = ""
-) -> AsyncIterator[Browser]:
+async def browser_at(gateway: str, cookie: str = "", origin: str | None = None) -> AsyncIterator[Browser]:
+    """Somebody's page on the gateway at HOST:PORT."""
     headers = {"Cookie": cookie} if cookie else {}
-    assert stage is not None or gateway
-    url = f"ws://{gateway or stage.gateway}/ws"
+    url = f"ws://{gateway}/ws"
     async with connect(url, additional_headers=headers, origin=origin, proxy=None) as socket:  # type: ignore[arg-type]
         pinging = asyncio.create_task(_ping(socket), name="pings")
         try:

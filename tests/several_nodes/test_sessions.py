@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from gpufleet.channel import Target, connect_async
 from gpufleet.tls import OWN_NAME
 from tests.e2e.client import Client
 from tests.e2e.processes import DEADLINE_SECONDS
-from tests.gateway.stage import Browser, Side, browser
+from tests.gateway.stage import Browser, Side, browser_at
 from tests.several_nodes.door import Door
 from tests.several_nodes.fleet import SpreadFleet
 from tests.several_nodes.network import Machine, Network
@@ -37,11 +37,9 @@ class Studio:
     gateway: Side
     door: Door
 
-    @asynccontextmanager
-    async def browser(self) -> AsyncIterator[Browser]:
+    def browser(self) -> AbstractAsyncContextManager[Browser]:
         """Somebody's page on the gateway."""
-        async with browser(None, gateway=self.door.address) as page:
-            yield page
+        return browser_at(self.door.address)
 
     async def serve(self, workers: int) -> None:
         """Have the model served as anybody would, with nothing said of TLS."""
