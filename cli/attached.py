@@ -99,9 +99,9 @@ class Attached:
                 take_over=take_over,
             )
             writer = Watched(self._streams, self._keyboard.shown)
-            self._output = OutputFeed(client, wanted, writer, on_job=self._on_job)
+            self._output = OutputFeed(client, wanted, writer, on_job=self._on_job, known=job)
         else:
-            self._output = OutputFeed(client, wanted, Plain(self._streams), on_job=self._on_job)
+            self._output = OutputFeed(client, wanted, Plain(self._streams), on_job=self._on_job, known=job)
         self._left_with: asyncio.Future[tuple[int, str]]
         self._errands: set[asyncio.Task[None]] = set()
 

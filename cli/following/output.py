@@ -12,6 +12,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.errors import GpufleetError, Reason
 
 from ..async_client import AsyncClient
+from ..render.table import clean
 from .shell import Taken
 
 KEEPALIVE_S = 10
@@ -19,6 +20,9 @@ KEEPALIVE_S = 10
 
 Position = tuple[int, int, int]
 """Attempt, rank and stream."""
+
+Warned = tuple[int, str]
+"""Attempt and sentence of a warning."""
 
 
 class Writer(Protocol):
@@ -72,7 +76,10 @@ class Wanted:
 
 
 class OutputFeed:
-    """The output of one job as a feed. `job` is the job as it was last heard of."""
+    """The output of one job as a feed. `job` is the job as it was last heard of.
+
+    Who follows is told its warnings as they come. Those that it has as `known`, or else at first, are old.
+    """
 
     def __init__(
         self,
@@ -80,6 +87,7 @@ class OutputFeed:
         wanted: Wanted,
         writer: Writer,
         on_job: Callable[[job_pb2.Job], None] = lambda job: None,
+        known: job_pb2.Job | None = None,
     ) -> None:
         self._client = client
         self._wanted = wanted
@@ -87,6 +95,7 @@ class OutputFeed:
         self._on_job = on_job
         self._positions: dict[Position, int] = {}
         self._hole_at: tuple[Position, int] | None = None
+        self._told: set[Warned] | None = None if known is None else _warned(known)
         self.job: job_pb2.Job | None = None
 
     @property
@@ -151,8 +160,18 @@ class OutputFeed:
         if self._wanted.rank is None and job.attempts:
             self._writer.has_ranks(len(job.attempts[-1].ranks))
         if is_news:
+            self._tell_warnings(job)
             self._on_job(job)
         return is_news
+
+    def _tell_warnings(self, job: job_pb2.Job) -> None:
+        """A line for each that is new. Never among the bytes of stdout: those may be a program's input."""
+        if self._told is None:
+            self._told = _warned(job)
+        for warning in job.warnings if self._wanted.follow else ():
+            if (warning.attempt, warning.sentence) not in self._told:
+                self._writer.note(f"warning, job {job.id}: {clean(warning.sentence)}")
+        self._told |= _warned(job)
 
     def _take_gap(self, where: Position, gap: scheduler_pb2.OutputGap) -> None:
         reached = self._positions.get(where, gap.from_offset)
@@ -180,3 +199,7 @@ class OutputFeed:
             return False
         self._hole_at = (where, reached)
         return True
+
+
+def _warned(job: job_pb2.Job) -> set[Warned]:
+    return {(each.attempt, each.sentence) for each in job.warnings}

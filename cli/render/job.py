@@ -36,6 +36,7 @@ STOPPED_IN_WORDS = {
 }
 RANKS_SHOWN = 32
 """Ranks of a gang shown one by one; those that did not end well come first where there are more."""
+WARNING_COLUMNS = (Column("TIME"), Column("WARNING"), Column("IN WORDS", least=20, wraps=True))
 STORY_COLUMNS = (Column("TIME"), Column("WHAT"), Column("IN WORDS", least=20, wraps=True))
 
 
@@ -52,6 +53,7 @@ def job_screen(job: job_pb2.Job, now: datetime, look: Look, items: Sequence[sche
         if job.attempt_count > len(job.attempts):
             lines.append(f"({job.attempt_count - len(job.attempts)} earlier attempts are in: gpuctl story {job.id})")
         lines += _ranks_in_lines(job, now, look)
+        lines += _warnings_in_lines(job, now, look)
     if job.HasField("array_counts"):
         lines += ["", *_items_in_lines(job, items, now, look)]
     if job.spec.serves:
@@ -221,6 +223,13 @@ def _ranks_in_lines(job: job_pb2.Job, now: datetime, look: Look) -> list[str]:
     lines = ["", f"Ranks of attempt {newest.number}:", *draw(RANK_COLUMNS, rows, look)]
     more = len(newest.ranks) - len(shown)
     return [*lines, f"(all {len(newest.ranks)} are in: gpuctl job {job.id} --output json)"] if more else lines
+
+
+def _warnings_in_lines(job: job_pb2.Job, now: datetime, look: Look) -> list[str]:
+    rows: list[Row] = [
+        [words.clock(each.time, now), Cell(each.kind, Colour.WARNING), each.sentence] for each in job.warnings
+    ]
+    return ["", f"Warnings of attempt {job.warnings[-1].attempt}:", *draw(WARNING_COLUMNS, rows, look)] if rows else []
 
 
 def _is_as_hoped(rank: job_pb2.PlacedRank) -> bool:

@@ -33,6 +33,7 @@ from ..state.jobs import (
 )
 from ..state.shares import DeviceShare
 from ..state.units import MB
+from ..state.warnings import JobWarning
 from .convert import duration, timestamp
 
 OUTCOMES = {
@@ -241,6 +242,7 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         requeue_count=job.requeue_count,
         retries_used=job.retries_used,
         array_id=job.array or 0,
+        warnings=[_warning_proto(each) for each in job.warnings],
     )
     message.spec.band = job_pb2.Band.ValueType(job.band)
     message.spec.is_held = isinstance(job.state, Held)
@@ -256,6 +258,15 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         if exit_ is not None:
             message.exit.CopyFrom(exit_)
     return message
+
+
+def _warning_proto(warning: JobWarning) -> job_pb2.JobWarning:
+    return job_pb2.JobWarning(
+        kind=warning.kind.value,
+        sentence=warning.sentence,
+        time=timestamp(warning.at),
+        attempt=warning.attempt,
+    )
 
 
 def add_times(message: job_pb2.Job, estimate: Estimate | None, bound: Bound | None) -> None:

@@ -95,7 +95,8 @@ class JobFollower:
                     for key, offset, data in pieces:
                         async for response in self._new(key, offset, data):
                             yield response
-                if now.state != shown.state or now.attempt_count != shown.attempt_count:
+                is_news = now.state != shown.state or now.attempt_count != shown.attempt_count
+                if is_news or now.warnings != shown.warnings:
                     shown = now
                     if not has_ended:
                         yield Response(job=shown)

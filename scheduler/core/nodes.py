@@ -1,6 +1,5 @@
 """What happens to nodes: they register, say what they know, are drained, forgotten, lost and heard again."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from ..state.commands import ClearTroubles, Command, ForgetAttempt, KeepAttempt, KillAttempt, StopAttempt
@@ -26,7 +25,6 @@ from ..state.records import (
     AttemptEnded,
     AttemptUnreachable,
     DeviceMarked,
-    JobDeviceMarked,
     JobFinished,
     NodeDrained,
     NodeForgotten,
@@ -41,6 +39,7 @@ from . import gangs
 from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
 from .decision import NOTHING, Decision, refused, together
 from .live_ranks import jobs_on
+from .warnings import of_trouble
 
 
 def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
@@ -121,20 +120,8 @@ def on_node_beat(state: State, event: NodeBeat) -> Decision:
         if not sample.is_healthy and sample.uuid not in known and event.at >= live.trusts_devices_until:
             trouble = UnhealthyDevice(uuid=sample.uuid, reason=sample.unhealthy_reason)
             records.append(DeviceMarked(at=event.at, node=node.name, device=trouble))
-            records.extend(_told_to_jobs(state, event, trouble))
+            records.extend(of_trouble(state, event.at, event.node, trouble))
     return Decision(records=tuple(records)) if records else NOTHING
-
-
-def _told_to_jobs(state: State, event: NodeBeat, trouble: UnhealthyDevice) -> Iterator[Record]:
-    """Each job that holds a device, whole or in part, is told of its trouble."""
-    for job in jobs_on(state, event.node):
-        ranks = job.attempt.ranks if job.attempt is not None else ()
-        placed = (each for rank in ranks if rank.placement.node == event.node for each in rank.placement.devices)
-        for device in placed:
-            if device.uuid == trouble.uuid:
-                yield JobDeviceMarked(
-                    at=event.at, job=job.id, node=event.node, index=device.index, reason=trouble.reason
-                )
 
 
 def on_inventory_reported(state: State, event: InventoryReported) -> Decision:

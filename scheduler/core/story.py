@@ -50,11 +50,11 @@ from ..state.records import (
     ItemsMoved,
     ItemsReleased,
     JobBandChanged,
-    JobDeviceMarked,
     JobFinished,
     JobHeld,
     JobQueued,
     JobReleased,
+    JobWarned,
     NodeDrained,
     NodeForgotten,
     NodeLost,
@@ -165,8 +165,8 @@ def sentence(record: Record) -> str:
             return f"{by} dropped node {name}, which will not come back."
         case DeviceMarked(node=name, device=device):
             return f"Device {device.uuid} of node {name} is unhealthy{_because(device.reason)}."
-        case JobDeviceMarked(node=name, index=index, reason=reason):
-            return f"GPU {index} of node {name}, which it holds, is unhealthy{_because(reason)}."
+        case JobWarned(warning=warning):
+            return warning.sentence
         case TokenCreated(token=token, by=by):
             return f"{by} made token {token.id} for {token.user} as {token.role.value}."
         case TokenRevoked(token=token_id, by=by):
@@ -247,8 +247,8 @@ def tell(record: Record) -> str:
             return f"NodeForgotten {name}"
         case DeviceMarked(node=name, device=device):
             return f"DeviceMarked {name} {device.uuid}"
-        case JobDeviceMarked(job=job_id, node=name, index=index):
-            return f"JobDeviceMarked {job_id} {name}:{index}"
+        case JobWarned(job=job_id, warning=warning):
+            return f"JobWarned {job_id}/{warning.attempt} {warning.kind.value} {','.join(warning.about)}"
         case TokenCreated(token=token):
             return f"TokenCreated {token.id}"
         case TokenRevoked(token=token_id):

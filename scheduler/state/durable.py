@@ -50,11 +50,11 @@ from .records import (
     ItemsMoved,
     ItemsReleased,
     JobBandChanged,
-    JobDeviceMarked,
     JobFinished,
     JobHeld,
     JobQueued,
     JobReleased,
+    JobWarned,
     NodeDrained,
     NodeForgotten,
     NodeLost,
@@ -325,7 +325,11 @@ def apply(durable: Durable, record: Record) -> None:
         case AttemptPlaced(job=job_id, attempt=attempt):
             job = durable.jobs[job_id]
             placed = replace(
-                job, state=Starting(attempt=attempt), attempt_count=attempt.number, version=job.version + 1
+                job,
+                state=Starting(attempt=attempt),
+                attempt_count=attempt.number,
+                warnings=(),
+                version=job.version + 1,
             )
             _put_job(durable, job, placed)
         case AttemptReady(job=job_id, rendezvous=rendezvous):
@@ -376,7 +380,10 @@ def apply(durable: Durable, record: Record) -> None:
             if job.array is not None:
                 _tally(durable, durable.tally(job.array).adding(finished))
             _put_job(durable, job, replace(job, state=finished, past=past, items=items, version=job.version + 1))
-        case SpoolStateChanged() | SignalSent() | JobDeviceMarked():
+        case JobWarned(job=job_id, warning=warning):
+            job = durable.jobs[job_id]
+            _put_job(durable, job, replace(job, warnings=(*job.warnings, warning), version=job.version + 1))
+        case SpoolStateChanged() | SignalSent():
             pass
         case NodeRegistered(node=node):
             _put_node(durable, node)

@@ -16,6 +16,7 @@ from .live import Live
 from .nodes import Node
 from .shares import WHOLE_MILLI
 from .state import State
+from .warnings import WARNINGS_KEPT, is_told
 
 
 def check_all(state: State) -> list[str]:
@@ -87,6 +88,19 @@ def _of_job(durable: Durable, job: Job) -> Iterator[str]:
         yield f"{name}: is {job.state} and waits for {job.unmet} and {job.begins_at}"
     if job.attempt is not None:
         yield from _of_attempt(durable, job, job.attempt)
+    yield from _of_warnings(job)
+
+
+def _of_warnings(job: Job) -> Iterator[str]:
+    """They are of the newest attempt, in the order of time, few, and none says again what others have said."""
+    warnings = job.warnings
+    if len(warnings) > WARNINGS_KEPT or any(each.attempt != job.attempt_count for each in warnings):
+        yield f"job {job.id}: at attempt {job.attempt_count} its warnings are {warnings}"
+    if any(later.at < earlier.at for earlier, later in pairwise(warnings)):
+        yield f"job {job.id}: its warnings are out of order: {warnings}"
+    for number, each in enumerate(warnings):
+        if all(is_told(warnings[:number], each.kind, about) for about in each.about):
+            yield f"job {job.id}: was warned twice: {each}"
 
 
 def _of_array(durable: Durable, array: Job, state: Divided) -> Iterator[str]:

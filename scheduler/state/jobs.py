@@ -11,6 +11,7 @@ from .indices import Indices
 from .shares import WHOLE_MILLI, DeviceShare
 from .units import MB, SECOND, Instant, Span, after
 from .used import RankUse
+from .warnings import JobWarning, time_limit_marks
 
 ATTEMPTS_KEPT = 10
 """Ended attempts that stay in the job's own record; older ones are in its story."""
@@ -501,7 +502,7 @@ class Job:
     are the dependencies that are still waited for, `begins_at` the begin time that has not come. `waits_since` is when
     it was queued again, from where its queue time-out counts. `array` is the array that it is an item of, and in whose
     story stands what befell all of them (`told_with`). `items` makes it an array itself. `drained_at` is
-    when a worker was told to end once it has no turn any more.
+    when a worker was told to end once it has no turn any more. `warnings` are those of its newest attempt.
     """
 
     id: JobId
@@ -524,6 +525,7 @@ class Job:
     array: JobId | None = None
     items: Items | None = None
     drained_at: Instant | None = None
+    warnings: tuple[JobWarning, ...] = ()
 
     @property
     def age_since(self) -> Instant:
@@ -532,12 +534,15 @@ class Job:
 
     @property
     def wakes_at(self) -> Instant | None:
-        """When time alone changes something for it: it begins to be eligible, or has waited too long."""
+        """When time alone changes something for it: it may begin, has waited too long, or nears its time limit."""
         match self.state:
             case Deferred() | Divided(rest=Deferred()):
                 return self.begins_at
             case Queued() | Divided(rest=Queued()) if self.spec.queue_timeout is not None:
                 return after(self.waits_since or self.age_since, self.spec.queue_timeout)
+            case Running(started_at=started_at) if self.spec.time_limit is not None:
+                marks = time_limit_marks(self.warnings, started_at, self.spec.time_limit)
+                return marks[0][0] if marks else None
             case _:
                 return None
 

@@ -11,6 +11,7 @@ from .jobs import Attempt, Band, EndedAttempt, Finished, Job, RankExit, Rendezvo
 from .nodes import Node, UnhealthyDevice
 from .session_records import SessionRecord
 from .units import Instant
+from .warnings import JobWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,14 +315,12 @@ class DeviceMarked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobDeviceMarked:
-    """A device that a job holds is in trouble; kept for the job's story. The job goes on as well as it can."""
+class JobWarned:
+    """Something goes on with a job's attempt that its person would want to know. The job goes on as well as it can."""
 
     at: Instant
     job: JobId
-    node: NodeName
-    index: int
-    reason: str = ""
+    warning: JobWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,7 +373,7 @@ Record = (
     | NodeResumed
     | NodeForgotten
     | DeviceMarked
-    | JobDeviceMarked
+    | JobWarned
     | TokenCreated
     | TokenRevoked
     | SessionRecord
@@ -403,7 +402,7 @@ def job_of(record: Record) -> JobId | None:
             | WorkerDrained(job=job_id)
             | JobFinished(job=job_id)
             | SignalSent(job=job_id)
-            | JobDeviceMarked(job=job_id)
+            | JobWarned(job=job_id)
         ):
             return job_id
         case ItemsHeld(array=array) | ItemsReleased(array=array) | ItemsMoved(array=array) | ItemsFinished(array=array):

@@ -109,10 +109,7 @@ class CloseRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined:
-    """A worker's stream begins; its first report follows. `job` is None for one that was started by hand.
-
-    `certificate` is the one that it made for itself, if it did.
-    """
+    """A worker's stream begins; its first report follows. `job` is None for one that was started by hand."""
 
     at: Instant
     worker: WorkerId
@@ -121,7 +118,6 @@ class WorkerJoined:
     stream: int
     by: UserName
     job: JobId | None = None
-    certificate: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

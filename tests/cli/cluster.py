@@ -45,6 +45,16 @@ def running() -> job_pb2.Job:
     )
 
 
+def warned() -> job_pb2.Job:
+    """It holds two GPUs, uses one of them, and nears its time limit."""
+    job = running()
+    idle = "GPU 1 of node n1 has been idle, below 5 %, for 15m."
+    job.warnings.add(kind="DEVICES_IDLE", sentence=idle, time=ago(3000), attempt=1)
+    near = "90 % of its time limit of 1h 12m is over: it is stopped in 7m 12s."
+    job.warnings.add(kind="TIME_LIMIT_NEAR", sentence=near, time=ago(12), attempt=1)
+    return job
+
+
 def gang() -> job_pb2.Job:
     """Three ranks, of which one has failed and one was stopped for it."""
     job = running()

@@ -40,6 +40,19 @@ def test_following_ends_with_the_job_and_its_code_is_no_failure_of_ours(fake: Fa
     assert done.err == "oops\ngpuctl: job 1 failed with exit code 2 (EXITED)\n"
 
 
+def test_who_follows_is_told_new_warnings_and_none_that_is_old(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    def warn() -> None:
+        fake.jobs[1].warnings.add(kind="THROTTLED", sentence="GPU 0 is slow.", attempt=1)
+        fake.jobs[1].version += 1
+
+    fake.jobs[1], fake.output[1] = job(1), [Piece(b"a\n"), warn, Break()]
+    fake.output[1].append(lambda: fake.jobs.update({1: ended(1, warnings=fake.jobs[1].warnings)}))
+    fake.jobs[1].warnings.add(kind="DEVICES_IDLE", sentence="GPU 0 is idle.", attempt=1)
+    done = gpuctl("logs", "-f", "1")
+    assert (done.out, done.err) == (b"a\n", "gpuctl: warning, job 1: GPU 0 is slow.\n")
+    assert gpuctl("logs", "1").err == ""
+
+
 def test_several_jobs_have_their_ids_before_whole_lines(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
     fake.jobs = {1: ended(1), 2: ended(2)}
     fake.output = {1: [Piece(b"one a"), Piece(b"nd a half\nlast")], 2: [Piece(b"two\n"), Piece(b"rank\n", rank=1)]}

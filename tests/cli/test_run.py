@@ -96,6 +96,27 @@ def test_the_exit_code_and_its_reason(
     assert said in done.err and bool(said) == bool(done.err)
 
 
+def warn(fake: FakeScheduler, sentence: str) -> None:
+    """A warning more, as the scheduler tells it."""
+    fake.jobs[1].warnings.add(kind="DEVICES_IDLE", sentence=sentence, attempt=1)
+    fake.jobs[1].version += 1
+
+
+def test_a_warning_is_told_once_on_stderr_as_it_comes(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    fake.output[1] = [
+        Piece(b"1\n"),
+        lambda: warn(fake, "GPU 0 is idle.\x1b[2J"),
+        Break(),
+        Piece(b"2\n"),
+        Break(),
+        lambda: warn(fake, "GPU 1 is slow."),
+        lambda: finish(fake, ended(warnings=fake.jobs[1].warnings)),
+    ]
+    done = gpuctl("run", "--", "train")
+    assert (done.code, done.out) == (0, b"1\n2\n")
+    assert done.err == "gpuctl: warning, job 1: GPU 0 is idle.\ufffd[2J\ngpuctl: warning, job 1: GPU 1 is slow.\n"
+
+
 def test_a_refused_submit_is_gpuctls_own_failure(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
     fake.faults["Submit"].append(GpufleetError(Reason.QUEUE_FULL))
     assert gpuctl("run", "--", "train").code == 125

@@ -17,7 +17,7 @@ from cli.render.sessions import models_screen
 from cli.render.table import Cell, Colour, Column, Look, clean, cut, draw, shown_width, wrapped
 from cli.render.words import since
 from cli.screen import with_tilde
-from tests.cli.cluster import NOW, ago, failed, gang, held, nodes, queue_answer, queued, running, shared_nodes
+from tests.cli.cluster import NOW, ago, failed, gang, held, nodes, queue_answer, queued, running, shared_nodes, warned
 from tests.cli.golden import assert_golden
 
 LOOK = Look()
@@ -88,9 +88,9 @@ def test_a_part_of_a_gpu_stands_in_the_queue_as_such(milli: int, gpus: int, show
     assert shown in queue(job)[1].split()
 
 
-@pytest.mark.parametrize("name", ["running", "queued", "failed", "gang"])
+@pytest.mark.parametrize("name", ["running", "queued", "failed", "gang", "warned"])
 def test_one_job(name: str) -> None:
-    job = {"running": running, "queued": queued, "failed": failed, "gang": gang}[name]()
+    job = {"running": running, "queued": queued, "failed": failed, "gang": gang, "warned": warned}[name]()
     assert_golden(f"job_{name}", text(job_screen(job, NOW, LOOK)))
 
 

@@ -56,7 +56,7 @@ async def test_a_job_gets_the_best_gpu_and_what_that_did_is_its_own(fleet: Fleet
         agent.spawn()
 
         async def is_told() -> bool:
-            return "JobDeviceMarked" in await client.kinds(job)
+            return "JobWarned" in await client.kinds(job)
 
         await until("the job is told of its device", is_told)
         node = await client.node("n1")
