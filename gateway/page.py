@@ -18,6 +18,9 @@ STATIC = Path(__file__).parent / "static"
 
 INDEX = "index.html"
 
+PAGES = {INDEX: "/", "dashboard.html": "/dashboard"}
+"""What a person types, for each page; every other file is asked for by its own name."""
+
 SECURITY_HEADERS = {
     # Nothing but what this gateway serves, no inline script or style, and in nobody's frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -60,8 +63,8 @@ def routes(folder: Path = STATIC) -> list[BaseRoute]:
     """One route for each file of the built page; one that says what to do where there is none."""
     files = [_read(folder, path) for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix]
     if not any(file.path == INDEX for file in files):
-        return [Route("/", _not_built)]
-    return [Route("/" if file.path == INDEX else f"/{file.path}", partial(_serve, file)) for file in files]
+        return [Route(path, _not_built) for path in PAGES.values()]
+    return [Route(PAGES.get(file.path, f"/{file.path}"), partial(_serve, file)) for file in files]
 
 
 def _read(folder: Path, path: Path) -> File:

@@ -61,7 +61,7 @@ class Person:
         socket: WebSocket,
         identity: str,
         lines: Lines,
-        target: Callable[[str], Target],
+        target: Callable[[sessions_pb2.TurnGrant], Target],
         messages_per_second_max: float,
         telemetry: Telemetry = OFF,
     ) -> None:
@@ -245,7 +245,7 @@ class Person:
         """Open a stream; it takes over from an older one of the same session, which the worker ends."""
         if self._turn is not None:
             self._turn.stop()
-        self._worker = grant.endpoint
+        self._worker = grant.worker
         self._trail.drop()
         self._turn = Turn(grant, self._hello_said, self._target)
         self._stream_base = self._frame

@@ -8,8 +8,10 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import uvicorn
+from gpufleet.v1 import sessions_pb2
 
 from gpufleet.addresses import Address, parse_address
 from gpufleet.channel import Target
@@ -22,6 +24,7 @@ from gpufleet.machine_facts import raise_open_files
 from gpufleet.telemetry import Telemetry
 
 from .app import Gateway
+from .dashboard.serving import Dashboard
 from .folder import DataFolder
 from .identity import Identities
 from .protocol import MESSAGE_BYTES_MAX
@@ -52,7 +55,10 @@ class Program:
         self._program_log = program_log
         settings = live.now
         schedulers = [self._target(address, token) for address in settings.scheduler]
-        self._gateway = Gateway(schedulers, Identities(token), self._worker_target, lambda: live.now, telemetry)
+        dashboard = Dashboard(schedulers, token)
+        self._gateway = Gateway(
+            schedulers, Identities(token), self._worker_target, dashboard, lambda: live.now, telemetry
+        )
         self._sockets = Sockets(lambda: live.now.limits)
         self._listening = _listen(settings.host, settings.port)
 
@@ -60,9 +66,10 @@ class Program:
         settings = self._live.now
         return Target(address=address, token=token, ca_file=settings.ca_file, is_insecure=settings.insecure)
 
-    def _worker_target(self, endpoint: str) -> Target:
+    def _worker_target(self, grant: sessions_pb2.TurnGrant) -> Target:
         # A worker wants no token but the turn's own ticket.
-        return self._target(parse_address(endpoint), None)
+        target = self._target(parse_address(grant.endpoint), None)
+        return replace(target, certificate=grant.certificate.encode())
 
     async def run(self) -> None:
         """Serve until told to stop."""
@@ -98,6 +105,7 @@ class Program:
 
         def stop() -> None:
             log.info("leaving; %d people are told to connect again", self._gateway.people)
+            self._gateway.dashboard.leave()
             server.should_exit = True
 
         numbers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: self._reload}

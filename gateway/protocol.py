@@ -163,7 +163,7 @@ def place_text(place: sessions_pb2.PlaceInfo) -> str:
 
 
 def turn_text(opened: inference_pb2.TurnOpened, place_key: str, worker: str = "") -> str:
-    """A turn is open: frames follow. `worker` is where it runs, HOST:PORT."""
+    """A turn is open: frames follow. `worker` is the name of what runs it."""
     said = {
         "type": "turn",
         "session": opened.session,

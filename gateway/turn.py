@@ -14,7 +14,6 @@ from gpufleet.v1 import inference_pb2, inference_pb2_grpc, sessions_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gpufleet.channel import Target, connect_async
-from gpufleet.status import from_rpc_error
 
 from .protocol import Hello, is_mere_move
 
@@ -25,6 +24,9 @@ HEALTH_S_MAX = 2.0
 
 INPUTS_WAITING = 1_000
 """Inputs that may wait for a worker that does not take them; the browser is not read from meanwhile."""
+
+CERTIFICATE_REFUSED = "CERTIFICATE_VERIFY_FAILED"
+"""What gRPC says of a server with a certificate that is not the one to be trusted."""
 
 Up = inference_pb2.StreamRequest
 Down = inference_pb2.StreamResponse
@@ -41,10 +43,12 @@ class Turn:
     is cancelled instead.
     """
 
-    def __init__(self, grant: sessions_pb2.TurnGrant, hello: Hello, target: Callable[[str], Target]) -> None:
+    def __init__(
+        self, grant: sessions_pb2.TurnGrant, hello: Hello, target: Callable[[sessions_pb2.TurnGrant], Target]
+    ) -> None:
         self.grant = grant
         self._hello = hello
-        self._target = target(grant.endpoint)
+        self._target = target(grant)
         self._waiting: deque[Up] = deque()
         self._wakeup = asyncio.Event()
         self._room = asyncio.Event()
@@ -145,4 +149,10 @@ class Turn:
             health: Any = health_pb2_grpc.HealthStub(channel)
             await health.Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_S_MAX)
         except grpc.aio.AioRpcError as problem:
-            raise Unreachable(from_rpc_error(problem).message) from None
+            raise Unreachable(_why_unreachable(problem.details() or "", self._target)) from None
+
+
+def _why_unreachable(said: str, target: Target) -> str:
+    if target.certificate and CERTIFICATE_REFUSED in said:
+        return "what answers there holds another certificate than the worker told the scheduler; nothing was said to it"
+    return f"it is not reached from here: {said}"

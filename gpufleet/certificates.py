@@ -11,13 +11,13 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.tls import read_certificate, read_key
+from gpufleet.tls import OWN_NAME, read_certificate, read_key
 
 try:
     from cryptography import x509
@@ -35,6 +35,14 @@ AUTHORITY_LIFETIME = timedelta(days=3650)
 SERVER_LIFETIME = timedelta(days=730)
 CLOCK_TOLERANCE = timedelta(hours=1)
 """Certificates are valid from a little before they are made: the clocks of other machines may be behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCertificate:
+    """A program's own certificate and its key, both in PEM. It lives as long as the program, and in its memory only."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,14 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> CertificateFiles:
     return files
 
 
+def make_own_certificate(host: str) -> OwnCertificate:
+    """A certificate that only itself has signed, for this host and OWN_NAME: for who is told to trust just this one."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(OWN_NAME)
+    builder = _for_hosts(_builder(name, name, key, AUTHORITY_LIFETIME), [OWN_NAME, host])
+    return OwnCertificate(_pem(_signed(builder, key, key)), _key_pem(key))
+
+
 def expires(cert_file: Path) -> datetime:
     """When the certificate ends; `doctor` warns before."""
     return x509.load_pem_x509_certificate(read_certificate(cert_file)).not_valid_after_utc
@@ -105,13 +121,19 @@ def _server(
     ca_key: ec.EllipticCurvePrivateKey,
 ) -> x509.Certificate:
     builder = _builder(_name("gpufleet scheduler"), authority.subject, key, SERVER_LIFETIME)
-    builder = builder.add_extension(
-        x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False
-    )
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(digital_signature=True), critical=True)
+    return _signed(_for_hosts(builder, hosts), key, ca_key)
+
+
+def _for_hosts(builder: x509.CertificateBuilder, hosts: Sequence[str]) -> x509.CertificateBuilder:
+    """Make it the certificate of a server with these names and addresses, and of nothing else."""
+    names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-    return _signed(builder.add_extension(usage, critical=False), key, ca_key)
+    return (
+        builder.add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(usage, critical=False)
+    )
 
 
 def _builder(

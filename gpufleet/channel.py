@@ -20,6 +20,7 @@ from gpufleet.addresses import Address, is_loopback
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.limits import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
 from gpufleet.stream_calls import StreamCall
+from gpufleet.tls import OWN_NAME
 
 Metadata = tuple[tuple[str, str], ...]
 Options = tuple[tuple[str, int | str], ...]
@@ -51,19 +52,21 @@ class Target:
 
     Without `ca_file`, a loopback address is spoken to in plain text, and any other with TLS against the
     system's authorities, unless `is_insecure` says that the network is trusted. `call_metadata` is asked at
-    each call (telemetry's trace context).
+    each call (telemetry's trace context). With `certificate` (PEM) the server must hold just that one, which it made
+    for itself: no authority is asked, and no name compared but OWN_NAME.
     """
 
     address: Address
     token: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
     is_insecure: bool = False
+    certificate: bytes = b""
     call_metadata: Callable[[], Metadata] = no_metadata
 
     @property
     def uses_tls(self) -> bool:
         """Whether the connection is encrypted."""
-        if self.ca_file is not None:
+        if self.ca_file is not None or self.certificate:
             return True
         return not (self.is_insecure or is_loopback(self.address.host))
 
@@ -71,7 +74,7 @@ class Target:
 def connect(target: Target) -> grpc.Channel:
     """A channel for threads; dials at the first call, and again whenever the connection is lost."""
     if target.uses_tls:
-        channel = grpc.secure_channel(str(target.address), _credentials(target), options=client_options())
+        channel = grpc.secure_channel(str(target.address), _credentials(target), options=_options_for(target))
     else:
         channel = grpc.insecure_channel(str(target.address), options=client_options())
     return cast(grpc.Channel, _WithMetadata(channel, _metadata_of(target)))
@@ -79,7 +82,7 @@ def connect(target: Target) -> grpc.Channel:
 
 def connect_async(target: Target) -> grpc.aio.Channel:
     """A channel for asyncio; to be made inside the running loop."""
-    options = client_options()
+    options = _options_for(target)
     if target.uses_tls:
         channel = grpc.aio.secure_channel(str(target.address), _credentials(target), options=options)
     else:
@@ -138,7 +141,14 @@ def _metadata_of(target: Target) -> Callable[[], Metadata]:
     return lambda: own + target.call_metadata()
 
 
+def _options_for(target: Target) -> Options:
+    own_name = (("grpc.ssl_target_name_override", OWN_NAME),) if target.certificate else ()
+    return (*client_options(), *own_name)
+
+
 def _credentials(target: Target) -> grpc.ChannelCredentials:
+    if target.certificate:
+        return grpc.ssl_channel_credentials(root_certificates=target.certificate)
     if target.ca_file is None:
         return grpc.ssl_channel_credentials()
     try:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 CERTIFICATE_BYTES_MAX = 1_000_000
 
+OWN_NAME = "worker.gpufleet"
+"""The name in certificates that workers make for themselves: who trusts such a one trusts it and no name."""
+
+OWN_CERTIFICATE_CHARS_MAX = 8_000
+
 
 def server_credentials(cert_file: Path, key_file: Path) -> grpc.ServerCredentials:
     """What a gRPC server needs to speak TLS.
@@ -59,6 +64,18 @@ def read_key(file: Path) -> bytes:
             next_step=f"Take their right away with: chmod 600 {file}",
         )
     return key
+
+
+def is_certificate(text: str) -> bool:
+    """Whether this is one certificate in PEM, and no longer than those that programs make for themselves."""
+    import ssl
+
+    if len(text) > OWN_CERTIFICATE_CHARS_MAX or text.count("BEGIN CERTIFICATE") != 1:
+        return False
+    try:
+        return bool(ssl.PEM_cert_to_DER_cert(text))
+    except ValueError:
+        return False
 
 
 def fingerprint(cert_file: Path) -> str:

@@ -65,7 +65,11 @@ def parser() -> argparse.ArgumentParser:
         help="authority that signed the scheduler's certificate",
     )
     flags.add_argument(
-        "--tls-cert", metavar="FILE", type=Path, default=_told("TLS_CERT"), help="this worker's certificate"
+        "--tls-cert",
+        metavar="FILE",
+        type=Path,
+        default=_told("TLS_CERT"),
+        help="this worker's certificate; default: beyond this machine, one of its own that gateways are told",
     )
     flags.add_argument(
         "--tls-key", metavar="FILE", type=Path, default=_told("TLS_KEY"), help="the private key of the certificate"

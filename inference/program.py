@@ -7,15 +7,17 @@ import asyncio
 import logging
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 from gpufleet.v1 import sessions_pb2
 
-from gpufleet.addresses import Address, parse_address
+from gpufleet.addresses import Address, is_loopback, parse_address
 from gpufleet.channel import Target
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.machine_facts import first_installed
+from gpufleet.routes import address_toward, is_every_address
 from gpufleet.telemetry import Telemetry
 from gpufleet.tls import check_protection, server_credentials
 
@@ -43,10 +45,24 @@ class Program:
         wanted = wanted_of(given)
         self._device = device_number(wanted)
         self._credentials = _credentials(given.tls_cert, given.tls_key)
-        check_protection(given.host, has_tls=self._credentials is not None, is_insecure=given.insecure)
+        self._certificate = ""
+        # Only a scheduler can tell gateways whom to trust.
+        self._certifies_itself = self._credentials is None and bool(self._schedulers) and not given.insecure
+        has_tls = self._credentials is not None or self._certifies_itself
+        check_protection(given.host, has_tls=has_tls, is_insecure=given.insecure)
         version = first_installed(["gpufleet"])
         self.worker = Worker(Described(wanted=wanted, name=given.name, secret=secret, version=version), traces=traces)
         self._endpoint = ""
+
+    def _own_credentials(self, host: str) -> grpc.ServerCredentials | None:
+        """A certificate made for this start, which gateways are told; none on loopback."""
+        if is_loopback(self._given.host) or not self._certifies_itself:
+            return self._credentials
+        from gpufleet.certificates import make_own_certificate
+
+        made = make_own_certificate(host)
+        self._certificate = made.certificate.decode()
+        return grpc.ssl_server_credentials([(made.key, made.certificate)])
 
     def stop(self) -> None:
         """End its turns, and then the program."""
@@ -57,10 +73,13 @@ class Program:
         """Serve until stopped, drained or failed; answers why it failed."""
         given, worker = self._given, self.worker
         server = Server(worker)
-        address = server.listen(given.host, given.port, self._device, self._credentials)
-        self._endpoint = str(_advertised(given.advertise, address))
+        reached = await self._reached()
+        address = server.listen(given.host, given.port, self._device, self._own_credentials(reached.host))
+        self._endpoint = str(replace(reached, port=reached.port or address.port))
         await server.start()
         _log.info("listening on %s, start %s", address, worker.described.start)
+        if self._certificate:
+            _log.info("gateways are told the certificate that was made for this start")
         if not self._schedulers:
             _log.info("standing alone: whoever can sign a ticket is admitted")
         link = self._link() if self._schedulers else None
@@ -78,6 +97,15 @@ class Program:
                         await task
             await server.stop(STREAMS_END_S_MAX)
         return worker.failure
+
+    async def _reached(self) -> Address:
+        """Where gateways reach this worker; port 0 where it is the one that it listens on."""
+        given = self._given
+        if given.advertise is not None:
+            return parse_address(given.advertise, 0)
+        if is_every_address(given.host) and self._schedulers:
+            return Address(await address_toward(self._schedulers), 0)
+        return Address(given.host, 0)
 
     def _link(self) -> Link:
         return Link(self.worker, self._schedulers, target_of=self._target_of, hello=self._hello)
@@ -97,6 +125,7 @@ class Program:
             worker_start=described.start,
             entry_point=described.wanted.entry_point,
             version=described.version,
+            certificate=self._certificate,
         )
 
 
@@ -106,10 +135,6 @@ def _credentials(cert: Path | None, key: Path | None) -> grpc.ServerCredentials 
     if cert is None or key is None:
         raise invalid("--tls-cert", "and --tls-key belong together; one of them is missing")
     return server_credentials(cert, key)
-
-
-def _advertised(text: str | None, listening: Address) -> Address:
-    return listening if text is None else parse_address(text, listening.port)
 
 
 async def _follow_health(server: Server, worker: Worker) -> None:

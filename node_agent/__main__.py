@@ -18,7 +18,7 @@ from pathlib import Path
 from gpufleet.v1.node_pb2 import NodeInfo
 
 from gpufleet import telemetry
-from gpufleet.addresses import Address
+from gpufleet.addresses import Address, is_loopback
 from gpufleet.agent_settings import AgentSettings
 from gpufleet.channel import Target
 from gpufleet.config_reload import Live
@@ -27,6 +27,7 @@ from gpufleet.devices.playback import Load, read_load
 from gpufleet.errors import GpufleetError, Reason, as_lines, invalid
 from gpufleet.logs import ProgramLog
 from gpufleet.paths import log_file
+from gpufleet.routes import address_toward, every_address
 from gpufleet.units import format_megabytes, format_size
 
 from .agent import Node, NodeAgent, Tuning
@@ -36,7 +37,7 @@ from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
 from .machine import Machine, NodeNaming, installed_version, node_info
 from .options import STOP_KEEPER, node_name, parse, settings_reader, token_of, wants_automatic_gpu
-from .reachable import address_to_advertise, address_toward
+from .reachable import address_to_advertise
 
 _log = logging.getLogger(__name__)
 
@@ -141,6 +142,8 @@ class _Program:
     def _for_workers(self, listens: str) -> dict[str, str]:
         """A worker dials the scheduler as the agent does, and listens where this node is reached."""
         settings = self.live.now
+        if is_loopback(listens) and settings.advertise and not is_loopback(settings.advertise):
+            listens = every_address(settings.advertise)
         found = {"GPUCTL_SCHEDULER": ",".join(map(str, settings.scheduler)), "GPUFLEET_WORKER_HOST": listens}
         if settings.advertise:
             found["GPUFLEET_WORKER_ADVERTISE"] = settings.advertise

@@ -13,14 +13,10 @@ import socket
 from collections.abc import Iterable
 
 from gpufleet.addresses import Address, is_loopback
+from gpufleet.routes import LOOK_UP_SECONDS_MAX
 
 SOMEWHERE = ("192.0.2.1", 9)
 """An address that is reserved for documentation: the kernel chooses a way to it, and nothing is ever sent."""
-
-LOOPBACK = "127.0.0.1"
-
-LOOK_UP_SECONDS_MAX = 2.0
-"""A name server that does not answer must not keep the agent from its jobs."""
 
 
 async def address_to_advertise(schedulers: Iterable[Address]) -> str:
@@ -31,27 +27,6 @@ async def address_to_advertise(schedulers: Iterable[Address]) -> str:
                 if await _is_beside(scheduler):
                     return own_address()
     return ""
-
-
-async def address_toward(schedulers: Iterable[Address]) -> str:
-    """This machine's address on its way to the scheduler, where a worker listens for the gateways beside it.
-
-    Loopback for a scheduler on loopback, and where there is no way yet.
-    """
-    for scheduler in schedulers:
-        with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(LOOK_UP_SECONDS_MAX):
-                return await asyncio.to_thread(_address_toward, scheduler)
-    return LOOPBACK
-
-
-def _address_toward(scheduler: Address) -> str:
-    found = socket.getaddrinfo(scheduler.host, scheduler.port, type=socket.SOCK_DGRAM)
-    family, kind, protocol, _, address = found[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)  # of a datagram socket: nothing is sent, only the route is looked up
-        own: str = probe.getsockname()[0]
-        return own
 
 
 def own_address() -> str:

@@ -18,6 +18,7 @@ from gpufleet.v1 import node_agent_pb2, node_pb2
 from gpufleet.devices import Device, DeviceSource
 from gpufleet.devices.process_tree import read_tree
 from gpufleet.devices.tally import AttemptTally, DeviceTally, ProcessTally, Series, Tally, TreeReading, begun
+from gpufleet.statistics import series_message
 
 from . import wire
 from .clocks import boottime_us
@@ -109,7 +110,7 @@ class Usages:
             return None
         usage = usage_to_proto(key, tally, self._clock_us())
         for device in usage.devices if tally.ended_us is not None else ():
-            device.series.CopyFrom(_series(tally.series.get(device.uuid, Series())))
+            device.series.CopyFrom(series_message(tally.series.get(device.uuid, Series())))
         return usage
 
     def take_beat(self) -> tuple[dict[str, DeviceTally], list[node_agent_pb2.AttemptUsage]]:
@@ -214,21 +215,6 @@ def _process_usage(tally: ProcessTally) -> node_agent_pb2.ProcessUsage:
         read_bytes=tally.read_bytes,
         write_bytes=tally.write_bytes,
     )
-
-
-def _series(series: Series) -> node_pb2.DeviceSeries:
-    load, memory, temperature, power = ([point.means[place] for point in series.points] for place in range(4))
-    return node_pb2.DeviceSeries(
-        offset_ms=[point.end_us // 1000 for point in series.points],
-        utilization_percent=_whole(load),
-        memory_used_mb=_whole(memory, 10**6),
-        temperature_c=_whole(temperature),
-        power_draw_w=_whole(power, 1000),
-    )
-
-
-def _whole(means: Iterable[float | None], unit: int = 1) -> list[int]:
-    return [-1 if mean is None else round(mean / unit) for mean in means]
 
 
 def device_summary(tally: DeviceTally) -> node_pb2.DeviceSummary:

@@ -16,7 +16,15 @@ from gpufleet.v1 import sessions_pb2
 from gpufleet.logs import fields
 from gpufleet.tickets import sign_ticket, ticket_for
 
-from .api.convert_sessions import end_command, expect_command, notice_of, place_info, session_name
+from .api.convert_sessions import (
+    end_command,
+    expect_command,
+    notice_of,
+    place_info,
+    session_name,
+    worker_name,
+)
+from .state.ids import JobId
 from .state.session_commands import (
     DrainWorker,
     EndTurn,
@@ -86,12 +94,14 @@ class GatewayLink:
 
 @dataclass(slots=True, eq=False)
 class WorkerLink:
-    """One ConnectWorker stream. `secret` signs the tickets of this start of the worker."""
+    """One ConnectWorker stream. `secret` signs the tickets of this start of the worker, `name` is what people see."""
 
     worker: WorkerId
     number: int
     endpoint: str
     secret: bytes
+    certificate: str = ""
+    name: str = ""
     outbox: Outbox[sessions_pb2.ConnectWorkerResponse] = field(
         default_factory=lambda: Outbox[sessions_pb2.ConnectWorkerResponse]()
     )
@@ -118,9 +128,11 @@ class SessionLinks:
         """A gateway's stream is gone."""
         self._gateways.pop(link.number, None)
 
-    def join_worker(self, worker: WorkerId, endpoint: str, secret: bytes) -> WorkerLink:
+    def join_worker(
+        self, worker: WorkerId, endpoint: str, secret: bytes, *, certificate: str = "", job: JobId | None = None
+    ) -> WorkerLink:
         """A worker's stream begins; an older one of the same start ends."""
-        link = WorkerLink(worker, next(self._numbers), endpoint, secret)
+        link = WorkerLink(worker, next(self._numbers), endpoint, secret, certificate, worker_name(worker, job))
         older = self._workers.get(worker)
         if older is not None:
             older.outbox.close()
@@ -177,6 +189,8 @@ class SessionLinks:
             ticket=sign_ticket(ticket, worker.secret),
             epoch=command.epoch,
             place_key=gateway.keys.get(command.connection.number, ""),
+            certificate=worker.certificate,
+            worker=worker.name,
         )
         self._to_person(command.connection, grant=grant)
 

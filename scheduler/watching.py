@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -62,6 +62,7 @@ class ChangeHub:
         self._watchers: set[Watcher] = set()
         self._waiting: dict[JobId, set[asyncio.Event]] = {}
         self._watching_workers: dict[ModelName, set[asyncio.Event]] = {}
+        self.node_listeners: set[Callable[[NodeName], None]] = set()
 
     def publish(self, changes: Changes) -> None:
         """Hand out what a commit changed."""
@@ -77,6 +78,8 @@ class ChangeHub:
                 event.set()
         for node in changes.nodes:
             self._publish_one(("node", node), node)
+            for listener in tuple(self.node_listeners):
+                listener(node)
 
     def _publish_one(self, key: Key, value: Change) -> None:
         self.number += 1

@@ -140,7 +140,9 @@ def _start_listening(programs: Programs, name: str, command: list[str]) -> str:
 
 def has_gateway() -> bool:
     """Whether what a gateway needs is installed."""
-    return all(find_spec(name) is not None for name in ("itsdangerous", "starlette", "uvicorn", "websockets"))
+    return all(
+        find_spec(name) is not None for name in ("cryptography", "itsdangerous", "starlette", "uvicorn", "websockets")
+    )
 
 
 def _start_gateway(options: UpOptions, port: int, programs: Programs) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 from gpufleet.v1 import capacity_pb2
 
+from gpufleet.statistics import MB, device_keys, statistics_object
 from gpufleet.units import format_duration, format_megabytes, format_size
 
 from .table import Column, Look, Row, draw
 
 ABSENT = "–"
-MB = 10**6
 
 GPU_COLUMNS = (
     Column("GPU"),
@@ -28,70 +28,9 @@ GPU_COLUMNS = (
 
 
 def stats_object(job_id: int, answer: capacity_pb2.GetJobStatsResponse) -> dict[str, Any]:
-    """The JSON of `stats`: GPUs by their index, or by node:index with several nodes; what nobody read is left out."""
-    told: dict[str, Any] = {
-        "job_id": job_id,
-        "attempt": answer.attempt,
-        "is_final": answer.is_final,
-        "monitoring_duration_seconds": answer.monitoring_duration.ToTimedelta().total_seconds(),
-        "sample_count": answer.sample_count,
-        "gpu_stats": {key: _device_object(device) for key, device in zip(_keys(answer), answer.devices, strict=True)},
-        "gpu_seconds": round(answer.gpu_seconds, 3),
-    }
-    if answer.HasField("energy_wh"):
-        told["energy_wh"] = round(answer.energy_wh, 6)
-    if answer.HasField("idle_share"):
-        told["idle_share"] = round(answer.idle_share, 4)
-    if answer.processes:
-        told["process_stats"] = {str(each.rank): _process_object(each) for each in answer.processes}
-    return told
-
-
-def _keys(answer: capacity_pb2.GetJobStatsResponse) -> list[str]:
-    are_many = len({device.node for device in answer.devices}) > 1
-    return [f"{device.node}:{device.index}" if are_many else str(device.index) for device in answer.devices]
-
-
-def _device_object(device: capacity_pb2.DeviceStats) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": device.name, "uuid": device.uuid}
-    if device.HasField("utilization_percent"):
-        told["utilization"] = {**_spread(device.utilization_percent), "samples": device.utilization_percent.count}
-    for name, statistic in (
-        ("memory_used_mb", device.memory_used_mb),
-        ("memory_usage_percent", device.memory_usage_percent),
-        ("temperature_c", device.temperature_c),
-        ("power_draw_w", device.power_draw_w),
-    ):
-        if statistic.count:
-            told[name] = _spread(statistic)
-    if device.HasField("energy_wh"):
-        told["energy_wh"] = round(device.energy_wh, 6)
-    if device.series.offset_ms:
-        told["series"] = _series_object(device)
-    return told
-
-
-def _series_object(device: capacity_pb2.DeviceStats) -> dict[str, list[float | None]]:
-    """The course of a GPU: the seconds at which each span ends, and the means over it; null where nobody read."""
-    course = device.series
-    told: dict[str, list[float | None]] = {"seconds": [offset / 1000 for offset in course.offset_ms]}
-    for name in ("utilization_percent", "memory_used_mb", "temperature_c", "power_draw_w"):
-        told[name] = [None if value < 0 else value for value in getattr(course, name)]
-    return told
-
-
-def _process_object(each: capacity_pb2.ProcessStats) -> dict[str, Any]:
-    told: dict[str, Any] = {"node": each.node, "cpu_seconds": round(each.cpu_seconds, 3)}
-    for name, statistic in (("cpu_percent", each.cpu_percent), ("memory_mb", each.memory_mb)):
-        if statistic.count:
-            told[name] = _spread(statistic)
-    if each.HasField("read_bytes"):
-        told["read_bytes"], told["write_bytes"] = each.read_bytes, each.write_bytes
-    return told
-
-
-def _spread(statistic: capacity_pb2.Statistic) -> dict[str, float]:
-    return {"min": statistic.min, "max": statistic.max, "mean": statistic.mean}
+    """The JSON of `stats`."""
+    of_job = {"job_id": job_id, "attempt": answer.attempt, "is_final": answer.is_final}
+    return of_job | statistics_object(answer)
 
 
 def stats_screen(job_id: int, answer: capacity_pb2.GetJobStatsResponse, look: Look) -> list[str]:
@@ -99,13 +38,17 @@ def stats_screen(job_id: int, answer: capacity_pb2.GetJobStatsResponse, look: Lo
     if not answer.attempt:
         return [f"Job {job_id} has not run yet. See why it waits with: gpuctl explain {job_id}"]
     so_far = "" if answer.is_final else " so far"
-    head = f"Job {job_id}, attempt {answer.attempt}{so_far}:"
+    return used_lines(f"Job {job_id}, attempt {answer.attempt}{so_far}:", answer, look)
+
+
+def used_lines(head: str, answer: capacity_pb2.GetJobStatsResponse, look: Look) -> list[str]:
+    """What was used, behind a head that says by whom."""
     if not answer.sample_count:
         return [f"{head} nothing was read of it; what ends within a second often is not.", *_sums(answer)]
     watched = format_duration(answer.monitoring_duration.ToTimedelta())
     lines = [f"{head} watched for {watched}, {answer.sample_count:,} samples.", *_sums(answer)]
     if answer.devices:
-        rows = [_gpu_row(key, device) for key, device in zip(_keys(answer), answer.devices, strict=True)]
+        rows = [_gpu_row(key, device) for key, device in zip(device_keys(answer), answer.devices, strict=True)]
         lines += ["", *draw(GPU_COLUMNS, rows, look)]
     if answer.processes:
         lines += ["", *(_process_line(each, are_many=len(answer.processes) > 1) for each in answer.processes)]

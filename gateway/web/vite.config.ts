@@ -1,6 +1,6 @@
 import { defineConfig } from "vite";
 
-// `base` is relative, so that the page also works below a path of another server.
+// Two pages: that of sessions, and the dashboard. `base` is relative, so that the page also works below a path of another server.
 export default defineConfig({
   base: "./",
   build: {
@@ -10,6 +10,7 @@ export default defineConfig({
     // The page brings no polyfill that would have to be an inline script.
     modulePreload: { polyfill: false },
     target: "es2022",
+    rolldownOptions: { input: ["index.html", "dashboard.html"] },
   },
   // `npm run dev` shows the page while it is written; a gateway on its usual port answers.
   server: {

@@ -4,10 +4,11 @@ from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import inference_pb2, job_pb2, sessions_pb2
 
 from ..state.durable import Durable
+from ..state.ids import JobId
 from ..state.jobs import Deferred, Held, Job, Queued, Stopping
 from ..state.session_commands import EndTurn, ExpectTurn, TellEnd, TellPerson, TellPlace
 from ..state.session_events import SeenTurn, WorkerState
-from ..state.sessions import EndReason, Granted, Model, ModelFailure, Session, SessionId, SessionLimits
+from ..state.sessions import EndReason, Granted, Model, ModelFailure, Session, SessionId, SessionLimits, WorkerId
 from ..state.turns import Stage, TurnLive, Turns, WorkerLive
 from ..state.units import Instant, Span, after
 from .convert import duration, timestamp
@@ -19,6 +20,7 @@ WORKER_STATES = {
     WorkerState.DRAINING: inference_pb2.WORKER_STATE_DRAINING,
     WorkerState.FAILED: inference_pb2.WORKER_STATE_FAILED,
 }
+WORKER_START_CHARS_SHOWN = 8
 WORKER_STATE_OF = {number: state for state, number in WORKER_STATES.items()}
 
 
@@ -32,6 +34,11 @@ def session_id(name: str) -> SessionId | None:
     number = name.removeprefix("s")
     is_one = name.startswith("s") and number.isascii() and number.isdecimal() and len(number) < 19
     return SessionId(int(number)) if is_one else None
+
+
+def worker_name(worker: WorkerId, job: JobId | None) -> str:
+    """A worker as people without a token know it: by its job, or by how its start's id begins."""
+    return f"worker {job or worker[:WORKER_START_CHARS_SHOWN]}"
 
 
 def expect_command(command: ExpectTurn, now: Instant) -> sessions_pb2.ConnectWorkerResponse:
@@ -158,8 +165,8 @@ def _job_of_worker(job: Job) -> sessions_pb2.WorkerInfo:
     return sessions_pb2.WorkerInfo(state=state, message=message, job_id=job.id)
 
 
-def worker_proto(worker: WorkerLive, durable: Durable) -> sessions_pb2.WorkerInfo:
-    """A worker as it was heard."""
+def worker_proto(worker: WorkerLive, durable: Durable, *, certificate: str = "") -> sessions_pb2.WorkerInfo:
+    """A worker as it was heard; its certificate is for those who open turns there."""
     return sessions_pb2.WorkerInfo(
         worker_start=worker.id,
         endpoint=worker.endpoint,
@@ -171,6 +178,8 @@ def worker_proto(worker: WorkerLive, durable: Durable) -> sessions_pb2.WorkerInf
         load=worker.load,
         job_id=worker.job or 0,
         last_contact_time=timestamp(worker.heard_at),
+        certificate=certificate,
+        name=worker_name(worker.id, worker.job),
     )
 
 

@@ -24,6 +24,8 @@ from ..watching import ChangeHub
 from .agents import AgentService
 from .channels import Channels, Keyboards
 from .decoding import DecodingInterceptor
+from .device_board import DeviceBoard
+from .device_watch import DeviceCalls
 from .following import JobFollower
 from .freshness import Freshness
 from .jobs import JobCalls
@@ -46,13 +48,14 @@ NOT_BUILT = (
     "GetQueueHistory",
     "ListUsage",
     "UploadBlob",
-    "WatchDevices",
 )
 """Calls of the contract that answer UNIMPLEMENTED with a next step."""
 NOT_BUILT_FOR_AGENTS = ("FetchBlob",)
 
 
-class SchedulerService(JobCalls, NodeCalls, SessionCalls, TrackingCalls, scheduler_pb2_grpc.SchedulerServicer):  # type: ignore[misc]
+class SchedulerService(  # type: ignore[misc]
+    JobCalls, NodeCalls, SessionCalls, TrackingCalls, DeviceCalls, scheduler_pb2_grpc.SchedulerServicer
+):
     """The Scheduler service."""
 
     def __init__(
@@ -76,6 +79,7 @@ class SchedulerService(JobCalls, NodeCalls, SessionCalls, TrackingCalls, schedul
         self.telemetry = telemetry
         self.freshness = Freshness(engine, links)
         self.links = links
+        self.board = DeviceBoard(engine, changes, links)
         self.series = series
         self.find = self._find
         self.set_agent_log_level = links.set_log_level

@@ -8,6 +8,7 @@ from gpufleet.v1 import sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.tickets import SECRET_BYTES, hash_place_key, make_place_key
+from gpufleet.tls import OWN_CERTIFICATE_CHARS_MAX, is_certificate
 
 from ..changes import workers_seen
 from ..engine import Engine, StoreAway, TooManyEvents
@@ -119,7 +120,7 @@ class SessionCalls(ModelCalls):
                 if news != told:
                     told = news
                     workers = sorted(turns.workers_of(name), key=lambda worker: worker.id)
-                    shown = [worker_proto(worker, durable) for worker in workers]
+                    shown = [worker_proto(each, durable, certificate=each.certificate) for each in workers]
                     yield sessions_pb2.WatchWorkersResponse(workers=shown)
                 await changed.wait()
         finally:
@@ -229,7 +230,10 @@ class SessionCalls(ModelCalls):
         hello = first.hello
         _check_hello(hello, caller().job)
         secret = hello.ticket_secret or self.session_links.secrets.ticket_secret(JobId(hello.job_id), hello.attempt)
-        link = self.session_links.join_worker(WorkerId(hello.worker_start), hello.endpoint, secret)
+        job_id = JobId(hello.job_id) if hello.job_id else None
+        link = self.session_links.join_worker(
+            WorkerId(hello.worker_start), hello.endpoint, secret, certificate=hello.certificate, job=job_id
+        )
         link.outbox.put(
             sessions_pb2.ConnectWorkerResponse(
                 welcome=sessions_pb2.WorkerWelcome(server_time=timestamp(self.engine.now()))
@@ -242,7 +246,8 @@ class SessionCalls(ModelCalls):
             endpoint=hello.endpoint,
             stream=link.number,
             by=caller().user,
-            job=JobId(hello.job_id) if hello.job_id else None,
+            job=job_id,
+            certificate=hello.certificate,
         )
         self.engine.report(joined)
         heard = _WorkerReader(self.engine, link)
@@ -343,6 +348,10 @@ def _check_hello(hello: sessions_pb2.WorkerHello, job: Job | None) -> None:
         raise invalid("hello.worker_start", f"must be 1 to {IDENTITY_BYTES_MAX} characters")
     if not 1 <= len(hello.endpoint) <= ENDPOINT_BYTES_MAX:
         raise invalid("hello.endpoint", f"must be HOST:PORT of at most {ENDPOINT_BYTES_MAX} characters")
+    if hello.certificate and not is_certificate(hello.certificate):
+        raise invalid(
+            "hello.certificate", f"must be one certificate in PEM, {OWN_CERTIFICATE_CHARS_MAX:,} characters long"
+        )
     if job is not None:
         attempt = 0 if job.attempt is None else job.attempt.number
         if (hello.job_id, hello.attempt, hello.model) != (job.id, attempt, job.spec.serves):

@@ -109,7 +109,10 @@ class CloseRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJoined:
-    """A worker's stream begins; its first report follows. `job` is None for one that was started by hand."""
+    """A worker's stream begins; its first report follows. `job` is None for one that was started by hand.
+
+    `certificate` is the one that it made for itself, if it did.
+    """
 
     at: Instant
     worker: WorkerId
@@ -118,6 +121,7 @@ class WorkerJoined:
     stream: int
     by: UserName
     job: JobId | None = None
+    certificate: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,7 @@ class WorkerLive:
     message: str = ""
     load: float = 0.0
     reports: int = 0
+    certificate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +290,13 @@ def observe(turns: Turns, sessions: Sessions, event: SessionEvent) -> None:
     match event:
         case WorkerJoined(worker=worker, model=model, stream=stream):
             turns.workers[worker] = WorkerLive(
-                id=worker, model=model, endpoint=event.endpoint, stream=stream, job=event.job, heard_at=event.at
+                id=worker,
+                model=model,
+                endpoint=event.endpoint,
+                certificate=event.certificate,
+                stream=stream,
+                job=event.job,
+                heard_at=event.at,
             )
             if turns.missing.pop(worker, None) is not None:
                 for session in sessions.on_worker(worker):

@@ -165,6 +165,14 @@ async def test_the_numbers_of_a_model_are_kept(fleet: Fleet, admin: Client) -> N
             Reason.INVALID_ARGUMENT,
             "hello.ticket_secret",
         ),
+        (
+            "ConnectWorker",
+            sessions_pb2.ConnectWorkerRequest(
+                hello=sessions_pb2.WorkerHello(model="m", worker_start="w", endpoint="h:1", certificate="x")
+            ),
+            Reason.INVALID_ARGUMENT,
+            "hello.certificate",
+        ),
     ],
 )
 async def test_bad_input_is_refused_by_name(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
 
@@ -145,3 +147,32 @@ async def test_what_can_never_be_checked_is_refused(fleet: Fleet, caller: Caller
         (held, Reason.INVALID_ARGUMENT),
     ):
         assert await caller.reason("Scheduler/CheckCapacity", request, fleet.scheduler.token("admin")) is reason
+
+
+async def test_devices_are_watched_through_the_server(admin: Client) -> None:
+    watching = admin.stub.WatchDevices(scheduler_pb2.WatchDevicesRequest(nodes=["n1"])).__aiter__()
+    first = await anext(watching)
+    assert first.is_whole and [(each.node, each.device.index) for each in first.devices] == [("n1", 0), ("n1", 1)]
+    job = await admin.submit("sleep", "60", gpus=2)
+    try:
+        holder: dict[int, str] = {}
+        async with asyncio.timeout(30):
+            while not holder:
+                holder = {each.job_id: each.user for each in (await anext(watching)).devices if each.job_id}
+        shown = (await admin.stub.GetJob(scheduler_pb2.GetJobRequest(job_id=job))).job
+        assert holder == {job: shown.user}
+    finally:
+        await admin.cancel(job)
+        await admin.wait(job)
+
+
+async def test_what_cannot_be_watched_is_named(fleet: Fleet, caller: Caller) -> None:
+    fast = scheduler_pb2.WatchDevicesRequest()
+    fast.interval.FromMilliseconds(10)
+    for request, reason, field in (
+        (fast, Reason.INVALID_ARGUMENT, "interval"),
+        (scheduler_pb2.WatchDevicesRequest(nodes=["n1", "n9"]), Reason.NODE_NOT_FOUND, "nodes[1]"),
+    ):
+        error = await caller.error("Scheduler/WatchDevices", request, token=fleet.scheduler.token("admin"))
+        assert error is not None and error.reason is reason and error.next_step
+        assert [violation.field for violation in error.violations] == [field]

@@ -29,6 +29,8 @@ class Fleet:
         self.work = folder / "work"
         self.work.mkdir(parents=True)
         self.scheduler = SchedulerProcess(data or folder / "scheduler", flags, environment)
+        self.ca_file: Path | None = None
+        """The authority of a scheduler that speaks TLS."""
         self.agents: dict[str, AgentProcess] = {}
         self.seen: set[int] = set()
 
@@ -86,7 +88,7 @@ class Fleet:
     @asynccontextmanager
     async def client(self, token: str | None = None) -> AsyncIterator[Client]:
         """A person; the admin of the first start unless a token is given."""
-        async with dial(self.dialled, token or self.scheduler.token("admin")) as channel:
+        async with dial(self.dialled, token or self.scheduler.token("admin"), self.ca_file) as channel:
             person = Client(channel, self.work, self.seen)
             try:
                 yield person

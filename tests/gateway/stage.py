@@ -7,8 +7,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,20 @@ class Side:
         self.log = folder / f"{name}.log"
         self._command = [sys.executable, "-P", "-m", module, *flags]
         self._folder = folder
+        self.inside: Sequence[str] = ()
+        """What the command line begins with: how to get into another network, for one."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             environment = clean_environment(self._folder, self._variables)
             self.process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=self._folder
+                [*self.inside, *self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=self._folder,
             )
 
     async def address(self) -> str:
@@ -185,12 +192,18 @@ class Browser:
         return self.sequence
 
 
-@asynccontextmanager
-async def browser(
+def browser(
     stage: Stage, cookie: str = "", origin: str | None = None, *, gateway: str = ""
-) -> AsyncIterator[Browser]:
+) -> AbstractAsyncContextManager[Browser]:
+    """Somebody's page, by default on the stage's own gateway."""
+    return browser_at(gateway or stage.gateway, cookie, origin)
+
+
+@asynccontextmanager
+async def browser_at(gateway: str, cookie: str = "", origin: str | None = None) -> AsyncIterator[Browser]:
+    """Somebody's page on the gateway at HOST:PORT."""
     headers = {"Cookie": cookie} if cookie else {}
-    url = f"ws://{gateway or stage.gateway}/ws"
+    url = f"ws://{gateway}/ws"
     async with connect(url, additional_headers=headers, origin=origin, proxy=None) as socket:  # type: ignore[arg-type]
         pinging = asyncio.create_task(_ping(socket), name="pings")
         try:

@@ -14,32 +14,42 @@ import grpc.aio
 import pytest
 
 from gpufleet.addresses import Address
-from gpufleet.certificates import SERVER_LIFETIME, CertificateFiles, expires, make_certificates
+from gpufleet.certificates import (
+    SERVER_LIFETIME,
+    CertificateFiles,
+    expires,
+    make_certificates,
+    make_own_certificate,
+)
 from gpufleet.channel import Target, connect_async, server_options, token_of
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.listening import listen
 from gpufleet.status import from_rpc_error
-from gpufleet.tls import check_protection, fingerprint, read_key, server_credentials
+from gpufleet.tls import check_protection, fingerprint, is_certificate, read_key, server_credentials
 
 
 async def answer(request: bytes, context: Any) -> bytes:
     return (token_of(context.invocation_metadata()) or "").encode()
 
 
-async def call_over_tls(files: CertificateFiles, ca_file: Path) -> bytes:
-    """The answer of a server with these certificates to a client that trusts this authority."""
+async def call_over_tls(credentials: grpc.ServerCredentials, **trust: Any) -> bytes:
+    """The answer of a server with these credentials to a client that trusts this."""
     server = grpc.aio.server(options=server_options())
     handler = grpc.method_handlers_generic_handler("T", {"Ask": grpc.unary_unary_rpc_method_handler(answer)})
     server.add_generic_rpc_handlers((handler,))
-    port = listen(server, Address("127.0.0.1", 0), server_credentials(files.cert_file, files.key_file))
+    port = listen(server, Address("127.0.0.1", 0), credentials)
     await server.start()
     try:
-        target = Target(address=Address("127.0.0.1", port), token="gf_x", ca_file=ca_file)
+        target = Target(address=Address("127.0.0.1", port), token="gf_x", **trust)
         async with connect_async(target) as channel:
             ask: Any = channel.unary_unary("/T/Ask")
             return bytes(await ask(b"", timeout=30))
     finally:
         await server.stop(None)
+
+
+def served(files: CertificateFiles) -> grpc.ServerCredentials:
+    return server_credentials(files.cert_file, files.key_file)
 
 
 @pytest.fixture
@@ -48,20 +58,20 @@ def files(tmp_path: Path) -> CertificateFiles:
 
 
 async def test_a_client_that_trusts_the_authority_speaks_tls_with_its_token(files: CertificateFiles) -> None:
-    assert await call_over_tls(files, files.ca_file) == b"gf_x"
+    assert await call_over_tls(served(files), ca_file=files.ca_file) == b"gf_x"
 
 
 async def test_a_client_that_trusts_another_authority_is_unreachable(files: CertificateFiles, tmp_path: Path) -> None:
     other = make_certificates(tmp_path / "other", ["127.0.0.1"])
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call_over_tls(files, other.ca_file)
+        await call_over_tls(served(files), ca_file=other.ca_file)
     assert from_rpc_error(caught.value).reason is Reason.SCHEDULER_UNREACHABLE
 
 
 async def test_a_certificate_of_another_host_is_refused(tmp_path: Path) -> None:
     files = make_certificates(tmp_path, ["10.0.0.5"])
     with pytest.raises(grpc.aio.AioRpcError):
-        await call_over_tls(files, files.ca_file)
+        await call_over_tls(served(files), ca_file=files.ca_file)
 
 
 async def test_a_new_certificate_is_trusted_by_those_who_had_the_authority(files: CertificateFiles) -> None:
@@ -69,7 +79,19 @@ async def test_a_new_certificate_is_trusted_by_those_who_had_the_authority(files
     make_certificates(files.folder, ["127.0.0.1"])
     assert files.ca_file.read_bytes() == authority
     assert fingerprint(files.cert_file) != before
-    assert await call_over_tls(files, files.ca_file) == b"gf_x"
+    assert await call_over_tls(served(files), ca_file=files.ca_file) == b"gf_x"
+
+
+async def test_a_certificate_that_a_program_made_for_itself_is_trusted_alone_and_by_its_own_name() -> None:
+    own, other = make_own_certificate("10.0.0.5"), make_own_certificate("10.0.0.5")
+    credentials = grpc.ssl_server_credentials([(own.key, own.certificate)])
+    assert await call_over_tls(credentials, certificate=own.certificate) == b"gf_x"
+    with pytest.raises(grpc.aio.AioRpcError, match="CERTIFICATE_VERIFY_FAILED"):
+        await call_over_tls(credentials, certificate=other.certificate)
+    assert "key" not in repr(own)
+    assert is_certificate(own.certificate.decode())
+    for text in ("", "hello", own.key.decode(), 2 * own.certificate.decode(), own.certificate.decode() + " " * 8_000):
+        assert not is_certificate(text)
 
 
 def test_keys_are_of_their_owner_alone_and_certificates_are_for_all(files: CertificateFiles) -> None:

@@ -1111,8 +1111,9 @@ Global___WatchDevicesRequest: _TypeAlias = WatchDevicesRequest  # noqa: Y015
 
 @_typing.final
 class WatchDevicesResponse(_message.Message):
-    """WatchDevicesResponse is what changed since the message before. Without a change one comes every 10 s, so that the reader
-    knows that the stream lives.
+    """WatchDevicesResponse is what changed since the message before. Without a change one comes every 10 s, or after the
+    interval if that is longer, so that the reader knows that the stream lives. More than 2,000 devices come as several
+    messages at once.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1122,10 +1123,14 @@ class WatchDevicesResponse(_message.Message):
     REMOVED_UUIDS_FIELD_NUMBER: _builtins.int
     VIEW_TIME_FIELD_NUMBER: _builtins.int
     is_whole: _builtins.bool
-    """Whether devices are all that there are, and what was known before is to be forgotten; so is the first message."""
+    """Whether what was known before is to be forgotten; so is the first message. All devices that there are follow, from
+    this message on.
+    """
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.NodeDevice]:
-        """Devices as they are now, with node and user set, by node and index."""
+        """Devices as they are now, with node and user set, by node and index, and without the summary of their samples. One
+        of which nothing but the age of its reading has changed is not told again until that age is more than 5 s.
+        """
 
     @_builtins.property
     def removed_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -392,7 +392,6 @@ class SchedulerServicer:
 
     def WatchDevices(self, request, context):
         """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed.
-        Not built yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -79,9 +79,7 @@ class SchedulerStub:
     GetJobStats: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetJobStatsRequest, _capacity_pb2.GetJobStatsResponse]
     """GetJobStats answers what a job used: its devices and its processes."""
     WatchDevices: _grpc.UnaryStreamMultiCallable[_scheduler_pb2.WatchDevicesRequest, _scheduler_pb2.WatchDevicesResponse]
-    """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed.
-    Not built yet.
-    """
+    """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed."""
     GetNodeHistory: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetNodeHistoryRequest, _capacity_pb2.GetNodeHistoryResponse]
     """GetNodeHistory answers the history of devices. Not built yet."""
     GetQueueHistory: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetQueueHistoryRequest, _capacity_pb2.GetQueueHistoryResponse]
@@ -171,9 +169,7 @@ class SchedulerAsyncStub(SchedulerStub):
     GetJobStats: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetJobStatsRequest, _capacity_pb2.GetJobStatsResponse]  # type: ignore[assignment]
     """GetJobStats answers what a job used: its devices and its processes."""
     WatchDevices: _aio.UnaryStreamMultiCallable[_scheduler_pb2.WatchDevicesRequest, _scheduler_pb2.WatchDevicesResponse]  # type: ignore[assignment]
-    """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed.
-    Not built yet.
-    """
+    """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed."""
     GetNodeHistory: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetNodeHistoryRequest, _capacity_pb2.GetNodeHistoryResponse]  # type: ignore[assignment]
     """GetNodeHistory answers the history of devices. Not built yet."""
     GetQueueHistory: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetQueueHistoryRequest, _capacity_pb2.GetQueueHistoryResponse]  # type: ignore[assignment]
@@ -386,9 +382,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.WatchDevicesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_scheduler_pb2.WatchDevicesResponse], _abc.AsyncIterator[_scheduler_pb2.WatchDevicesResponse]]:
-        """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed.
-        Not built yet.
-        """
+        """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed."""
 
     @_abc_1.abstractmethod
     def GetNodeHistory(

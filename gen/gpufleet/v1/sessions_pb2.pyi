@@ -127,6 +127,8 @@ class WorkerInfo(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
     LAST_CONTACT_TIME_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     worker_start: _builtins.str
     """Id of this start of the worker; empty as long as it has not called the scheduler."""
     endpoint: _builtins.str
@@ -145,6 +147,12 @@ class WorkerInfo(_message.Message):
     """Share of the last second that its model computed, 0 to 1."""
     job_id: _builtins.int
     """Its job; 0 for one started by hand."""
+    certificate: _builtins.str
+    """The certificate that the worker made for itself, in PEM: trust it, and nothing else, for this endpoint. Empty for a
+    worker with a certificate of an authority, or without one. In answers of WatchWorkers only.
+    """
+    name: _builtins.str
+    """What people without a token are shown of it: it says nothing of where it runs."""
     @_builtins.property
     def last_contact_time(self) -> _timestamp_pb2.Timestamp:
         """When it was heard last."""
@@ -162,10 +170,12 @@ class WorkerInfo(_message.Message):
         load: _builtins.float = ...,
         job_id: _builtins.int = ...,
         last_contact_time: _timestamp_pb2.Timestamp | None = ...,
+        certificate: _builtins.str = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_contact_time", b"last_contact_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "job_id", b"job_id", "last_contact_time", b"last_contact_time", "load", b"load", "message", b"message", "progress", b"progress", "seats", b"seats", "state", b"state", "taken_seats", b"taken_seats", "worker_start", b"worker_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "endpoint", b"endpoint", "job_id", b"job_id", "last_contact_time", b"last_contact_time", "load", b"load", "message", b"message", "name", b"name", "progress", b"progress", "seats", b"seats", "state", b"state", "taken_seats", b"taken_seats", "worker_start", b"worker_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -542,6 +552,8 @@ class TurnGrant(_message.Message):
     TICKET_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     PLACE_KEY_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session's id."""
     endpoint: _builtins.str
@@ -552,6 +564,12 @@ class TurnGrant(_message.Message):
     """The epoch."""
     place_key: _builtins.str
     """Key that resumes the turn; empty where an earlier one still does."""
+    certificate: _builtins.str
+    """The certificate that the worker made for itself, in PEM: trust it, and nothing else, for this endpoint. Empty for a
+    worker with a certificate of an authority, or without one.
+    """
+    worker: _builtins.str
+    """What the person may be told of the worker: its name, and not where it runs."""
     def __init__(
         self,
         *,
@@ -560,10 +578,12 @@ class TurnGrant(_message.Message):
         ticket: _builtins.str = ...,
         epoch: _builtins.int = ...,
         place_key: _builtins.str = ...,
+        certificate: _builtins.str = ...,
+        worker: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "epoch", b"epoch", "place_key", b"place_key", "session", b"session", "ticket", b"ticket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "endpoint", b"endpoint", "epoch", b"epoch", "place_key", b"place_key", "session", b"session", "ticket", b"ticket", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -918,6 +938,7 @@ class WorkerHello(_message.Message):
     ENTRY_POINT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model's name."""
     endpoint: _builtins.str
@@ -934,6 +955,10 @@ class WorkerHello(_message.Message):
     """The worker's version."""
     attempt: _builtins.int
     """The attempt of its job; 0 for one started by hand."""
+    certificate: _builtins.str
+    """The certificate that it made for itself, in PEM, 8,000 characters at most; it is for the name worker.gpufleet. Empty
+    for a worker with a certificate of an authority, or without one.
+    """
     def __init__(
         self,
         *,
@@ -945,10 +970,11 @@ class WorkerHello(_message.Message):
         entry_point: _builtins.str = ...,
         version: _builtins.str = ...,
         attempt: _builtins.int = ...,
+        certificate: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "endpoint", b"endpoint", "entry_point", b"entry_point", "job_id", b"job_id", "model", b"model", "ticket_secret", b"ticket_secret", "version", b"version", "worker_start", b"worker_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "certificate", b"certificate", "endpoint", b"endpoint", "entry_point", b"entry_point", "job_id", b"job_id", "model", b"model", "ticket_secret", b"ticket_secret", "version", b"version", "worker_start", b"worker_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1243,30 +1269,6 @@ class EndTurn(_message.Message):
 Global___EndTurn: _TypeAlias = EndTurn  # noqa: Y015
 
 @_typing.final
-class LoadModel(_message.Message):
-    """LoadModel tells a worker what to serve. Not built yet: a worker serves the model that it was started with."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MODEL_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def model(self) -> Global___Model:
-        """The model."""
-
-    def __init__(
-        self,
-        *,
-        model: Global___Model | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LoadModel: _TypeAlias = LoadModel  # noqa: Y015
-
-@_typing.final
 class DrainWorker(_message.Message):
     """DrainWorker tells a worker to take no new turns and to end after its last one."""
 
@@ -1291,7 +1293,6 @@ class ConnectWorkerResponse(_message.Message):
 
     EXPECT_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
-    LOAD_MODEL_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
     WELCOME_FIELD_NUMBER: _builtins.int
     ENDS_ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
@@ -1302,10 +1303,6 @@ class ConnectWorkerResponse(_message.Message):
     @_builtins.property
     def end(self) -> Global___EndTurn:
         """A turn ends."""
-
-    @_builtins.property
-    def load_model(self) -> Global___LoadModel:
-        """Serve a model."""
 
     @_builtins.property
     def drain(self) -> Global___DrainWorker:
@@ -1324,16 +1321,15 @@ class ConnectWorkerResponse(_message.Message):
         *,
         expect: Global___ExpectTurn | None = ...,
         end: Global___EndTurn | None = ...,
-        load_model: Global___LoadModel | None = ...,
         drain: Global___DrainWorker | None = ...,
         welcome: Global___WorkerWelcome | None = ...,
         ends_acknowledged: Global___EndsAcknowledged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain", b"drain", "end", b"end", "ends_acknowledged", b"ends_acknowledged", "expect", b"expect", "load_model", b"load_model", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain", b"drain", "end", b"end", "ends_acknowledged", b"ends_acknowledged", "expect", b"expect", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain", b"drain", "end", b"end", "ends_acknowledged", b"ends_acknowledged", "expect", b"expect", "load_model", b"load_model", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "drain", b"drain", "end", b"end", "ends_acknowledged", b"ends_acknowledged", "expect", b"expect", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["expect", "end", "load_model", "drain", "welcome", "ends_acknowledged"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["expect", "end", "drain", "welcome", "ends_acknowledged"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 

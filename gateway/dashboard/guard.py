@@ -1,0 +1,85 @@
+"""Which requests are answered at all: those of this gateway's own pages, and of programs with a token of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.requests import ClientDisconnect, Request
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.tokens import TOKEN_CHARACTERS, TOKEN_PREFIX
+
+BODY_BYTES_MAX = 1_000_000
+"""The longest request of a page; a longer list of jobs goes by the scheduler's own RPCs."""
+
+BODY_S_MAX = 10.0
+"""How long a request may take to come."""
+
+OWN_SITES = ("same-origin", "none")
+"""What Sec-Fetch-Site says of a page of ours, and of an address that a person typed."""
+
+
+def check_origin(request: Request) -> None:
+    """Refuse what a page from elsewhere sends: a browser adds the cookie also to requests of another port's page.
+
+    Programs send neither header. Raises PERMISSION_DENIED.
+    """
+    origin = request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site")
+    is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    if not is_own or (site is not None and site not in OWN_SITES):
+        raise GpufleetError(
+            Reason.PERMISSION_DENIED,
+            f"a page of {origin or 'another site'} may not use this gateway's dashboard",
+            next_step="Open the dashboard at this gateway's own address.",
+        )
+
+
+def bearer_in(request: Request) -> str | None:
+    """The token that a program brings."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def address_of(request: Request) -> str:
+    """Where it comes from."""
+    return request.client.host if request.client is not None else ""
+
+
+async def json_body(request: Request) -> dict[str, Any]:
+    """The object that a request carries. Raises INVALID_ARGUMENT, MESSAGE_TOO_LARGE, DEADLINE, CANCELLED."""
+    # A form of another site can send text, but not this type, without this gateway's leave.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise invalid("content-type", "must be application/json")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S_MAX):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise GpufleetError(Reason.MESSAGE_TOO_LARGE, f"a request is at most {BODY_BYTES_MAX:,} bytes long")
+    except TimeoutError:
+        raise GpufleetError(Reason.DEADLINE, f"the request did not come within {BODY_S_MAX:g} s") from None
+    except ClientDisconnect:
+        raise GpufleetError(Reason.CANCELLED) from None
+    return json_object("body", bytes(body))
+
+
+def json_object(field: str, text: bytes | str) -> dict[str, Any]:
+    """The JSON object in a text. Raises INVALID_ARGUMENT."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError) as problem:
+        raise invalid(field, f"is no JSON: {problem}") from None
+    if not isinstance(value, dict):
+        raise invalid(field, "must be a JSON object")
+    return value
+
+
+def not_a_token() -> GpufleetError:
+    """The refusal of a text that cannot be a token; nothing of it is told."""
+    form = f"A token is {TOKEN_PREFIX} and {TOKEN_CHARACTERS} characters, without spaces."
+    return GpufleetError(Reason.TOKEN_INVALID, "this is no gpufleet token", next_step=form)

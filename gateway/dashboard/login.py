@@ -1,0 +1,50 @@
+"""A person's token, sealed into a cookie: nothing of it is kept here, and any gateway with the same token opens it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+
+from cryptography.fernet import Fernet, InvalidToken
+
+from gpufleet.tokens import is_token
+
+LOGIN_SECONDS = 7 * 24 * 3600
+"""How long a login holds without being used. A token that ends before ends it at once."""
+
+RENEWED_SECONDS = 24 * 3600
+"""A cookie that is older is made anew when its person comes back."""
+
+
+class Seals:
+    """Makes and opens cookies. The cookie's name follows from the key, as browsers tell no port: what another fleet's
+    gateway on the same machine has set stays as it is."""
+
+    def __init__(self, gateway_token: str) -> None:
+        key = hmac.digest(gateway_token.encode(), b"gpufleet dashboard login", "sha256")
+        self._fernet = Fernet(base64.urlsafe_b64encode(key))
+        self.cookie = f"gpufleet_login_{hashlib.sha256(key).hexdigest()[:12]}"
+
+    def seal(self, token: str) -> str:
+        """The cookie's value for this token."""
+        return self._fernet.encrypt(token.encode()).decode()
+
+    def token_in(self, sealed: str | None) -> str | None:
+        """The token in a cookie; None for one that is missing, too old, or was not made with this key."""
+        if not sealed:
+            return None
+        try:
+            token = self._fernet.decrypt(sealed.encode(), ttl=LOGIN_SECONDS).decode()
+        except (InvalidToken, UnicodeError):
+            return None
+        return token if is_token(token) else None
+
+    def is_old(self, sealed: str, now_s: float) -> bool:
+        """Whether a cookie that opens is worth making anew. `now_s` is the wall clock's."""
+        return now_s - self._fernet.extract_timestamp(sealed.encode()) > RENEWED_SECONDS
+
+
+def person_of(token: str) -> str:
+    """What bounds know a person by."""
+    return hashlib.sha256(b"gpufleet dashboard person\0" + token.encode()).hexdigest()[:32]

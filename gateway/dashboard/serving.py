@@ -1,0 +1,199 @@
+"""The dashboard's side of the gateway: `/api/v1/login`, `logout`, `me`, `rpc/METHOD` and `stream/METHOD`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from gpufleet.channel import Target
+from gpufleet.errors import Code, GpufleetError, Reason, invalid
+from gpufleet.logs import fields
+from gpufleet.tokens import is_token
+
+from .answers import NOT_KEPT, refusal
+from .bounds import Guesses, Rates, Streams
+from .calls import CALLS, STREAMS, Scheduler, Who, json_text, request_of, who_is
+from .events import Events
+from .guard import address_of, bearer_in, check_origin, json_body, json_object, not_a_token
+from .login import LOGIN_SECONDS, Seals, person_of
+
+log = logging.getLogger(__name__)
+
+_Asked = TypeVar("_Asked")
+
+STREAM_REQUEST_CHARS_MAX = 8_000
+"""The request of a stream comes in its address."""
+
+
+class Dashboard:
+    """One gateway's dashboard. `running` holds its way to the scheduler; `leave` ends its streams."""
+
+    def __init__(self, targets: Sequence[Target], gateway_token: str) -> None:
+        self._targets = list(targets)
+        self._seals = Seals(gateway_token)
+        self._rates = Rates()
+        self._streams = Streams()
+        self._guesses = Guesses()
+
+    def routes(self) -> list[BaseRoute]:
+        """What it answers."""
+        return [
+            Route("/api/v1/login", _answered(self._login), methods=["POST"]),
+            Route("/api/v1/logout", _answered(self._logout), methods=["POST"]),
+            Route("/api/v1/me", _answered(self._me)),
+            Route("/api/v1/rpc/{method}", _answered(self._rpc), methods=["POST"]),
+            Route("/api/v1/stream/{method}", _answered(self._stream)),
+        ]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Connected as long as it lasts."""
+        self._leaving = asyncio.Event()
+        self._scheduler = Scheduler(self._targets)
+        try:
+            yield
+        finally:
+            self._leaving.set()
+            await self._scheduler.close()
+
+    def leave(self) -> None:
+        """End the streams: their pages come back to whoever answers then."""
+        self._leaving.set()
+
+    async def _login(self, request: Request) -> Response:
+        said = await json_body(request)
+        token = said.get("token")
+        token = token.strip() if isinstance(token, str) else ""
+        if not token:
+            raise invalid("token", "is empty", reason=Reason.TOKEN_MISSING)
+        if not is_token(token):
+            raise not_a_token()
+        who = await self._checked(request, lambda: who_is(self._scheduler, token))
+        log.info("logged in to the dashboard", extra=fields(user=who.user, role=who.role, address=address_of(request)))
+        return self._with_cookie(request, _told(who), token)
+
+    async def _logout(self, request: Request) -> Response:
+        response = JSONResponse({}, headers=NOT_KEPT)
+        response.delete_cookie(self._seals.cookie, httponly=True, samesite="strict")
+        return response
+
+    async def _me(self, request: Request) -> Response:
+        token = self._token(request)
+        response = _told(await self._checked(request, lambda: who_is(self._scheduler, token)))
+        sealed = request.cookies.get(self._seals.cookie)
+        if bearer_in(request) is None and sealed and self._seals.is_old(sealed, time.time()):
+            return self._with_cookie(request, response, token)
+        return response
+
+    async def _rpc(self, request: Request) -> Response:
+        token = self._token(request)
+        name = request.path_params["method"]
+        asked = request_of(CALLS, name, await json_body(request))
+        answer = await self._checked(request, lambda: self._scheduler.call(name, asked, token))
+        return Response(await json_text(answer), media_type="application/json", headers=NOT_KEPT)
+
+    async def _stream(self, request: Request) -> Response:
+        token = self._token(request)
+        name = request.path_params["method"]
+        said = request.query_params.get("request", "")
+        if len(said) > STREAM_REQUEST_CHARS_MAX:
+            raise invalid("request", f"is longer than {STREAM_REQUEST_CHARS_MAX:,} characters")
+        asked = request_of(STREAMS, name, json_object("request", said))
+        person = person_of(token)
+        self._streams.open(person)
+        events: Events | None = None
+        try:
+            events = Events(self._scheduler, name, asked, token, self._leaving)
+            await self._checked(request, events.begin)
+        except BaseException:
+            self._streams.closed(person)
+            if events is not None:
+                await events.close()
+            raise
+        return _Stream(events, lambda: self._streams.closed(person))
+
+    def _token(self, request: Request) -> str:
+        """The person's token, of a program or in the cookie. Raises TOKEN_MISSING, TOKEN_INVALID, QUOTA_EXCEEDED."""
+        brought = bearer_in(request)
+        token = brought or self._seals.token_in(request.cookies.get(self._seals.cookie))
+        if token is None:
+            raise GpufleetError(
+                Reason.TOKEN_MISSING, "nobody is logged in", next_step="Log in to the dashboard with your token."
+            )
+        if not is_token(token):
+            raise not_a_token()
+        self._rates.take(person_of(token), time.monotonic())
+        return token
+
+    async def _checked(self, request: Request, ask: Callable[[], Awaitable[_Asked]]) -> _Asked:
+        """What the scheduler answers; that it does not know the token is told the more slowly the more often it is."""
+        address = address_of(request)
+        self._guesses.check(address)
+        try:
+            return await ask()
+        except GpufleetError as error:
+            if error.reason is Reason.TOKEN_INVALID:
+                pause_s = self._guesses.wrong(address, time.monotonic())
+                try:
+                    await asyncio.sleep(pause_s)
+                finally:
+                    self._guesses.answered(address)
+            raise
+
+    def _with_cookie(self, request: Request, response: Response, token: str) -> Response:
+        response.set_cookie(
+            self._seals.cookie,
+            self._seals.seal(token),
+            max_age=LOGIN_SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+
+class _Stream(StreamingResponse):
+    """Events as they come, and what is to be done when nobody reads them any more."""
+
+    def __init__(self, events: Events, closed: Callable[[], None]) -> None:
+        # A proxy that kept events back to send more at once would make them old.
+        headers = NOT_KEPT | {"X-Accel-Buffering": "no"}
+        super().__init__(events.chunks(), media_type="text/event-stream", headers=headers)
+        self._events = events
+        self._closed = closed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them to their end, or to that of the connection."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._closed()
+            await self._events.close()
+
+
+def _told(who: Who) -> JSONResponse:
+    return JSONResponse({"user": who.user, "role": who.role, "version": who.version}, headers=NOT_KEPT)
+
+
+def _answered(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """The handler, for this gateway's own pages and programs alone, with its errors told."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            check_origin(request)
+            return await handler(request)
+        except GpufleetError as error:
+            if error.code is Code.INTERNAL:
+                log.error("a call of the dashboard failed", extra=fields(why=error.message))
+            return refusal(error)
+
+    return answer

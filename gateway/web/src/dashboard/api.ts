@@ -1,0 +1,342 @@
+// What the dashboard asks the gateway for: calls, and streams that come back by themselves.
+
+import { EventReader } from "./events.ts";
+
+/** What the gateway says of an error. */
+export interface Problem {
+  /** A stable reason, such as "NOT_YOUR_JOB"; "GATEWAY_UNREACHABLE" where nothing answered. */
+  readonly error: string;
+  readonly message: string;
+  readonly next_step: string;
+  /** The first wrong field's path in the request; empty where it is none. */
+  readonly field: string;
+  readonly fields?: readonly { readonly field: string; readonly why: string }[];
+}
+
+/** A call that was refused, or had no answer. `status` is 0 where nothing answered. */
+export class CallError extends Error {
+  constructor(
+    readonly problem: Problem,
+    readonly status: number,
+  ) {
+    super(problem.message);
+  }
+
+  /** Whether the same may pass later without anybody's doing. */
+  get mayPass(): boolean {
+    return this.status === 0 || this.status === 429 || this.status >= 502;
+  }
+}
+
+export interface Me {
+  readonly user: string;
+  readonly role: "admin" | "user" | "viewer";
+  readonly version: string;
+}
+
+/** "live": what was told is as new as it can be. "stale": the stream is lost and tried again. "ended": no more comes. */
+export type Liveness = "live" | "stale" | "ended";
+
+export interface StreamListener<T> {
+  onMessage(message: T): void;
+  /** Called with every change, and with why where there is something to say. */
+  onState?(state: Liveness, problem: Problem | null): void;
+}
+
+const ANSWER_MS_MAX = 30_000;
+/** The gateway says something every 15 s. */
+const SILENCE_MS_MAX = 40_000;
+export const RETRY_MS_MIN = 500;
+export const RETRY_MS_MAX = 10_000;
+/** A tab that nobody sees gives its connections back after this: browsers have six for all tabs of one address. */
+const HIDDEN_MS = 20_000;
+
+const AWAY: Problem = {
+  error: "GATEWAY_UNREACHABLE",
+  message: "The gateway cannot be reached just now.",
+  next_step: "It is tried again by itself.",
+  field: "",
+};
+
+/** Make a call of the scheduler. Throws CallError. */
+export function call<T>(method: string, request: object = {}): Promise<T> {
+  return post<T>(`api/v1/rpc/${method}`, request);
+}
+
+/** Log in with a token; the gateway keeps it in a cookie that no script reads. Throws CallError. */
+export function login(token: string): Promise<Me> {
+  return asked<Me>("api/v1/login", posted({ token }), false);
+}
+
+export function logout(): Promise<unknown> {
+  return post("api/v1/logout", {});
+}
+
+/** Who is logged in. Throws CallError, with status 401 where nobody is. */
+export function whoAmI(): Promise<Me> {
+  return asked<Me>("api/v1/me", {}, false);
+}
+
+function post<T>(path: string, request: object): Promise<T> {
+  return asked<T>(path, posted(request), true);
+}
+
+function posted(request: object): RequestInit {
+  return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) };
+}
+
+async function asked<T>(path: string, options: RequestInit, tellsSession: boolean): Promise<T> {
+  let response: Response;
+  try {
+    response = await fetch(path, { ...options, signal: AbortSignal.timeout(ANSWER_MS_MAX) });
+  } catch {
+    throw new CallError(AWAY, 0);
+  }
+  if (!response.ok) {
+    const error = await errorIn(response);
+    if (tellsSession && error.status === 401) session.ended(error.problem);
+    throw error;
+  }
+  try {
+    return (await response.json()) as T;
+  } catch {
+    throw new CallError(AWAY, 0);
+  }
+}
+
+async function errorIn(response: Response): Promise<CallError> {
+  try {
+    return new CallError((await response.json()) as Problem, response.status);
+  } catch {
+    return new CallError({ ...AWAY, message: `The gateway answered with ${response.status}.` }, response.status || 0);
+  }
+}
+
+/** Whether somebody is logged in, as far as the calls have told; the shell listens. */
+class Session {
+  private readonly listeners = new Set<(problem: Problem) => void>();
+  private waiting: (() => void)[] = [];
+  private isOn = false;
+
+  onEnd(listener: (problem: Problem) => void): void {
+    this.listeners.add(listener);
+  }
+
+  /** Somebody has logged in: streams that waited for it go on. */
+  begin(): void {
+    this.isOn = true;
+    const waiting = this.waiting;
+    this.waiting = [];
+    for (const each of waiting) each();
+  }
+
+  ended(problem: Problem): void {
+    if (!this.isOn) return;
+    this.isOn = false;
+    for (const listener of this.listeners) listener(problem);
+  }
+
+  /** Resolves once somebody is logged in, or when it is not wanted any more. */
+  async isBegun(until: AbortSignal): Promise<void> {
+    if (this.isOn || until.aborted) return;
+    await new Promise<void>((resolve) => {
+      this.waiting.push(resolve);
+      until.addEventListener("abort", () => resolve(), { once: true });
+    });
+  }
+}
+
+export const session = new Session();
+
+/** All streams of this page: what the shell shows of them. */
+class Link {
+  private readonly lost = new Map<object, Problem | null>();
+  private readonly listeners = new Set<() => void>();
+
+  /** Why something is not live just now; undefined where all is. */
+  get trouble(): Problem | null | undefined {
+    return this.lost.values().next().value;
+  }
+
+  onChange(listener: () => void): void {
+    this.listeners.add(listener);
+  }
+
+  tell(stream: object, state: Liveness, problem: Problem | null): void {
+    if (state === "stale") this.lost.set(stream, problem);
+    else this.lost.delete(stream);
+    for (const listener of this.listeners) listener();
+  }
+}
+
+export const link = new Link();
+
+/** Follow a stream until `until`. It comes back by itself, with the request that `request` makes then. */
+export function stream<T>(
+  method: string,
+  request: object | (() => object),
+  listener: StreamListener<T>,
+  until: AbortSignal,
+): void {
+  void new Following<T>(method, request, listener, until).run();
+}
+
+class Following<T> {
+  private readonly method: string;
+  private readonly request: object | (() => object);
+  private readonly listener: StreamListener<T>;
+  private readonly until: AbortSignal;
+  private state: Liveness | null = null;
+  private pause = RETRY_MS_MIN;
+
+  constructor(method: string, request: object | (() => object), listener: StreamListener<T>, until: AbortSignal) {
+    this.method = method;
+    this.request = request;
+    this.listener = listener;
+    this.until = until;
+  }
+
+  async run(): Promise<void> {
+    while (!this.until.aborted) {
+      await session.isBegun(this.until);
+      await isSeen(this.until);
+      if (this.until.aborted) break;
+      const problem = await this.once();
+      if (this.until.aborted) break;
+      if (problem === "ended") return;
+      // Nobody looks: it is not lost, but let go.
+      if (problem === "hidden") continue;
+      this.become("stale", problem);
+      await pausing(this.pause * (0.5 + Math.random() / 2), this.until);
+      this.pause = Math.min(this.pause * 2, RETRY_MS_MAX);
+    }
+    link.tell(this, "ended", null);
+  }
+
+  /** One connection as long as it lasts; answers why it ended. */
+  private async once(): Promise<Problem | null | "ended" | "hidden"> {
+    const cut = new AbortController();
+    const stop = () => cut.abort();
+    this.until.addEventListener("abort", stop, { once: true });
+    let why: "hidden" | null = null;
+    const hiding = onceHidden(() => {
+      why = "hidden";
+      cut.abort();
+    });
+    let silence = setTimeout(stop, SILENCE_MS_MAX);
+    const heard = () => {
+      clearTimeout(silence);
+      silence = setTimeout(stop, SILENCE_MS_MAX);
+    };
+    try {
+      return await this.read(cut.signal, heard);
+    } catch (error) {
+      if (error instanceof CallError) return this.refused(error);
+      return why ?? AWAY;
+    } finally {
+      clearTimeout(silence);
+      hiding();
+      this.until.removeEventListener("abort", stop);
+      cut.abort();
+    }
+  }
+
+  private async read(signal: AbortSignal, heard: () => void): Promise<Problem | null | "ended"> {
+    const said = typeof this.request === "function" ? this.request() : this.request;
+    const response = await fetch(`api/v1/stream/${this.method}?request=${encodeURIComponent(JSON.stringify(said))}`, { signal });
+    if (!response.ok || response.body === null) throw await errorIn(response);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    const events = new EventReader();
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return AWAY;
+      heard();
+      for (const event of events.take(value)) {
+        if (event.name === "error") throw new CallError(JSON.parse(event.data) as Problem, statusOf(event.data));
+        if (event.name === "end") {
+          this.become("ended", null);
+          return "ended";
+        }
+        if (event.name !== "message" || this.until.aborted) continue;
+        this.pause = RETRY_MS_MIN;
+        this.become("live", null);
+        this.listener.onMessage(JSON.parse(event.data) as T);
+      }
+    }
+  }
+
+  private refused(error: CallError): Problem | "ended" {
+    if (error.status === 401) {
+      session.ended(error.problem);
+      return error.problem;
+    }
+    if (error.mayPass) return error.problem;
+    this.become("ended", error.problem);
+    return "ended";
+  }
+
+  private become(state: Liveness, problem: Problem | null): void {
+    if (state === this.state && state !== "stale") return;
+    this.state = state;
+    link.tell(this, state, problem);
+    this.listener.onState?.(state, problem);
+  }
+}
+
+const GONE = new Set(["TOKEN_MISSING", "TOKEN_INVALID", "TOKEN_REVOKED"]);
+const PASSING = new Set([
+  ...["STORE_UNAVAILABLE", "SCHEDULER_UNREACHABLE", "SCHEDULER_STOPPING", "NODE_UNREACHABLE", "DEADLINE"],
+  ...["TOO_MANY_STREAMS", "QUOTA_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN"],
+]);
+
+/** The status that an error in the midst of a stream would have had as an answer, as far as it matters here. */
+function statusOf(data: string): number {
+  const { error } = JSON.parse(data) as Problem;
+  if (GONE.has(error)) return 401;
+  return PASSING.has(error) ? 503 : 400;
+}
+
+/** Sleep, but not when the network is back. */
+function pausing(ms: number, until: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer);
+      removeEventListener("online", done);
+      until.removeEventListener("abort", done);
+      resolve();
+    };
+    const timer = setTimeout(done, ms);
+    addEventListener("online", done);
+    until.addEventListener("abort", done, { once: true });
+  });
+}
+
+/** Resolves when somebody can see the page. */
+function isSeen(until: AbortSignal): Promise<void> {
+  if (!document.hidden || until.aborted) return Promise.resolve();
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden && !until.aborted) return;
+      document.removeEventListener("visibilitychange", look);
+      until.removeEventListener("abort", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    until.addEventListener("abort", look);
+  });
+}
+
+/** Calls back when the page has not been seen for a while; what it answers stops that. */
+function onceHidden(callback: () => void): () => void {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const look = () => {
+    clearTimeout(timer);
+    timer = document.hidden ? setTimeout(callback, HIDDEN_MS) : undefined;
+  };
+  document.addEventListener("visibilitychange", look);
+  look();
+  return () => {
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", look);
+  };
+}

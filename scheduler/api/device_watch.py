@@ -1,0 +1,139 @@
+"""WatchDevices: all devices first, then those that changed, together at most once in an interval."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from gpufleet.v1 import scheduler_pb2
+
+from gpufleet.errors import invalid
+
+from ..engine import Engine
+from ..state.ids import DeviceUuid, NodeName
+from ..state.units import MILLISECOND, SECOND, Span
+from .answers import streams
+from .convert import timestamp
+from .device_board import DeviceBoard
+from .validate import no_such_node, span_of
+
+INTERVAL_DEFAULT, INTERVAL_MIN, INTERVAL_MAX = Span(SECOND), Span(100 * MILLISECOND), Span(60 * SECOND)
+KEEPALIVE_SECONDS = 10.0
+DEVICES_PER_MESSAGE = 2_000
+"""What a message holds, so that it stays far below what a client takes; the rest follows at once."""
+NODES_PER_LOOK = 20
+"""Nodes whose devices are made anew between two looks at everything else: a whole picture is long."""
+
+Request = scheduler_pb2.WatchDevicesRequest
+Response = scheduler_pb2.WatchDevicesResponse
+
+
+class DeviceCalls:
+    """The servicer's part; one RPC."""
+
+    engine: Engine
+    board: DeviceBoard
+    one_stream: Callable[[], AbstractContextManager[None]]
+
+    @streams
+    async def WatchDevices(self, request: Request, context: Any) -> AsyncIterator[Response]:
+        """Devices and what changes of them."""
+        interval = span_of(request.interval) if request.HasField("interval") else INTERVAL_DEFAULT
+        if not INTERVAL_MIN <= interval <= INTERVAL_MAX:
+            next_step = 'leave it out for 1 s, or write: "interval": "2s"'
+            raise invalid("interval", "must be 0.1 s to 60 s", next_step=next_step)
+        for number, name in enumerate(request.nodes):
+            if name not in self.engine.view.durable.nodes:
+                raise no_such_node(f"nodes[{number}]", name)
+        with self.one_stream():
+            reader = DeviceReader(self.engine, self.board, frozenset(map(NodeName, request.nodes)))
+            async for response in reader.messages(interval / SECOND):
+                yield response
+
+
+class Told(NamedTuple):
+    """What somebody was told of a node last: by which number it was made, and its devices."""
+
+    number: int
+    uuids: tuple[DeviceUuid, ...]
+
+
+NOTHING_TOLD = Told(0, ())
+
+
+class DeviceReader:
+    """One who watches. While they take nothing, only the names of the nodes that changed are kept for them."""
+
+    def __init__(self, engine: Engine, board: DeviceBoard, only: frozenset[NodeName]) -> None:
+        self._engine = engine
+        self._board = board
+        self._only = only
+        self._changed: set[NodeName] = set()
+        self._told: dict[NodeName, Told] = {}
+        self._wakeup = asyncio.Event()
+
+    async def messages(self, interval_seconds: float) -> AsyncIterator[Response]:
+        """What they are told, for ever."""
+        loop = asyncio.get_running_loop()
+        keepalive_seconds = max(KEEPALIVE_SECONDS, interval_seconds)
+        self._board.join(self._on_news)
+        try:
+            self._changed.update(self._only or self._engine.view.durable.nodes)
+            told_at = looked_at = loop.time()
+            async for response in self._news(is_whole=True):
+                yield response
+            while True:
+                await asyncio.sleep(max(0.0, looked_at + interval_seconds - loop.time()))
+                await self._wait_until(told_at + keepalive_seconds)
+                looked_at = loop.time()
+                async for response in self._news(is_keepalive=looked_at >= told_at + keepalive_seconds):
+                    told_at = looked_at
+                    yield response
+        finally:
+            self._board.leave(self._on_news)
+
+    def _on_news(self, name: NodeName) -> None:
+        if not self._only or name in self._only:
+            self._changed.add(name)
+            self._wakeup.set()
+
+    async def _wait_until(self, deadline: float) -> None:
+        """Return at the next news, or at the deadline."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._wakeup.wait()
+        except TimeoutError:
+            pass
+
+    async def _news(self, *, is_whole: bool = False, is_keepalive: bool = False) -> AsyncIterator[Response]:
+        """What changed since they were told last; nothing when nothing did, unless it is the whole or a sign of life.
+
+        What changes while a message is being sent is told with the next one, or with the next news.
+        """
+        changed, self._changed = sorted(self._changed), set()
+        self._wakeup.clear()
+        response = Response(is_whole=is_whole)
+        gone: set[DeviceUuid] = set()
+        for place, name in enumerate(changed):
+            if place % NODES_PER_LOOK == NODES_PER_LOOK - 1:
+                await asyncio.sleep(0)
+            shown = self._board.of(name)
+            known = self._told.pop(name, NOTHING_TOLD)
+            if shown.devices:
+                self._told[name] = Told(shown.number, tuple(shown.devices))
+            gone.update(set(known.uuids).difference(shown.devices))
+            response.devices.extend(shown.since(known.number, self._engine.now()))
+            if len(response.devices) >= DEVICES_PER_MESSAGE:
+                yield self._timed(response)
+                response = Response()
+                is_whole = False
+        if gone:  # but for those that are on another node now
+            response.removed_uuids.extend(sorted(gone.difference(*(told.uuids for told in self._told.values()))))
+        if is_whole or is_keepalive or response.devices or response.removed_uuids:
+            yield self._timed(response)
+
+    def _timed(self, response: Response) -> Response:
+        view_time = timestamp(self._engine.now())
+        assert view_time is not None
+        response.view_time.CopyFrom(view_time)
+        return response
