@@ -34,6 +34,13 @@ def up(
             "--gateway-port", metavar="PORT", min=0, max=65535, help="The page; 7860 by default, 0 takes a free one."
         ),
     ] = GATEWAY_PORT,
+    gateway_host: Annotated[
+        str,
+        Option("--gateway-host", metavar="HOST", help="Who reaches the page: 0.0.0.0 is every network's machines."),
+    ] = "127.0.0.1",
+    insecure: Annotated[
+        bool, Option("--insecure", help="Show the page without TLS, where the network is trusted.")
+    ] = False,
     no_gateway: Annotated[bool, Option("--no-gateway", help="No page for browsers.")] = False,
     no_agent: Annotated[bool, Option("--no-agent", help="Only the scheduler: this machine gives no GPUs.")] = False,
     detach: Annotated[bool, Option("--detach", help="Leave it running in the background.")] = False,
@@ -45,6 +52,7 @@ def up(
     from gpufleet.errors import invalid
 
     from ..local.folders import folders_of
+    from ..local.gateway import Gateway
     from ..local.starting import UpOptions
     from ..local.up import bring_up
 
@@ -55,7 +63,7 @@ def up(
         port=scheduler_port,
         virtual_gpus=virtual_gpus,
         with_agent=not no_agent,
-        gateway_port=None if no_gateway else gateway_port,
+        gateway=None if no_gateway else Gateway(gateway_host, gateway_port, is_insecure=insecure),
     )
     raise Exit(bring_up(options, is_detached=detach))
 

@@ -6,8 +6,6 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http import HTTPStatus
-from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +21,7 @@ from ..options import Connection
 from ..settings import resolve
 from .child import Child
 from .folders import Folders
+from .gateway import Gateway
 from .record import Record
 
 START_S_MAX = 60.0
@@ -30,7 +29,6 @@ START_S_MAX = 60.0
 
 STOP_S_MAX = 15.0
 POLL_S = 0.05
-HEALTH_S_MAX = 5.0
 HOST = "127.0.0.1"
 GATEWAY_FLAG = "--gateway-port"
 
@@ -45,7 +43,7 @@ class UpOptions:
     port: int
     virtual_gpus: str
     with_agent: bool
-    gateway_port: int | None
+    gateway: Gateway | None
     """None: no gateway."""
 
 
@@ -56,7 +54,8 @@ class Programs:
     folders: Folders
     children: list[Child] = field(default_factory=list)
     address: str = ""
-    gateway: str = ""
+    pages: list[str] = field(default_factory=list)
+    """Where the gateway's page is; empty without one."""
     node: node_pb2.Node | None = None
 
     def record(self) -> Record:
@@ -88,17 +87,19 @@ def local_client(address: str, folders: Folders) -> Client:
 def start_programs(options: UpOptions, say: Callable[[str], None]) -> Programs:
     """Start them; when it fails, nothing is left running."""
     programs = Programs(options.folders)
-    if options.gateway_port and (taken := why_not(Address(HOST, options.gateway_port), GATEWAY_FLAG)):
-        raise taken
+    if (gateway := options.gateway) is not None:
+        settings = gateway.settings
+        if gateway.port and (taken := why_not(Address(settings.host, gateway.port), GATEWAY_FLAG)):
+            raise taken
     try:
         say("starting the scheduler")
         _start_scheduler(options, programs)
         if options.with_agent:
             say("starting the agent")
             _start_agent(options, programs)
-        if options.gateway_port is not None:
+        if gateway is not None:
             say("starting the gateway")
-            _start_gateway(options, options.gateway_port, programs)
+            _start_gateway(gateway, programs)
     except BaseException:
         programs.stop()
         raise
@@ -145,23 +146,13 @@ def has_gateway() -> bool:
     )
 
 
-def _start_gateway(options: UpOptions, port: int, programs: Programs) -> None:
-    folders = options.folders
-    arguments = ["--host", HOST, "--port", str(port), "--data", str(folders.gateway)]
+def _start_gateway(gateway: Gateway, programs: Programs) -> None:
+    folders = programs.folders
+    arguments = [*gateway.flags, "--data", str(folders.gateway)]
     arguments += ["--scheduler", programs.address, "--token-file", str(folders.gateway_token)]
-    programs.gateway = _start_listening(programs, "gateway", ["gpufleet.gateway", *arguments])
-    _wait(programs.children[-1], lambda: _is_well(programs.gateway), "does not hear the scheduler")
-
-
-def _is_well(gateway: str) -> bool:
-    connection = HTTPConnection(gateway, timeout=HEALTH_S_MAX)
-    try:
-        connection.request("GET", "/healthz")
-        return connection.getresponse().status == HTTPStatus.OK
-    except OSError:
-        return False
-    finally:
-        connection.close()
+    listens_at = _start_listening(programs, "gateway", ["gpufleet.gateway", *arguments])
+    _wait(programs.children[-1], lambda: gateway.is_well(listens_at), "does not hear the scheduler")
+    programs.pages = gateway.pages(listens_at)
 
 
 def _start_agent(options: UpOptions, programs: Programs) -> None:

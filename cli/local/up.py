@@ -42,9 +42,9 @@ def bring_up(options: UpOptions, *, is_detached: bool) -> int:
             next_step="Use it as it is, or stop it with: gpuctl down",
         )
     # Who has not installed what a gateway needs wants none, as long as they do not ask for one.
-    gateway_is_missing = options.gateway_port is not None and not has_gateway()
+    gateway_is_missing = options.gateway is not None and not has_gateway()
     if gateway_is_missing:
-        options = replace(options, gateway_port=None)
+        options = replace(options, gateway=None)
     programs = start_programs(options, _progress)
     write_record(folders.record, programs.record())
     before = _use_context(programs)
@@ -205,20 +205,15 @@ def _use_context(programs: Programs) -> str:
     return before
 
 
-def _by_name(address: str) -> str:
-    """As people write it into a browser."""
-    return address.replace("127.0.0.1:", "localhost:")
-
-
 def _tell_what_runs(programs: Programs, before: str, *, is_detached: bool, gateway_is_missing: bool) -> None:
     logs = {"scheduler": programs.folders.log("scheduler")}
     lines = [f"scheduler  {programs.address}"]
     if programs.node is not None:
         logs["agent"] = programs.folders.log("agent")
         lines.append(f"agent      {programs.node.name}: {devices_in_words(programs.node)}")
-    if programs.gateway:
+    if programs.pages:
         logs["gateway"] = programs.folders.log("gateway")
-        lines.append(f"page       http://{_by_name(programs.gateway)}")
+        lines += [f"{'' if number else 'page':<9}  {page}" for number, page in enumerate(programs.pages)]
     elif gateway_is_missing:
         lines.append("page       none: pip install 'gpufleet[gateway]' and start it again")
     lines += [

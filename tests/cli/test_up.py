@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -86,6 +87,38 @@ def test_one_command_makes_a_fleet_that_works_without_flags_and_another_takes_it
     down = gpuctl("down", "--data", str(data))
     assert down.returncode == 0 and not record.running() and read_record(data) is None
     assert gpuctl("down", "--data", str(data)).returncode == 0
+
+
+def test_the_page_is_shown_to_other_machines_only_in_so_many_words(data: Path) -> None:
+    up = ("up", "--data", str(data), "--scheduler-port", "0", "--gateway-port", "0", "--no-agent", "--detach")
+    refused = gpuctl(*up, "--gateway-host", "0.0.0.0")
+    assert refused.returncode == 2, refused
+    assert "0.0.0.0 is beyond this machine" in refused.stderr and "--insecure" in refused.stderr
+    assert read_record(data) is None and not data.exists()
+    started = gpuctl(*up, "--gateway-host", "0.0.0.0", "--insecure")
+    assert (started.returncode, started.stderr) == (0, "")
+    pages = re.findall(r"http://(\S+)", started.stdout)
+    assert pages[0].startswith("localhost:")
+    for page in pages:
+        with urlopen(f"http://{page}/healthz", timeout=WAIT_S_MAX) as answer:
+            assert json.load(answer)["scheduler"] == "connected"
+
+
+def test_a_gateway_with_a_certificate_shows_its_page_by_https(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = gpuctl("config", "certificate", "--dir", str(tmp_path))
+    assert made.returncode == 0, made
+    monkeypatch.setenv("GPUCTL_GATEWAY_TLS_CERT_FILE", str(tmp_path / "server.pem"))
+    monkeypatch.setenv("GPUCTL_GATEWAY_TLS_KEY_FILE", str(tmp_path / "server.key"))
+    ports = ("--scheduler-port", "0", "--gateway-port", "0")
+    up = gpuctl("up", "--data", str(data), *ports, "--no-agent", "--detach", "--gateway-host", "0.0.0.0")
+    assert (up.returncode, up.stderr) == (0, "")
+    page = re.search(r"^page +(https://localhost:\d+)$", up.stdout, re.MULTILINE)
+    assert page is not None, up.stdout
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    with urlopen(f"{page[1]}/healthz", timeout=WAIT_S_MAX, context=context) as answer:
+        assert json.load(answer)["scheduler"] == "connected"
 
 
 def test_down_asks_before_it_ends_jobs_and_what_waits_stays_queued(data: Path, tmp_path: Path) -> None:

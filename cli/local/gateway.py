@@ -1,0 +1,100 @@
+"""The gateway of `up`: where it listens, whether it is well, and where people find its page."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from dataclasses import dataclass
+from functools import cached_property
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPSConnection
+from ipaddress import ip_address
+
+from gpufleet.addresses import Address, is_loopback, parse_address
+from gpufleet.config import load_program
+from gpufleet.gateway_settings import GatewaySettings
+from gpufleet.paths import program_config_file
+
+HEALTH_S_MAX = 5.0
+ELSEWHERE = ("192.0.2.1", 9)
+"""An address that nobody has (RFC 5737): the way there tells this machine's own address, and nothing is sent."""
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The gateway that `up` was asked for."""
+
+    host: str
+    port: int
+    is_insecure: bool
+
+    @property
+    def flags(self) -> list[str]:
+        """What its command line says of it."""
+        insecure = ["--insecure"] if self.is_insecure else []
+        return ["--host", self.host, "--port", str(self.port), *insecure]
+
+    @cached_property
+    def settings(self) -> GatewaySettings:
+        """What it will start with, gateway.toml included. Raises CONFIG_INVALID, before anything is started."""
+        flags = {"host": self.host, "port": str(self.port), "insecure": self.is_insecure or None}
+        file = program_config_file("gateway")
+        return load_program(
+            GatewaySettings, "gateway", flags=flags, environment=os.environ, file=file, file_is_named=False
+        ).settings
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether browsers speak TLS to it."""
+        return self.settings.tls.cert_file is not None
+
+    def is_well(self, listens_at: str) -> bool:
+        """Whether it answers, and hears the scheduler."""
+        where = parse_address(listens_at)
+        host = _reachable(where.host)
+        connection = HTTPConnection(host, where.port, timeout=HEALTH_S_MAX)
+        if self.has_tls:
+            # Only whether it answers is asked, and nothing told: its certificate is for other names than this one.
+            context = ssl._create_unverified_context()
+            connection = HTTPSConnection(host, where.port, timeout=HEALTH_S_MAX, context=context)
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == HTTPStatus.OK
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def pages(self, listens_at: str) -> list[str]:
+        """Where its page is, for this machine first; and, where it listens to every network, for the others."""
+        where = parse_address(listens_at)
+        hosts = ["localhost" if is_loopback(where.host) or _is_any(where.host) else where.host]
+        if _is_any(where.host):
+            hosts += _own_addresses()
+        scheme = "https" if self.has_tls else "http"
+        return [f"{scheme}://{Address(host, where.port)}" for host in hosts]
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _reachable(host: str) -> str:
+    if _is_any(host):
+        return "::1" if ":" in host else "127.0.0.1"
+    return host
+
+
+def _own_addresses() -> list[str]:
+    """This machine's address in the network that leads outside; none where there is no such network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(ELSEWHERE)
+            host = str(probe.getsockname()[0])
+        except OSError:
+            return []
+    return [] if is_loopback(host) else [host]
