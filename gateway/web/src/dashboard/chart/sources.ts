@@ -1,0 +1,138 @@
+// From what the scheduler tells of devices to courses: their history, a job's own series, and readings as they come. Pure.
+
+import {
+  courseOf, isRead, joined, NONE, sumOf, timesOf, timesOfEnds, valueOf, withGaps, within, withTail, type Courses, type Line,
+} from "./course.ts";
+import { COUNTERS, seconds, time, whole, type Counter, type DeviceHistory, type DevicesTold, type NodeHistory, type Stats } from "../job/told.ts";
+import { deviceName } from "../job/words.ts";
+
+export type Charts = Readonly<Record<Counter, Courses>>;
+
+/** Live readings kept behind the history: more than come until the history is read anew. */
+export const TAIL_POINTS_MAX = 900;
+/** Live readings further apart than this were not all heard. In seconds. */
+export const TAIL_GAP_SECONDS = 15;
+
+/** The devices that a chart is of: by node their indices, or all of a node. */
+export type Wanted = ReadonlyMap<string, ReadonlySet<number> | "all">;
+
+export function nothing(): Charts {
+  return each(() => NONE);
+}
+
+export function each(make: (counter: Counter) => Courses): Charts {
+  return {
+    utilization_percent: make("utilization_percent"), memory_used_mb: make("memory_used_mb"),
+    temperature_c: make("temperature_c"), power_draw_w: make("power_draw_w"),
+  };
+}
+
+/** The history of wanted devices, of one node or of several. */
+export function ofHistory(answers: readonly NodeHistory[], wanted: Wanted): Charts {
+  return each((counter) => joined(answers.map((answer) => {
+    const step = seconds(answer.step) ?? 0;
+    const devices = answer.devices.filter((device) => isWanted(wanted, device.node, device.index));
+    const count = Math.max(0, ...devices.map((device) => device[counter]?.mean?.length ?? 0));
+    const lines = devices.map((device): Line => ({ name: nameOf(device, wanted), course: courseOf(device[counter], count) }));
+    return { times: timesOf(time(answer.start_time) ?? 0, step, count), lines };
+  })));
+}
+
+function nameOf(device: Pick<DeviceHistory, "node" | "index">, wanted: Wanted): string {
+  return device.index === undefined ? device.node : deviceName(device.node, device.index, wanted.size > 1);
+}
+
+function isWanted(wanted: Wanted, node: string, index: number | undefined): boolean {
+  const indices = wanted.get(node);
+  return indices !== undefined && (indices === "all" || (index !== undefined && indices.has(index)));
+}
+
+/** A job's own series: means alone, from the beginning of its attempt on. */
+export function ofSeries(stats: Stats, start: number): Charts {
+  const severalNodes = new Set(stats.devices.map(({ node }) => node)).size > 1;
+  return each((counter) => joined(stats.devices.flatMap(({ node, index, series }) => {
+    const values = series?.[counter];
+    if (series === undefined || values === undefined || values.every((value) => value < 0)) return [];
+    const times = timesOfEnds(start, series.offset_ms.map(whole));
+    return [{ times, lines: [{ name: deviceName(node, index, severalNodes), course: { mean: values.map(valueOf) } }] }];
+  })));
+}
+
+/** One message of readings as they come, to be put behind a history. */
+export function ofReadings(told: DevicesTold, wanted: Wanted): Charts {
+  const at = time(told.view_time);
+  const devices = at === undefined ? [] : told.devices.filter(({ node, device }) => isWanted(wanted, node, device.index));
+  return each((counter) => ({
+    times: devices.length === 0 || at === undefined ? [] : [at],
+    lines: devices.map(({ node, device, sample }) => {
+      const [name, per] = FIELDS[counter];
+      const last = sample?.[name];
+      const span = sample?.summary?.[name];
+      const value = (read: number | undefined): number | null => (read === undefined ? null : read / per);
+      const mean = value(span?.mean ?? (last === undefined ? undefined : whole(last)));
+      const course = { mean: [mean], min: [span ? value(span.min) : mean], max: [span ? value(span.max) : mean] };
+      return { name: deviceName(node, device.index, wanted.size > 1), course };
+    }),
+  }));
+}
+
+const FIELDS = {
+  utilization_percent: ["utilization_percent", 1],
+  memory_used_mb: ["memory_used_bytes", 1e6],
+  temperature_c: ["temperature_c", 1],
+  power_draw_w: ["power_mw", 1e3],
+} as const;
+
+/** The tail with one more message; what is older than there is room for is dropped. */
+export function longer(tail: Charts, more: Charts): Charts {
+  return each((counter) => {
+    const all = joined([tail[counter], more[counter]]);
+    return all.times.length <= TAIL_POINTS_MAX ? all : within(all, all.times[all.times.length - TAIL_POINTS_MAX] ?? 0, Infinity);
+  });
+}
+
+/** What was kept, and behind it what came since, with gaps where nothing was heard. */
+export function live(kept: Charts, tail: Charts): Charts {
+  return each((counter) => withTail(kept[counter], withGaps(tail[counter], TAIL_GAP_SECONDS)));
+}
+
+/** Points of the history from which it tells more of a job than the job's own series, which has no smallest and largest. */
+const HISTORY_POINTS_MIN = 8;
+const HISTORY_POINTS_SHARE = 4;
+
+/**
+ * An attempt that has ended: the history, with its smallest and largest values, as long as it is fine enough; its own
+ * series where the history was rolled up or dropped meanwhile.
+ */
+export function ended(history: Charts, series: Charts): Charts {
+  return each((counter) => {
+    const points = (courses: Courses): number => Math.max(0, ...courses.lines.map(({ course }) => sumOf(course)?.count ?? 0));
+    const [fine, own] = [points(history[counter]), points(series[counter])];
+    const isFine = fine >= own || (fine >= HISTORY_POINTS_MIN && fine * HISTORY_POINTS_SHARE >= own);
+    return isFine ? trimmed(history[counter]) : series[counter];
+  });
+}
+
+/** Without the steps at both ends of which nothing was read. */
+function trimmed(courses: Courses): Courses {
+  const has = (index: number): boolean => courses.lines.some(({ course }) => isRead(course.mean[index]));
+  const read = courses.times.flatMap((at, index) => (has(index) ? [at] : []));
+  const [first, last] = [read[0], read.at(-1)];
+  return first === undefined || last === undefined ? courses : within(courses, first, last);
+}
+
+/** The largest memory of the wanted devices, in MB; 0 where it is not known. */
+export function memoryOf(answers: readonly NodeHistory[], wanted: Wanted): number {
+  const known = answers.flatMap(({ devices }) => devices.filter(({ node, index }) => isWanted(wanted, node, index)));
+  return Math.max(0, ...known.map(({ memory_bytes: bytes }) => whole(bytes) / 1e6));
+}
+
+/** Lines of one name only. */
+export function only(courses: Courses, name: string): Courses {
+  return { times: courses.times, lines: courses.lines.filter((line) => line.name === name) };
+}
+
+export function namesOf(charts: Charts): string[] {
+  return [...new Set(COUNTERS.flatMap((counter) => charts[counter].lines.map(({ name }) => name)))];
+}
+

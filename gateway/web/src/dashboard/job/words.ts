@@ -1,0 +1,134 @@
+// A job in words: states, ends, spans, sizes. Pure.
+
+import { whole, type ArrayState, type Attempt, type Exit, type Job, type Rank, type Spec, type Whole } from "./told.ts";
+
+const NBSP = "\u00a0";
+const FINAL: ReadonlySet<string> = new Set(["SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"]);
+const SIGNALS: Readonly<Record<number, string>> = {
+  1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
+};
+
+/** "RUNNING" of "JOB_STATE_RUNNING". */
+export function bareState(state: string): string {
+  return state.replace(/^JOB_STATE_/, "");
+}
+
+/** "timed out". */
+export function stateWords(state: string): string {
+  return bareState(state).toLowerCase().replaceAll("_", " ");
+}
+
+export function hasEnded(job: Pick<Job, "state">): boolean {
+  return FINAL.has(bareState(job.state));
+}
+
+export function isWaiting(job: Pick<Job, "state">): boolean {
+  return ["QUEUED", "HELD"].includes(bareState(job.state));
+}
+
+/** How the person is to see it: "good", "bad", "busy" or "waits". */
+export function tone(state: string): "good" | "bad" | "busy" | "waits" {
+  const bare = bareState(state);
+  if (bare === "SUCCEEDED") return "good";
+  if (bare === "FAILED" || bare === "TIMED_OUT") return "bad";
+  return ["STARTING", "RUNNING", "STOPPING"].includes(bare) ? "busy" : "waits";
+}
+
+/** "exit code 3", "killed by signal 9 (SIGKILL)"; empty where nobody knows. */
+export function exitWords(exit: Exit | undefined): string {
+  if (exit?.signal !== undefined) {
+    const name = SIGNALS[exit.signal];
+    return `ended by signal${NBSP}${exit.signal}${name ? ` (${name})` : ""}`;
+  }
+  return exit?.code === undefined ? "" : `exit code${NBSP}${exit.code}`;
+}
+
+/** How a job, attempt or rank ended: the sentence that was told, and the code where it does not tell it. */
+export function endWords(ended: Pick<Job | Attempt | Rank, "exit" | "exit_message" | "exit_reason">): string {
+  const code = exitWords(ended.exit);
+  const sentence = ended.exit_message || (ended.exit_reason === "EXITED" ? "" : ended.exit_reason.toLowerCase().replaceAll("_", " "));
+  if (sentence === "") return code;
+  const number = ended.exit?.code ?? ended.exit?.signal;
+  return code === "" || number !== undefined && new RegExp(`\\b${number}\\b`).test(sentence) ? sentence : `${sentence} (${code})`;
+}
+
+/** "0.4 s", "42 s", "3 min 10 s", "2 h 5 min", "3 d 4 h". */
+export function lasted(seconds: number): string {
+  if (seconds < 0) return lasted(0);
+  if (seconds < 9.95) return `${Number(seconds.toFixed(1))}${NBSP}s`;
+  const all = Math.round(seconds);
+  const [unit, next] = all < 60 ? [1, 1] : all < 3_600 ? [60, 1] : all < 86_400 ? [3_600, 60] : [86_400, 3_600];
+  const names: Readonly<Record<number, string>> = { 1: "s", 60: "min", 3_600: "h", 86_400: "d" };
+  const rest = Math.floor((all % unit) / next);
+  const first = `${Math.floor(all / unit).toLocaleString("en")}${NBSP}${names[unit]}`;
+  return unit === 1 || rest === 0 ? first : `${first}${NBSP}${rest}${NBSP}${names[next]}`;
+}
+
+/** "512 B", "1.2 MB", "80 GB": MB are 10^6 bytes. */
+export function size(told: Whole | undefined): string {
+  let value = whole(told);
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  while (value >= 999.5 && unit < units.length - 1) {
+    value /= 1_000;
+    unit += 1;
+  }
+  return `${value < 99.95 && unit > 0 ? Number(value.toFixed(1)) : Math.round(value)}${NBSP}${units[unit]}`;
+}
+
+/** A time of day, with its day where that is not today. */
+export function clockWords(time: number, now: number): string {
+  const date = new Date(time * 1_000);
+  const clock = date.toLocaleTimeString("en-GB");
+  if (date.toDateString() === new Date(now * 1_000).toDateString()) return clock;
+  const day = date.toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });
+  return `${day}, ${clock}`;
+}
+
+/** "n1: GPU 0 and 1", rank by rank; "n1, no GPU". */
+export function placeWords(ranks: readonly Rank[]): string {
+  return ranks.map(({ node, device_indices: indices }) => (indices.length === 0 ? `${node}, no GPU` : `${node}: GPU${NBSP}${listed(indices)}`)).join("; ");
+}
+
+/** "0", "0 and 1", "0–3 and 6". */
+export function listed(numbers: readonly number[]): string {
+  const runs: [number, number][] = [];
+  for (const number of [...numbers].sort((one, other) => one - other)) {
+    const last = runs.at(-1);
+    if (last !== undefined && number === last[1] + 1) last[1] = number;
+    else runs.push([number, number]);
+  }
+  const parts = runs.flatMap(([first, last]) => (last - first < 2 ? [...new Set([first, last])].map(String) : [`${first}–${last}`]));
+  return parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1) ?? ""}`;
+}
+
+/** What was asked for: "2 GPUs with 10 GB free each", "no GPU". */
+export function requestWords(spec: Spec): string {
+  const words = spec.devices.map(({ count, min_memory_bytes: memory, models, share }) => {
+    if (count === 0) return "no GPU";
+    const part = share && share.milli > 0 ? `${share.milli / 10}${NBSP}% of ` : "";
+    const model = models.length > 0 ? `${models.join(" or ")} ` : "";
+    const free = whole(memory) > 0 ? ` with ${size(memory)} free${count > 1 ? " each" : ""}` : "";
+    return `${part}${count}${NBSP}${model}GPU${count === 1 ? "" : "s"}${free}`;
+  });
+  return words.length === 0 ? "no GPU" : words.join(", or ");
+}
+
+/** A command as a shell would take it. */
+export function commandWords(argv: readonly string[]): string {
+  return argv.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`)).join(" ");
+}
+
+/** "normal" of "BAND_NORMAL". */
+export function bandWords(band: string): string {
+  return band.replace(/^BAND_/, "").toLowerCase();
+}
+
+export const ARRAY_STATES: readonly ArrayState[] = [
+  "running", "starting", "stopping", "queued", "held", "succeeded", "failed", "timed_out", "cancelled",
+];
+
+/** How a device is called: by its index, and with several nodes by node and index. */
+export function deviceName(node: string, index: number, hasSeveralNodes: boolean): string {
+  return hasSeveralNodes ? `${node}:${index}` : `GPU${NBSP}${index}`;
+}

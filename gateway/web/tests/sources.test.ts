@@ -1,0 +1,91 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { ended, live, longer, memoryOf, nothing, ofHistory, ofReadings, ofSeries, TAIL_POINTS_MAX } from "../src/dashboard/chart/sources.ts";
+import type { DevicesTold, NodeHistory, Stats } from "../src/dashboard/job/told.ts";
+
+const START = "2026-11-22T10:00:00Z";
+const AT = Date.parse(START) / 1_000;
+const plain = (text: string): string => text.replaceAll("\u00a0", " ");
+
+function history(node: string, indices: readonly (number | undefined)[], mean: number[], step = "10s"): NodeHistory {
+  return {
+    start_time: START, step,
+    devices: indices.map((index) => ({
+      node, ...(index === undefined ? {} : { index }), uuid: "", name: "", memory_bytes: "80000000000",
+      utilization_percent: { mean, min: mean.map((value) => (value > 0 ? value - 1 : value)), max: mean.map((value) => (value < 0 ? value : value + 1)) },
+    })),
+  };
+}
+
+function readings(second: number, utilization_percent: number, memory: string): DevicesTold {
+  return {
+    is_whole: false, view_time: new Date((AT + second) * 1_000).toISOString(),
+    devices: [0, 1].map((index) => ({
+      node: "n1", device: { uuid: `u${index}`, index, name: "V", memory_bytes: "80000000000" },
+      sample: { utilization_percent, memory_used_bytes: memory, power_mw: "250000", summary: { utilization_percent: { min: 1, max: 99, mean: 50 } } },
+    })),
+  };
+}
+
+function stats(values: number[]): Stats {
+  const nothing = values.map(() => -1);
+  return {
+    sample_count: "9", attempt: 1, is_final: true, gpu_seconds: 9, processes: [],
+    devices: [{
+      node: "n1", index: 0, name: "V", uuid: "u0",
+      series: { offset_ms: values.map((_, at) => String((at + 1) * 2_000)), utilization_percent: values, memory_used_mb: nothing, temperature_c: nothing, power_draw_w: nothing },
+    }],
+  };
+}
+
+const first = new Map([["n1", new Set([0])]]);
+
+test("of a node's history only the devices of the job are shown", () => {
+  const charts = ofHistory([history("n1", [0, 1, 2], [10, -1, 30])], first);
+  assert.deepEqual(charts.utilization_percent.times, [AT + 5, AT + 15, AT + 25]);
+  assert.deepEqual(charts.utilization_percent.lines.map(({ name }) => plain(name)), ["GPU 0"]);
+  assert.deepEqual(charts.utilization_percent.lines[0]?.course, { mean: [10, null, 30], min: [9, null, 29], max: [11, null, 31] });
+  assert.deepEqual(charts.power_draw_w.lines[0]?.course.mean, []);
+  assert.equal(memoryOf([history("n1", [0, 1], [])], first), 80_000);
+});
+
+test("with several nodes devices are called by both, and a whole node by its name", () => {
+  const wanted = new Map<string, ReadonlySet<number> | "all">([["n1", new Set([0])], ["n2", "all"]]);
+  const charts = ofHistory([history("n1", [0, 1], [1]), history("n2", [0, undefined], [2])], wanted);
+  assert.deepEqual(charts.utilization_percent.lines.map(({ name }) => name), ["n1:0", "n2:0", "n2"]);
+});
+
+test("readings go on where the history ends, in its units, and with what lay between", () => {
+  const kept = ofHistory([history("n1", [0], [10, 20])], first);
+  let tail = nothing();
+  for (const second of [8, 16, 21, 60]) tail = longer(tail, ofReadings(readings(second, 70, "13000000000"), first));
+  const all = live(kept, tail);
+  assert.deepEqual(all.utilization_percent.times, [5, 15, 16, 21, 40.5, 60].map((second) => AT + second));
+  assert.deepEqual(all.utilization_percent.lines[0]?.course, {
+    mean: [10, 20, 50, 50, null, 50], min: [9, 19, 1, 1, null, 1], max: [11, 21, 99, 99, null, 99],
+  });
+  assert.deepEqual(all.memory_used_mb.lines[0]?.course.mean.slice(-1), [13_000]);
+  assert.deepEqual(all.power_draw_w.lines[0]?.course.mean.slice(-1), [250]);
+  assert.deepEqual(all.temperature_c.lines[0]?.course.mean.slice(-1), [null]);
+});
+
+test("a page that is left open over night keeps no more readings than it has room for", () => {
+  let tail = nothing();
+  for (let second = 0; second < TAIL_POINTS_MAX + 50; second++) tail = longer(tail, ofReadings(readings(second, 1, "1"), first));
+  assert.equal(tail.power_draw_w.times.length, TAIL_POINTS_MAX);
+  assert.equal(tail.power_draw_w.times.at(-1), AT + TAIL_POINTS_MAX + 49);
+});
+
+test("an attempt that has ended is shown by the finer of history and its own series", () => {
+  const values = Array.from({ length: 40 }, (_, at) => at);
+  const series = ofSeries(stats(values), AT);
+  assert.deepEqual(series.utilization_percent.times.slice(0, 2), [AT + 1, AT + 3]);
+  assert.deepEqual(series.power_draw_w.lines, [], "a counter that was never read has no line");
+  const fine = ofHistory([history("n1", [0], [-1, ...values, -1], "2s")], first);
+  assert.deepEqual(ended(fine, series).utilization_percent.lines[0]?.course.min?.slice(1, 3), [0, 1]);
+  assert.equal(ended(fine, series).utilization_percent.times.length, 40, "steps beside it are not shown");
+  const coarse = ofHistory([history("n1", [0], [5], "300s")], first);
+  assert.equal(ended(coarse, series).utilization_percent, series.utilization_percent);
+  assert.equal(ended(nothing(), series).utilization_percent, series.utilization_percent);
+});
