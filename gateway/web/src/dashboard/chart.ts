@@ -54,7 +54,7 @@ export class Chart {
     const id = `chart-${++charts}`;
     this.scale = scaleFor(plan.unit, 0);
     this.when = h("span", { class: "chart-when" });
-    this.summary = h("p", { class: "unseen", id: `${id}-told` });
+    this.summary = h("p", { class: "spoken", id: `${id}-told` });
     this.legend = h("ul", { class: "chart-legend" });
     this.nothing = h("p", { class: "chart-nothing hint" }, plan.nothing);
     this.plot = h("div", {

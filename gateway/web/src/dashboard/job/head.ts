@@ -1,0 +1,105 @@
+// The head of a job's page: what it is, whose, where, since when, and how it ended.
+
+import { h, show, write } from "../../dom.ts";
+import { addressOf } from "../router.ts";
+import { Facts, jobLink, nodeLink } from "./parts.ts";
+import { seconds, time, whole, type Attempt, type Job } from "./told.ts";
+import {
+  bandWords, clockWords, commandWords, endWords, hasEnded, isWaiting, lasted, listed, requestWords, size, stateWords, tone,
+} from "./words.ts";
+
+/** Labels beyond these are not shown here. */
+const LABELS_MAX = 20;
+
+export class Head {
+  readonly element: HTMLElement;
+  readonly actions = h("div", { class: "actions" });
+  private readonly title = h("h1", { tabindex: "-1" });
+  private readonly state = h("span", { class: "state" });
+  private readonly end = h("p", { class: "end" });
+  private readonly command = h("code", { class: "command", tabindex: "0", "aria-label": "Command" });
+  private readonly warnings = h("ul", { class: "warnings", "aria-label": "Warnings" });
+  private readonly facts = new Facts();
+
+  constructor(id: number) {
+    write(this.title, `Job ${id}`);
+    this.element = h("div", { class: "job-head" },
+      h("div", { class: "job-title" }, this.title, this.state, this.actions), this.end, this.warnings, this.command, this.facts.element);
+    show(this.end, false);
+    show(this.warnings, false);
+  }
+
+  /** `attempt`: the one that is looked at; undefined before the first. */
+  update(job: Job, attempt: Attempt | undefined, now: number): void {
+    write(this.title, `Job ${job.id}: ${job.spec.name}`);
+    write(this.state, stateWords(job.state));
+    this.state.className = `state ${tone(job.state)}`;
+    const end = hasEnded(job) ? endWords(job) : attempt?.is_unreachable ? "Its node has not been heard for a while; it may still run." : "";
+    write(this.end, end);
+    show(this.end, end !== "");
+    write(this.command, commandWords(job.spec.argv));
+    this.warn(job, now);
+    this.tell(job, attempt, now);
+  }
+
+  private warn(job: Job, now: number): void {
+    const warnings = job.warnings ?? [];
+    const told = JSON.stringify(warnings);
+    if (this.warnings.dataset["told"] === told) return;
+    this.warnings.dataset["told"] = told;
+    show(this.warnings, warnings.length > 0);
+    this.warnings.replaceChildren(...warnings.map(({ kind, sentence, time: at }) => {
+      const noticed = time(at);
+      return h("li", { "data-kind": kind }, sentence, ...(noticed === undefined ? [] : [" ", h("span", { class: "hint" }, clockWords(noticed, now))]));
+    }));
+  }
+
+  private tell(job: Job, attempt: Attempt | undefined, now: number): void {
+    const { facts } = this;
+    const { spec } = job;
+    facts.set("User", job.user);
+    facts.set("Band", bandWords(spec.band));
+    facts.set("Asked for", requestWords(spec));
+    facts.set("Runs on", attempt === undefined ? undefined : places(attempt));
+    facts.set("Submitted", when(time(job.submit_time), now));
+    facts.set("Started", when(time(job.start_time), now));
+    facts.set("Ended", when(time(job.end_time), now));
+    const started = time(attempt?.start_time ?? job.start_time);
+    const ended = time(attempt?.end_time ?? job.end_time);
+    const limit = seconds(spec.time_limit);
+    facts.set(ended === undefined ? "Runs for" : "Ran for", started === undefined ? undefined : ran(started, ended ?? now, ended === undefined ? limit : undefined));
+    facts.set("Waits for", isWaiting(job) ? lasted(now - (time(job.submit_time) ?? now)) : undefined);
+    facts.set("Time limit", limit === undefined ? undefined : lasted(limit));
+    facts.set("Attempt", job.attempt_count > 1 ? `${attempt?.number ?? job.attempt_count} of ${job.attempt_count}` : undefined);
+    facts.set("CPUs", `${Math.max(1, spec.cpus)}${whole(spec.memory_bytes) > 0 ? `, ${size(spec.memory_bytes)} of memory` : ""}`);
+    facts.set("Folder", spec.cwd);
+    facts.set("Worker of", spec.serves);
+    facts.set("Item of", whole(job.array_id) > 0 ? h("span", {}, jobLink(job.array_id, `array ${job.array_id}`), `, index ${job.array_index}`) : undefined);
+    facts.set("Indices", spec.array === undefined ? undefined : spec.array.indices + (spec.array.max_active_count > 0 ? `, at most ${spec.array.max_active_count} at once` : ""));
+    facts.set("After", spec.after.length === 0 ? undefined : h("span", {}, ...spec.after.flatMap((each, index) => [index > 0 ? ", " : "", jobLink(each.job_id)])));
+    const labels = Object.entries(spec.labels).slice(0, LABELS_MAX).map(([key, value]) => (value === "" ? key : `${key}=${value}`));
+    facts.set("Labels", labels.join(", "));
+  }
+}
+
+function when(at: number | undefined, now: number): string | undefined {
+  return at === undefined ? undefined : clockWords(at, now);
+}
+
+function ran(from: number, to: number, limit: number | undefined): string {
+  const told = lasted(to - from);
+  return limit === undefined ? told : `${told}, ${lasted(Math.max(0, from + limit - to))} left`;
+}
+
+function places(attempt: Attempt): Node {
+  const parts = attempt.ranks.flatMap(({ node, device_indices: indices }, index) => [
+    index > 0 ? "; " : "", nodeLink(node), indices.length === 0 ? ", no GPU" : `: GPU\u00a0${listed(indices)}`,
+  ]);
+  return h("span", {}, ...parts);
+}
+
+/** What stands in the place of a job that there is none of. */
+export function missing(why: string): HTMLElement {
+  return h("div", {}, h("h1", { tabindex: "-1" }, "No such job"), h("p", { class: "lead" }, why),
+    h("p", {}, h("a", { href: addressOf("queue") }, "The queue"), " · ", h("a", { href: addressOf("finished") }, "Finished jobs")));
+}
