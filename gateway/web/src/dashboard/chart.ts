@@ -27,6 +27,8 @@ export interface Plan {
 /** Colours there are (chart.css); further lines use them again, dashed. */
 export const COLOURS = 12;
 const HEIGHT = 190;
+/** Seconds between two times below a chart. */
+const APART = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, ...[1, 2, 3, 4, 6, 12, 24, 48, 120, 168, 240, 336, 720].map((hours) => hours * 3_600)];
 const OTHERS = "others";
 let charts = 0;
 
@@ -39,6 +41,7 @@ export class Chart {
   readonly element: HTMLElement;
   private readonly legend: HTMLElement;
   private readonly when: HTMLElement;
+  private readonly unit = h("span", { class: "hint" });
   private readonly plot: HTMLElement;
   private readonly summary: HTMLElement;
   private readonly nothing: HTMLElement;
@@ -63,7 +66,7 @@ export class Chart {
       "aria-valuemin": "0", "aria-valuemax": "0", "aria-valuenow": "0", onkeydown: (event) => this.press(event as KeyboardEvent),
       onblur: () => this.move(undefined, true),
     });
-    const title = h("figcaption", {}, h("span", { class: "chart-title" }, plan.title), this.when);
+    const title = h("figcaption", {}, h("span", { class: "chart-title" }, plan.title), this.unit, this.when);
     this.element = h("figure", { class: "chart", "data-chart": plan.key }, title, this.plot, this.nothing, this.legend, this.summary);
     const sizes = new ResizeObserver(() => this.drawn?.setSize({ width: this.plot.clientWidth, height: HEIGHT }));
     sizes.observe(this.plot);
@@ -87,6 +90,7 @@ export class Chart {
     this.courses = courses;
     this.top = Math.max(top, topOf(courses), this.plan.shape === "bars" ? Math.max(0, ...highest(courses)) : 0);
     this.scale = scaleFor(this.plan.unit, this.top);
+    write(this.unit, this.scale.unit);
     const isEmpty = !courses.lines.some(({ course }) => sumOf(course) !== undefined);
     this.nothing.hidden = !isEmpty;
     this.plot.hidden = isEmpty;
@@ -129,7 +133,7 @@ export class Chart {
       cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: shape === "bars" ? { show: false } : { size: 8, width: 2 } },
       scales: { x: { time: true, ...(shape === "bars" ? { range: (u, min, max) => edges(u, min, max) } : {}) }, y: { range: (_, min, max) => this.range(min, max) } },
       axes: [
-        { ...text, size: 40, gap: 6, space: 72, values: (_, splits, __, ___, apart) => ticks(splits, apart) },
+        { ...text, size: 40, gap: 6, space: 72, incrs: APART, values: (_, splits, __, ___, apart) => ticks(splits, apart) },
         { ...text, size: 52, gap: 6, space: 34, values: (_, splits) => splits.map((each) => (each / this.scale.divisor).toLocaleString("en")) },
       ],
       ...(shape === "bars" ? this.bars() : this.lines()),

@@ -1,5 +1,130 @@
-import { h } from "../dom.ts";
+// The page of one job: #/job/ID. Each part has a file in job/; this one reads the job, follows it, and tells them.
 
-export function show(place: HTMLElement, _parameter: string, _until: AbortSignal): void {
-  place.append(h("h1", { tabindex: "-1" }, "Job"));
+import { h, show as reveal } from "../dom.ts";
+import { call, CallError, stream, type Liveness, type Problem } from "./api.ts";
+import { Gpus } from "./job/gpus.ts";
+import { Head, missing } from "./job/head.ts";
+import { Items } from "./job/items.ts";
+import "./job/job.css";
+import { Output } from "./job/output.ts";
+import { choice } from "./job/parts.ts";
+import { pause } from "./job/pace.ts";
+import { Placed } from "./job/placed.ts";
+import { Story } from "./job/story.ts";
+import { whole, type Attempt, type Job } from "./job/told.ts";
+import { Waiting } from "./job/waiting.ts";
+import { sentence } from "./login.ts";
+
+/** Spans and what is left of a limit are told anew this often. */
+const TICK_MS = 1_000;
+const RETRY_MS = 3_000;
+
+interface Change {
+  readonly event: string;
+  readonly job?: Job;
+  readonly view_time?: string;
+}
+
+export function show(place: HTMLElement, parameter: string, until: AbortSignal): void {
+  const id = Number(parameter);
+  if (Number.isSafeInteger(id) && id > 0) void new JobPage(place, id, until).begin();
+  else place.append(missing(parameter === "" ? "Which job? Choose one of a list." : `“${parameter}” is no job id: they are whole numbers.`));
+}
+
+class JobPage {
+  private readonly head: Head;
+  private readonly waiting: Waiting;
+  private readonly items: Items;
+  private readonly gpus: Gpus;
+  private readonly output: Output;
+  private readonly story: Story;
+  private readonly placed = new Placed();
+  private readonly attempts = choice("Attempt", () => this.tell());
+  private job: Job | undefined;
+  /** The scheduler's clock minus this machine's, in seconds. */
+  private ahead = 0;
+
+  constructor(private readonly place: HTMLElement, private readonly id: number, private readonly until: AbortSignal) {
+    this.head = new Head(id);
+    this.waiting = new Waiting(id, until);
+    this.items = new Items(id, until);
+    this.gpus = new Gpus(id, until);
+    this.output = new Output(id, until);
+    this.story = new Story(id, until);
+    reveal(this.attempts.element, false);
+  }
+
+  async begin(): Promise<void> {
+    this.place.append(h("h1", { tabindex: "-1" }, `Job ${this.id}`));
+    const job = await this.first();
+    if (job === undefined) return;
+    this.place.replaceChildren(
+      this.head.element, this.waiting.element, this.items.element, this.attempts.element,
+      this.output.element, this.gpus.element, this.gpus.stats.element, this.story.element, this.placed.element,
+    );
+    this.take(job);
+    const timer = setInterval(() => this.tick(), TICK_MS);
+    this.until.addEventListener("abort", () => clearInterval(timer));
+    stream<Change>("Watch", { job_ids: [this.id] }, { onMessage: (change) => this.changed(change), onState: (state, problem) => this.linked(state, problem) }, this.until);
+  }
+
+  /** The job as it is now; tried until there is an answer, and nothing where there is no such job. */
+  private async first(): Promise<Job | undefined> {
+    while (!this.until.aborted) {
+      try {
+        const { job } = await call<{ job: Job }>("GetJob", { job_id: this.id });
+        return this.until.aborted ? undefined : job;
+      } catch (problem) {
+        if (!(problem instanceof CallError)) throw problem;
+        if (!problem.mayPass && problem.status !== 401) {
+          if (!this.until.aborted) this.place.replaceChildren(missing(`${sentence(problem.problem.message)} ${sentence(problem.problem.next_step)}`));
+          return undefined;
+        }
+        await pause(RETRY_MS, this.until);
+      }
+    }
+    return undefined;
+  }
+
+  private changed({ event, job, view_time: at }: Change): void {
+    if (at !== undefined) this.ahead = Date.parse(at) / 1_000 - Date.now() / 1_000;
+    if (job !== undefined && whole(job.id) === this.id && event !== "WATCH_EVENT_REMOVED") this.take(job);
+  }
+
+  private linked(state: Liveness, problem: Problem | null): void {
+    this.place.dataset["state"] = state;
+    // The story may have grown while nobody listened.
+    if (state === "live" && problem === null) this.story.update();
+  }
+
+  private take(job: Job): void {
+    this.job = job;
+    const known = job.attempts.map(({ number }): [string, string] => [String(number), String(number)]);
+    this.attempts.offer([["0", "newest"], ...known.slice(0, -1).reverse()]);
+    this.tell();
+    this.story.update();
+  }
+
+  /** Tell every part of the job as it is, and of the attempt that is looked at. */
+  private tell(): void {
+    const { job } = this;
+    if (job === undefined) return;
+    const now = Date.now() / 1_000 + this.ahead;
+    const attempt = this.lookedAt(job);
+    this.head.update(job, attempt, now);
+    this.waiting.update(job, now);
+    this.items.update(job);
+    this.gpus.update(job, attempt);
+    this.output.update(job, Number(this.attempts.select.value));
+    this.placed.update(attempt, now);
+  }
+
+  private tick(): void {
+    if (this.job !== undefined && !document.hidden) this.head.update(this.job, this.lookedAt(this.job), Date.now() / 1_000 + this.ahead);
+  }
+
+  private lookedAt(job: Job): Attempt | undefined {
+    const wanted = Number(this.attempts.select.value);
+    return wanted === 0 ? job.attempts.at(-1) : job.attempts.find(({ number }) => number === wanted);
+  }
 }

@@ -49,7 +49,8 @@ export class Output {
   update(job: Job, attempt: number): void {
     this.job = job;
     this.rankCount = Math.max(1, ...job.attempts.map(({ ranks }) => ranks.length));
-    this.ranks.offer([["", "all"], ...Array.from({ length: this.rankCount }, (_, rank): [string, string] => [String(rank), String(rank)])]);
+    const ranks = this.rankCount === 1 ? [] : Array.from({ length: this.rankCount }, (_, rank): [string, string] => [String(rank), String(rank)]);
+    this.ranks.offer([["", "all"], ...ranks]);
     show(this.element, job.array_counts === undefined);
     if (job.array_counts !== undefined) return;
     if (!this.isBegun || attempt !== this.attempt) {

@@ -50,7 +50,14 @@ export class StatsView {
 
 function of(statistic: Statistic | undefined, words: (value: number) => string): HTMLElement | string {
   if (statistic === undefined) return "–";
-  return h("span", {}, h("b", {}, words(statistic.mean)), " ", h("span", { class: "hint" }, `${words(statistic.min)}–${words(statistic.max)}`));
+  return h("span", {}, h("b", {}, words(statistic.mean)), " ", h("span", { class: "hint" }, range(words(statistic.min), words(statistic.max))));
+}
+
+/** "0–97 %": a unit that both have is said once. */
+export function range(low: string, high: string): string {
+  const [value = "", unit] = low.split(NBSP);
+  if (low === high) return low;
+  return unit === high.split(NBSP)[1] ? `${value}–${high}` : `${low}–${high}`;
 }
 
 function memory(used: Statistic | undefined, share: Statistic | undefined): HTMLElement | string {
