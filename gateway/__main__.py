@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
-from gpufleet import telemetry
+from gpufleet import metrics, telemetry
 from gpufleet.config_reload import Live
 from gpufleet.errors import GpufleetError, Reason, as_lines
 from gpufleet.gateway_settings import GatewaySettings
@@ -61,8 +61,12 @@ def _check_installed() -> None:
 async def _run(live: Live[GatewaySettings], token: str, folder: DataFolder, program_log: ProgramLog) -> None:
     from .program import Program
 
-    with closing(telemetry.start("gateway")) as traces:
-        await Program(live, token, folder, program_log, traces).run()
+    is_scraped = live.now.metrics.port is not None
+    with (
+        closing(telemetry.start("gateway")) as traces,
+        closing(metrics.start("gateway", is_scraped=is_scraped)) as measured,
+    ):
+        await Program(live, token, folder, program_log, traces, measured).run()
 
 
 if __name__ == "__main__":

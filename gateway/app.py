@@ -29,6 +29,7 @@ from .dashboard.serving import Dashboard
 from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
 from .lines import Lines
 from .listing import model_shown
+from .measures import UNMEASURED, Measures
 from .person import Person
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Gateway:
         dashboard: Dashboard,
         settings: Callable[[], GatewaySettings] = GatewaySettings,
         telemetry: Telemetry = OFF,
+        measures: Measures = UNMEASURED,
     ) -> None:
         self.dashboard = dashboard
         self._targets = targets
@@ -61,6 +63,7 @@ class Gateway:
         self._worker_target = worker_target
         self._settings = settings
         self._telemetry = telemetry
+        self._measures = measures
         self._addresses: Counter[str] = Counter()
         self.people = 0
 
@@ -77,6 +80,12 @@ class Gateway:
             ],
             lifespan=self._lifespan,
         )
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the scheduler is heard."""
+        lines: Lines | None = getattr(self, "_lines", None)  # made when it begins to serve
+        return lines is not None and lines.is_connected
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -161,6 +170,7 @@ class Gateway:
         await socket.accept(headers=headers)
         address = socket.client.host if socket.client is not None else ""
         if (refused := self._no_room_for(address)) is not None:
+            self._measures.refused()
             await socket.close(refused)
             return
         self.people += 1
@@ -168,7 +178,10 @@ class Gateway:
         try:
             messages_max = self._settings().limits.messages_per_second_max
             identity = identity_of(person)
-            await Person(socket, identity, self._lines, self._worker_target, messages_max, self._telemetry).serve()
+            served = Person(
+                socket, identity, self._lines, self._worker_target, messages_max, self._telemetry, self._measures
+            )
+            await served.serve()
         finally:
             self.people -= 1
             self._addresses[address] -= 1

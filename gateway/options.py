@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--ca-file", metavar="FILE", help="authority that signed the scheduler's certificate")
     flags.add_argument("--tls-cert", metavar="FILE", help="this gateway's certificate")
     flags.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
+    flags.add_argument("--metrics-port", metavar="PORT", help="serve /metrics to Prometheus on this port (default: no)")
     flags.add_argument("--insecure", action="store_const", const=True, help="no TLS beyond this machine")
     flags.add_argument("--config", metavar="FILE", type=Path, help="gateway.toml (see: gpuctl config init gateway)")
     flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
@@ -53,6 +54,7 @@ def settings_reader(given: argparse.Namespace) -> Callable[[], Resolved[GatewayS
         "tls.cert_file": given.tls_cert,
         "tls.key_file": given.tls_key,
         "insecure": given.insecure,
+        "metrics.port": given.metrics_port,
         "log.level": "debug" if given.verbose else given.log_level,
         "log.format": given.log_format,
     }

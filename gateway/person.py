@@ -20,6 +20,7 @@ from gpufleet.telemetry import OFF, Telemetry
 
 from . import protocol
 from .lines import Lines, Place, Response
+from .measures import UNMEASURED, InputTimer, Measures
 from .trails import Trail
 from .turn import Turn, Unreachable
 
@@ -64,12 +65,15 @@ class Person:
         target: Callable[[sessions_pb2.TurnGrant], Target],
         messages_per_second_max: float,
         telemetry: Telemetry = OFF,
+        measures: Measures = UNMEASURED,
     ) -> None:
         self._socket = socket
         self._identity = identity
         self._lines = lines
         self._target = target
         self._trail = Trail(telemetry)
+        self._measures = measures
+        self._timer = InputTimer(measures)
         self._messages_max = float(messages_per_second_max)
         self._place: Place | None = None
         self._turn: Turn | None = None
@@ -184,6 +188,7 @@ class Person:
                 case inference_pb2.Input():
                     self._newest = said.sequence
                     if self._turn is not None:
+                        self._timer.begin(said.sequence)
                         kind = said.WhichOneof("kind") or ""
                         if followed := self._trail.begin(said.sequence, kind, self._turn.grant.session):
                             said.trace_context = followed
@@ -192,6 +197,7 @@ class Person:
     def _shown(self, frame: int) -> None:
         """Frames are numbered on through a person's streams; each stream counts its own from 1."""
         self._trail.shown(frame)
+        self._timer.shown(frame)
         own = frame - self._stream_base
         if self._turn is not None and own > 0:
             self._turn.put(inference_pb2.StreamRequest(shown=inference_pb2.FrameShown(frame=own)))
@@ -247,6 +253,7 @@ class Person:
             self._turn.stop()
         self._worker = grant.worker
         self._trail.drop()
+        self._timer.drop()
         self._turn = Turn(grant, self._hello_said, self._target)
         self._stream_base = self._frame
         self._turning = asyncio.create_task(self._run_turn(self._turn), name=f"turn-{grant.session}")
@@ -271,6 +278,7 @@ class Person:
             if self._turn is turn:
                 self._turn = None
                 self._trail.drop()
+                self._timer.drop()
 
     async def _open_again(self, turn: Turn) -> None:
         """The stream is lost, or was refused while the worker still ends another turn: ask for a new ticket.
@@ -303,8 +311,10 @@ class Person:
                 self._tries = 0
                 is_followed = self._trail.is_shown_by(message.frame.input_sequence)
                 came_ns = time.time_ns() if is_followed else 0
+                self._timer.sent(self._frame, message.frame.input_sequence)
                 async with asyncio.timeout(SEND_S_MAX):
                     await self._socket.send_bytes(protocol.frame_bytes(message.frame, self._frame))
+                self._measures.sent(len(message.frame.data))
                 if is_followed:
                     self._trail.sent(self._frame, came_ns, len(message.frame.data))
             case "opened":

@@ -21,12 +21,15 @@ from gpufleet.gateway_settings import GatewaySettings
 from gpufleet.listening import why_not
 from gpufleet.logs import ProgramLog, fields
 from gpufleet.machine_facts import raise_open_files
+from gpufleet.metrics import Metrics, Readings
 from gpufleet.telemetry import Telemetry
 
 from .app import Gateway
 from .dashboard.serving import Dashboard
 from .folder import DataFolder
 from .identity import Identities
+from .measures import Measures
+from .metrics import MetricsOutlet
 from .protocol import MESSAGE_BYTES_MAX
 from .sockets import Sockets
 
@@ -49,6 +52,7 @@ class Program:
         folder: DataFolder,
         program_log: ProgramLog,
         telemetry: Telemetry,
+        metrics: Metrics,
     ) -> None:
         self._live = live
         self._folder = folder
@@ -57,10 +61,24 @@ class Program:
         schedulers = [self._target(address, token) for address in settings.scheduler]
         dashboard = Dashboard(schedulers, token)
         self._gateway = Gateway(
-            schedulers, Identities(token), self._worker_target, dashboard, lambda: live.now, telemetry
+            schedulers,
+            Identities(token),
+            self._worker_target,
+            dashboard,
+            lambda: live.now,
+            telemetry,
+            Measures(metrics),
         )
+        self._metrics = MetricsOutlet(settings, metrics, schedulers[0], self._readings)
         self._sockets = Sockets(lambda: live.now.limits)
         self._listening = _listen(settings.host, settings.port)
+
+    def _readings(self) -> Readings:
+        gateway = self._gateway
+        return {
+            "gpufleet.people": [(gateway.people, {})],
+            "gpufleet.connected": [(float(gateway.is_connected), {})],
+        }
 
     def _target(self, address: Address, token: str | None) -> Target:
         settings = self._live.now
@@ -97,7 +115,12 @@ class Program:
             serving = asyncio.create_task(server.serve(sockets=[self._listening]))
             self._folder.tell_listening(address)
             log.info("listening on %s", address)
-            await serving
+            telling = asyncio.create_task(self._metrics.run(), name="metrics")
+            try:
+                await serving
+            finally:
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
 
     @contextmanager
     def _signals(self, server: uvicorn.Server) -> Iterator[None]:

@@ -161,6 +161,8 @@ class Reason(Enum):
     # Try again: the same request may pass later.
     STORE_UNAVAILABLE = (Code.UNAVAILABLE, "The store cannot be written; running jobs go on.",
         "Free the disk or restore the database it names; then try again.")
+    METRICS_UNAVAILABLE = (Code.UNAVAILABLE, "A page of metrics could not be written.",
+        "See why with: gpuctl logs --program scheduler")
     OUTCOME_UNKNOWN = (Code.UNAVAILABLE, "The request may or may not have been stored.",
         "Send it again with the same request id: it is never done twice.")
     SCHEDULER_UNREACHABLE = (Code.UNAVAILABLE, "No scheduler answers at the address.",

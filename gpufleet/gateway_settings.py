@@ -9,6 +9,7 @@ from pathlib import Path
 from gpufleet.addresses import Address, is_loopback
 from gpufleet.kinds import ADDRESSES, BOOLEAN, INTEGER, PATH, TEXT, TEXTS
 from gpufleet.log_settings import LogSettings
+from gpufleet.metrics_settings import MetricsSettings
 from gpufleet.paths import state_dir
 from gpufleet.settings import computed_setting, section, setting
 
@@ -98,6 +99,7 @@ class GatewaySettings:
         (), 'Pages elsewhere that may connect, such as "https://lab.example".', TEXTS, reloadable=True
     )
     log: LogSettings = section(LogSettings, "The gateway's own log.")
+    metrics: MetricsSettings = section(MetricsSettings, "Metrics for Prometheus; see docs/metrics.md.")
     tls: GatewayTlsSettings = section(GatewayTlsSettings, "Encryption, for browsers on other machines.")
     limits: GatewayLimitSettings = section(
         GatewayLimitSettings, "Bounds that keep one browser or one machine from taking everything."
@@ -114,3 +116,5 @@ class GatewaySettings:
                 f"{self.host} is beyond this machine: set tls.cert_file and tls.key_file, "
                 "or say --insecure (insecure = true)",
             )
+        has_tls = self.tls.cert_file is not None
+        yield from self.metrics.conflicts(has_tls=has_tls, is_insecure=self.insecure)

@@ -11,6 +11,7 @@ from gpufleet.addresses import DEFAULT_PORT, is_loopback
 from gpufleet.kinds import BOOLEAN, DURATION, INTEGER, NUMBER, PATH, SIZE, TEXT, one_of
 from gpufleet.limits import MESSAGE_BYTES_MAX
 from gpufleet.log_settings import LogSettings
+from gpufleet.metrics_settings import MetricsSettings
 from gpufleet.paths import state_dir
 from gpufleet.session_numbers import SESSIONS, ByModel
 from gpufleet.settings import computed_setting, section, setting
@@ -199,6 +200,7 @@ class SchedulerSettings:
         reloadable=True,
     )
     log: LogSettings = section(LogSettings, "The scheduler's own log.")
+    metrics: MetricsSettings = section(MetricsSettings, "Metrics for Prometheus; see docs/metrics.md.")
     tls: TlsSettings = section(TlsSettings, "Encryption, for clients on other machines.")
     nodes: NodeSettings = section(
         NodeSettings, "When a silent node is suspected, lost, and its jobs are started elsewhere."
@@ -219,6 +221,8 @@ class SchedulerSettings:
                 f"{self.host} is beyond this machine: set tls.cert_file and tls.key_file, "
                 "or say --insecure (insecure = true)",
             )
+        has_tls = self.tls.cert_file is not None
+        yield from self.metrics.conflicts(has_tls=has_tls, is_insecure=self.insecure)
         if self.nodes.requeue_fence < self.nodes.lease:
             yield (
                 "nodes.requeue_fence",

@@ -7,13 +7,12 @@ Without recording, a span's traceparent is its parent's, so that a trace of othe
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
+from gpufleet import otlp
 from gpufleet.traceparent import is_traceparent
 
 if TYPE_CHECKING:
@@ -23,12 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as RecordedSpan
     from opentelemetry.trace import Tracer
 
-log = logging.getLogger(__name__)
-
 Value = str | int | float | bool
-
-EXPORT_LAST_S_MAX = 2.0
-"""The longest wait at the end for a collector to take the last spans."""
 
 
 class Span:
@@ -70,7 +64,7 @@ class Telemetry:
         return parent
 
     def close(self) -> None:
-        """Send what is waiting, at most for EXPORT_LAST_S_MAX."""
+        """Send what is waiting, for a bounded time: see otlp.close_in_time."""
 
 
 OFF = Telemetry()
@@ -78,15 +72,10 @@ OFF = Telemetry()
 
 def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether the OTEL_ variables ask for traces."""
-    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return False
-    if exporter := environment.get("OTEL_TRACES_EXPORTER", "").strip():
-        return exporter != "none"
-    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-    return any(environment.get(name, "").strip() for name in endpoints)
+    return otlp.is_wanted(otlp.Signal.TRACES, environment)
 
 
-def start(program: str, environment: Mapping[str, str] = os.environ) -> Telemetry:
+def start(program: str, environment: Mapping[str, str] = os.environ, *, instance: str = "") -> Telemetry:
     """The program's telemetry, as the OTEL_ variables say; off when they are silent.
 
     What they ask for and this installation lacks is a warning and no error: such variables are often set for a whole
@@ -94,29 +83,16 @@ def start(program: str, environment: Mapping[str, str] = os.environ) -> Telemetr
     """
     if not is_wanted(environment):
         return OFF
-    try:
-        exporter = _exporter(environment)
-    except ImportError as problem:
-        log.warning(
-            "OTEL_ variables ask for traces, but %s is missing: pip install 'gpufleet[telemetry]'", problem.name
-        )
-        return OFF
-    except ValueError as problem:
-        log.warning("OTEL_ variables ask for traces that cannot be sent: %s", problem)
-        return OFF
-    return recording(program, exporter)
+    exporter = otlp.span_exporter(environment)
+    return OFF if exporter is None else recording(program, exporter, instance=instance)
 
 
-def recording(program: str, exporter: SpanExporter) -> Telemetry:
+def recording(program: str, exporter: SpanExporter, *, instance: str = "") -> Telemetry:
     """Telemetry that hands its spans to this exporter, from a thread."""
-    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    # The variables OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES go before our own name.
-    given = str(Resource.create().attributes[SERVICE_NAME])
-    own = {SERVICE_NAME: f"gpufleet-{program}"} if given.startswith("unknown_service") else {}
-    provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
+    provider = TracerProvider(resource=otlp.resource_of(program, instance), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return _Recording(provider, exporter)
 
@@ -143,13 +119,8 @@ class _Recording(Telemetry):
         return _traceparent_of(recorded)
 
     def close(self) -> None:
-        # The SDK tries for half a minute to reach a collector that is gone; its own time limits do not hold at the end.
-        closing = threading.Thread(target=self._provider.shutdown, name="telemetry-close", daemon=True)
-        closing.start()
-        closing.join(EXPORT_LAST_S_MAX)
-        if closing.is_alive():
-            self._exporter.shutdown()  # makes the export that is under way give up
-            closing.join(EXPORT_LAST_S_MAX)
+        # When the wait is over, the exporter is shut down: that makes the export that is under way give up.
+        otlp.close_in_time(self._provider.shutdown, self._exporter.shutdown, "telemetry-close")
 
 
 class _RecordedSpan(Span):
@@ -164,24 +135,6 @@ class _RecordedSpan(Span):
 
     def end(self) -> None:
         self._recorded.end()
-
-
-def _exporter(environment: Mapping[str, str]) -> SpanExporter:
-    name = environment.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
-    if name == "console":
-        import sys
-
-        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-
-        return ConsoleSpanExporter(out=sys.stderr)  # stdout belongs to what the program answers
-    if name != "otlp":
-        raise ValueError(f'OTEL_TRACES_EXPORTER is "{name}"; otlp, console and none are known')
-    protocol = environment.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environment.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    if (protocol or "grpc") != "grpc":
-        raise ValueError(f'the OTLP protocol is "{protocol}"; only grpc is known')
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-
-    return OTLPSpanExporter()
 
 
 def _context(parent: str) -> Context:

@@ -9,13 +9,13 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+from gpufleet import metrics, telemetry
 from gpufleet.config import Resolved, load_program
 from gpufleet.config_reload import Live
 from gpufleet.errors import GpufleetError, Reason, as_lines
 from gpufleet.logs import ProgramLog
 from gpufleet.paths import log_file, program_config_file
 from gpufleet.scheduler_settings import SchedulerSettings
-from gpufleet.telemetry import start
 
 from .outputs.errors import OutputStoreUnavailable
 from .store.errors import StoreError, StoreLocked
@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--tls-cert", metavar="FILE", help="the server's certificate (see: gpuctl config certificate)")
     flags.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
     flags.add_argument("--insecure", action="store_const", const=True, help="listen beyond this machine without TLS")
+    flags.add_argument("--metrics-port", metavar="PORT", help="serve /metrics to Prometheus on this port (default: no)")
     flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     flags.add_argument("--log-format", choices=("text", "json"))
     flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
@@ -57,6 +58,7 @@ def main() -> int:
         "data": given.data,
         "store": given.store,
         "insecure": given.insecure,
+        "metrics.port": given.metrics_port,
         "tls.cert_file": given.tls_cert,
         "tls.key_file": given.tls_key,
         "log.level": "debug" if given.verbose else given.log_level,
@@ -97,12 +99,17 @@ def _run(settings: Live[SchedulerSettings]) -> int:
 
     _make_data_folder(settings.now.data)
     file = log_file(settings.now.data, "scheduler")
-    with ProgramLog("scheduler", settings.now.log, file) as program_log, closing(start("scheduler")) as telemetry:
+    is_scraped = settings.now.metrics.port is not None
+    with (
+        ProgramLog("scheduler", settings.now.log, file) as program_log,
+        closing(telemetry.start("scheduler")) as traces,
+        closing(metrics.start("scheduler", is_scraped=is_scraped)) as measured,
+    ):
 
         async def serve() -> None:
             # What is loaded stays: the collector need not look through every job, now or later.
             gc.disable()
-            program = Program(settings, program_log, file, telemetry)
+            program = Program(settings, program_log, file, traces, measured)
             gc.freeze()
             gc.enable()
             gc.set_threshold(*GC_THRESHOLDS)

@@ -25,6 +25,7 @@ from .core.decision import NOTHING, Decision
 from .core.nodes import on_node_beat
 from .core.scheduling import schedule
 from .core.turns import settle
+from .metrics.measures import UNMEASURED, Measures
 from .policy.known_nodes import KnownNodes
 from .policy.trial import Trial
 from .ports import AgentLink, Clock, Commit, Store
@@ -116,6 +117,7 @@ class Engine:
         publish: Callable[[Changes], None],
         telemetry: Telemetry = OFF,
         tell_session: Callable[[SessionCommand], None] = lambda command: None,
+        measures: Measures = UNMEASURED,
     ) -> None:
         self.store = store
         self._link = link
@@ -123,6 +125,7 @@ class Engine:
         self._clock = clock
         self._publish = publish
         self._telemetry = telemetry
+        self._measures = measures
         entities = list(store.load())
         self._state = State(durable=load(iter(entities)), limits=limits)
         self.view = State(durable=load(iter(entities)), live=self._state.live, limits=limits)
@@ -186,6 +189,11 @@ class Engine:
     def commits(self) -> int:
         """Commits since the start; as long as it stays, so does the committed state."""
         return self._shown_commit
+
+    @property
+    def waiting_events(self) -> int:
+        """Events that wait for their turn."""
+        return len(self._events)
 
     @property
     def last_pass(self) -> Trial | None:
@@ -276,6 +284,9 @@ class Engine:
                 await self._commit(self.now(), records, batch)
                 if self._telemetry.is_on:
                     self._trace(records, begin_ns, decided_ns)
+                if self._measures.is_on:
+                    self._measures.committed((time.time_ns() - decided_ns) / 1e9, len(batch))
+                    self._measures.decided(records, self._state.durable)
             else:
                 await asyncio.sleep(0)  # turns without a commit follow each other, and readers want their turn, too
         except BaseException as error:
@@ -330,8 +341,11 @@ class Engine:
         if not self._state.durable.lines.count:
             return NOTHING
         self._last_pass = now
+        began_s = time.perf_counter()
         decision = schedule(self._state, now, self._known_nodes)
         make_true(self._state, decision)
+        if self._measures.is_on:
+            self._measures.passed(time.perf_counter() - began_s)
         self._pass_at = after(now, PASS_INTERVAL) if decision.records else None
         return decision
 

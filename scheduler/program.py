@@ -14,6 +14,8 @@ from gpufleet.addresses import Address
 from gpufleet.config_reload import Live as LiveSettings
 from gpufleet.errors import GpufleetError
 from gpufleet.logs import ProgramLog, fields
+from gpufleet.metrics import OFF as NO_METRICS
+from gpufleet.metrics import Metrics
 from gpufleet.scheduler_settings import SchedulerSettings
 from gpufleet.session_numbers import LEAST, SessionNumbers
 from gpufleet.telemetry import Telemetry
@@ -29,6 +31,8 @@ from .clock import SlewedClock
 from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
 from .links import Links
+from .metrics.door import MetricsOutlet
+from .metrics.measures import Measures
 from .output_hub import OutputHub
 from .outputs.opening import limits_of as output_limits_of
 from .outputs.opening import open_outputs
@@ -96,6 +100,7 @@ class Program:
         program_log: ProgramLog,
         log_file: Path,
         telemetry: Telemetry,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         self._settings = settings
         self._log = program_log
@@ -119,6 +124,7 @@ class Program:
             self._publish,
             telemetry,
             tell_session=self._session_links.send,
+            measures=Measures(metrics),
         )
         self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now)
         facts = ServerFacts(
@@ -134,6 +140,8 @@ class Program:
         )
         logs = ProgramLogs(log_file, self._links, self._engine.view.durable.nodes)
         channels = Channels(self._links)
+        authenticator = Authenticator(self._engine.view, self._clock.now, workers)
+        self._metrics = MetricsOutlet(settings.now, self._engine, metrics, authenticator)
         self._server = Server(
             # The calls that are not built are filled in, and checked to be complete, when server.py is imported.
             SchedulerService(  # type: ignore[abstract]
@@ -151,7 +159,7 @@ class Program:
             AgentService(  # type: ignore[abstract]
                 self._engine, self._links, self._outputs, facts.version, channels, self._series.keep
             ),
-            Authenticator(self._engine.view, self._clock.now, workers),
+            authenticator,
             settings.now.limits.message_bytes_max,
         )
 
@@ -182,6 +190,7 @@ class Program:
             asyncio.create_task(self._outputs.run(), name="output-sync"),
             asyncio.create_task(self._pruner.run(), name="prune"),
             asyncio.create_task(self._server.look_after_streams(), name="open-streams"),
+            asyncio.create_task(self._metrics.run(), name="metrics"),
         ]
         stop = asyncio.create_task(stopping.wait(), name="stop")
         try:

@@ -1,0 +1,152 @@
+"""What there is now, counted when somebody collects: jobs, nodes, devices, sessions, workers.
+
+It is counted on the event loop, for nothing else may look at the state while it changes, in steps that are so short
+that no request waits for them. Between two steps the state may go on: sums may be off by what happened meanwhile.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+
+from gpufleet.metrics import Instrument, Kind, Reading, Readings
+
+from ..engine import Engine
+from ..state.jobs import Running, Starting
+from ..state.nodes import Reach
+from ..state.sessions import Granted
+from .measures import band_word
+
+STEP_ITEMS = 500
+"""So many jobs, lines or devices are counted at a time: about a third of a millisecond."""
+
+MODELS_MAX = 200
+"""Models with metrics of their own, the busiest ones; the others are told together, as the model OTHERS."""
+
+OTHERS = "(others)"
+
+INSTRUMENTS = (
+    Instrument(name="gpufleet.jobs", unit="{job}", doc="Jobs that have not ended, by state and band.", kind=Kind.SUM),
+    Instrument(name="gpufleet.nodes", unit="{node}", doc="Nodes by state.", kind=Kind.SUM),
+    Instrument(name="gpufleet.devices", unit="{device}", doc="Devices by state.", kind=Kind.SUM),
+    Instrument(name="gpufleet.sessions", unit="{session}", doc="People by model: waiting or seated.", kind=Kind.SUM),
+    Instrument(name="gpufleet.workers", unit="{worker}", doc="Workers by model and state.", kind=Kind.SUM),
+    Instrument(name="gpufleet.seats", unit="{seat}", doc="Seats of the workers of each model.", kind=Kind.SUM),
+    Instrument(name="gpufleet.events.waiting", unit="{event}", doc="Events that wait to be decided.", kind=Kind.SUM),
+    Instrument(name="gpufleet.store.failing", unit="", doc="1 while the store takes no commits."),
+    Instrument(name="gpufleet.term", unit="", doc="The term: one more with each start."),
+)
+
+
+class _Steps:
+    """Lets others have the loop after every STEP_ITEMS that were counted."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def took(self, items: int = 1) -> None:
+        self._count += items
+        if self._count >= STEP_ITEMS:
+            self._count = 0
+            await asyncio.sleep(0)
+
+
+async def read_fleet(engine: Engine) -> Readings:
+    """Everything in INSTRUMENTS, as it is committed now."""
+    steps = _Steps()
+    readings: dict[str, Iterable[Reading]] = {
+        "gpufleet.jobs": await _jobs(engine, steps),
+        "gpufleet.events.waiting": [(engine.waiting_events, {})],
+        "gpufleet.store.failing": [(float(bool(engine.store_error)), {})],
+        "gpufleet.term": [(engine.store.term, {})],
+    }
+    readings |= await _nodes(engine, steps)
+    readings |= await _sessions(engine, steps)
+    return readings
+
+
+async def _jobs(engine: Engine, steps: _Steps) -> list[Reading]:
+    durable = engine.view.durable
+    counts: Counter[tuple[str, str]] = Counter()
+    for band, users in durable.lines.of_band.items():
+        counts["queued", band_word(band)] = 0
+        for lines in list(users.values()):
+            counts["queued", band_word(band)] += sum(map(len, lines.values()))
+            await steps.took(len(lines))
+        for state in ("starting", "running", "stopping"):
+            counts[state, band_word(band)] = 0
+    for job_id, kind in list(durable.active.items()):
+        job = durable.jobs.get(job_id)
+        if job is not None:
+            state = "running" if kind is Running else "starting" if kind is Starting else "stopping"
+            counts[state, band_word(job.band)] += 1
+        await steps.took()
+    readings: list[Reading] = [(count, {"state": state, "band": band}) for (state, band), count in counts.items()]
+    # These never differ until they are released, and are counted as they are kept: many at once, whatever their band.
+    readings += [(len(durable.held), {"state": "held"}), (len(durable.deferred), {"state": "deferred"})]
+    return readings
+
+
+async def _nodes(engine: Engine, steps: _Steps) -> dict[str, list[Reading]]:
+    view = engine.view
+    nodes: Counter[str] = Counter(dict.fromkeys(("ready", "suspect", "lost", "draining"), 0))
+    devices: Counter[str] = Counter(dict.fromkeys(("free", "held", "shared", "unhealthy", "away"), 0))
+    for name, node in list(view.durable.nodes.items()):
+        live = view.live.nodes.get(name)
+        if node.is_lost or (live is not None and live.reach is Reach.LOST):
+            state = "lost"
+        elif live is None or live.reach is Reach.SUSPECT or not live.is_connected:
+            state = "suspect"
+        else:
+            state = "draining" if node.is_draining else "ready"
+        nodes[state] += 1
+        hold, unhealthy = view.durable.hold(name), {each.uuid for each in node.unhealthy}
+        for device in node.info.devices:
+            if device.uuid in hold.devices:
+                devices["held"] += 1
+            elif device.uuid in hold.shares:
+                devices["shared"] += 1
+            elif device.uuid in unhealthy:
+                devices["unhealthy"] += 1
+            else:
+                devices["free" if state in ("ready", "draining") else "away"] += 1
+        await steps.took(1 + len(node.info.devices))
+    return {
+        "gpufleet.nodes": [(count, {"state": state}) for state, count in nodes.items()],
+        "gpufleet.devices": [(count, {"state": state}) for state, count in devices.items()],
+    }
+
+
+async def _sessions(engine: Engine, steps: _Steps) -> dict[str, list[Reading]]:
+    sessions, turns = engine.view.durable.sessions, engine.view.live.turns
+    people: Counter[tuple[str, str]] = Counter()
+    workers: Counter[tuple[str, str]] = Counter()
+    seats: Counter[tuple[str, str]] = Counter()
+    for model in list(engine.view.durable.models):
+        people[model, "waiting"] = sessions.line_length(model)
+        people[model, "seated"] = 0
+        workers[model, "ready"] = 0
+        seats[model, ""] = 0
+    for session in list(sessions.by_id.values()):
+        if isinstance(session.state, Granted):
+            people[session.model, "seated"] += 1
+        await steps.took()
+    for worker in list(turns.workers.values()):
+        workers[worker.model, worker.state.name.lower()] += 1
+        seats[worker.model, ""] += worker.seats
+        await steps.took()
+    busiest: Counter[str] = Counter({model: 0 for model, _ in workers})
+    for (name, _), count in people.items():
+        busiest[name] += count
+    named = {model for model, _ in busiest.most_common(MODELS_MAX)}
+    counted = {"gpufleet.sessions": people, "gpufleet.workers": workers, "gpufleet.seats": seats}
+    return {name: _by_model(counts, named) for name, counts in counted.items()}
+
+
+def _by_model(counts: Counter[tuple[str, str]], named: set[str]) -> list[Reading]:
+    bounded: Counter[tuple[str, str]] = Counter()
+    for (name, state), count in counts.items():
+        bounded[name if name in named else OTHERS, state] += count
+    return [
+        (count, {"model": model, "state": state} if state else {"model": model})
+        for (model, state), count in bounded.items()
+    ]

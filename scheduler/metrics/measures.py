@@ -1,0 +1,67 @@
+"""What the engine measures as it goes: passes, commits, waits, ends. Off, each call is one comparison."""
+
+from collections.abc import Iterable
+
+from gpufleet.metrics import OFF, SECONDS, WAITS, Metrics
+
+from ..state.durable import Durable
+from ..state.jobs import Band, Finished, Job
+from ..state.records import AttemptPlaced, ItemsFinished, JobFinished, NodeLost, Record
+from ..state.units import SECOND
+
+
+class Measures:
+    """The engine's counters and histograms."""
+
+    def __init__(self, metrics: Metrics = OFF) -> None:
+        self.is_on = metrics.is_on
+        self._pass = metrics.histogram("gpufleet.pass.duration", "s", "How long a pass over the queue took.", SECONDS)
+        self._commit = metrics.histogram(
+            "gpufleet.commit.duration", "s", "How long a commit took until it was durable.", SECONDS
+        )
+        self._events = metrics.counter("gpufleet.events", "{event}", "Events that were decided.")
+        self._wait = metrics.histogram(
+            "gpufleet.job.wait", "s", "From when a job could run, or came back, until it had its devices.", WAITS
+        )
+        self._ended = metrics.counter("gpufleet.job.ends", "{job}", "Jobs that ended for good, by how.")
+        self._lost = metrics.counter("gpufleet.node.losses", "{node}", "Nodes that were lost.")
+
+    def passed(self, seconds: float) -> None:
+        """A pass took so long."""
+        self._pass.record(seconds)
+
+    def committed(self, seconds: float, events: int) -> None:
+        """A commit took so long; a turn of so many events led to it."""
+        self._commit.record(seconds)
+        self._events.add(events)
+
+    def decided(self, records: Iterable[Record], durable: Durable) -> None:
+        """These records were stored; `durable` holds them."""
+        for record in records:
+            match record:
+                case AttemptPlaced(job=job_id, at=at) if (job := durable.jobs.get(job_id)) is not None:
+                    since = max(job.waits_since or job.age_since, job.age_since)
+                    self._wait.record(max(0, at - since) / SECOND, **_band_of(job))
+                case JobFinished(finished=finished):
+                    self._count_end(finished, 1)
+                case ItemsFinished(finished=finished, spans=spans):
+                    self._count_end(finished, sum(last - first + 1 for first, last in spans))
+                case NodeLost():
+                    self._lost.add()
+                case _:
+                    pass
+
+    def _count_end(self, finished: Finished, number: int) -> None:
+        self._ended.add(number, outcome=finished.outcome.value.lower())
+
+
+UNMEASURED = Measures()
+
+
+def _band_of(job: Job) -> dict[str, str]:
+    return {"band": band_word(job.band)}
+
+
+def band_word(band: Band) -> str:
+    """A band as people write it."""
+    return band.name.lower()
