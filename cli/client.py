@@ -27,7 +27,7 @@ RETRY_PAUSE_S_MAX = 2.0
 REFUSED_S_MAX = 3.0
 """What certainly was not done is given up after this: enough for a scheduler that restarts, short for a mistake."""
 
-CERTAINLY_NOT_DONE = frozenset({Reason.SCHEDULER_UNREACHABLE, Reason.STORE_UNAVAILABLE})
+CERTAINLY_NOT_DONE = frozenset({Reason.SCHEDULER_UNREACHABLE, Reason.STORE_UNAVAILABLE, Reason.NODE_UNREACHABLE})
 OUTCOME_OPEN = frozenset({Reason.OUTCOME_UNKNOWN, Reason.DEADLINE, Reason.CANCELLED})
 
 

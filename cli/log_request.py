@@ -83,10 +83,18 @@ def _refuse_too_many(follow: bool, count: int) -> None:
 
 
 def since_time(text: str, now: datetime) -> Timestamp:
+    """The same as `since_moment`, for a request."""
+    stamp = Timestamp()
+    stamp.FromDatetime(since_moment(text, now))
+    return stamp
+
+
+def since_moment(text: str, now: datetime | None = None) -> datetime:
     """The moment that `10m` or an RFC 3339 time means; one without a zone is of this machine's. `now` is aware.
 
     Raises INVALID_ARGUMENT, also for a time in the future.
     """
+    now = now or datetime.now(UTC)
     how = "Write a span such as 10m, or a time such as 2026-01-31T12:00:00+01:00."
     try:
         moment = datetime.fromisoformat(text.strip()).astimezone(UTC)
@@ -99,9 +107,7 @@ def since_time(text: str, now: datetime) -> Timestamp:
             raise invalid("--since", problem.message, next_step=how) from None
     if moment > now:
         raise invalid("--since", f'"{text}" is in the future', next_step=how)
-    stamp = Timestamp()
-    stamp.FromDatetime(moment.astimezone(UTC))
-    return stamp
+    return moment.astimezone(UTC)
 
 
 def _stream(*, stdout: bool, stderr: bool) -> job_pb2.Stream.ValueType:
@@ -117,4 +123,5 @@ def read_program(option: str, text: str) -> tuple[str, str]:
         return name, ""
     if name == "agent" and node:
         return name, node
-    raise invalid(option, f'"{text}" is not scheduler or agent:NODE', next_step="See the nodes with: gpuctl nodes")
+    known = "scheduler, agent:NODE or gateway" if option == "--program" else "scheduler or agent:NODE"
+    raise invalid(option, f'"{text}" is not {known}', next_step="See the nodes with: gpuctl nodes")

@@ -32,7 +32,12 @@ def logs(
     model: Annotated[str, Option("--model", metavar="NAME", help="The output of a model's workers.")] = "",
     all_workers: Annotated[bool, Option("--all-workers", help="The output of the workers of all models.")] = False,
     program: Annotated[
-        str, Option("--program", metavar="PROGRAM", help="The log of a program: scheduler, or agent:NODE.")
+        str,
+        Option(
+            "--program",
+            metavar="PROGRAM",
+            help="The log of a program: scheduler, agent:NODE, or gateway, on its own machine.",
+        ),
     ] = "",
 ) -> None:
     """Show what jobs wrote, or a program's own log.
@@ -43,10 +48,13 @@ def logs(
     """
     import asyncio
 
+    from ..gateway_log import is_gateway, show_gateway_log
     from ..log_request import wanted_of
     from ..logs import show_logs
     from ..settings import resolve
 
+    if is_gateway(program):
+        raise Exit(asyncio.run(show_gateway_log(program, jobs or [], follow=follow, tail=tail, since=since)))
     settings = resolve(connection, None, following)
     wanted, workers = wanted_of(
         settings,

@@ -362,7 +362,10 @@ def on_band_requested(state: State, event: BandRequested) -> Decision:
 
 
 def on_signal_requested(state: State, event: SignalRequested) -> Decision:
-    """Send a signal to running jobs; the same request again sends nothing."""
+    """Send a signal to running jobs; the same request again sends nothing.
+
+    To all of them or to none: a signal that waited for a node to come back would arrive when nobody means it any more.
+    """
     if event.request_id:
         remembered = state.durable.requests.get((event.by, event.request_id))
         if remembered is not None:
@@ -379,9 +382,13 @@ def on_signal_requested(state: State, event: SignalRequested) -> Decision:
             )
             return Decision(reply=JobsChanged(changes=told))
 
+    unheard: list[tuple[JobId, NodeName]] = []
+
     def change(job: Job) -> JobDecision:
         match job.state:
             case Running(attempt=attempt) | Stopping(attempt=attempt):
+                nodes = (rank.placement.node for rank in attempt.ranks if rank.exit is None)
+                unheard.extend((job.id, node) for node in nodes if not _is_connected(state, node))
                 commands = tuple(
                     SignalAttempt(node=rank.placement.node, key=key, signal=event.signal)
                     for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
@@ -394,6 +401,14 @@ def on_signal_requested(state: State, event: SignalRequested) -> Decision:
                 return _unchanged(job, f"job {job.id} does not run")
 
     decision = _for_each(state, event.jobs, change)
+    if unheard:
+        job_id, node = unheard[0]
+        return refused(
+            "NODE_UNREACHABLE",
+            f"job {job_id} runs on node {node}, which is not heard: the signal was sent to nobody",
+            field="jobs",
+            next_step="send it again when the node is back (gpuctl nodes), or to other jobs only",
+        )
     if not event.request_id:
         return decision
     memory = RememberedRequest(

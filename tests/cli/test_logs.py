@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -126,6 +127,25 @@ def test_a_programs_log(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
     assert fake.asked("StreamOutput")[1].HasField("since_time")
     refused = gpuctl("logs", "--program", "agent")
     assert refused.code == 2 and "agent:NODE" in refused.err
+
+
+def test_a_gateways_log_is_read_on_its_own_machine_and_nobody_is_asked_for_it(
+    fake: FakeScheduler, gpuctl: Gpuctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "edge"
+    (folder / "logs").mkdir(parents=True)
+    lines = [b"2026-03-04T15:00:00.001Z INFO a\n", b"2026-03-04T15:00:00.002Z INFO b\n"]
+    (folder / "logs" / "gateway.log").write_bytes(b"".join(lines))
+    assert gpuctl("logs", "--program", f"gateway:{folder}").out == b"".join(lines)
+    monkeypatch.setenv("GPUCTL_GATEWAY_DATA", str(folder))
+    found = gpuctl("logs", "--program", "gateway", "--tail", "1")
+    assert (found.out, found.code) == (lines[1], 0)
+    assert gpuctl("logs", "--program", f"gateway:{folder}", "--since", "2026-03-04T15:00:00.002Z").out == lines[1]
+    assert not fake.asked("StreamOutput")
+    missing = gpuctl("logs", "--program", f"gateway:{tmp_path}")
+    assert missing.code == 3 and f"gateway has written a log in {tmp_path} on this machine" in missing.err
+    assert "Type it on the gateway's own machine" in missing.err
+    assert gpuctl("logs", "--program", "gateway", "7").code == 2
 
 
 def test_a_log_that_is_followed_goes_on_after_a_restart_and_shows_each_line_once(

@@ -183,7 +183,9 @@ class Browser:
         assert (version, encoding) == (1, ENCODINGS["jpeg"])
         self.frames += 1
         self.newest = newest
-        await self.say(type="shown", frame=number)
+        # The end of the session, and of the connection, may have come behind this frame already.
+        with suppress(ConnectionClosed):
+            await self.say(type="shown", frame=number)
         return number, newest, message[FRAME_HEADER.size :]
 
     async def click(self, x: float, y: float) -> int:

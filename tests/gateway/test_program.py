@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from gpufleet.v1 import sessions_pb2
 from websockets.exceptions import ConnectionClosed
 
 from gateway.app import REFUSED_ADDRESS
@@ -54,7 +55,13 @@ async def test_a_hangup_reads_the_settings_again_and_a_mistake_changes_nothing(s
                 await page.hello("nothing")
             return await page.closed() == REFUSED_ADDRESS
 
+    # Who waits says nothing but pings, for as long as a busy machine makes this test take.
+    async with stage.fleet.client() as admin:
+        model = sessions_pb2.Model(name="waited-for")
+        await admin.stub.ServeModel(sessions_pb2.ServeModelRequest(model=model), timeout=DEADLINE_SECONDS)
     async with browser(stage, gateway=address) as first:
+        await first.hello("waited-for")
+        await first.text("place")
         assert await is_refused()
         for text, said in (
             ("[limits]\npeople_per_address_max = 0\n", "the settings stay as they are"),
@@ -65,8 +72,28 @@ async def test_a_hangup_reads_the_settings_again_and_a_mistake_changes_nothing(s
             side.process.send_signal(signal.SIGHUP)
             await until(f"the log says: {said}", lambda said=said: said in side.log.read_text())
         assert not await is_refused()
-        await first.hello("nothing")
+        await first.say(type="leave")
+        await first.text("end")
     side.end()
+
+
+async def test_a_gateways_log_is_followed_on_its_own_machine(stage: Stage) -> None:
+    folder = stage.folder / "gateway"
+    following = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "gpufleet.cli", "logs", "-f", "--program", f"gateway:{folder}"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(stage.folder, {}),
+    )
+    assert following.stdout is not None
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while f"listening on {stage.gateway}" not in (await following.stdout.readline()).decode():
+            pass
+    following.send_signal(signal.SIGINT)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        _, err = await following.communicate()
+    assert following.returncode == 130
+    assert f"Come back with: gpuctl logs -f --program gateway:{folder}" in err.decode()
 
 
 def test_a_second_one_in_the_same_folder_is_refused_and_says_what_to_do(stage: Stage) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from contextlib import AsyncExitStack
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
@@ -46,8 +47,8 @@ async def test_two_people_share_a_seat_and_a_reload_keeps_the_turn(stage: Stage)
     worker = stage.worker("shared", seats="1")
     await worker.is_served()
     async with browser(stage) as bob:
-        async with browser(stage) as ann:
-            cookie = cookie_of(ann)
+        async with AsyncExitStack() as first:
+            ann = await first.enter_async_context(browser(stage))
             await ann.hello("shared")
             turn = await ann.text("turn")
             await bob.hello("shared")
@@ -58,15 +59,16 @@ async def test_two_people_share_a_seat_and_a_reload_keeps_the_turn(stage: Stage)
             )
             limited = await ann.text("notice")
             assert limited["reason"] == "TURN_LIMITED"
-            frames = ann.frames
-        async with browser(stage, cookie) as again:
-            await again.hello("shared", turn["place_key"])
-            back = await again.text("turn")
-            assert (back["session"], back["is_resumed"]) == (turn["session"], True)
-            number, _, _ = await again.frame()
-            assert (number, frames >= 0) == (1, True)
-            await again.say(type="leave")
-            await again.text("end")
+            # The page's next connection stands before the old one closes: of the 2 s that a reload has, none are spent
+            # on what a busy machine needs to open one.
+            async with browser(stage, cookie_of(ann)) as again:
+                await first.aclose()
+                await again.hello("shared", turn["place_key"])
+                back = await again.text("turn")
+                assert (back["session"], back["is_resumed"]) == (turn["session"], True)
+                assert (await again.frame())[0] == 1
+                await again.say(type="leave")
+                await again.text("end")
         assert (await bob.text("turn"))["is_resumed"] is False
         await bob.say(type="leave")
         await bob.text("end")
