@@ -114,6 +114,17 @@ class ShellCommand(JobCommand):
         return ["[OPTIONS] [-- COMMAND [ARGS]…]"]
 
 
+class WatchedCommand(Command):
+    """One that may end in a command line that it runs here: `gpuctl monitor -- python train.py`."""
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self.allow_interspersed_args = False
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS] [-- COMMAND [ARGS]…]"]
+
+
 class Group(TyperGroup):
     """A command with commands below it, such as `nodes`."""
 

@@ -20,6 +20,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "wait": "wait",
         "check": "check",
         "stats": "stats",
+        "monitor": "monitor",
         "top": "top",
     },
     "Manage": {

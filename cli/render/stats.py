@@ -11,6 +11,7 @@ from gpufleet.statistics import MB, device_keys, statistics_object
 from gpufleet.units import format_duration, format_megabytes, format_size
 
 from .table import Column, Look, Row, draw
+from .words import counted
 
 ABSENT = "–"
 
@@ -46,7 +47,7 @@ def used_lines(head: str, answer: capacity_pb2.GetJobStatsResponse, look: Look) 
     if not answer.sample_count:
         return [f"{head} nothing was read of it; what ends within a second often is not.", *_sums(answer)]
     watched = format_duration(answer.monitoring_duration.ToTimedelta())
-    lines = [f"{head} watched for {watched}, {answer.sample_count:,} samples.", *_sums(answer)]
+    lines = [f"{head} watched for {watched}, {counted(answer.sample_count, 'sample')}.", *_sums(answer)]
     if answer.devices:
         rows = [_gpu_row(key, device) for key, device in zip(device_keys(answer), answer.devices, strict=True)]
         lines += ["", *draw(GPU_COLUMNS, rows, look)]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gpufleet.v1 import capacity_pb2
 
 _log = logging.getLogger(__name__)
+# What is told by values is not also written to the stderr of a program that has set up no logging.
+logging.getLogger(__package__).addHandler(logging.NullHandler())
 
 RESTING_INTERVAL_SECONDS = 3600.0
 INTERVAL_SECONDS_MIN, INTERVAL_SECONDS_MAX = 0.05, 3600.0
@@ -102,6 +104,12 @@ class Hub:
                 self._thread.start()
             self._changed.notify_all()
         return monitor
+
+    def watch_process(self, monitor: Monitor, pid: int) -> None:
+        """Have a monitor read this process, too, from now on."""
+        with self._changed:
+            monitor.pid = pid
+            self._read_processes([monitor])
 
     def stop(self, monitor: Monitor) -> None:
         """One more reading, and no further one."""

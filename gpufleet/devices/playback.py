@@ -49,6 +49,11 @@ class Load:
         self._lines = {gpu: sorted(found, key=lambda each: each[0]) for gpu, found in lines.items()}
         self.seconds = max(found[-1][0] for found in self._lines.values()) + LAST_SECONDS
 
+    @property
+    def gpu_count(self) -> int:
+        """How many devices it speaks of, one at least."""
+        return max((gpu + 1 for gpu in self._lines if gpu is not None), default=1)
+
     def at(self, gpu: int, seconds: float) -> Line:
         """The reading of a device so long after the beginning; the load goes round."""
         found = self._lines.get(gpu) or self._lines.get(None) or [(0.0, {})]

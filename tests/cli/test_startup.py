@@ -20,6 +20,7 @@ from cli.commands import (
     job,
     logs,
     models,
+    monitor,
     nodes,
     programs,
     queue,
@@ -113,6 +114,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         job,
         logs,
         models,
+        monitor,
         nodes,
         programs,
         queue,
@@ -128,7 +130,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
     assert {module.__name__.rpartition(".")[2] for module in commands} == set(MODULES.values())
     folder = Path(change.__file__).parent
     assert {file.stem for file in folder.glob("*.py")} - {"__init__"} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 36
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 37
 
 
 def test_the_help_of_gpuctl() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 
 from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
@@ -67,3 +71,41 @@ async def test_a_job_gets_the_best_gpu_and_what_that_did_is_its_own(fleet: Fleet
         await client.wait(job)
         ended = await client.stub.GetJobStats(asked)
         assert ended.is_final and ended.monitoring_duration.ToSeconds() >= 0
+
+
+async def test_another_machines_gpus_are_watched_through_the_scheduler(fleet: Fleet, tmp_path: Path) -> None:
+    file = tmp_path / "load.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in LOAD))
+    await fleet.add_node("n1", "--virtual-gpus", "2", "--virtual-load", str(file))
+    async with fleet.client() as client:
+        job = await client.submit("sleep", "600", gpus=1, min_memory_bytes=GB)
+        await client.wait(job, job_pb2.JOB_STATE_RUNNING)
+    environment = {
+        **os.environ,
+        "GPUCTL_SCHEDULER": fleet.scheduler.address,
+        "GPUCTL_TOKEN": fleet.scheduler.token("admin"),
+    }
+    command = [sys.executable, "-P", "-m", "gpufleet.cli", "monitor", "--node"]
+    unknown = await asyncio.create_subprocess_exec(
+        *command, "n7", env=environment, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+    )
+    _, why = await unknown.communicate()
+    assert unknown.returncode == 3 and b"n7" in why
+    watching = await asyncio.create_subprocess_exec(
+        *command, "n1", "--interval", "200ms", "-o", "jsonl", env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert watching.stdout is not None
+        looks = [json.loads(await watching.stdout.readline()) for _ in range(3)]
+        watching.send_signal(signal.SIGINT)
+        rest = (await watching.stdout.read()).splitlines()
+        assert await watching.wait() == 0
+    finally:
+        if watching.returncode is None:
+            watching.kill()
+            await watching.wait()
+    assert [each["utilization_percent"] for each in looks[-1]["devices"]] == [80, 10]
+    told = json.loads(rest[-1])
+    assert told["gpu_stats"]["0"]["power_draw_w"] == {"min": 300.0, "max": 300.0, "mean": 300.0}
+    assert told["gpu_stats"]["1"]["memory_used_mb"]["max"] == 1000.0
+    assert told["gpu_stats"]["1"]["utilization"]["samples"] >= 3 and told["energy_wh"] > 0
