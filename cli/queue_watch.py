@@ -19,7 +19,6 @@ from .async_client import AsyncClient, connected_async
 from .call_failures import may_pass
 from .client import connected
 from .following.changes import Changes
-from .following.core import TimeOuts
 from .following.shell import Taken, follow
 from .leaving import Left, until_told_to_leave
 from .outcome import has_ended
@@ -89,7 +88,7 @@ class _JsonWatch:
     async def run(self) -> None:
         request = scheduler_pb2.WatchRequest(user=self._user, include_nodes=True)
         feed = Changes(self._client, request, self._take)
-        await follow(feed, _for_ever(self._settings), self._client.translated)
+        await follow(feed, self._settings.time_outs.without_end(), self._client.translated)
 
     def close(self) -> None:
         """There is nothing to put back."""
@@ -132,7 +131,9 @@ class _ScreenWatch:
         feed = Changes(self._client, request, self._take)
         async with asyncio.TaskGroup() as group:
             group.create_task(
-                follow(feed, _for_ever(self._settings), self._client.translated, on_cut_off=self._on_cut_off)
+                follow(
+                    feed, self._settings.time_outs.without_end(), self._client.translated, on_cut_off=self._on_cut_off
+                )
             )
             group.create_task(self._draw_for_ever())
 
@@ -207,11 +208,3 @@ class _ScreenWatch:
             age = format_duration(timedelta(seconds=math.floor(age_s)))
             return f"STALE: {self._settings.address} is away; this is of {self._read_time:%H:%M:%S}, {age} ago"
         return f"{self._settings.address} · {now:%H:%M:%S} · Ctrl-C leaves"
-
-
-def _for_ever(settings: Settings) -> TimeOuts:
-    """A view never gives up: it shows how old it is."""
-    limits = settings.time_outs
-    return TimeOuts(
-        connection_s=limits.connection_s, max_wait_s=limits.max_wait_s, unanswered_max=2**62, session_s=math.inf
-    )

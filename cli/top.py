@@ -1,208 +1,296 @@
-"""`top`: reads the devices again and again, draws them, and stays, marked stale, while the scheduler is away."""
+"""`top`: the GPUs as the scheduler pushes them, drawn on each change; it stays, marked stale, while that is away."""
 
 from __future__ import annotations
 
 import asyncio
-import math
+import contextlib
 import os
-import re
-import shutil
+import signal
 import sys
 import termios
 import time
 import tty
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.spelling import did_you_mean
-from gpufleet.units import format_duration
 
 from . import screen
 from .async_client import AsyncClient, connected_async
 from .call_failures import may_pass
+from .following.shell import Taken, follow
 from .leaving import Left, until_told_to_leave
 from .listing import print_devices
-from .render.top import SORTS, sorted_devices, top_lines, totals
+from .render.table import WIDTH
 from .settings import Settings
-
-READ_SECONDS = 1.0
-"""Between two looks at the devices; agents tell them every 2 s."""
+from .top_view.fleet import SORTS, Fleet, Order
+from .top_view.keys import KeyReader
+from .top_view.picture import age_text, frame, layout_for, table, totals_text
+from .top_view.view import View, Wish
 
 PAGE_SIZE = 1000
 NO_GPU = "No GPU. See the nodes with: gpuctl nodes"
-OPEN = "\x1b[?1049h\x1b[?25l"
-CLOSE = "\x1b[?25h\x1b[?1049l"
-HOME, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+OPEN, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+END_OF_LINE, CLEAR = "\x1b[K", "\x1b[2J"
 KEY_BYTES_MAX = 1024
-KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
-"""One key: a control sequence, or a character."""
-SCROLLS: dict[str, int | str] = {
-    "\x1b[A": -1,
-    "k": -1,
-    "\x1b[B": 1,
-    "\x1b[5~": "-page",
-    "\x1b[6~": "page",
-    " ": "page",
-    "\x1b[H": "top",
-    "\x1b[F": "end",
-}
+ESCAPE_S = 0.05
+"""What follows Esc within this belongs to one key."""
+AGE_STEP_S = 1.0
+"""How often the age of what is shown moves on when nothing else does."""
+QUIET_S = 12.0
+"""A sign of life comes every 10 s; only when there was none for longer is what is shown not what is."""
+PLAIN = str.maketrans({"█": "#", "·": ".", "–": "-", "…": "~", "°": " ", "↑": "^", "↓": "v"})
+"""For terminals that lack these."""
 
 
 async def run_top(settings: Settings, user: str, nodes: Sequence[str], sort: str) -> int:
     """Stay until told to leave, or print once where there is no terminal; answers the exit code."""
-    by_word = {word: key for key, (word, _) in SORTS.items()}
+    by_word = {sort.word: key for key, sort in SORTS.items()}
     if sort not in by_word:
         raise invalid("--sort", f'"{sort}" is none of {", ".join(by_word)}{did_you_mean(sort, by_word)}')
+    order = Order(by_word[sort])
     async with connected_async(settings) as client:
-        reader = _Reader(client, user, nodes)
+        if user == "me":
+            info = await client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
+            user = info.user
         if settings.format in ("json", "jsonl", "name") or not (sys.stdout.isatty() and sys.stdin.isatty()):
-            await reader.read()
-            devices = sorted_devices(reader.devices, by_word[sort])
-            print_devices(settings.format, devices, lambda look: top_lines(devices, look) if devices else [NO_GPU])
+            await _print_once(settings, client, order, user, nodes)
             return 0
-        view = _View(reader, settings, by_word[sort])
+        await client.call(client.scheduler.ListDevices, scheduler_pb2.ListDevicesRequest(nodes=nodes, page_size=1))
+        top = _Top(client, settings, View(Fleet(order, user)), nodes)
         try:
-            await until_told_to_leave(view.run())
+            await until_told_to_leave(top.run())
         except Left as left:
+            top.terminal.close()
+            with contextlib.suppress(OSError):  # its window may be gone
+                print("gpuctl: left. Come back with: gpuctl top", file=sys.stderr)
             return left.code
         finally:
-            view.close()
+            top.terminal.close()
     return 0
 
 
-class _Reader:
-    """The devices as they were read last."""
+async def _print_once(settings: Settings, client: AsyncClient, order: Order, user: str, nodes: Sequence[str]) -> None:
+    request = scheduler_pb2.ListDevicesRequest(nodes=nodes, page_size=PAGE_SIZE)
+    found: dict[tuple[str, int], node_pb2.NodeDevice] = {}
+    while True:
+        page = await client.call(client.scheduler.ListDevices, request)
+        found |= {(each.node, each.device.index): each for each in page.devices}
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    fleet, now = Fleet(order, user), time.monotonic()
+    fleet.put(list(found.values()), now)
+    look = screen.look(settings.format)
+    lines = table(fleet.shown, layout_for(fleet.shown, look.width), look, now) if fleet.shown else [NO_GPU]
+    print_devices(settings.format, [found[gpu.node, gpu.index] for gpu in fleet.shown], lambda look: lines)
 
-    def __init__(self, client: AsyncClient, user: str, nodes: Sequence[str]) -> None:
-        self.devices: list[node_pb2.NodeDevice] = []
+
+class _Feed:
+    """The stream of devices, for `follow`. Each begins with all of them."""
+
+    ends_with_stream = False
+
+    def __init__(self, client: AsyncClient, nodes: Sequence[str], fleet: Fleet) -> None:
         self._client = client
-        self._user = user
-        self._nodes = nodes
+        self._request = scheduler_pb2.WatchDevicesRequest(nodes=nodes)
+        self._fleet = fleet
+        self.changed = asyncio.Event()
+        self.heard_at = time.monotonic()
 
-    async def read(self) -> None:
-        """Read all of them."""
-        if self._user == "me":
-            info = await self._client.call(self._client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
-            self._user = info.user
-        request = scheduler_pb2.ListDevicesRequest(nodes=self._nodes, page_size=PAGE_SIZE)
-        found: dict[tuple[str, int], node_pb2.NodeDevice] = {}
-        while True:
-            page = await self._client.call(self._client.scheduler.ListDevices, request)
-            found |= {(each.node, each.device.index): each for each in page.devices}
-            if not page.next_page_token:
-                break
-            request.page_token = page.next_page_token
-        self.devices = [each for each in found.values() if not self._user or each.user == self._user]
+    def open(self) -> AsyncIterator[scheduler_pb2.WatchDevicesResponse]:
+        """A new stream."""
+        return self._client.scheduler.WatchDevices(self._request).__aiter__()
+
+    async def ask(self) -> bool:
+        """Whether the scheduler is there."""
+        await self._client.call(self._client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
+        return False
+
+    def take(self, message: scheduler_pb2.WatchDevicesResponse) -> Taken:
+        """Take it in; the drawing follows."""
+        self.heard_at = time.monotonic()
+        self._fleet.take(message, self.heard_at)
+        self.changed.set()
+        is_news = message.is_whole or message.devices or message.removed_uuids
+        return Taken.NEWS if is_news else Taken.SIGN_OF_LIFE
+
+    def forgives(self, problem: GpufleetError) -> bool:
+        """Nothing is refused that another try could mend."""
+        return False
 
 
-class _View:
-    """A screen with keys."""
+class _Terminal:
+    """The screen and the keys of this program's terminal. However it ends, `close` puts them back."""
 
-    def __init__(self, reader: _Reader, settings: Settings, sort: str) -> None:
-        self._reader = reader
-        self._settings = settings
-        self._sort = sort
-        self._first = 0
-        self._drawn = ""
-        self._changed = asyncio.Event()
-        self._is_away = False
-        self._read_at = time.monotonic()
-        self._terminal: list[object] | None = None
-        self._has_left = asyncio.Event()
+    def __init__(self) -> None:
+        self._before: Any = None
+        self._drawn: list[str] = []
+        encoding = sys.stdout.encoding or "utf-8"
+        self._is_plain = not encoding.lower().startswith("utf")
 
-    async def run(self) -> None:
-        """Read and draw until q is pressed. What fails at first is told; later it is waited for."""
-        await self._reader.read()
-        loop = asyncio.get_running_loop()
-        self._terminal = termios.tcgetattr(sys.stdin)
+    def open(self) -> None:
+        """Take it over."""
+        self._before = termios.tcgetattr(sys.stdin)
         tty.setcbreak(sys.stdin)
-        sys.stdout.write(OPEN)
-        loop.add_reader(sys.stdin.fileno(), self._on_keys)
-        reading = asyncio.create_task(self._read_for_ever())
-        drawing = asyncio.create_task(self._draw_for_ever())
-        leaving = asyncio.create_task(self._has_left.wait())
-        try:
-            done, _ = await asyncio.wait({reading, drawing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            loop.remove_reader(sys.stdin.fileno())
-            for task in (reading, drawing, leaving):
-                task.cancel()
-            await asyncio.gather(reading, drawing, leaving, return_exceptions=True)
+        self._write(OPEN)
+        self._drawn = []
 
     def close(self) -> None:
-        """Put the terminal back."""
-        if self._terminal is not None:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._terminal)  # type: ignore[arg-type]
-            self._terminal = None
-            sys.stdout.write(CLOSE)
-            sys.stdout.flush()
+        """Put it back as it was."""
+        before, self._before = self._before, None
+        if before is not None:
+            with contextlib.suppress(OSError, termios.error):  # its window may be gone, and nothing is to be put back
+                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+                self._write(CLOSE)
 
-    async def _read_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(READ_SECONDS)
-            try:
-                await self._reader.read()
-                self._is_away, self._read_at = False, time.monotonic()
-            except GpufleetError as problem:
-                if not may_pass(problem):
-                    raise
-                self._is_away = True
-            self._changed.set()
+    def draw(self, lines: list[str]) -> None:
+        """Show these lines; only those that differ are written."""
+        parts = []
+        if len(lines) != len(self._drawn):
+            parts.append(CLEAR)
+            self._drawn = [""] * len(lines)
+        parts += [
+            f"\x1b[{number};1H{line}{END_OF_LINE}"
+            for number, (line, before) in enumerate(zip(lines, self._drawn, strict=True), start=1)
+            if line != before
+        ]
+        if parts:
+            self._drawn = lines
+            self._write("".join(parts))
+
+    def forget(self) -> None:
+        """What is on the screen is not known any more: the next picture is drawn whole."""
+        self._drawn = []
+
+    def _write(self, text: str) -> None:
+        text = text.translate(PLAIN) if self._is_plain else text
+        sys.stdout.buffer.write(text.encode(sys.stdout.encoding or "utf-8", errors="replace"))
+        sys.stdout.buffer.flush()
+
+
+class _Top:
+    """Follows, listens to the keys, and draws."""
+
+    def __init__(self, client: AsyncClient, settings: Settings, view: View, nodes: Sequence[str]) -> None:
+        self.terminal = _Terminal()
+        self._client = client
+        self._settings = settings
+        self._view = view
+        self._feed = _Feed(client, nodes, view.fleet)
+        self._keys = KeyReader()
+        self._is_away = False
+        self._has_left = asyncio.Event()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._nodes = nodes
+
+    async def run(self) -> None:
+        """Stay until q is pressed. What the scheduler refuses for good is raised."""
+        loop = asyncio.get_running_loop()
+        self.terminal.open()
+        loop.add_reader(sys.stdin.fileno(), self._on_typed)
+        loop.add_signal_handler(signal.SIGWINCH, self._on_resize)
+        loop.add_signal_handler(signal.SIGTSTP, self._on_suspend)
+        try:
+            limits, translated = self._settings.time_outs.without_end(), self._client.translated
+            following = follow(self._feed, limits, translated, on_cut_off=self._on_cut_off)
+            await _first_of(following, self._draw_for_ever(), self._has_left.wait())
+        finally:
+            loop.remove_reader(sys.stdin.fileno())
+            loop.remove_signal_handler(signal.SIGWINCH)
+            loop.remove_signal_handler(signal.SIGTSTP)
+            if self._refreshing is not None:
+                self._refreshing.cancel()
+                await asyncio.gather(self._refreshing, return_exceptions=True)
 
     async def _draw_for_ever(self) -> None:
+        changed = self._feed.changed
         while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AGE_STEP_S):
+                    await changed.wait()
+            changed.clear()
             self._draw()
-            await self._changed.wait()
-            self._changed.clear()
 
     def _draw(self) -> None:
-        size = shutil.get_terminal_size()
+        try:
+            size = os.get_terminal_size(sys.stdout.fileno())  # an exported COLUMNS does not follow the window
+        except OSError:
+            size = os.terminal_size((WIDTH, 24))
+        now = time.monotonic()
         look = screen.look(self._settings.format)
-        title, *rows = top_lines(sorted_devices(self._reader.devices, self._sort), look)
-        room = max(1, size.lines - 3)
-        self._first = max(0, min(self._first, len(rows) - room))
-        shown = rows[self._first : self._first + room]
-        below = len(rows) - self._first - len(shown)
-        foot = f"{self._first:,} above, {below:,} below" if len(rows) > room else ""
-        lines = [self._head()[: size.columns], title, *shown, *([""] * (room - len(shown))), foot]
-        body = f"{END_OF_LINE}\r\n".join(lines) + END_OF_LINE
-        if body != self._drawn:
-            self._drawn = body
-            sys.stdout.write(HOME + body + END_OF_SCREEN)
-            sys.stdout.flush()
+        self.terminal.draw(frame(self._view, look, size.columns, size.lines, self._head(now), now))
 
-    def _head(self) -> str:
+    def _head(self, now: float) -> str:
+        age_s = now - self._feed.heard_at
         if self._is_away:
-            age = format_duration(timedelta(seconds=math.floor(time.monotonic() - self._read_at)))
-            return f"STALE: {self._settings.address} is away; this is of {age} ago"
-        return f"{totals(self._reader.devices)} · by {SORTS[self._sort][0]} · q leaves"
+            return f"STALE: {self._settings.address} is away; this is {age_text(age_s)}"
+        fleet = self._view.fleet
+        parts = [totals_text(fleet.totals, fleet.count), f"by {fleet.order.word}", "h help"]
+        if age_s >= QUIET_S:
+            parts.insert(0, age_text(age_s))
+        return " · ".join(parts)
 
-    def _on_keys(self) -> None:
-        typed = os.read(sys.stdin.fileno(), KEY_BYTES_MAX).decode(errors="replace")
+    def _on_cut_off(self, is_cut_off: bool) -> None:
+        self._is_away = is_cut_off
+        self._feed.changed.set()
+
+    def _on_resize(self) -> None:
+        self.terminal.forget()
+        self._feed.changed.set()
+
+    def _on_suspend(self) -> None:
+        """Ctrl-Z: give the terminal back, stop as any program does, and take it again when told to go on."""
+        self.terminal.close()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self.terminal.open()
+        self._feed.changed.set()
+
+    def _on_typed(self) -> None:
+        typed = os.read(sys.stdin.fileno(), KEY_BYTES_MAX)
         if not typed:
             self._has_left.set()
-        for key in KEY.findall(typed):  # a key that is held down, or a fast hand, comes as several at once
-            if key in ("q", "Q"):
-                self._has_left.set()
-            elif key in SORTS:
-                self._sort, self._first = key, 0
-            elif key in SCROLLS:
-                self._scroll(SCROLLS[key])
-        self._changed.set()
+        self._press(self._keys.feed(typed))
+        if self._keys.is_pending:
+            asyncio.get_running_loop().call_later(ESCAPE_S, lambda: self._press(self._keys.flush()))
 
-    def _scroll(self, by: int | str) -> None:
-        page = max(1, shutil.get_terminal_size().lines - 4)
-        match by:
-            case int():
-                self._first += by
-            case "page" | "-page":
-                self._first += page if by == "page" else -page
-            case "top":
-                self._first = 0
-            case _:
-                self._first = len(self._reader.devices)
+    def _press(self, keys: list[str]) -> None:
+        for key in keys:  # a key that is held down, or a fast hand, comes as several at once
+            match self._view.press(key):
+                case Wish.LEAVE:
+                    self._has_left.set()
+                case Wish.REFRESH:
+                    self._refresh()
+                case Wish.NOTHING:
+                    pass
+        if keys:
+            self._feed.changed.set()
+
+    def _refresh(self) -> None:
+        """Have the GPUs read anew; the news come by the stream."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._ask_for_fresh(), name="top-refresh")
+
+    async def _ask_for_fresh(self) -> None:
+        request = scheduler_pb2.ListDevicesRequest(nodes=self._nodes, page_size=1, fresh=True)
+        try:
+            await self._client.call(self._client.scheduler.ListDevices, request)
+        except GpufleetError as problem:
+            if not may_pass(problem):
+                raise
+
+
+async def _first_of(*works: Coroutine[Any, Any, Any]) -> None:
+    """Wait for the first of them to end, raise what it raised, and end the others."""
+    running = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -17,18 +17,20 @@ def top(
     connection: Connection,
     user: Annotated[str, Option("--user", metavar="NAME", help="Only GPUs of this user's jobs; me is you.")] = "",
     only: Annotated[
-        list[str] | None, Option("--node", metavar="NODE", help="Only this node.", autocompletion=complete_nodes)
+        list[str] | None,
+        Option("--nodes", "--node", metavar="NODE,…", help="Only these nodes.", autocompletion=complete_nodes),
     ] = None,
     sort: Annotated[str, Option("--sort", metavar="BY", help=f"{SORTS_IN_WORDS}; node by default.")] = "node",
 ) -> None:
     """Watch every GPU: load, memory, power, temperature, whose job.
 
-    Keys: arrows, Page Up and Down, Home and End scroll; u, m, p, t, j, o and n sort by load, memory, power,
-    temperature, job, user and node; q leaves. Where there is no terminal it is printed once.
+    Keys: arrows and pages scroll, / filters as you type, o and then n, s, g, p, t, j or u sorts by node, load, memory,
+    power, temperature, job or user, h shows all keys, q leaves. Where there is no terminal it is printed once.
     """
     import asyncio
 
+    from ..labels import names
     from ..settings import resolve
     from ..top import run_top
 
-    raise Exit(asyncio.run(run_top(resolve(connection, output), user, only or [], sort)))
+    raise Exit(asyncio.run(run_top(resolve(connection, output), user, names(only), sort)))

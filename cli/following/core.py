@@ -9,7 +9,8 @@ With the defaults a scheduler may be away for 15 minutes before its followers le
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 REDIAL_S_MIN = 0.1
@@ -28,6 +29,10 @@ class TimeOuts:
     max_wait_s: float = 300.0
     unanswered_max: int = 30
     session_s: float = 7200.0
+
+    def without_end(self) -> TimeOuts:
+        """The same for a view that never gives up: it shows how old it is."""
+        return replace(self, unanswered_max=2**62, session_s=math.inf)
 
 
 class Action(Enum):

@@ -3,6 +3,8 @@
 from gpufleet.v1 import node_pb2
 
 from ..policy.fit import FreeDevice, NodeView
+from ..state.durable import Durable
+from ..state.ids import JobId
 from ..state.indexes import NodeHold
 from ..state.live import NodeLive
 from ..state.nodes import Device, DeviceSample, Node, NodeInfo, Reach
@@ -88,12 +90,20 @@ def node_proto(view: NodeView, live: NodeLive | None, hold: NodeHold, now: Insta
     )
 
 
-def device_now(free: FreeDevice, hold: NodeHold, view: NodeView, now: Instant) -> node_pb2.NodeDevice:
+def device_now(free: FreeDevice, view: NodeView, durable: Durable, now: Instant) -> node_pb2.NodeDevice:
     """A device that stands in a list with those of other nodes."""
     unhealthy = next((each.reason for each in view.node.unhealthy if each.uuid == free.device.uuid), "")
-    shown = _node_device(free, hold, view, unhealthy, now)
+    shown = _node_device(free, durable.hold(view.node.name), view, unhealthy, now)
     shown.node = view.node.name
+    shown.user = _user_of(durable, shown.job_id)
+    for held in shown.shares:
+        held.user = _user_of(durable, held.job_id)
     return shown
+
+
+def _user_of(durable: Durable, job_id: int) -> str:
+    job = durable.jobs.get(JobId(job_id)) if job_id else None
+    return "" if job is None else job.user
 
 
 def is_free(free: FreeDevice, hold: NodeHold, view: NodeView) -> bool:

@@ -8,7 +8,7 @@ from gpufleet.v1 import node_pb2
 from ..engine import Engine
 from ..links import Links
 from ..policy.fit import Changes, node_view
-from ..state.ids import DeviceUuid, JobId, NodeName
+from ..state.ids import DeviceUuid, NodeName
 from ..state.units import MILLISECOND, SECOND, Instant, Span
 from ..watching import ChangeHub
 from .convert_nodes import device_now
@@ -106,12 +106,9 @@ class DeviceBoard:
         """The node's devices; each of which nothing is new stays what it was."""
         now, view = self._engine.now(), self._engine.view
         seen = node_view(view, view.durable.nodes[name], now, Changes())
-        hold = view.durable.hold(name)
         made = NodeShown(number=self._number, aged_at=now)
         for free in seen.devices:
-            device = device_now(free, hold, seen, now)
-            job = view.durable.jobs.get(JobId(device.job_id))
-            device.user = "" if job is None else job.user
+            device = device_now(free, seen, view.durable, now)
             taken_at = None if free.sample is None else free.sample.taken_at
             is_old = taken_at is not None and now - taken_at > OLD_READING
             known = before.devices.get(free.device.uuid)

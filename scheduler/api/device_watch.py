@@ -127,10 +127,20 @@ class DeviceReader:
                 yield self._timed(response)
                 response = Response()
                 is_whole = False
-        if gone:  # but for those that are on another node now
-            response.removed_uuids.extend(sorted(gone.difference(*(told.uuids for told in self._told.values()))))
+        if gone:
+            response.removed_uuids.extend(sorted(gone))
+            self._tell_again(response, gone)
         if is_whole or is_keepalive or response.devices or response.removed_uuids:
             yield self._timed(response)
+
+    def _tell_again(self, response: Response, gone: set[DeviceUuid]) -> None:
+        """A machine may have another node's name now: what is gone from the one node is still there on the other."""
+        names = [name for name, told in self._told.items() if not gone.isdisjoint(told.uuids)]
+        known = {(each.node, each.device.uuid) for each in response.devices}
+        for name in sorted(names):
+            for device in self._board.of(name).since(0, self._engine.now()):
+                if device.device.uuid in gone and (name, device.device.uuid) not in known:
+                    response.devices.append(device)
 
     def _timed(self, response: Response) -> Response:
         view_time = timestamp(self._engine.now())

@@ -16,7 +16,7 @@ from ..policy.estimate import Misfit, estimate
 from ..policy.fit import FreeDevice, NodeView, node_views
 from ..series.attempts import AttemptSeries
 from ..state.events import JobsSubmitted
-from ..state.ids import JobId, NodeName, RankKey
+from ..state.ids import NodeName, RankKey
 from ..state.indexes import NodeHold
 from ..state.jobs import Attempt, EndedAttempt, Job, Rank
 from ..state.replies import Submitted
@@ -144,7 +144,7 @@ class TrackingCalls:
             await self.freshness.of(names)
         now = self.engine.now()
         found = [
-            (_place_in_list(view, free), view, free, hold)
+            (_place_in_list(view, free), view, free)
             for view in node_views(self.engine.view, now).values()
             if view.node.name in names
             for hold in (self.engine.view.durable.hold(view.node.name),)
@@ -153,10 +153,7 @@ class TrackingCalls:
         ]
         found = sorted((each for each in found if cursor is None or list(each[0]) > cursor), key=lambda each: each[0])
         more = self.pages.sign(query, list(found[size - 1][0])) if len(found) > size else ""
-        shown = [device_now(free, hold, view, now) for _, view, free, hold in found[:size]]
-        for device in shown:
-            job = self.engine.view.durable.jobs.get(JobId(device.job_id))
-            device.user = "" if job is None else job.user
+        shown = [device_now(free, view, self.engine.view.durable, now) for _, view, free in found[:size]]
         return scheduler_pb2.ListDevicesResponse(devices=shown, next_page_token=more)
 
     @answers

@@ -113,6 +113,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     calls: list[tuple[str, Message]] = field(default_factory=list)
     changes: list[scheduler_pb2.JobChange] = field(default_factory=list)
     watch: list[Break | Until | Callable[[], None] | scheduler_pb2.WatchResponse] = field(default_factory=list)
+    device_news: list[Break | Until | scheduler_pb2.WatchDevicesResponse] = field(default_factory=list)
+    """What who watches the devices is told after the first picture, which is of `nodes`."""
     stats: capacity_pb2.GetJobStatsResponse = field(default_factory=capacity_pb2.GetJobStatsResponse)
     capacity: list[capacity_pb2.CheckCapacityResponse] = field(default_factory=list)
     submitted: dict[str, int] = field(default_factory=dict)
@@ -302,6 +304,20 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
                     self._break(step, context)
                 case _:
                     step()
+        self._wait(threading.Event(), context)
+
+    def WatchDevices(self, request: Any, context: Any) -> Iterator[Any]:
+        self._meet("WatchDevices", request, context)
+        devices = self.ListDevices(scheduler_pb2.ListDevicesRequest(), context).devices
+        yield scheduler_pb2.WatchDevicesResponse(is_whole=True, devices=devices)
+        for step in self.device_news:
+            match step:
+                case scheduler_pb2.WatchDevicesResponse():
+                    yield step
+                case Until():
+                    self._wait(step.event, context)
+                case Break():
+                    self._break(step, context)
         self._wait(threading.Event(), context)
 
     # What they share.

@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 WAIT_S_MAX = 30.0
 
@@ -42,6 +43,11 @@ class Terminal:
     def resize(self, rows: int, columns: int) -> None:
         """Give it another size, as dragging a window's corner does."""
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def signal(self, number: int) -> None:
+        """Send the program a signal, as `kill` does."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        os.kill(int(children[0]) if children else self.process.pid, number)  # setsid forks where it has to
 
     def modes(self) -> list[int]:
         """How it treats what is typed and shown: the flags of termios(3)."""

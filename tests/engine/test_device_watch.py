@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -206,6 +207,26 @@ async def test_devices_of_a_node_that_is_forgotten_are_named_as_gone() -> None:
             await watched.join("n1", gpus=1)
             again = await reader.until(lambda message: bool(message.devices) and message.devices[0].node == "n1")
             assert again.devices[0].device.memory_bytes == 80 * GB
+
+
+async def test_devices_whose_machine_has_another_name_now_are_still_there() -> None:
+    watched = Watched()
+    async with watched.running():
+        await watched.join("n1", gpus=1)
+        await watched.join("n2", gpus=1)
+        shown = watched.engine.view.durable.nodes
+        moved = replace(shown[NodeName("n2")].info, devices=shown[NodeName("n1")].info.devices)
+        for state in (watched.view, watched.decided):
+            state.nodes[NodeName("n2")] = replace(shown[NodeName("n2")], info=moved)
+        async with watched.watch() as reader:
+            assert [(each.node, each.device.uuid) for each in (await reader.next()).devices] == [
+                ("n1", "n1-gpu0"),
+                ("n2", "n1-gpu0"),
+            ]
+            watched.engine.view.live.nodes[NodeName("n1")].is_connected = False
+            await watched.engine.request(ForgetRequested(at=watched.clock.now(), by=ALICE, node=NodeName("n1")))
+            message = await reader.until(lambda message: bool(message.removed_uuids))
+            assert [each.node for each in message.devices] == ["n2"]
 
 
 async def test_who_asks_for_some_nodes_hears_of_no_other() -> None:

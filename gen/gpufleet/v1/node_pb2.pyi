@@ -581,8 +581,11 @@ class HeldShare(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     SHARE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """The job."""
+    user: _builtins.str
+    """Who submitted the job; set where devices of several nodes stand in one list."""
     @_builtins.property
     def share(self) -> _job_pb2.DeviceShare:
         """The part."""
@@ -592,10 +595,11 @@ class HeldShare(_message.Message):
         *,
         job_id: _builtins.int = ...,
         share: _job_pb2.DeviceShare | None = ...,
+        user: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["share", b"share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "share", b"share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "share", b"share", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1134,7 +1134,9 @@ class WatchDevicesResponse(_message.Message):
 
     @_builtins.property
     def removed_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """UUIDs of devices that are gone."""
+        """UUIDs of devices that are gone, to be dropped before devices are taken in: one that is still on another node is
+        among them.
+        """
 
     @_builtins.property
     def view_time(self) -> _timestamp_pb2.Timestamp:
