@@ -118,10 +118,12 @@ class Engine:
         telemetry: Telemetry = OFF,
         tell_session: Callable[[SessionCommand], None] = lambda command: None,
         measures: Measures = UNMEASURED,
+        record: Callable[[Commit, int], None] = lambda commit, sequence: None,
     ) -> None:
         self.store = store
         self._link = link
         self._tell_session = tell_session
+        self._record = record
         self._clock = clock
         self._publish = publish
         self._telemetry = telemetry
@@ -425,6 +427,7 @@ class Engine:
         nodes.update(node for _, node in held ^ holds(self.view.durable, commit))
         arrays = changed_arrays(commit, self.view.durable)
         models = changed_models(commit)
+        self._record(commit, self.store.newest_sequence())
         self._publish(Changes(jobs=(*jobs, *arrays), nodes=tuple(sorted(nodes)), models=models))
 
     def _release(self, batch: list[_Waiting], decisions: list[Decision], outgoing: list[tuple[Command, int]]) -> None:

@@ -79,6 +79,10 @@ class Store(Protocol):
         """The newest instant that any commit carried; 0 for a new store."""
         ...
 
+    def newest_sequence(self) -> int:
+        """The sequence of the newest record that is stored; 0 for a new store. It does not block."""
+        ...
+
     def load(self) -> Iterator[Entity]:
         """Every live entity."""
         ...
@@ -113,6 +117,10 @@ class Store(Protocol):
 
     def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:
         """Records of these classes with a sequence below `before`, newest first."""
+        ...
+
+    def records_from(self, kinds: Sequence[str], after: int, limit: int) -> list[StoredRecord]:
+        """Records of these classes with a sequence above `after`, oldest first. It may be called on any thread."""
         ...
 
     def prune(self, before: Instant) -> int:

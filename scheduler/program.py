@@ -36,9 +36,11 @@ from .metrics.measures import Measures
 from .output_hub import OutputHub
 from .outputs.opening import limits_of as output_limits_of
 from .outputs.opening import open_outputs
-from .ports import Store
+from .ports import Commit, Store
 from .pruning import Pruner
 from .series.attempts import AttemptSeries
+from .series.desk import HistoryDesk
+from .series.recorder import Recorder
 from .session_links import SessionLinks
 from .state.events import OutputSynced
 from .state.ids import ModelName, RankKey
@@ -125,7 +127,10 @@ class Program:
             telemetry,
             tell_session=self._session_links.send,
             measures=Measures(metrics),
+            record=self._record,
         )
+        self._recorder = Recorder(self._engine, data)
+        self._desk = HistoryDesk(self._recorder, data)
         self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now)
         facts = ServerFacts(
             version=importlib.metadata.version("gpufleet"),
@@ -155,9 +160,16 @@ class Program:
                 channels,
                 self._session_links,
                 self._series,
+                self._desk,
             ),
             AgentService(  # type: ignore[abstract]
-                self._engine, self._links, self._outputs, facts.version, channels, self._series.keep
+                self._engine,
+                self._links,
+                self._outputs,
+                facts.version,
+                channels,
+                self._series.keep,
+                self._recorder.take_beat,
             ),
             authenticator,
             settings.now.limits.message_bytes_max,
@@ -171,6 +183,9 @@ class Program:
         for job in changes.jobs:
             if isinstance(job, Job) and job.attempt is None:
                 self._outputs.stop_awaiting(job.id)
+
+    def _record(self, commit: Commit, sequence: int) -> None:
+        self._recorder.take_commit(commit, sequence)
 
     def _set_log_level(self, level: str) -> None:
         self._log.set_level(level)
@@ -189,6 +204,7 @@ class Program:
             engine,
             asyncio.create_task(self._outputs.run(), name="output-sync"),
             asyncio.create_task(self._pruner.run(), name="prune"),
+            asyncio.create_task(self._recorder.run(), name="histories"),
             asyncio.create_task(self._server.look_after_streams(), name="open-streams"),
             asyncio.create_task(self._metrics.run(), name="metrics"),
         ]
@@ -271,4 +287,6 @@ class Program:
         self._engine.close()
         self._outputs.close()
         self._series.close()
+        self._desk.close()
+        self._recorder.close()
         self._store.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -15,6 +15,7 @@ from ..engine import Engine
 from ..links import Connection, Links
 from ..output_hub import OutputHub
 from ..outputs.errors import OutputHole
+from ..series.recorder import DeviceReading
 from ..state.events import (
     InventoryReported,
     NodeAnnounced,
@@ -36,6 +37,7 @@ from .answers import answers, reply_of
 from .attaching import serve_channel
 from .channels import Channels
 from .convert import duration, key_proto
+from .device_readings import device_readings
 from .long_streams import first_of, let_end, write_all
 from .validate import node_name, span_of
 from .validate_reports import device_sample, node_info, port_of, rank_exit, rank_key, seen, stream_of
@@ -60,6 +62,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
         version: str,
         channels: Channels,
         keep_series: Callable[[RankKey, bytes], None] = lambda key, payload: None,
+        record_beat: Callable[[NodeName, Iterable[DeviceReading]], None] = lambda node, readings: None,
     ) -> None:
         self._engine = engine
         self._links = links
@@ -67,6 +70,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
         self._version = version
         self._channels = channels
         self._keep_series = keep_series
+        self._record_beat = record_beat
         self._reports: set[asyncio.Future[Reply]] = set()
 
     @answers
@@ -193,6 +197,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
         match body:
             case "beat":
                 samples = tuple(device_sample(sample, now) for sample in request.beat.samples)
+                self._record_beat(node, device_readings(request.beat.samples, now))
                 host = request.beat.host
                 free_bytes = host.spool_free_bytes if host.HasField("spool_free_bytes") else None
                 beat = NodeBeat(

@@ -19,6 +19,7 @@ from ..engine import Engine
 from ..links import Links
 from ..output_hub import OutputHub
 from ..series.attempts import AttemptSeries
+from ..series.desk import HistoryDesk
 from ..session_links import SessionLinks
 from ..watching import ChangeHub
 from .agents import AgentService
@@ -28,6 +29,7 @@ from .device_board import DeviceBoard
 from .device_watch import DeviceCalls
 from .following import JobFollower
 from .freshness import Freshness
+from .history import HistoryCalls
 from .jobs import JobCalls
 from .last_offsets import tell_last_offsets
 from .nodes import NodeCalls
@@ -44,9 +46,6 @@ from .tracking import TrackingCalls
 NOT_BUILT = (
     "DownloadFile",
     "FindMissingBlobs",
-    "GetNodeHistory",
-    "GetQueueHistory",
-    "ListUsage",
     "UploadBlob",
 )
 """Calls of the contract that answer UNIMPLEMENTED with a next step."""
@@ -54,7 +53,7 @@ NOT_BUILT_FOR_AGENTS = ("FetchBlob",)
 
 
 class SchedulerService(  # type: ignore[misc]
-    JobCalls, NodeCalls, SessionCalls, TrackingCalls, DeviceCalls, scheduler_pb2_grpc.SchedulerServicer
+    JobCalls, NodeCalls, SessionCalls, TrackingCalls, DeviceCalls, HistoryCalls, scheduler_pb2_grpc.SchedulerServicer
 ):
     """The Scheduler service."""
 
@@ -70,6 +69,7 @@ class SchedulerService(  # type: ignore[misc]
         channels: Channels,
         session_links: SessionLinks,
         series: AttemptSeries,
+        histories: HistoryDesk,
     ) -> None:
         self.engine = engine
         self.pages = PageTokens()
@@ -81,6 +81,7 @@ class SchedulerService(  # type: ignore[misc]
         self.links = links
         self.board = DeviceBoard(engine, changes, links)
         self.series = series
+        self.histories = histories
         self.find = self._find
         self.set_agent_log_level = links.set_log_level
         self.program_log = logs.stream

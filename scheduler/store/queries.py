@@ -78,6 +78,11 @@ def newest_records(kind: str, before: int | None, limit: int) -> Select[Any]:
     return statement if before is None else statement.where(record.c.seq < before)
 
 
+def next_records(kind: str, after: int, limit: int) -> Select[Any]:
+    """Records of one class with a sequence above `after`, oldest first."""
+    return select(record).where((record.c.kind == kind) & (record.c.seq > after)).order_by(record.c.seq).limit(limit)
+
+
 def jobs_ended_before(before: Instant, limit: int) -> Select[Any]:
     """Ids of finished jobs that ended before an instant, oldest first."""
     table = schema.finished_job.c

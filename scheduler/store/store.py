@@ -55,6 +55,10 @@ class SqlStore:
         """The newest instant that any commit carried; 0 for a new store."""
         return Instant(self._newest)
 
+    def newest_sequence(self) -> int:
+        """The sequence of the newest record that is stored; 0 for a new store."""
+        return self._record_sequence
+
     def load(self) -> Iterator[Entity]:
         """Every live entity. Errors: StoreCorrupt, naming the row; StoreTooNew; StoreUnavailable."""
         yield from reading.entities(self._database, self._codec)
@@ -107,6 +111,13 @@ class SqlStore:
         wanted = [queries.newest_records(kind, before, limit) for kind in sorted(set(kinds))]
         found = [row for query in wanted for row in reading.rows(self._database, query)]
         found.sort(key=lambda row: row.seq, reverse=True)
+        return [reading.record(self._codec, row) for row in found[:limit]]
+
+    def records_from(self, kinds: Sequence[str], after: int, limit: int) -> list[StoredRecord]:
+        """Records of these classes with a sequence above `after`, oldest first."""
+        wanted = [queries.next_records(kind, after, limit) for kind in sorted(set(kinds))]
+        found = [row for query in wanted for row in reading.rows(self._database, query)]
+        found.sort(key=lambda row: row.seq)
         return [reading.record(self._codec, row) for row in found[:limit]]
 
     def verify(self) -> list[str]:

@@ -96,6 +96,13 @@ class FakeStore:
     def newest_instant(self) -> Instant:
         return max((commit.at for commit in self.commits), default=Instant(0))
 
+    def newest_sequence(self) -> int:
+        return self.records[-1].sequence if self.records else 0
+
+    def records_from(self, kinds: Sequence[str], after: int, limit: int) -> list[StoredRecord]:
+        found = (each for each in self.records if each.sequence > after and type(each.record).__name__ in kinds)
+        return list(found)[:limit]
+
     def load(self) -> Iterator[Entity]:
         yield from list(self.entities.values())
 

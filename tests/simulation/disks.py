@@ -95,6 +95,9 @@ class OpenStore:
         self._disk = disk
         self._process = process
 
+    def newest_sequence(self) -> int:
+        return len(self._disk.story)
+
     def newest_instant(self) -> Instant:
         return self._disk.newest
 

@@ -398,21 +398,21 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetNodeHistory(self, request, context):
-        """GetNodeHistory answers the history of devices. Not built yet.
+        """GetNodeHistory answers the history of devices.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetQueueHistory(self, request, context):
-        """GetQueueHistory answers how long the queue was, and how long jobs had waited. Not built yet.
+        """GetQueueHistory answers how long the queue was, and how long jobs had waited.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListUsage(self, request, context):
-        """ListUsage answers who used how much. Not built yet.
+        """ListUsage answers who used how much.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

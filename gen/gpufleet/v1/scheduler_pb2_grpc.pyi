@@ -81,11 +81,11 @@ class SchedulerStub:
     WatchDevices: _grpc.UnaryStreamMultiCallable[_scheduler_pb2.WatchDevicesRequest, _scheduler_pb2.WatchDevicesResponse]
     """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed."""
     GetNodeHistory: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetNodeHistoryRequest, _capacity_pb2.GetNodeHistoryResponse]
-    """GetNodeHistory answers the history of devices. Not built yet."""
+    """GetNodeHistory answers the history of devices."""
     GetQueueHistory: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.GetQueueHistoryRequest, _capacity_pb2.GetQueueHistoryResponse]
-    """GetQueueHistory answers how long the queue was, and how long jobs had waited. Not built yet."""
+    """GetQueueHistory answers how long the queue was, and how long jobs had waited."""
     ListUsage: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.ListUsageRequest, _capacity_pb2.ListUsageResponse]
-    """ListUsage answers who used how much. Not built yet."""
+    """ListUsage answers who used how much."""
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.GetServerInfoRequest, _scheduler_pb2.GetServerInfoResponse]
     """GetServerInfo answers versions, limits and the state of the scheduler itself."""
     UpdateServer: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateServerRequest, _scheduler_pb2.UpdateServerResponse]
@@ -171,11 +171,11 @@ class SchedulerAsyncStub(SchedulerStub):
     WatchDevices: _aio.UnaryStreamMultiCallable[_scheduler_pb2.WatchDevicesRequest, _scheduler_pb2.WatchDevicesResponse]  # type: ignore[assignment]
     """WatchDevices streams the devices of all nodes with their newest readings: all of them, and then those that changed."""
     GetNodeHistory: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetNodeHistoryRequest, _capacity_pb2.GetNodeHistoryResponse]  # type: ignore[assignment]
-    """GetNodeHistory answers the history of devices. Not built yet."""
+    """GetNodeHistory answers the history of devices."""
     GetQueueHistory: _aio.UnaryUnaryMultiCallable[_capacity_pb2.GetQueueHistoryRequest, _capacity_pb2.GetQueueHistoryResponse]  # type: ignore[assignment]
-    """GetQueueHistory answers how long the queue was, and how long jobs had waited. Not built yet."""
+    """GetQueueHistory answers how long the queue was, and how long jobs had waited."""
     ListUsage: _aio.UnaryUnaryMultiCallable[_capacity_pb2.ListUsageRequest, _capacity_pb2.ListUsageResponse]  # type: ignore[assignment]
-    """ListUsage answers who used how much. Not built yet."""
+    """ListUsage answers who used how much."""
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.GetServerInfoRequest, _scheduler_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """GetServerInfo answers versions, limits and the state of the scheduler itself."""
     UpdateServer: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateServerRequest, _scheduler_pb2.UpdateServerResponse]  # type: ignore[assignment]
@@ -390,7 +390,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _capacity_pb2.GetNodeHistoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_capacity_pb2.GetNodeHistoryResponse, _abc.Awaitable[_capacity_pb2.GetNodeHistoryResponse]]:
-        """GetNodeHistory answers the history of devices. Not built yet."""
+        """GetNodeHistory answers the history of devices."""
 
     @_abc_1.abstractmethod
     def GetQueueHistory(
@@ -398,7 +398,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _capacity_pb2.GetQueueHistoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_capacity_pb2.GetQueueHistoryResponse, _abc.Awaitable[_capacity_pb2.GetQueueHistoryResponse]]:
-        """GetQueueHistory answers how long the queue was, and how long jobs had waited. Not built yet."""
+        """GetQueueHistory answers how long the queue was, and how long jobs had waited."""
 
     @_abc_1.abstractmethod
     def ListUsage(
@@ -406,7 +406,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _capacity_pb2.ListUsageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_capacity_pb2.ListUsageResponse, _abc.Awaitable[_capacity_pb2.ListUsageResponse]]:
-        """ListUsage answers who used how much. Not built yet."""
+        """ListUsage answers who used how much."""
 
     @_abc_1.abstractmethod
     def GetServerInfo(

@@ -1,0 +1,51 @@
+"""From a beat's samples to readings for the histories: what each device did since the beat before."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+from gpufleet.v1 import node_pb2
+
+from ..series.points import NOT_READ, Reading
+from ..series.recorder import DeviceReading
+from ..state.ids import DeviceUuid
+from ..state.units import MB, SECOND, Instant
+from .validate import span_of
+
+READING_SECONDS_MAX = 3_600
+"""A reading of a longer span is told of its end."""
+
+
+def device_readings(samples: Iterable[node_pb2.DeviceSample], now: Instant) -> Iterator[DeviceReading]:
+    """Each device's readings summed up, or its single one; in the order of the histories' counters."""
+    for sample in samples:
+        end = -(-(now - max(0, span_of(sample.age))) // SECOND)
+        if sample.HasField("summary"):
+            summary = sample.summary
+            seconds = round(span_of(summary.span) / SECOND) + 1
+            readings = (
+                _reading(summary.utilization_percent, 1),
+                _reading(summary.memory_used_bytes, MB),
+                _reading(summary.power_mw, 1_000),
+                _reading(summary.temperature_c, 1),
+            )
+        else:
+            seconds = 1
+            readings = (
+                _single(sample.utilization_percent, 1) if sample.HasField("utilization_percent") else NOT_READ,
+                _single(sample.memory_used_bytes, MB) if sample.HasField("memory_used_bytes") else NOT_READ,
+                _single(sample.power_mw, 1_000) if sample.HasField("power_mw") else NOT_READ,
+                _single(sample.temperature_c, 1) if sample.HasField("temperature_c") else NOT_READ,
+            )
+        length = min(READING_SECONDS_MAX, max(1, seconds))
+        yield DeviceReading(DeviceUuid(sample.uuid), end - length, end, readings)
+
+
+def _reading(summary: node_pb2.Summary, unit: float) -> Reading:
+    """A counter summed up, in another unit; what is no number, or below 0, was not read."""
+    if summary.count < 1 or not 0 <= summary.min <= summary.mean <= summary.max < math.inf:
+        return NOT_READ
+    return (summary.min / unit, summary.max / unit, summary.mean / unit)
+
+
+def _single(value: int, unit: float) -> Reading:
+    return NOT_READ if value < 0 else (value / unit, value / unit, value / unit)

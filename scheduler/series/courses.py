@@ -1,0 +1,157 @@
+"""The course of one device, or band: its newest points in three levels of detail, and what of them is to be stored.
+
+1 s for 10 minutes lives in memory alone. 10 s for a day and 5 min for long are handed over row by row; the newest rows
+stay in memory, too, so that a reader need not wait for a writer.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .points import Kind, Point, Reading, Sums
+
+MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60, 3_600, 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of detail: how long a point is, how many there are in a stored row, how long they are kept."""
+
+    number: int
+    step_seconds: int
+    row_entries: int
+    kept_seconds: int
+    is_rewritten: bool = False
+    """Whether a row is stored at each of its points, and not only when it is whole."""
+
+
+SECONDS = Level(0, 1, 0, 10 * MINUTE_SECONDS)
+TENS = Level(1, 10, 30, DAY_SECONDS)
+FIVES = Level(2, 300, 36, 90 * DAY_SECONDS, is_rewritten=True)
+LEVELS = (SECONDS, TENS, FIVES)
+LATE_SECONDS_MAX = 10
+"""A point that ends earlier than this before the newest one is left out: a clock went back, or it was told twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Entries to be stored: of this level, the first of them beginning then. It takes the place of an older one."""
+
+    level: int
+    begin: int
+    entries: bytes
+
+
+class Track:
+    """The points of one level that are not coarse enough to be dropped from memory yet."""
+
+    __slots__ = ("_kind", "_level", "_open", "_row_at", "entries")
+
+    def __init__(self, kind: Kind, level: Level) -> None:
+        self._kind = kind
+        self._level = level
+        self._open: Sums | None = None
+        self.entries = bytearray()
+        """Of the row before and of the present one."""
+        self._row_at = 0
+        """Where in `entries` the present row begins."""
+
+    def add(self, point: Point, weight: float) -> Iterator[Point]:
+        """Count a point; yields those of this level that are complete with it."""
+        step = self._level.step_seconds
+        if self._open is not None and point.end > self._open.end:
+            yield self._close()
+        if point.end - point.begin >= 2 * step:
+            yield self._keep(point)  # it says the same of several steps
+            return
+        if self._open is None:
+            begin = (point.end - 1) // step * step
+            self._open = Sums(len(self._kind.counters), begin, begin + step)
+        self._open.add(point.readings, weight)
+
+    def _close(self) -> Point:
+        assert self._open is not None
+        point, self._open = self._open.point(), None
+        return self._keep(point)
+
+    def _keep(self, point: Point) -> Point:
+        self.entries += self._kind.pack(point)
+        return point
+
+    def rows(self, *, is_last: bool = False) -> Iterator[Row]:
+        """What is to be stored now; at the end, all that is not."""
+        if is_last and self._open is not None:
+            self._close()
+        size = self._kind.entry_bytes
+        begun = (len(self.entries) - self._row_at) // size
+        if begun and (is_last or self._level.is_rewritten or begun >= self._level.row_entries):
+            entries = bytes(self.entries[self._row_at :])
+            yield Row(self._level.number, next(self._kind.unpack(entries)).begin, entries)
+        if begun >= self._level.row_entries:
+            del self.entries[: self._row_at]
+            self._row_at = len(self.entries)
+
+    def points(self) -> list[Point]:
+        """Those in memory, with the one that is not complete."""
+        found = list(self._kind.unpack(bytes(self.entries)))
+        return found if self._open is None else [*found, self._open.point()]
+
+    def snapshot(self) -> tuple[bytes, Point | None]:
+        """What `points` is made of, to be made elsewhere."""
+        return bytes(self.entries), None if self._open is None else self._open.point()
+
+
+class Course:
+    """All levels of one device or band."""
+
+    __slots__ = ("_kind", "_newest", "fives", "seconds", "tens")
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._newest = 0
+        self.seconds = bytearray()
+        self.tens = Track(kind, TENS)
+        self.fives = Track(kind, FIVES)
+
+    def add(self, begin: int, end: int, readings: Iterable[Reading]) -> Iterator[Row]:
+        """Take in what was read from one second to another; yields the rows that are to be stored."""
+        if end < self._newest - LATE_SECONDS_MAX:
+            return
+        end = max(end, self._newest)
+        point = Point(min(begin, end - 1), end, tuple(readings))
+        self._note_second(point)
+        is_row_due = False
+        for ten in self.tens.add(point, point.end - point.begin):
+            for _ in self.fives.add(ten, ten.end - ten.begin):
+                is_row_due = True
+        yield from self.tens.rows()
+        if is_row_due:
+            yield from self.fives.rows()
+
+    def _note_second(self, point: Point) -> None:
+        size, kept = self._kind.entry_bytes, self.seconds
+        if point.end == self._newest and kept:
+            (last,) = self._kind.unpack(kept[-size:])
+            sums = Sums(len(self._kind.counters), last.begin, last.end)
+            sums.add(last.readings, last.end - last.begin)
+            sums.add(point.readings, point.end - point.begin)
+            kept[-size:] = self._kind.pack(sums.point())
+        else:
+            kept += self._kind.pack(point)
+        self._newest = point.end
+        too_old = 0
+        while self._kind.end_of(kept, too_old) <= point.end - SECONDS.kept_seconds:
+            too_old += 1
+        del kept[: too_old * size]
+
+    def last_rows(self) -> Iterator[Row]:
+        """All that is not stored, when there will be no more."""
+        for ten in self._last_tens():
+            for _ in self.fives.add(ten, ten.end - ten.begin):
+                pass
+        yield from self.tens.rows(is_last=True)
+        yield from self.fives.rows(is_last=True)
+
+    def _last_tens(self) -> Iterator[Point]:
+        _, unfinished = self.tens.snapshot()
+        if unfinished is not None:
+            yield unfinished

@@ -1,0 +1,121 @@
+"""Answers what people ask of histories: takes what is in memory, and has the rest read on a thread."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ..state.ids import DeviceUuid, NodeName
+from ..state.jobs import Band
+from ..state.units import SECOND, Instant, Span
+from .accounts import Hold, UsageSpan
+from .held import Group
+from .history_file import BAND_NODE, CourseFacts, CourseKey, HistoryFile
+from .reading import ANSWER_POINTS_MAX, InMemory, Readings, by_node, least_level, read, steps_for
+from .recorder import Recorder
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A history: when its first step begins, how long each is, and what each course did."""
+
+    begin: Instant
+    step: Span
+    told: Sequence[tuple[CourseFacts, Readings]]
+
+
+class HistoryDesk:
+    """Reads for people. Trouble with the file leaves what is in memory."""
+
+    def __init__(self, recorder: Recorder, folder: Path) -> None:
+        self._recorder = recorder
+        self._file = HistoryFile(folder)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="history-reads")
+
+    async def devices(
+        self, node: NodeName, index: int | None, begin: Instant, end: Instant, points: int, *, by_node: bool
+    ) -> Told:
+        """What the devices of a node, or of all, did."""
+        recorder = self._recorder
+        stored = await self._on_thread(lambda: self._file.courses(node, index)) or []
+        known = {facts.key: facts for facts in stored} | {
+            key: facts
+            for key, facts in recorder.facts.items()
+            if key.node != BAND_NODE and node in ("", key.node) and index in (None, facts.index)
+        }
+        facts = sorted(known.values(), key=lambda each: (each.key.node, each.index, each.key.uuid))
+        return await self._read(facts, begin, end, points, together=by_node)
+
+    async def bands(self, begin: Instant, end: Instant, points: int) -> Told:
+        """What the queue was like, band by band."""
+        keys = ((band, CourseKey(node=BAND_NODE, uuid=DeviceUuid(band.name))) for band in Band)
+        facts = [CourseFacts(key=key, index=int(band), name=band.name.lower(), memory_bytes=0) for band, key in keys]
+        found = await self._read(facts, begin, end, points)
+        told = [each for each in found.told if any(step is not None for step in each[1])]
+        return Told(found.begin, found.step, told)
+
+    async def _read(
+        self, facts: Sequence[CourseFacts], begin: Instant, end: Instant, points: int, *, together: bool = False
+    ) -> Told:
+        recorder = self._recorder
+        points = max(1, min(points, ANSWER_POINTS_MAX // max(1, len(facts))))
+        steps = steps_for(begin // SECOND, -(-end // SECOND), points, recorder.now() // SECOND)
+        least = least_level(steps)
+        asked = [InMemory.of(each, recorder.courses.get(each.key), least) for each in facts]
+
+        def answer() -> list[tuple[CourseFacts, Readings]]:
+            return _told(read(self._file, asked, steps), together=together)
+
+        def without_file() -> list[tuple[CourseFacts, Readings]]:
+            return _told(read(None, asked, steps), together=together)
+
+        told = await self._on_thread(answer)
+        if told is None:
+            told = await self._on_thread(without_file) or []
+        return Told(Instant(steps.begin * SECOND), Span(steps.length * SECOND), told)
+
+    async def usage(
+        self, open_holds: Callable[[], Callable[[], list[Hold]]], span: UsageSpan, group: str, user: str
+    ) -> tuple[dict[str, Group], Instant]:
+        """What was held in a span, with what is held now."""
+        recorder = self._recorder
+        await recorder.write()
+        # Taken together with what waits: what ends behind this moment is in neither a second time.
+        waiting, still_open = recorder.holds[:], open_holds()
+
+        def answer() -> tuple[dict[str, Group], Instant]:
+            accounted = recorder.file.accounted()
+            known = 0 if accounted is None else accounted.sequence
+            more = [hold for number, hold in waiting if number > known] + still_open()
+            found = recorder.file.usage(more, span, group, user)
+            return found, Instant(0) if accounted is None else accounted.known_since
+
+        return await asyncio.get_running_loop().run_in_executor(recorder.thread, answer)
+
+    async def _on_thread(self, call: Callable[[], T]) -> T | None:
+        """What a read of the file answers; None where the file is in trouble."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        except (sqlite3.Error, OSError):
+            self._thread.submit(self._file.close)
+            return None
+
+    def close(self) -> None:
+        """Let go of the file. Blocks."""
+        self._thread.submit(self._file.close)
+        self._thread.shutdown(wait=True)
+
+
+def _told(found: list[tuple[CourseFacts, Readings]], *, together: bool) -> list[tuple[CourseFacts, Readings]]:
+    if not together:
+        return found
+    return [(_whole_node(node, size), told) for node, size, told in by_node(found)]
+
+
+def _whole_node(node: NodeName, memory_bytes: int) -> CourseFacts:
+    return CourseFacts(key=CourseKey(node=node, uuid=DeviceUuid("")), index=0, name="", memory_bytes=memory_bytes)
