@@ -8,7 +8,7 @@ counted from the store's own records as soon as the file can be written again.
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from pathlib import Path
 
 from gpufleet.logs import fields
 
-from ..engine import Engine
 from ..ports import Commit
 from ..state.ids import DeviceUuid, JobId, NodeName, RankKey
 from ..state.jobs import Band, Job, Rank
 from ..state.nodes import Node
 from ..state.records import AttemptEnded, AttemptStarted, ItemsFinished, JobFinished, Record
+from ..state.state import State
 from ..state.units import SECOND, Instant
 from ..state.used import RankUse
 from .accounts import FAILURES, Hold, hold_without_attempt, holds_of, wait_of
@@ -63,8 +63,9 @@ class DeviceReading:
 class Recorder:
     """Owns the newest points of every device and band, and the file."""
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
-        self._engine = engine
+    def __init__(self, view: State, now: Callable[[], Instant], folder: Path) -> None:
+        self._view = view
+        self.now = now
         self.file = HistoryFile(folder)
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="history")
         self.courses: dict[CourseKey, Course] = {}
@@ -78,13 +79,9 @@ class Recorder:
         self._nodes: dict[NodeName, tuple[Node, dict[DeviceUuid, CourseFacts]]] = {}
         self._tells = TellsOnce(self.file.path)
         self._is_full = False
-        for job in map(engine.view.durable.jobs.get, list(engine.view.durable.active)):
+        for job in map(view.durable.jobs.get, list(view.durable.active)):
             if job is not None:
                 self._running[job.id] = job.band
-
-    def now(self) -> Instant:
-        """The instant now."""
-        return self._engine.now()
 
     # --- what devices do
 
@@ -97,7 +94,7 @@ class Recorder:
                 self._add(facts, reading.begin, reading.end, reading.readings)
 
     def _facts_of(self, name: NodeName) -> dict[DeviceUuid, CourseFacts]:
-        node = self._engine.view.durable.nodes.get(name)
+        node = self._view.durable.nodes.get(name)
         if node is None:
             return {}
         known = self._nodes.get(name)
@@ -137,7 +134,7 @@ class Recorder:
 
     def take_commit(self, commit: Commit, sequence: int) -> None:
         """Take note of what was committed, when it is shown in the view; `sequence` is that of its last record."""
-        view = self._engine.view.durable
+        view = self._view.durable
         finished = {job.id: job for job in commit.finished}
         for entity in commit.upserts:
             if isinstance(entity, Job):
@@ -169,7 +166,7 @@ class Recorder:
         waited = 0.0
         while True:
             await asyncio.sleep(1.0)
-            self._look_at_queue(self._engine.now() // SECOND)
+            self._look_at_queue(self.now() // SECOND)
             waited += 1.0
             if waited >= WRITE_SECONDS:
                 waited = 0.0
@@ -180,7 +177,7 @@ class Recorder:
         running = dict.fromkeys(Band, 0)
         for band in self._running.values():
             running[band] += 1
-        for band, lines in self._engine.view.durable.lines.of_band.items():
+        for band, lines in self._view.durable.lines.of_band.items():
             queued = sum(len(line) for of_user in lines.values() for line in of_user.values())
             key = CourseKey(node=BAND_NODE, uuid=DeviceUuid(band.name))
             if not (queued or running[band] or band in waits or key in self.courses):
