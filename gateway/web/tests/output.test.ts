@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { bytesOf, LINE_CHARACTERS_MAX, LineReader, Positions } from "../src/dashboard/job/lines.ts";
+import { LINES_MAX, Screen } from "../src/dashboard/job/screen.ts";
 
 const bytes = (text: string): Uint8Array => new TextEncoder().encode(text);
 
@@ -66,4 +67,33 @@ test("what comes twice after a cut is shown once, and what never came is a gap",
 test("base64 becomes the bytes that were written", () => {
   assert.deepEqual([...bytesOf("AP9BCg==")], [0, 255, 65, 10]);
   assert.deepEqual([...bytesOf("")], []);
+});
+
+test("the screen holds the newest lines, and knows what it showed", () => {
+  const screen = new Screen();
+  screen.add("a", { lines: ["one"], open: "tw" });
+  screen.add("b", { lines: ["other"], open: "" });
+  assert.deepEqual(screen.changes().changed.map(({ text }) => text), ["one", "tw", "other"]);
+  screen.add("a", { lines: ["two"], open: "" });
+  assert.deepEqual(screen.changes().changed.map(({ text }) => text), ["two"], "the line that went on is written anew where it stands");
+  assert.deepEqual(screen.changes(), { removed: [], changed: [] });
+  screen.note("a", "… 3 kB are missing here …");
+  screen.add("a", { lines: Array.from({ length: 3 * LINES_MAX }, (_, at) => `line ${at}`), open: "" });
+  const { removed, changed } = screen.changes();
+  assert.deepEqual(removed.map(({ text }) => text), ["one", "two", "other"], "what was never shown need not be taken away");
+  assert.equal(changed.length, LINES_MAX);
+  assert.equal(changed[0]?.text, `line ${2 * LINES_MAX}`);
+  assert.equal(screen.dropped, 2 * LINES_MAX + 3, "notes are no lines of the job");
+  screen.clear();
+  assert.equal(screen.changes().removed.length, LINES_MAX);
+  assert.equal(screen.dropped, 0);
+});
+
+test("a line that goes on while it leaves the screen comes as a new one", () => {
+  const screen = new Screen();
+  screen.add("a", { lines: [], open: "50 %" });
+  screen.changes();
+  screen.add("b", { lines: Array.from({ length: LINES_MAX }, (_, at) => `line ${at}`), open: "" });
+  screen.add("a", { lines: ["100 %"], open: "" });
+  assert.equal(screen.changes().changed.at(-1)?.text, "100 %");
 });

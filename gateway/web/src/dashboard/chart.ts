@@ -84,13 +84,13 @@ export class Chart {
     this.show({ times: [], lines: [] });
   }
 
-  /** Show these courses; `top`, where the axis is to reach to at least, in the plan's unit. */
-  show(courses: Courses, top = 0): void {
+  /** Show these courses. `top`: where the axis is to reach to at least, in the plan's unit; `more`: said behind the unit. */
+  show(courses: Courses, top = 0, more = ""): void {
     const time = this.at === undefined ? undefined : this.courses.times[this.at];
     this.courses = courses;
     this.top = Math.max(top, topOf(courses), this.plan.shape === "bars" ? Math.max(0, ...highest(courses)) : 0);
     this.scale = scaleFor(this.plan.unit, this.top);
-    write(this.unit, this.scale.unit);
+    write(this.unit, `${this.scale.unit}${more === "" ? "" : ` ${more}`}`);
     const isEmpty = !courses.lines.some(({ course }) => sumOf(course) !== undefined);
     this.nothing.hidden = !isEmpty;
     this.plot.hidden = isEmpty;
@@ -147,7 +147,7 @@ export class Chart {
     this.courses.lines.forEach(({ name, course }, index) => {
       const colour = colourOf(name, index);
       const dash = index >= COLOURS ? { dash: [6, 4] } : {};
-      series.push({ label: name, stroke: () => ink(colour), width: 1.75, points: { show: false }, ...dash });
+      series.push({ label: name, stroke: () => ink(colour), width: 1.75, points: { show: true, size: 5, filter: (u, each) => alone(u, each) }, ...dash });
       if (course.min === undefined || course.max === undefined) return;
       bands.push({ series: [series.length, series.length + 1], fill: () => `${ink(colour)}30` });
       series.push(...["largest", "smallest"].map((which) => ({ label: `${name} ${which}`, width: 0, stroke: "transparent", points: { show: false } })));
@@ -244,6 +244,12 @@ function reading({ course }: Line, index: number | undefined, scale: Scale, shap
   if (sum === undefined) return ["–", ""];
   if (shape === "bars") return [amount(sum.mean * sum.count, scale), "in all"];
   return [`mean ${amount(sum.mean, scale)}`, between(sum.min, sum.max, scale)];
+}
+
+/** Points without a neighbour, which no line would show. */
+function alone(u: uPlot, series: number): number[] {
+  const values = u.data[series] ?? [];
+  return [...values.keys()].filter((index) => isRead(values[index]) && !isRead(values[index - 1]) && !isRead(values[index + 1]));
 }
 
 function highest(courses: Courses): number[] {

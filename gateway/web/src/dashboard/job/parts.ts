@@ -13,6 +13,11 @@ export class Facts {
   readonly element = h("dl", { class: "facts" });
   private readonly rows = new Map<string, { row: HTMLElement; value: HTMLElement }>();
 
+  /** `first`: names that are to stand in front, whenever they are told. */
+  constructor(...first: readonly string[]) {
+    for (const name of first) this.set(name, undefined);
+  }
+
   set(name: string, content: Content): void {
     let known = this.rows.get(name);
     if (known === undefined) {

@@ -14,7 +14,7 @@ export class Waiting {
   readonly element: HTMLElement;
   private readonly reason = h("p", { class: "reason" });
   private readonly change = h("p", { class: "hint" });
-  private readonly facts = new Facts();
+  private readonly facts = new Facts("Place");
   private readonly nodes = new Table("Each node, and why it does not take the job now", ["Node", "Now", "Why"], 9);
   private readonly more = h("details", {}, h("summary", {}, "Node by node"), this.nodes.element);
   private readonly ask: () => void;
@@ -24,7 +24,8 @@ export class Waiting {
     show(this.element, false);
     this.ask = paced(async () => {
       try {
-        this.explain((await call<{ explanation: Explanation }>("Explain", { job_id: id })).explanation);
+        const { job, explanation } = await call<{ job: Job; explanation: Explanation }>("Explain", { job_id: id });
+        this.explain(job, explanation);
       } catch (problem) {
         // The job's own words stand; they are asked for again with its next change.
         write(this.change, problemWords(problem));
@@ -39,13 +40,13 @@ export class Waiting {
     const { wait_reason: reason } = job;
     if (reason !== undefined) write(this.reason, sentence(reason.sentence));
     const estimate = time(job.estimated_start_time), latest = time(job.latest_start_time);
-    this.facts.set("Place", job.queue_position > 0 ? String(job.queue_position) : undefined);
     this.facts.set("Estimated start", estimate === undefined ? job.estimate_sentence : ahead(estimate, now));
     this.facts.set("Latest start", latest === undefined ? job.bound_sentence : ahead(latest, now));
     this.ask();
   }
 
-  private explain(told: Explanation): void {
+  private explain(job: Job, told: Explanation): void {
+    this.facts.set("Place", job.queue_position > 0 ? job.queue_position.toLocaleString("en") : undefined);
     if (told.reason !== undefined) write(this.reason, sentence(told.reason.sentence));
     write(this.change, sentence(told.nearest_change));
     show(this.change, told.nearest_change !== "");
