@@ -29,6 +29,8 @@ export class Login {
     const form = h(
       "form",
       { class: "login-form", novalidate: true, onsubmit: (event) => void this.submit(event) },
+      // What password managers file it under.
+      h("input", { type: "text", name: "username", autocomplete: "username", value: "gpufleet", hidden: true }),
       h("label", { for: "token" }, "Your token"),
       this.field,
       this.error,

@@ -5,6 +5,7 @@ import { CallError, link, logout, session, whoAmI, type Me, type Problem } from 
 import { Login, sentence } from "./login.ts";
 import { become, maySubmit } from "./person.ts";
 import { addressOf, routeOf, type ViewName } from "./router.ts";
+import { tellingPlace } from "./telling.ts";
 import { SHOW } from "./views.ts";
 
 const TITLES: Readonly<Record<ViewName, string>> = {
@@ -55,7 +56,7 @@ export class Shell {
 
   start(): void {
     const skip = h("a", { class: "skip", href: "#view", onclick: (event) => this.skip(event) }, "Skip to the content");
-    document.body.append(skip, this.frame, this.login.root);
+    document.body.append(skip, this.frame, this.login.root, tellingPlace());
     addEventListener("hashchange", () => this.turn());
     session.onEnd((problem) => this.ask(problem));
     link.onChange(() => this.judge());

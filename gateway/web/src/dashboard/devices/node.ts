@@ -1,0 +1,122 @@
+// One node: its state, what is free on it, and a row for each of its GPUs.
+
+import { h, show, write } from "../../dom.ts";
+import { isAdmin } from "../person.ts";
+import type { Node, NodeDevice } from "../types.ts";
+import { counted, size, toneOf, word } from "../words.ts";
+import { passes, type Shown } from "./fleet.ts";
+import { DeviceRow, TITLES } from "./row.ts";
+
+export class NodeBox {
+  readonly root: HTMLElement;
+  private readonly state = h("span", { class: "badge" });
+  private readonly facts = h("p", { class: "facts" });
+  private readonly note = h("p", { class: "note" });
+  private readonly button: HTMLButtonElement;
+  private readonly body = h("div", { role: "rowgroup" });
+  private readonly table: HTMLElement;
+  private readonly rows = new Map<string, DeviceRow>();
+  private node: Node | null = null;
+
+  constructor(name: string, change: (node: string, isDraining: boolean) => void) {
+    this.button = h("button", { class: "quiet small", onclick: () => change(name, this.node?.is_draining !== true) });
+    const id = `node-${name}`;
+    const titles = TITLES.map((each) => h("div", { role: "columnheader", class: `cell cell-${each.toLowerCase()}` }, each));
+    this.table = h(
+      "div",
+      { role: "table", "aria-labelledby": id, class: "rows devices" },
+      h("div", { role: "rowgroup" }, h("div", { role: "row", class: "row titles" }, ...titles)),
+      this.body,
+    );
+    const head = h("header", {}, h("h2", { id }, name), this.state, this.facts, this.button);
+    this.root = h("section", { class: "node", "aria-labelledby": id }, head, this.note, this.table);
+    show(this.button, false);
+    show(this.state, false);
+    this.tell();
+  }
+
+  /** What is known of the node itself. */
+  updateNode(node: Node): void {
+    this.node = node;
+    this.tell();
+  }
+
+  /** Its devices, in their order; rows that stay are the same ones. */
+  setDevices(devices: readonly NodeDevice[]): void {
+    const kept = new Set(devices.map((each) => each.device.uuid));
+    for (const [uuid, row] of this.rows) {
+      if (kept.has(uuid)) continue;
+      row.root.remove();
+      this.rows.delete(uuid);
+    }
+    let place = this.body.firstElementChild;
+    for (const device of devices) {
+      const row = this.updateDevice(device) ?? this.newRow(device);
+      if (row.root === place) place = place.nextElementSibling;
+      else this.body.insertBefore(row.root, place);
+    }
+    this.tell();
+  }
+
+  /** One device says something new; null where it has no row here. */
+  updateDevice(device: NodeDevice): DeviceRow | null {
+    const row = this.rows.get(device.device.uuid);
+    row?.update(device);
+    return row ?? null;
+  }
+
+  private newRow(device: NodeDevice): DeviceRow {
+    const row = new DeviceRow(device);
+    this.rows.set(device.device.uuid, row);
+    return row;
+  }
+
+  /** Show the rows that pass; answers whether there is anything to see. */
+  filter(text: string, shown: Shown, user: string): boolean {
+    let some = false;
+    for (const row of this.rows.values()) {
+      row.isShown = passes(row.told, text, shown, user);
+      show(row.root, row.isShown);
+      some ||= row.isShown;
+    }
+    const isNamed = shown === "all" && this.rows.size === 0 && (this.node?.name ?? "").includes(text.trim());
+    show(this.table, some);
+    show(this.root, some || isNamed);
+    return some || isNamed;
+  }
+
+  /** What stands above the rows; called after its devices changed. */
+  tell(): void {
+    const { node } = this;
+    const free = [...this.rows.values()].filter((row) => row.told.is_free === true).length;
+    const parts = this.rows.size === 0 ? [] : [`${free} of ${counted(this.rows.size, "GPU")}`];
+    if (node !== null) {
+      const { cpus = 0, memory_bytes = "0" } = node.info ?? {};
+      if (cpus > 0) parts.push(`${cpus - (node.cpus_used ?? 0)} of ${counted(cpus, "CPU")}`);
+      const memory = Number(memory_bytes);
+      if (memory > 0) parts.push(`${size(memory - Number(node.memory_used_bytes ?? 0))} of ${size(memory)} memory`);
+      write(this.state, word(node.state));
+      this.state.dataset["tone"] = toneOf(node.state);
+      show(this.state, true);
+      write(this.button, node.is_draining === true ? "Resume" : "Drain");
+      this.button.setAttribute("aria-label", `${node.is_draining === true ? "Resume" : "Drain"} ${node.name}`);
+      show(this.button, isAdmin());
+    }
+    write(this.facts, parts.length === 0 ? "" : `free: ${parts.join(" · ")}`);
+    const note = noteOn(node, this.rows.size);
+    write(this.note, note);
+    show(this.note, note !== "");
+  }
+}
+
+function noteOn(node: Node | null, devices: number): string {
+  if (node === null) return "";
+  if (node.is_draining === true) {
+    const why = node.drain_reason ?? "";
+    return `Draining: what runs goes on, nothing new starts${why === "" ? "." : ` (${why}).`}`;
+  }
+  if (node.state === "NODE_STATE_SUSPECT") return "Not heard for some seconds: no new work until it is heard again.";
+  if (node.state === "NODE_STATE_LOST") return "Not heard any more. If it does not come back: gpuctl nodes forget.";
+  if (devices > 0) return "";
+  return [node.info?.devices_note, node.info?.devices_fix].filter(Boolean).join(" ");
+}

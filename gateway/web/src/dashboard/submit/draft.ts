@@ -1,0 +1,194 @@
+// A job as it stands in the form, and as it is sent. Values only.
+
+import type { DeviceRequest, JobSpec } from "../types.ts";
+import { readDuration, readSize, writeDuration, writeSize } from "../units.ts";
+
+/** What the form asks, as it was typed. */
+export const FIELDS = [
+  ...["command", "cwd", "gpus", "min_memory", "model", "nodes", "time_limit", "cpus", "memory"],
+  ...["name", "band", "env", "is_preemptible", "is_held"],
+] as const;
+export type Field = "command" | "cwd" | "gpus" | "min_memory" | "model" | "nodes" | "time_limit" | "cpus" | "memory" | "name" | "band" | "env" | "is_preemptible" | "is_held";
+export type Draft = Readonly<Record<Field, string>>;
+
+export const EMPTY: Draft = {
+  command: "",
+  cwd: "",
+  gpus: "1",
+  min_memory: "",
+  model: "",
+  nodes: "",
+  time_limit: "",
+  cpus: "",
+  memory: "",
+  name: "",
+  band: "BAND_NORMAL",
+  env: "",
+  is_preemptible: "",
+  is_held: "",
+};
+
+const SHELL = "/bin/sh";
+
+/** The line of a command: that of a shell, or its words, quoted where a shell would take them otherwise. */
+export function lineOf(argv: readonly string[]): string {
+  if (argv.length === 3 && argv[0] === SHELL && argv[1] === "-c") return argv[2] ?? "";
+  return argv.map(quoted).join(" ");
+}
+
+function quoted(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
+}
+
+/** The form of a job that was submitted before. */
+export function draftOf(spec: JobSpec): Draft {
+  const request = spec.devices?.[0];
+  const seconds = Number.parseFloat(spec.time_limit ?? "0");
+  const env = Object.entries(spec.env ?? {}).map(([name, value]) => `${name}=${value}`);
+  return {
+    command: lineOf(spec.argv),
+    cwd: spec.cwd ?? "",
+    gpus: String(request?.count ?? 0),
+    min_memory: sizeText(request?.min_memory_bytes),
+    model: (request?.models ?? []).join(", "),
+    nodes: numberText(spec.node_count),
+    time_limit: seconds > 0 ? writeDuration(seconds) : "",
+    cpus: numberText(spec.cpus),
+    memory: sizeText(spec.memory_bytes),
+    name: spec.name ?? "",
+    band: spec.band ?? "BAND_NORMAL",
+    env: env.join("\n"),
+    is_preemptible: spec.is_preemptible === true ? "yes" : "",
+    is_held: "",
+  };
+}
+
+function sizeText(bytes: string | undefined): string {
+  return Number(bytes ?? 0) > 0 ? writeSize(Number(bytes)) : "";
+}
+
+function numberText(value: number | undefined): string {
+  return (value ?? 0) > 0 ? String(value) : "";
+}
+
+export type Wrong = Partial<Record<Field, string>>;
+
+/** What a job of another time waited for, and what the scheduler sets: not taken over. */
+const NOT_TAKEN = ["after", "begin_time", "trace_context", "kind", "serves", "is_held"];
+
+/** What a form does not show of a job, and what stays as it was: "labels", "array" … */
+export function keptOf(spec: JobSpec): string[] {
+  const words: Readonly<Record<string, string>> = {
+    labels: "labels",
+    array: "its array",
+    nodelist: "the nodes that it may use",
+    exclude: "the nodes that it may not use",
+    node_labels: "what its nodes must carry",
+    pins: "its devices",
+    retries: "retries",
+    queue_timeout: "the longest wait",
+    notify: "who is told",
+    no_requeue: "that it is not run again",
+  };
+  return Object.entries(words)
+    .filter(([key]) => !isEmpty(spec[key]))
+    .map(([, said]) => said);
+}
+
+function isEmpty(value: unknown): boolean {
+  if (value === undefined || value === null || value === "" || value === 0 || value === false) return true;
+  return typeof value === "object" && Object.keys(value).length === 0;
+}
+
+/** The spec of what was typed, or what is wrong with it. `like` is the job that it was filled in from. */
+export function specOf(draft: Draft, like: JobSpec | null): { spec: JobSpec } | { wrong: Wrong } {
+  const wrong: Wrong = {};
+  const size = (field: "min_memory" | "memory") => {
+    if (draft[field].trim() === "") return "0";
+    const read = readSize(draft[field]);
+    if ("wrong" in read) wrong[field] = read.wrong;
+    return "wrong" in read ? "0" : String(read.value);
+  };
+  const number = (field: "gpus" | "nodes" | "cpus") => {
+    const text = draft[field].trim();
+    if (/^\d{0,6}$/.test(text)) return Number(text);
+    wrong[field] = "Write a whole number.";
+    return 0;
+  };
+  if (draft.command.trim() === "") wrong.command = "Write the command that is to run.";
+  if (!draft.cwd.trim().startsWith("/")) wrong.cwd = "Write an absolute path, which must exist on the node: /home/ann/work.";
+  const count = number("gpus");
+  const models = draft.model.split(",").map((each) => each.trim()).filter(Boolean);
+  const memory = size("min_memory");
+  if (count === 0 && memory !== "0") wrong.min_memory = "This says which GPUs, but none are asked for.";
+  if (count === 0 && models.length > 0) wrong.model = "This says which GPUs, but none are asked for.";
+  const env = variablesIn(draft.env, wrong);
+  const limit = draft.time_limit.trim() === "" ? null : readDuration(draft.time_limit);
+  if (limit !== null && "wrong" in limit) wrong.time_limit = limit.wrong;
+  const kept = Object.fromEntries(Object.entries(like ?? {}).filter(([key]) => !NOT_TAKEN.includes(key)));
+  const before = like?.devices?.[0];
+  const devices: DeviceRequest[] = count === 0 ? [] : [{ ...before, count, min_memory_bytes: memory, models }];
+  const spec: JobSpec = {
+    ...kept,
+    // A command that nobody touched is run as it was, without a shell in between.
+    argv: like !== null && lineOf(like.argv) === draft.command ? like.argv : [SHELL, "-c", draft.command.trim()],
+    name: draft.name.trim(),
+    cwd: draft.cwd.trim(),
+    devices,
+    node_count: number("nodes"),
+    cpus: number("cpus"),
+    memory_bytes: size("memory"),
+    band: draft.band,
+    env,
+    is_preemptible: draft.is_preemptible !== "",
+    is_held: draft.is_held !== "",
+  };
+  delete (spec as { time_limit?: string }).time_limit;
+  if (Object.keys(wrong).length > 0) return { wrong };
+  return { spec: limit !== null && "value" in limit ? { ...spec, time_limit: `${limit.value}s` } : spec };
+}
+
+function variablesIn(text: string, wrong: Wrong): Record<string, string> {
+  const env: Record<string, string> = {};
+  for (const line of text.split("\n")) {
+    if (line.trim() === "") continue;
+    const at = line.indexOf("=");
+    if (at <= 0) wrong.env = `"${line.slice(0, 40)}" is not NAME=VALUE.`;
+    else env[line.slice(0, at).trim()] = line.slice(at + 1);
+  }
+  return env;
+}
+
+const FIELD_OF: Readonly<Record<string, Field>> = {
+  argv: "command",
+  cwd: "cwd",
+  devices: "gpus",
+  "devices[0].min_memory_bytes": "min_memory",
+  "devices[0].models": "model",
+  node_count: "nodes",
+  time_limit: "time_limit",
+  cpus: "cpus",
+  memory_bytes: "memory",
+  name: "name",
+  band: "band",
+  env: "env",
+  is_preemptible: "is_preemptible",
+  is_held: "is_held",
+};
+
+/** The form's field for a path of the request, "specs[0].devices[0].count"; null where it has none. */
+export function fieldOf(path: string): Field | null {
+  let own = path.replace(/^(specs\[0\]\.|spec\.)/, "");
+  while (own !== "") {
+    const field = FIELD_OF[own];
+    if (field !== undefined) return field;
+    own = own.slice(0, Math.max(0, own.lastIndexOf("."), own.lastIndexOf("[")));
+  }
+  return null;
+}
+
+/** A random id of a request: the same again is never done twice. */
+export function requestId(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return `dash-${[...bytes].map((each) => each.toString(16).padStart(2, "0")).join("")}`;
+}

@@ -1,0 +1,26 @@
+// What came of something that a person did: said once, to eyes and ears, and gone after a while.
+
+import { h, show, write } from "../dom.ts";
+
+const SHOWN_MS = 8_000;
+
+const place = h("div", { class: "told", role: "status" });
+const words = h("p", {});
+place.append(words);
+show(words, false);
+let timer: ReturnType<typeof setTimeout> | undefined;
+
+/** The place where it is said; the shell puts it on the page. */
+export function tellingPlace(): HTMLElement {
+  return place;
+}
+
+export function tell(text: string): void {
+  clearTimeout(timer);
+  write(words, text);
+  show(words, true);
+  timer = setTimeout(() => {
+    show(words, false);
+    write(words, "");
+  }, SHOWN_MS);
+}
