@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import math
+import threading
+import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +14,9 @@ from typing import Any
 from .device import Device, DeviceSample, SourceStatus, Unavailable, Vendor
 from .host import memory_installed_bytes
 from .nvml_reading import Reading, read_counters, troubles_now
-from .nvml_trouble import TroubleLog, XidWatch
+from .nvml_trouble import LIBRARY_GONE, TroubleLog, XidWatch
 
+OPEN_AGAIN_SECONDS = 5.0
 KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -52,9 +57,11 @@ class NvmlReader:
         self._problems: list[str] = []
         self._handles: dict[str, Any] = {}
         self._gone: dict[str, int] = {}
+        self._opening = threading.Lock()
+        self._opened_at = -math.inf
         self._devices = self._find()
         self._status = self._describe()
-        self._watch = XidWatch(nvml, self._handles, self._log) if self._handles else None
+        self._watch = XidWatch(nvml, self._handles.copy, self._log) if self._handles else None
 
     def list(self) -> tuple[Device, ...]:
         return self._devices
@@ -68,6 +75,8 @@ class NvmlReader:
         troubles = (*troubles_now(reading), *self._log.troubles(uuid))
         if reading.gone is not None:
             self._gone[uuid] = reading.gone
+            if reading.gone in LIBRARY_GONE or len(self._gone) == len(self._devices):
+                self._open_anew(reading.gone)
         return replace(sample, xid=self._log.last_xid(uuid), troubles=troubles)
 
     def clear_troubles(self, uuids: tuple[str, ...]) -> None:
@@ -98,6 +107,29 @@ class NvmlReader:
             cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         )
 
+    def _open_anew(self, code: int) -> None:
+        """Let the library go and open it again, every few seconds while it, or every device, is gone.
+
+        After a reset of the driver nothing that was opened before works any more. While all are gone this also lets
+        them go for a moment, without which they cannot be reset.
+        """
+        if not self._opening.acquire(blocking=False):
+            return  # another device's thread is at it
+        try:
+            if time.monotonic() < self._opened_at + OPEN_AGAIN_SECONDS:
+                return
+            with self._watch.paused() if self._watch is not None else nullcontext(enter_result=True) as is_outside:
+                if not is_outside:
+                    return  # it hangs in the driver: to shut that down could hang as well
+                Reading(self._nvml).counter(self._nvml.nvmlShutdown)
+                Reading(self._nvml).counter(self._nvml.nvmlInit)
+                # Whatever came of it, no handle is good any more: each is asked for anew by its UUID.
+                for uuid in self._handles.copy():
+                    self._gone.setdefault(uuid, code)
+            self._opened_at = time.monotonic()
+        finally:
+            self._opening.release()
+
     def _reading(self, uuid: str) -> Reading:
         """A pass over the device; one that was gone may be back after a reset, under a new handle."""
         gone = self._gone.get(uuid)
@@ -109,7 +141,7 @@ class NvmlReader:
             reading.gone = reading.gone or gone
             return reading
         self._handles[uuid] = handle
-        del self._gone[uuid]
+        self._gone.pop(uuid, None)
         return Reading(self._nvml, handle)
 
     def _find(self) -> tuple[Device, ...]:

@@ -7,7 +7,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from .device import Trouble, TroubleKind
@@ -23,15 +24,18 @@ XIDS_KEPT_PER_DEVICE = 8
 # it.
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
-# NVML return codes that say the device is gone, and what a person does about it.
+# NVML return codes that say the device is gone, and what a person does about it. A reset is refused while anybody has
+# the device open, and the agent has: its jobs go on without it, so that it is no loss to stop it for the reset.
 GONE = {
     1: "the driver was unloaded",
     6: "the driver no longer lists it",
     9: "the driver is not loaded",
-    15: "it fell off the bus; look at dmesg, then reset it or reboot the node",
-    16: "it must be reset: nvidia-smi --gpu-reset, or reboot the node",
+    15: "it fell off the bus; look at dmesg, then reset it with the agent stopped, or reboot the node",
+    16: "it must be reset: stop the agent, nvidia-smi --gpu-reset, start it again; or reboot the node",
     28: "the driver no longer lists it",
 }
+# Of those, the codes that are the whole library's: it has to be opened anew, and every handle with it.
+LIBRARY_GONE = frozenset({1, 9})
 # Return codes that only say that this device or driver has no such counter, or not for us.
 ABSENT = frozenset({3, 4, 13, 21, 25, 26, 27})
 TIMEOUT = 10
@@ -88,16 +92,20 @@ class TroubleLog:
 class XidWatch:
     """A thread that waits for XID events of all devices and writes them into the trouble log.
 
-    Events count from the moment the watch is made, not from when its thread gets to run.
+    Events count from the moment the watch is made, not from when its thread gets to run. `handles` gives the handles
+    by UUID as they are now; after a reset of the driver they are others.
     """
 
-    def __init__(self, nvml: Any, handles: Mapping[str, Any], log: TroubleLog) -> None:
+    def __init__(self, nvml: Any, handles: Callable[[], Mapping[str, Any]], log: TroubleLog) -> None:
         self._nvml = nvml
-        self._handles = dict(handles)
-        self._uuids = {_address(handle): uuid for uuid, handle in handles.items()}
+        self._handles = handles
+        self._uuids: dict[int | None, str] = {}
         self._log = log
         self._stop = threading.Event()
+        self._is_paused = threading.Event()
+        self._is_outside = threading.Event()
         events = self._registered()
+        self._is_offered = events is not None
         self._thread = threading.Thread(target=self._run, args=(events,), name="nvml-xid", daemon=True)
         self._thread.start()
 
@@ -107,19 +115,32 @@ class XidWatch:
         self._thread.join(WATCH_CLOSE_SECONDS)
         return not self._thread.is_alive()
 
+    @contextmanager
+    def paused(self) -> Iterator[bool]:
+        """Keep it out of the driver meanwhile; gives whether it came out within WATCH_CLOSE_SECONDS."""
+        self._is_paused.set()
+        try:
+            yield self._is_outside.wait(WATCH_CLOSE_SECONDS)
+        finally:
+            self._is_paused.clear()
+
     def _run(self, events: Any) -> None:
         again_at = -math.inf
-        while events is not None:
-            try:
-                self._wait(events)
-            finally:
-                _succeeds(self._nvml, self._nvml.nvmlEventSetFree, events)
+        while self._is_offered:
+            if events is not None:
+                try:
+                    self._wait(events)
+                finally:
+                    _succeeds(self._nvml, self._nvml.nvmlEventSetFree, events)
+            self._is_outside.set()
             # The first failure is answered at once, as no event is kept while nobody listens.
             if self._stop.wait(max(0.0, again_at - time.monotonic())):
                 return
             again_at = time.monotonic() + REGISTER_AGAIN_SECONDS
+            self._is_outside.clear()
             # One device that is gone makes the whole set fail: register anew those that are left.
-            events = self._registered()
+            events = None if self._is_paused.is_set() else self._registered()
+        self._is_outside.set()
 
     def _registered(self) -> Any:
         """A new event set with every device that takes part; None when none does."""
@@ -131,7 +152,9 @@ class XidWatch:
             return None
         kind = nvml.nvmlEventTypeXidCriticalError
         register = nvml.nvmlDeviceRegisterEvents
-        taking_part = [_succeeds(nvml, register, handle, kind, events) for handle in self._handles.values()]
+        handles = dict(self._handles())
+        self._uuids = {_address(handle): uuid for uuid, handle in handles.items()}
+        taking_part = [_succeeds(nvml, register, handle, kind, events) for handle in handles.values()]
         if any(taking_part):
             return events
         _log.info("XID errors are not watched: no device offers these events")
@@ -139,9 +162,9 @@ class XidWatch:
         return None
 
     def _wait(self, events: Any) -> None:
-        """Take events until told to stop, or until the set fails."""
+        """Take events until told to stop or to pause, or until the set fails."""
         nvml = self._nvml
-        while not self._stop.is_set():
+        while not (self._stop.is_set() or self._is_paused.is_set()):
             try:
                 event = nvml.nvmlEventSetWait_v2(events, EVENT_WAIT_MS)
             except nvml.NVMLError as error:

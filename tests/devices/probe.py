@@ -13,7 +13,7 @@ import threading
 from dataclasses import asdict
 from typing import Any
 
-from gpufleet.devices import DeviceSample, DeviceSource, LiveAttempt, mark_owners, open_devices
+from gpufleet.devices import DeviceSample, DeviceSource, LiveAttempt, mark_owners, nvml, nvml_trouble, open_devices
 
 
 def main() -> None:
@@ -22,7 +22,9 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=0.05)
     parser.add_argument("--silent-after", type=float, default=30.0)
     parser.add_argument("--open-timeout", type=float, default=30.0)
+    parser.add_argument("--again", type=float, default=nvml.OPEN_AGAIN_SECONDS, help="how often what fails is tried")
     options = parser.parse_args()
+    nvml.OPEN_AGAIN_SECONDS = nvml_trouble.REGISTER_AGAIN_SECONDS = options.again
     source = open_devices(
         node="n1",
         virtual_gpus=options.virtual_gpus,
@@ -47,6 +49,8 @@ def answer(source: DeviceSource, do: str, **options: Any) -> Any:
         case "owners":
             attempts = [LiveAttempt(**attempt) for attempt in options["attempts"]]
             return [as_json(sample) for sample in mark_owners(source.sample(), attempts)]
+        case "drain":
+            return {uuid: asdict(tally) for uuid, tally in source.drain().items()}
         case "set_interval":
             source.set_interval(options["seconds"])
         case "clear":

@@ -6,16 +6,22 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.devices.fake_nvml import (
     DEFAULTS,
     DRIVER_NOT_LOADED,
+    GPU_IS_LOST,
     LIBRARY_VERSION_MISMATCH,
     NO_PERMISSION,
+    RESET_REQUIRED,
+    UNINITIALIZED,
     UNKNOWN,
     FakeNvml,
 )
 from tests.devices.probing import Probe, Sample
 
+SOON = ("--again", "0.2")
 FIRST, SECOND = FakeNvml.uuid(0), FakeNvml.uuid(1)
 
 
@@ -286,6 +292,74 @@ def test_foreign_processes_appear_and_go_and_drawing_ones_disturb_nobody(gpus: F
 
         gpus.end_process(0, foreign)
         assert probe.wait_for(FIRST, lambda sample: sample["processes"] == [])
+
+
+@pytest.mark.parametrize("code", [UNINITIALIZED, DRIVER_NOT_LOADED, GPU_IS_LOST, RESET_REQUIRED])
+def test_a_reset_of_the_driver_is_survived_and_figures_and_events_go_on(gpus: FakeNvml, code: int) -> None:
+    gpus.set(0, utilization=90, energy=5_000_000, ecc_uncorrected=3)
+    with Probe(gpus.environment(), *SOON) as probe:
+        assert probe.samples()[FIRST]["utilization_percent"] == 90
+        gpus.take_down(code)
+        for uuid in (FIRST, SECOND):
+            sample = probe.wait_for(uuid, lambda sample: not sample["is_healthy"])
+            assert kinds(sample) == ["VANISHED"] and sample["utilization_percent"] is None
+        gpus.bring_up()
+        gpus.set(0, utilization=40)
+        sample = probe.wait_for(FIRST, lambda sample: sample["utilization_percent"] == 40)
+        # Counts that began anew are no new errors.
+        assert sample["is_healthy"] and (sample["ecc_uncorrected_count"], sample["energy_mj"]) == (0, 0)
+        assert probe.wait_for(SECOND, lambda sample: sample["is_healthy"])["temperature_c"] == 35
+
+        def is_told(sample: Sample) -> bool:
+            # An event between two event sets is lost: raise it until one listens.
+            gpus.raise_xid(1, 63)
+            return bool(sample["xid"] == 63)
+
+        probe.wait_for(SECOND, is_told)
+
+
+def test_a_driver_that_is_reset_again_and_again_is_opened_each_time(gpus: FakeNvml) -> None:
+    with Probe(gpus.environment(), *SOON) as probe:
+        for count in (1, 2):
+            gpus.take_down()
+            probe.wait_for(FIRST, lambda sample: not sample["is_healthy"])
+            gpus.bring_up()
+            gpus.set(0, utilization=count)
+            probe.wait_for(FIRST, lambda sample: sample["utilization_percent"] == count)  # noqa: B023
+
+
+def test_energy_over_a_reset_of_the_driver_is_neither_negative_nor_counted_twice(gpus: FakeNvml) -> None:
+    gpus.set(0, energy=9_000_000)
+    with Probe(gpus.environment(), *SOON) as probe:
+        probe.ask("drain")
+        gpus.set(0, energy=9_001_000)
+        probe.wait_for(FIRST, lambda sample: sample["energy_mj"] == 9_001_000)
+        gpus.take_down()
+        probe.wait_for(FIRST, lambda sample: not sample["is_healthy"])
+        gpus.bring_up()
+        probe.wait_for(FIRST, lambda sample: sample["energy_mj"] == 0)
+        gpus.set(0, energy=500)
+        probe.wait_for(FIRST, lambda sample: sample["energy_mj"] == 500)
+        assert probe.ask("drain")[FIRST]["energy_mj"] == 1500
+
+
+def test_one_device_that_is_lost_leaves_the_library_open_for_the_others(gpus: FakeNvml) -> None:
+    with Probe(gpus.environment()) as probe:
+        gpus.lose(0)
+        probe.wait_for(FIRST, lambda sample: not sample["is_healthy"])
+        gpus.fail(None, "nvmlInitWithFlags")  # a second opening would cost the other device
+        gpus.set(1, utilization=33)
+        assert probe.wait_for(SECOND, lambda sample: sample["utilization_percent"] == 33)["is_healthy"]
+
+
+def test_throttle_reasons_come_and_go_with_their_names(gpus: FakeNvml) -> None:
+    idle, power_cap, thermal = 0x01, 0x04, 0x40
+    with Probe(gpus.environment()) as probe:
+        gpus.set(0, throttle=idle | power_cap | thermal)
+        sample = probe.wait_for(FIRST, lambda sample: sample["throttle_reasons"])
+        assert sample["throttle_reasons"] == ["sw_power_cap", "hw_thermal_slowdown"] and sample["is_healthy"]
+        gpus.set(0, throttle=idle)
+        probe.wait_for(FIRST, lambda sample: sample["throttle_reasons"] == [])
 
 
 def test_a_process_list_that_cannot_be_read_is_unknown_and_not_empty(gpus: FakeNvml) -> None:

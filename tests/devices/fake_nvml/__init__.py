@@ -18,9 +18,12 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("nvml.c")
 COMPILE_TIMEOUT_SECONDS = 60
 
+UNINITIALIZED = 1
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
 DRIVER_NOT_LOADED = 9
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
 LIBRARY_VERSION_MISMATCH = 18
 UNKNOWN = 999
 
@@ -120,6 +123,18 @@ class FakeNvml:
     def lose(self, index: int) -> None:
         """The device falls off the bus."""
         self._rule(index, "lost")
+
+    def take_down(self, code: int = DRIVER_NOT_LOADED) -> None:
+        """The driver is being reset: every call of everybody fails with `code` until `bring_up`."""
+        self._system["down"] = code
+        self._write()
+
+    def bring_up(self) -> None:
+        """The driver is back from a reset: what was opened before it does not work, its own counts begin at 0."""
+        del self._system["down"]
+        self._system["driver_start"] = int(str(self._system.get("driver_start", 1))) + 1
+        self._values |= {key: 0 for key in self._values if key.endswith((".energy", ".ecc_uncorrected"))}
+        self._write()
 
     def heal(self, index: int | None) -> None:
         """End every failure, hang and loss of this device, or (None) of the system."""

@@ -11,6 +11,8 @@
  *     0.lost                            device 0 fell off the bus
  *     0.fail nvmlDeviceGetName 999      this call fails with this code ("*": every call); without a device: fail ...
  *     0.hang nvmlDeviceGetName          this call does not return until the line is gone; likewise hang ...
+ *     down 9                            the driver is being reset or reloaded: every call fails with this code
+ *     driver_start 2                    the driver's starts so far: what was opened at an earlier one does not work
  *     xid 0 79                          device 0 raised XID 79; each line is one event, new ones come last
  */
 #include <stdio.h>
@@ -50,6 +52,9 @@ typedef struct {
 } EventData;
 
 static Device devices[DEVICES_MAX];
+/* The driver's start that this library was opened at, 0 while it is shut down, and how often it was opened. */
+static unsigned long long opened_at;
+static int openings;
 static const unsigned long long XID_CRITICAL_ERROR = 8;
 
 /* The whole control file; the caller frees it. */
@@ -91,15 +96,24 @@ static int has_rule(const char *text, int index, const char *rule, const char *f
     return 0;
 }
 
+static unsigned long long driver_start(const char *text) {
+    char value[32];
+    return find(text, "driver_start", 0, value, sizeof value) ? strtoull(value, NULL, 10) : 1;
+}
+
 /* What every call does first: hang, fail or be lost where the control file says so. */
 static int enter(int index, const char *function) {
     for (;;) {
         char *text = control(), key[64], rest[8];
         int code = SUCCESS, ignored;
         int hangs = has_rule(text, index, "hang", function, &ignored);
+        int opens = !strcmp(function, "nvmlInitWithFlags");
         key_of(key, sizeof key, index, "lost");
-        if (!hangs && index >= 0 && find(text, key, 0, rest, sizeof rest)) code = GPU_IS_LOST;
-        else if (!hangs && !has_rule(text, index, "fail", function, &code)) code = SUCCESS;
+        if (hangs) code = SUCCESS;
+        else if (find(text, "down", 0, rest, sizeof rest)) code = atoi(rest);
+        else if (!opens && opened_at != driver_start(text)) code = UNINITIALIZED;
+        else if (index >= 0 && find(text, key, 0, rest, sizeof rest)) code = GPU_IS_LOST;
+        else if (!has_rule(text, index, "fail", function, &code)) code = SUCCESS;
         free(text);
         if (!hangs) return code;
         usleep(POLL_US);
@@ -143,14 +157,24 @@ static int small_number(int index, const char *name, unsigned *out) {
         return text_value(device->index, name, out, size);  \
     }
 
+/* Like the driver's: counted, and only the first opening, after the last shutdown, opens anything. */
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     ENTER(-1);
     for (int index = 0; index < DEVICES_MAX; index++) devices[index].index = index;
+    if (!openings++) {
+        char *text = control();
+        opened_at = driver_start(text);
+        free(text);
+    }
     return SUCCESS;
 }
 
-int nvmlShutdown(void) { ENTER(-1); return SUCCESS; }
+int nvmlShutdown(void) {
+    if (!openings) return UNINITIALIZED;
+    if (!--openings) opened_at = 0;
+    return SUCCESS;
+}
 
 /* nvidia-ml-py has words of its own for the codes it knows. */
 const char *nvmlErrorString(int code) {
@@ -166,6 +190,7 @@ int nvmlDeviceGetCount_v2(unsigned *out) { ENTER(-1); return small_number(-1, "d
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **out) {
     unsigned count = 0;
+    ENTER(-1);
     if (small_number(-1, "devices", &count) || index >= count) return INVALID_ARGUMENT;
     ENTER((int)index);
     *out = &devices[index];
@@ -175,6 +200,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **out) {
 int nvmlDeviceGetHandleByUUID(const char *uuid, Device **out) {
     unsigned count = 0;
     char found[96];
+    ENTER(-1);
     small_number(-1, "devices", &count);
     for (unsigned index = 0; index < count && index < DEVICES_MAX; index++) {
         if (text_value((int)index, "uuid", found, sizeof found) || strcmp(uuid, found)) continue;
@@ -318,8 +344,10 @@ int nvmlEventSetWait_v2(EventSet *set, EventData *out, unsigned timeout_ms) {
         char line[64], *text = control();
         int index = -1, xid = 0;
         int is_lost = a_registered_device_is_lost(text, set);
+        int is_down = find(text, "down", 0, line, sizeof line) ? atoi(line) : SUCCESS;
         int is_raised = find(text, "xid", set->delivered, line, sizeof line);
         free(text);
+        if (is_down) return is_down;
         if (is_raised) {
             set->delivered++;
             sscanf(line, "%d %d", &index, &xid);
