@@ -11,7 +11,7 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
-from gpufleet.channel import connect_async
+from gpufleet.channel import Metadata, connect_async
 from gpufleet.errors import GpufleetError, UnavailableError
 
 from .call_failures import LOST, is_told_to_end, lost
@@ -30,10 +30,10 @@ class AsyncClient:
         self.settings = settings
         self.scheduler = async_scheduler_of(channel)
 
-    async def call(self, method: grpc.aio.UnaryUnaryMultiCallable[Q, A], request: Q) -> A:
+    async def call(self, method: grpc.aio.UnaryUnaryMultiCallable[Q, A], request: Q, metadata: Metadata = ()) -> A:
         """One answer, or a GpufleetError."""
         try:
-            return await method(request, timeout=self.settings.connection_timeout_s)
+            return await method(request, timeout=self.settings.connection_timeout_s, metadata=metadata)
         except grpc.RpcError as problem:
             raise self.translated(problem) from None
         except LOST as problem:
@@ -46,12 +46,13 @@ class AsyncClient:
         method: grpc.aio.UnaryUnaryMultiCallable[Q, A],
         request: Q,
         clock: Callable[[], float] = time.monotonic,
+        metadata: Metadata = (),
     ) -> A:
         """The same for a request that is done once however often it arrives: asked again while it may pass."""
         pauses = RetryPauses(self.settings.connection_timeout_s, clock())
         while True:
             try:
-                return await self.call(method, request)
+                return await self.call(method, request, metadata)
             except UnavailableError as problem:
                 pause_s = pauses.after(problem, clock())
                 if pause_s is None:

@@ -26,15 +26,24 @@ from .following.writers import Plain, Streams
 from .outcome import end_in_words, exit_code_of, has_ended
 from .settings import Settings
 from .submission import in_options, outcome_unknown
+from .tracing import Tracing, tracing
 
 CANCEL_REASON = "interrupted in gpuctl run"
 
 
 async def run_attached(settings: Settings, request: scheduler_pb2.SubmitRequest, limits: TimeOuts) -> int:
     """Submit one job, follow it to its end and answer its exit code."""
+    with tracing() as trace:
+        return await _run_attached(settings, request, limits, trace)
+
+
+async def _run_attached(
+    settings: Settings, request: scheduler_pb2.SubmitRequest, limits: TimeOuts, trace: Tracing
+) -> int:
     async with connected_async(settings) as client:
         try:
-            answer = await client.call_again(client.scheduler.Submit, request)
+            with trace.submitting("gpuctl run", request) as metadata:
+                answer = await client.call_again(client.scheduler.Submit, request, metadata=metadata)
         except GpufleetError as problem:
             raise in_options(outcome_unknown(problem, request.request_id)) from None
         except asyncio.CancelledError:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import grpc
 
-from gpufleet.channel import connect
+from gpufleet.channel import Metadata, connect
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
 
 from .settings import Settings
@@ -39,19 +39,19 @@ class Client:
         self._channel = connect(settings.target())
         self.scheduler = scheduler_of(self._channel)
 
-    def call(self, method: grpc.UnaryUnaryMultiCallable[Q, A], request: Q) -> A:
+    def call(self, method: grpc.UnaryUnaryMultiCallable[Q, A], request: Q, metadata: Metadata = ()) -> A:
         """One answer, or a GpufleetError."""
         try:
-            return method(request, timeout=self.settings.connection_timeout_s)
+            return method(request, timeout=self.settings.connection_timeout_s, metadata=metadata)
         except grpc.RpcError as problem:
             raise translated(problem, self.settings) from None
 
-    def call_again(self, method: grpc.UnaryUnaryMultiCallable[Q, A], request: Q) -> A:
+    def call_again(self, method: grpc.UnaryUnaryMultiCallable[Q, A], request: Q, metadata: Metadata = ()) -> A:
         """The same for a request that is done once however often it arrives: asked again while it may pass."""
         pauses = RetryPauses(self.settings.connection_timeout_s, time.monotonic())
         while True:
             try:
-                return self.call(method, request)
+                return self.call(method, request, metadata)
             except UnavailableError as problem:
                 pause_s = pauses.after(problem, time.monotonic())
                 if pause_s is None:

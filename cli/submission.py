@@ -22,6 +22,7 @@ from .render.as_json import print_message
 from .render.job import when
 from .selectors import read_selection
 from .settings import Settings
+from .tracing import tracing
 
 OPTION_OF_FIELD = {
     "argv": "the command",
@@ -124,9 +125,10 @@ def working_folder() -> str:
 
 def submit_job(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None:
     """Submit, and print the id alone on stdout; what is worth knowing goes to a terminal's stderr."""
-    with connected(settings) as client:
+    with tracing() as trace, connected(settings) as client:
         try:
-            answer = client.call_again(client.scheduler.Submit, request)
+            with trace.submitting("gpuctl submit", request) as metadata:
+                answer = client.call_again(client.scheduler.Submit, request, metadata)
         except GpufleetError as problem:
             raise in_options(outcome_unknown(problem, request.request_id)) from None
         if settings.format in ("json", "jsonl"):

@@ -43,6 +43,7 @@ from .machine import sample_to_proto
 from .notices import Notices
 from .output import OutputSender
 from .ports import MasterPorts
+from .traces import AttemptTraces
 from .usage import Usages
 
 _log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Attempts:
         self._usages = usages
         self._report = report
         self._carried_out = carried_out
-        self._traces = traces
+        self._traces = AttemptTraces(traces)
         self._samples: dict[AttemptKey, tuple[DeviceSample, ...]] = {}
         self._ports = MasterPorts()
         self._holds: dict[AttemptKey, asyncio.TimerHandle] = {}
@@ -84,6 +85,8 @@ class Attempts:
         """Take over what the keepers hold."""
         held = tuple(views)
         self._notices.adopt(held)
+        for view in held:
+            self._traces.ended(view)
         self._perform(self._duties.adopt(held))
 
     def order(self, order: Order) -> None:
@@ -184,8 +187,8 @@ class Attempts:
 
     async def _spawn(self, action: SpawnAttempt) -> None:
         key = action.command.key
-        with self._traces.span(
-            "launch", parent=action.command.trace_context, job_id=key.job_id, attempt=key.attempt, rank=key.rank
+        with self._traces.telemetry.span(
+            "launch", parent=action.command.trace_context, job=key.job_id, attempt=key.attempt, rank=key.rank
         ) as span:
             answer: Launched | Refusal
             try:
@@ -194,13 +197,15 @@ class Attempts:
                     action.master,
                     heartbeat_sent_us=action.heartbeat_sent_us,
                     traceparent=span.traceparent,
+                    is_traced=self._traces.telemetry.is_on,
                 )
             except Exception as problem:
                 answer = _not_begun(key, problem)
             else:
                 self._notices.expect(action.command, launch)
                 self._usages.expect(key, action.command.expectations.device_uuids, action.command.sampling_us)
-                answer = await self._keeping.launch(launch)
+                with self._traces.telemetry.span("spawn", parent=span.traceparent):
+                    answer = await self._keeping.launch(launch)
         if isinstance(answer, Refusal) or answer.attempt.phase is AttemptPhase.FORGOTTEN:
             self._notices.drop(key)
             self._usages.forget(key)
@@ -217,6 +222,7 @@ class Attempts:
                 case SignalProcess():
                     await self._keeping.signal(action.key, action.signal)
                 case ForgetAttempt():
+                    self._traces.forgotten(action.key)
                     self._output.forget(action.key)
                     self._usages.forget(action.key)
                     await self._keeping.forget(action.key)
@@ -235,6 +241,8 @@ class Attempts:
             if isinstance(report, StartSeen | EndSeen):
                 self._notices.see(report.view)
                 self._usages.see(report.view)
+            if isinstance(report, EndSeen):
+                self._traces.ended(report.view)
             if isinstance(report, EndSeen) and report.view.end is not None and report.view.end.processes_left:
                 left = report.view.end.processes_left
                 _log.error("attempt %s has ended and %d of its processes outlive SIGKILL", report.view.key, left)

@@ -21,6 +21,7 @@ from .core.outcome import AttemptView
 from .environment import LOOPBACK, free_port, own_account, shown_devices
 from .machine import Machine, reading_of
 from .ports import PORT_MAX
+from .traces import noted
 from .usage import note_of
 
 _log = logging.getLogger(__name__)
@@ -83,9 +84,15 @@ class Launcher:
         return found, tuple(sample for sample in samples if found and sample.uuid in found.uuids)
 
     def complete(
-        self, command: LaunchAttempt, master: Master | None, *, heartbeat_sent_us: int, traceparent: str
+        self,
+        command: LaunchAttempt,
+        master: Master | None,
+        *,
+        heartbeat_sent_us: int,
+        traceparent: str,
+        is_traced: bool = False,
     ) -> Launch:
-        """The launch as the keeper takes it: argv, whole environment, limits."""
+        """The launch as the keeper takes it: argv, whole environment, limits. `is_traced`: its note names its trace."""
         devices = self._machine.devices
         held = [devices[uuid] for uuid in command.expectations.device_uuids if uuid in devices]
         visibility, virtual_uuids = shown_devices(held)
@@ -114,7 +121,8 @@ class Launcher:
             limits=command.limits,
             spool_bytes=self._spool_bytes(),
             input=command.input,
-            note=note_of(command.expectations.device_uuids, devices, command.sampling_us),
+            note=note_of(command.expectations.device_uuids, devices, command.sampling_us)
+            + (noted(traceparent) if is_traced else ""),
         )
 
     def rehearsed(self, command: LaunchAttempt) -> Launch:

@@ -31,7 +31,7 @@ TOLD_PER_BEAT_MAX = 256
 
 SHORTEST_TICK_SECONDS = 0.05
 
-NOTE = re.compile(r"devices=(?P<indices>[0-9,]*) sampling_us=(?P<sampling_us>[0-9]*)")
+NOTE = re.compile(r"devices=(?P<indices>[0-9,]*) sampling_us=(?P<sampling_us>[0-9]*)( trace=.*)?")
 """The note of a launch, for the next start of the agent: the indices of its devices, and how often they are read."""
 
 

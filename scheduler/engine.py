@@ -43,7 +43,7 @@ from .state.events import (
 from .state.ids import JobId, NodeName
 from .state.jobs import Job
 from .state.limits import Limits
-from .state.records import Record, job_of
+from .state.records import Record
 from .state.replies import Reply
 from .state.session_commands import SessionCommand
 from .state.session_events import ToldLate
@@ -51,6 +51,7 @@ from .state.sessions import ModelName
 from .state.state import State
 from .state.units import MILLISECOND, SECOND, Instant, Span, after
 from .store.errors import StoreUnavailable
+from .traces import JobTraces
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class Engine:
         self._record = record
         self._clock = clock
         self._publish = publish
-        self._telemetry = telemetry
+        self._traces = JobTraces(telemetry)
         self._measures = measures
         entities = list(store.load())
         self._state = State(durable=load(iter(entities)), limits=limits)
@@ -278,14 +279,16 @@ class Engine:
     async def _turn(self) -> None:
         begin_ns, began_at = time.time_ns(), self.now()
         batch = [self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))]
+        if self._traces.is_on:
+            self._traces.heard(waiting.event for waiting in batch)
         try:
             decisions, outgoing = self._decide(batch)
             records = tuple(record for decision in decisions for record in decision.records)
             if records:
                 decided_ns = time.time_ns()
                 await self._commit(self.now(), records, batch)
-                if self._telemetry.is_on:
-                    self._trace(records, begin_ns, decided_ns)
+                if self._traces.is_on:
+                    self._traces.stored(records, self._state.durable, self.recently_finished, begin_ns, decided_ns)
                 if self._measures.is_on:
                     self._measures.committed((time.time_ns() - decided_ns) / 1e9, len(batch))
                     self._measures.decided(records, self._state.durable)
@@ -366,18 +369,6 @@ class Engine:
         )
         await self._store_until_durable(commit, batch)
         self._show(commit)
-
-    def _trace(self, records: tuple[Record, ...], begin_ns: int, decided_ns: int) -> None:
-        """Tell the traces of the jobs in a turn when it was decided and when it was durable."""
-        jobs = {job_of(record): None for record in records}
-        for job_id in jobs:
-            job = None if job_id is None else self._state.durable.jobs.get(job_id)
-            if job is not None and job.spec.trace_context:
-                parent = job.spec.trace_context
-                decided = self._telemetry.record(
-                    "decide", begin_ns=begin_ns, end_ns=decided_ns, parent=parent, job=job.id
-                )
-                self._telemetry.record("commit", begin_ns=decided_ns, end_ns=time.time_ns(), parent=decided, job=job.id)
 
     async def _store_until_durable(self, commit: Commit, batch: list[_Waiting]) -> None:
         loop = asyncio.get_running_loop()

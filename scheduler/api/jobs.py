@@ -81,7 +81,8 @@ class JobCalls:
         with self.telemetry.span("submit", parent=parent, jobs=request.count or len(request.specs)) as span:
             for spec in request.specs:
                 spec.trace_context = span.traceparent or new_traceparent()
-            reply = await reply_of(self.engine.request(await self._submitted(request)))
+            submitted = await self._submitted(request, span.traceparent or new_traceparent())
+            reply = await reply_of(self.engine.request(submitted))
         assert isinstance(reply, Submitted)
         if request.dry_run:
             assert reply.job is not None
@@ -93,9 +94,9 @@ class JobCalls:
         shown = self._job_now(job)
         return scheduler_pb2.SubmitResponse(first_job_id=reply.first, count=reply.count, job=shown, notes=reply.notes)
 
-    async def _submitted(self, request: scheduler_pb2.SubmitRequest) -> JobsSubmitted:
+    async def _submitted(self, request: scheduler_pb2.SubmitRequest, trace: str) -> JobsSubmitted:
         if request.rerun_failed_job_id and not (request.specs or request.count):
-            return await self._submitted_again(request)
+            return await self._submitted_again(request, trace)
         jobs = wanted_jobs(request)
         named = {each.job for job in jobs for each in job.spec.after}
         ended = {job_id: await self._outcome(job_id) for job_id in named}
@@ -113,7 +114,7 @@ class JobCalls:
             items=jobs[0].items,
         )
 
-    async def _submitted_again(self, request: scheduler_pb2.SubmitRequest) -> JobsSubmitted:
+    async def _submitted_again(self, request: scheduler_pb2.SubmitRequest, trace: str) -> JobsSubmitted:
         """What failed of a job, as it was asked for, but for what it was to wait for. Errors: NOTHING_FAILED."""
         check_request_id(request.request_id)
         job = await self._find(request.rerun_failed_job_id)
@@ -130,7 +131,7 @@ class JobCalls:
             array = await self._find(job.array)
             assert array.items is not None
             items = replace(array.items, indices=Indices.of_numbers([index_of(array, job)]), ended=None)
-        spec = replace(job.spec, after=(), begin_at=None, trace_context=new_traceparent())
+        spec = replace(job.spec, after=(), begin_at=None, trace_context=trace)
         return JobsSubmitted(
             at=self.engine.now(),
             user=caller().user,
