@@ -161,6 +161,8 @@ class Reason(Enum):
     # Try again: the same request may pass later.
     STORE_UNAVAILABLE = (Code.UNAVAILABLE, "The store cannot be written; running jobs go on.",
         "Free the disk or restore the database it names; then try again.")
+    HISTORY_UNAVAILABLE = (Code.UNAVAILABLE, "What was used cannot be told now; jobs are not concerned.",
+        "Try again in a minute; why, if it stays so: gpuctl logs --program scheduler")
     METRICS_UNAVAILABLE = (Code.UNAVAILABLE, "A page of metrics could not be written.",
         "See why with: gpuctl logs --program scheduler")
     OUTCOME_UNKNOWN = (Code.UNAVAILABLE, "The request may or may not have been stored.",

@@ -129,7 +129,9 @@ class Program:
             measures=Measures(metrics),
             record=self._record,
         )
-        self._recorder = Recorder(self._engine.view, self._clock.now, data)
+        self._recorder = Recorder(
+            self._engine.view, self._store, self._clock.now, lambda: _span(settings.now.retention), data
+        )
         self._desk = HistoryDesk(self._recorder, data)
         self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now)
         facts = ServerFacts(

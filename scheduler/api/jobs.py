@@ -45,6 +45,7 @@ from .paging import PageTokens, page_size
 from .reasons import WaitReasons
 from .roles import caller
 from .starting import until_started
+from .stats_marks import has_stats
 from .validate import band_of, check_request_id, wanted_jobs
 from .watch import watch_changes
 
@@ -160,6 +161,7 @@ class JobCalls:
         waits = who_waits(durable, job)
         message = job_proto(job, position=position(durable, waits, self.engine.now()))
         show_items(message, durable, job)
+        message.has_stats = has_stats(job, self.engine.view.live)
         array = None if job.array is None else durable.jobs.get(job.array) or self._arrays.get(job.array)
         if array is not None:
             message.array_index = index_of(array, job)
@@ -364,6 +366,7 @@ class JobCalls:
         for row, waits in zip(rows, waiting, strict=True):
             message = job_proto(row.job, position=row.position, omit_env=omit_env)
             show_items(message, durable, row.job)
+            message.has_stats = has_stats(row.job, self.engine.view.live)
             if waits.id in reasons:
                 message.wait_reason.reason, message.wait_reason.sentence = reasons[waits.id]
             if row.position:

@@ -15,8 +15,10 @@ from ..links import Links
 from ..policy.estimate import Misfit, estimate
 from ..policy.fit import FreeDevice, NodeView, node_views
 from ..series.attempts import AttemptSeries
+from ..series.desk import HistoryDesk
+from ..series.history_file import CourseFacts, CourseKey
 from ..state.events import JobsSubmitted
-from ..state.ids import NodeName, RankKey
+from ..state.ids import DeviceUuid, NodeName, RankKey
 from ..state.indexes import NodeHold
 from ..state.jobs import Attempt, EndedAttempt, Job, Rank
 from ..state.replies import Submitted
@@ -30,7 +32,7 @@ from .convert_nodes import device_now, is_free
 from .freshness import Freshness
 from .paging import PageTokens, page_size
 from .roles import caller
-from .usages import add_courses, rank_use, stats_proto
+from .usages import add_courses, add_courses_so_far, rank_use, stats_proto
 from .validate import no_such_node, span_of, wanted_jobs
 
 WAIT_SPAN_MAX = DAY
@@ -49,6 +51,7 @@ class TrackingCalls:
     one_stream: Callable[[], AbstractContextManager[None]]
     find: Callable[[int], Awaitable[Job]]
     series: AttemptSeries
+    histories: HistoryDesk
 
     @answers
     async def GetJobStats(
@@ -69,6 +72,17 @@ class TrackingCalls:
         told = stats_proto(attempt, parts, self.engine.now())
         if isinstance(attempt, EndedAttempt):
             add_courses(told, (await self.series.of(job.id, attempt.number)).values())
+        else:
+            devices = [
+                CourseFacts(
+                    key=CourseKey(node=NodeName(each.node), uuid=DeviceUuid(each.uuid)),
+                    index=each.index,
+                    name=each.name,
+                    memory_bytes=0,
+                )
+                for each in told.devices
+            ]
+            add_courses_so_far(told, await self.histories.since(devices, attempt.placed_at), attempt.placed_at)
         return told
 
     def _use(self, key: RankKey, rank: Rank) -> RankUse | None:

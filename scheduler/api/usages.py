@@ -7,10 +7,12 @@ from gpufleet.v1 import capacity_pb2, node_agent_pb2, node_pb2
 
 from gpufleet.errors import invalid
 
+from ..series.desk import Told
+from ..series.points import DEVICE
 from ..state.ids import DeviceUuid
 from ..state.jobs import Attempt, EndedAttempt, Placement
 from ..state.shares import WHOLE_MILLI
-from ..state.units import MB, SECOND, Instant, Span
+from ..state.units import MB, MILLISECOND, SECOND, Instant, Span
 from ..state.used import DeviceUse, ProcessUse, RankUse, Statistic
 from .convert import duration
 from .validate import span_of
@@ -111,6 +113,18 @@ def add_courses(told: capacity_pb2.GetJobStatsResponse, payloads: Iterable[bytes
     for device in told.devices:
         if device.uuid in by_uuid:
             device.series.CopyFrom(by_uuid[device.uuid])
+
+
+def add_courses_so_far(told: capacity_pb2.GetJobStatsResponse, courses: Told, placed_at: Instant) -> None:
+    """The course of each device so far, from the histories: those of `told`, in its order."""
+    for device, (_, readings) in zip(told.devices, courses.told, strict=True):
+        for number, step in enumerate(readings):
+            if step is None:
+                continue
+            end = courses.begin + (number + 1) * courses.step
+            device.series.offset_ms.append((end - placed_at) // MILLISECOND)
+            for counter, (_, _, mean) in zip(DEVICE.counters, step, strict=True):
+                getattr(device.series, counter.name).append(round(mean))
 
 
 def _device_stats(node: str, index: int, name: str, use: DeviceUse) -> capacity_pb2.DeviceStats:

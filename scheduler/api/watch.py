@@ -18,6 +18,7 @@ from .arrays import show_items
 from .convert import timestamp
 from .convert_jobs import add_times, job_proto
 from .reasons import WaitReasons
+from .stats_marks import has_stats
 from .told_reasons import ToldReasons
 
 KEEPALIVE_SECONDS = 10.0
@@ -185,6 +186,7 @@ def _is_wanted(job: Job, request: scheduler_pb2.WatchRequest) -> bool:
 def _job(source: Watchable, told: ToldReasons, job: Job) -> job_pb2.Job:
     message = job_proto(job, omit_env=True)
     show_items(message, source.engine.view.durable, job)
+    message.has_stats = has_stats(job, source.engine.view.live)
     if (now := told.tell(job)) is not None:
         message.wait_reason.reason, message.wait_reason.sentence = now.reason
         add_times(message, now.estimate, now.bound)

@@ -23,8 +23,9 @@ NO_NODE = NodeName("")
 class Hold:
     """What one user held of one model of device on one node: `milli` thousandths of devices, from `begin` to `end`.
 
-    `started_at` and `waited` are of an attempt that started, `finished_at` of a job that ended; they lie within the
-    hold and are set in one of each. `load_percent` and `energy_mj` are as they were read, None where nothing was.
+    `started_at` and `waited` are of an attempt that started, `finished_at` of so many `jobs` that ended, `failed` of
+    them not well; they lie within the hold and are set in one of each. `load_percent` and `energy_mj` are as they were
+    read, None where nothing was.
     """
 
     begin: Instant
@@ -37,7 +38,8 @@ class Hold:
     started_at: Instant | None = None
     waited: Span = Span(0)
     finished_at: Instant | None = None
-    is_failed: bool = False
+    jobs: int = 0
+    failed: int = 0
     load_percent: float | None = None
     energy_mj: float | None = None
 
@@ -71,13 +73,14 @@ def holds_of(
         started_at=started_at,
         waited=Span(0) if started_at is None else wait_of(job, attempt.number, started_at),
         finished_at=end if is_last else None,
-        is_failed=is_failed,
+        jobs=int(is_last),
+        failed=int(is_last and is_failed),
     )
-    others = replace(first, started_at=None, waited=Span(0), finished_at=None, is_failed=False)
+    others = replace(first, started_at=None, waited=Span(0), finished_at=None, jobs=0, failed=0)
     for number, rank in enumerate(attempt.ranks):
         held_before = False
         for part in _parts(others if number else first, rank, uses.get(number)):
-            yield part if not held_before else replace(part, started_at=None, finished_at=None, is_failed=False)
+            yield part if not held_before else replace(part, started_at=None, finished_at=None, jobs=0, failed=0)
             held_before = True
 
 
@@ -109,20 +112,20 @@ def _parts(like: Hold, rank: Rank, use: RankUse | None) -> Iterator[Hold]:
         )
 
 
-def hold_without_attempt(job: Job, count: int, finished_at: Instant, *, is_failed: bool) -> Iterator[Hold]:
-    """Jobs that ended without having held anything in the end."""
-    for _ in range(count):
-        yield Hold(
-            begin=finished_at,
-            end=finished_at,
-            milli=0,
-            user=job.user,
-            node=NO_NODE,
-            model="",
-            band=job.band,
-            finished_at=finished_at,
-            is_failed=is_failed,
-        )
+def hold_of_none(job: Job, count: int, finished_at: Instant, *, is_failed: bool) -> Hold:
+    """So many jobs that ended without having held anything in the end."""
+    return Hold(
+        begin=finished_at,
+        end=finished_at,
+        milli=0,
+        user=job.user,
+        node=NO_NODE,
+        model="",
+        band=job.band,
+        finished_at=finished_at,
+        jobs=count,
+        failed=count if is_failed else 0,
+    )
 
 
 def wait_of(job: Job, attempt: int, started_at: Instant) -> Span:
@@ -162,8 +165,8 @@ class Totals:
         if hold.energy_mj is not None and overlap:
             self.energy_mj = (self.energy_mj or 0.0) + hold.energy_mj * overlap / (hold.end - hold.begin)
         if hold.finished_at is not None and begin <= hold.finished_at < end:
-            self.jobs += 1
-            self.failed += hold.is_failed
+            self.jobs += hold.jobs
+            self.failed += hold.failed
         if hold.started_at is not None and begin <= hold.started_at < end:
             self.add_waits(1, hold.waited, hold.waited, hold.waited)
         return held

@@ -8,16 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from gpufleet.errors import GpufleetError, Reason
+
 from ..state.ids import DeviceUuid, NodeName
 from ..state.jobs import Band
 from ..state.units import SECOND, Instant, Span
 from .accounts import Hold, UsageSpan
 from .held import Group
 from .history_file import BAND_NODE, CourseFacts, CourseKey, HistoryFile
-from .reading import ANSWER_POINTS_MAX, InMemory, Readings, by_node, least_level, read, steps_for
+from .points import Steps
+from .reading import ANSWER_POINTS_MAX, InMemory, Readings, by_node, least_level, read, steps_for, steps_from
 from .recorder import Recorder
 
 T = TypeVar("T")
+
+COMPLETE_SECONDS_MAX = 10.0
+"""How long somebody waits for the account to be complete, after a start or a full disk."""
+JOB_POINTS_MAX = 600
+"""Points of the course of a job that runs: as many as those of one that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +57,28 @@ class HistoryDesk:
             if key.node != BAND_NODE and node in ("", key.node) and index in (None, facts.index)
         }
         facts = sorted(known.values(), key=lambda each: (each.key.node, each.index, each.key.uuid))
-        return await self._read(facts, begin, end, points, together=by_node)
+        return await self._read(facts, self._steps(begin, end, points, len(facts)), together=by_node)
+
+    async def since(self, asked: Sequence[CourseFacts], begin: Instant) -> Told:
+        """What some devices have done since an instant, from that second on."""
+        now = self._recorder.now()
+        steps = steps_from(begin // SECOND, max(-(-now // SECOND), begin // SECOND + 1), JOB_POINTS_MAX, now // SECOND)
+        return await self._read(asked, steps)
 
     async def bands(self, begin: Instant, end: Instant, points: int) -> Told:
         """What the queue was like, band by band."""
         keys = ((band, CourseKey(node=BAND_NODE, uuid=DeviceUuid(band.name))) for band in Band)
         facts = [CourseFacts(key=key, index=int(band), name=band.name.lower(), memory_bytes=0) for band, key in keys]
-        found = await self._read(facts, begin, end, points)
+        found = await self._read(facts, self._steps(begin, end, points, len(facts)))
         told = [each for each in found.told if any(step is not None for step in each[1])]
         return Told(found.begin, found.step, told)
 
-    async def _read(
-        self, facts: Sequence[CourseFacts], begin: Instant, end: Instant, points: int, *, together: bool = False
-    ) -> Told:
+    def _steps(self, begin: Instant, end: Instant, points: int, courses: int) -> Steps:
+        points = max(1, min(points, ANSWER_POINTS_MAX // max(1, courses)))
+        return steps_for(begin // SECOND, -(-end // SECOND), points, self._recorder.now() // SECOND)
+
+    async def _read(self, facts: Sequence[CourseFacts], steps: Steps, *, together: bool = False) -> Told:
         recorder = self._recorder
-        points = max(1, min(points, ANSWER_POINTS_MAX // max(1, len(facts))))
-        steps = steps_for(begin // SECOND, -(-end // SECOND), points, recorder.now() // SECOND)
         least = least_level(steps)
         asked = [InMemory.of(each, recorder.courses.get(each.key), least) for each in facts]
 
@@ -84,18 +98,26 @@ class HistoryDesk:
     ) -> tuple[dict[str, Group], Instant]:
         """What was held in a span, with what is held now."""
         recorder = self._recorder
-        await recorder.write()
+        ledger = recorder.ledger
+        try:
+            async with asyncio.timeout(COMPLETE_SECONDS_MAX):
+                await ledger.is_complete.wait()
+        except TimeoutError:
+            raise unavailable("what was used is still being counted from the store's records") from None
         # Taken together with what waits: what ends behind this moment is in neither a second time.
-        waiting, still_open = recorder.holds[:], open_holds()
+        now, waiting, still_open = recorder.now(), ledger.waiting[:], open_holds()
 
         def answer() -> tuple[dict[str, Group], Instant]:
             accounted = recorder.file.accounted()
             known = 0 if accounted is None else accounted.sequence
             more = [hold for number, hold in waiting if number > known] + still_open()
             found = recorder.file.usage(more, span, group, user)
-            return found, Instant(0) if accounted is None else accounted.known_since
+            return found, now if accounted is None else accounted.known_since
 
-        return await asyncio.get_running_loop().run_in_executor(recorder.thread, answer)
+        try:
+            return await recorder.on_thread(answer)
+        except (sqlite3.Error, OSError) as error:
+            raise unavailable(f"what was used cannot be read: {error}") from None
 
     async def _on_thread(self, call: Callable[[], T]) -> T | None:
         """What a read of the file answers; None where the file is in trouble."""
@@ -119,3 +141,8 @@ def _told(found: list[tuple[CourseFacts, Readings]], *, together: bool) -> list[
 
 def _whole_node(node: NodeName, memory_bytes: int) -> CourseFacts:
     return CourseFacts(key=CourseKey(node=node, uuid=DeviceUuid("")), index=0, name="", memory_bytes=memory_bytes)
+
+
+def unavailable(why: str) -> GpufleetError:
+    """Why nothing can be told now."""
+    return GpufleetError(Reason.HISTORY_UNAVAILABLE, why, retry_after_s=5.0)

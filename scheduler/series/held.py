@@ -41,7 +41,7 @@ ON CONFLICT (begin_us, user, node, model, band) WHERE is_sum DO UPDATE SET
         ELSE energy_mj + coalesce(excluded.energy_mj, 0) END"""
 _COLUMNS = {"user": "user", "node": "node", "model": "model", "band": "band"}
 _CROSSING = (
-    "SELECT begin_us, end_us, milli, user, node, model, band, started_us, finished_us, wait_us, failed, "
+    "SELECT begin_us, end_us, milli, user, node, model, band, started_us, finished_us, wait_us, jobs, failed, "
     "load_milli_us, load, energy_mj FROM held WHERE end_us >= ?1 AND begin_us < ?2 AND NOT is_sum "
 )
 _SUMS = (
@@ -162,7 +162,7 @@ def _totals(sums: list[float | None]) -> Totals:
 
 
 def _hold(row: tuple[Any, ...]) -> Hold:
-    begin, end, milli, user, node, model, band, started, finished, wait, failed, load_milli_us, load, energy = row
+    begin, end, milli, user, node, model, band, started, finished, wait, jobs, failed, load_milli_us, load, energy = row
     return Hold(
         begin=Instant(begin),
         end=Instant(end),
@@ -174,7 +174,8 @@ def _hold(row: tuple[Any, ...]) -> Hold:
         started_at=started,
         waited=Span(wait),
         finished_at=finished,
-        is_failed=bool(failed),
+        jobs=jobs,
+        failed=failed,
         load_percent=load / load_milli_us if load_milli_us else None,
         energy_mj=energy,
     )

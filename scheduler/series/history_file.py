@@ -4,7 +4,7 @@ what was held, another one for reading points. What is not written is told once,
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,15 +81,6 @@ class Accounted:
     known_since: Instant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What is written as one transaction. Holds come with the number of their record; one is never counted twice."""
-
-    rows: Sequence[tuple[CourseFacts, Row]] = ()
-    holds: Sequence[tuple[int, Hold]] = ()
-    accounted: Accounted | None = None
-
-
 class HistoryFile:
     """One connection. Errors of all methods: sqlite3.Error, OSError; then the next call opens the file anew."""
 
@@ -98,24 +89,29 @@ class HistoryFile:
         self._connection: sqlite3.Connection | None = None
         self._ids: dict[CourseKey, tuple[int, CourseFacts]] = {}
 
-    def write(self, batch: Batch) -> None:
-        """Make a batch durable, or nothing of it."""
+    def write_points(self, rows: Sequence[tuple[CourseFacts, Row]]) -> None:
+        """Make rows durable, or none of them."""
         connection = self._opened()
+        put = "REPLACE INTO points VALUES (?, ?, ?, ?, ?)"
+        self._do(connection, [lambda: connection.executemany(put, map(self._stored, rows))])
 
-        def put_points() -> None:
-            connection.executemany("REPLACE INTO points VALUES (?, ?, ?, ?, ?)", map(self._stored, batch.rows))
+    def write_holds(self, holds: Sequence[tuple[int, Hold]], accounted: Accounted) -> None:
+        """Make holds durable with the number of the record up to which they are counted, or nothing of it.
 
-        def put_holds() -> None:
-            known = self.accounted()
-            held.add(connection, [hold for number, hold in batch.holds if known is None or number > known.sequence])
+        Each comes with the number of its record; what is counted already is left out.
+        """
+        connection = self._opened()
+        known = self.accounted()
+        new = [hold for number, hold in holds if known is None or number > known.sequence]
+        position = (accounted.sequence, accounted.known_since)
+        if known is not None:
+            position = (max(accounted.sequence, known.sequence), max(accounted.known_since, known.known_since))
+        put = "REPLACE INTO accounted VALUES (1, ?, ?)"
+        self._do(connection, [lambda: held.add(connection, new), partial(connection.execute, put, position)])
 
-        def put_position() -> None:
-            if batch.accounted is not None:
-                row = (batch.accounted.sequence, batch.accounted.known_since)
-                connection.execute("REPLACE INTO accounted VALUES (1, ?, ?)", row)
-
+    def _do(self, connection: sqlite3.Connection, steps: Iterable[Callable[[], object]]) -> None:
         try:
-            transaction(connection, (put_points, put_holds, put_position))
+            transaction(connection, steps)
         except BaseException:
             self.close()
             raise

@@ -57,6 +57,12 @@ def steps_for(begin: int, end: int, points: int, now: int) -> Steps:
     raise AssertionError("days go on for ever")
 
 
+def steps_from(begin: int, end: int, points: int, now: int) -> Steps:
+    """The same, from `begin` on to the second: nothing of before is told."""
+    step = steps_for(begin, end, points, now).length
+    return Steps(begin, step, max(1, -(-(end - begin) // step)))
+
+
 def least_level(steps: Steps) -> int:
     """The coarsest level that is fine enough for such steps; finer ones are not looked at."""
     fitting = [level.number for level in LEVELS if level.step_seconds <= steps.length]

@@ -8,44 +8,43 @@ counted from the store's own records as soon as the file can be written again.
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from gpufleet.logs import fields
 
 from ..ports import Commit
 from ..state.ids import DeviceUuid, JobId, NodeName, RankKey
-from ..state.jobs import Band, Job, Rank
+from ..state.jobs import Band, Job
 from ..state.nodes import Node
-from ..state.records import AttemptEnded, AttemptStarted, ItemsFinished, JobFinished, Record
+from ..state.records import AttemptEnded, AttemptStarted, ItemsFinished, JobFinished
 from ..state.state import State
-from ..state.units import SECOND, Instant
-from ..state.used import RankUse
-from .accounts import FAILURES, Hold, hold_without_attempt, holds_of, wait_of
-from .courses import Course, Row
+from ..state.units import SECOND, Instant, Span
+from ..store.errors import StoreUnavailable
+from .accounts import wait_of
+from .courses import FIVES, TENS, Course, Row
 from .history_file import (
     BAND_NODE,
-    Accounted,
-    Batch,
     CourseFacts,
     CourseKey,
     HistoryFile,
     TellsOnce,
     kind_of,
 )
+from .ledger import Ledger, RecordStore
 from .points import NOT_READ, Reading
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 COURSES_MAX = 20_000
 """Devices whose history is kept; of others none is."""
 ROWS_WAITING_MAX = 50_000
 """Rows of points that may wait to be written; beyond them the oldest are given up."""
-HOLDS_WAITING_MAX = 200_000
-"""Holds that may wait to be written; beyond them they are counted from the store's records later."""
 WRITE_SECONDS = 5.0
 """How long what is recorded waits, at most, before it is written."""
 
@@ -63,22 +62,23 @@ class DeviceReading:
 class Recorder:
     """Owns the newest points of every device and band, and the file."""
 
-    def __init__(self, view: State, now: Callable[[], Instant], folder: Path) -> None:
+    def __init__(
+        self, view: State, store: RecordStore, now: Callable[[], Instant], kept: Callable[[], Span], folder: Path
+    ) -> None:
         self._view = view
         self.now = now
         self.file = HistoryFile(folder)
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="history")
         self.courses: dict[CourseKey, Course] = {}
         self.facts: dict[CourseKey, CourseFacts] = {}
-        self.holds: list[tuple[int, Hold]] = []
-        """What was held and is not stored yet, each with the number of the record that says so."""
+        self.ledger = Ledger(self.file, view, store, now, kept)
         self._rows: dict[tuple[CourseKey, int, int], tuple[CourseFacts, Row]] = {}
-        self._sequence = 0
         self._running: dict[JobId, Band] = {}
         self._waits: dict[Band, list[float]] = {}
         self._nodes: dict[NodeName, tuple[Node, dict[DeviceUuid, CourseFacts]]] = {}
         self._tells = TellsOnce(self.file.path)
         self._is_full = False
+        self._writing = asyncio.Lock()
         for job in map(view.durable.jobs.get, list(view.durable.active)):
             if job is not None:
                 self._running[job.id] = job.band
@@ -144,7 +144,7 @@ class Recorder:
                     self._running[entity.id] = entity.band
         for job_id in finished:
             self._running.pop(job_id, None)
-        for record in commit.records:
+        for number, record in enumerate(commit.records, sequence - len(commit.records) + 1):
             match record:
                 case AttemptStarted(key=RankKey(rank=0) as key, started_at=started_at):
                     job = view.jobs.get(key.job) or finished.get(key.job)
@@ -154,23 +154,22 @@ class Recorder:
                 case AttemptEnded(job=job_id) | JobFinished(job=job_id) | ItemsFinished(array=job_id):
                     job = finished.get(job_id) or view.jobs.get(job_id)
                     if job is not None:
-                        self.holds.extend((sequence, hold) for hold in holds_of_record(record, job))
+                        self.ledger.take(number, record, job)
                 case _:
                     pass
-        self._sequence = sequence
 
     # --- once a second
 
     async def run(self) -> None:
         """Look at the queue, and write, until cancelled."""
-        waited = 0.0
+        waited = WRITE_SECONDS
         while True:
-            await asyncio.sleep(1.0)
-            self._look_at_queue(self.now() // SECOND)
-            waited += 1.0
             if waited >= WRITE_SECONDS:
                 waited = 0.0
                 await self.write()
+            await asyncio.sleep(1.0)
+            self._look_at_queue(self.now() // SECOND)
+            waited += 1.0
 
     def _look_at_queue(self, now: int) -> None:
         waits, self._waits = self._waits, {}
@@ -187,61 +186,60 @@ class Recorder:
 
     async def write(self) -> None:
         """Write what waits; what cannot be written goes on waiting."""
-        rows, holds = self._rows, self.holds[:]
-        batch = Batch(rows=tuple(rows.values()), holds=holds, accounted=Accounted(self._sequence, Instant(0)))
-        if not rows and not holds:
-            return
-        self._rows = {}
+        async with self._writing:
+            await self._write()
+
+    async def _write(self) -> None:
+        rows, self._rows = self._rows, {}
         try:
-            await asyncio.get_running_loop().run_in_executor(self.thread, self.file.write, batch)
-        except (sqlite3.Error, OSError) as error:
+            if rows:
+                await self.on_thread(partial(self.file.write_points, tuple(rows.values())))
+            await self.ledger.write(self.on_thread)
+        except (sqlite3.Error, OSError, StoreUnavailable) as error:
             self._rows = {**rows, **self._rows}
             self._tells.failed(str(error))
         else:
-            del self.holds[: len(holds)]
             self._tells.worked()
+
+    async def on_thread(self, call: Callable[[], T]) -> T:
+        """Do something with the file, when what was asked before is done."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, call)
+
+    async def prune(self, tens_before: Instant, rest_before: Instant) -> int:
+        """Drop points and holds from before these instants; how many rows. Errors: those of the file."""
+        before = {TENS.number: tens_before // SECOND, FIVES.number: rest_before // SECOND}
+        dropped = 0
+        while found := await self.on_thread(lambda: self.file.prune(before, rest_before)):
+            dropped += found
+        gone = [key for key in self.courses if key.node != BAND_NODE and key.node not in self._view.durable.nodes]
+        for key in gone:
+            self._let_go(key)
+        return dropped
+
+    def _let_go(self, key: CourseKey) -> None:
+        """Store what is left of a course, and forget it: its node is gone."""
+        facts = self.facts.pop(key)
+        for row in self.courses.pop(key).last_rows():
+            self._put(facts, row)
 
     def close(self) -> None:
         """Write all there is, and let go of the file. Blocks."""
         for key, course in self.courses.items():
             for row in course.last_rows():
                 self._rows[key, row.level, row.begin] = (self.facts[key], row)
-        batch = Batch(
-            rows=tuple(self._rows.values()), holds=self.holds, accounted=Accounted(self._sequence, Instant(0))
-        )
+        rows, entries = tuple(self._rows.values()), self.ledger.entries()
 
         def write_and_close() -> None:
-            with suppress(sqlite3.Error, OSError):
-                self.file.write(batch)
+            try:
+                self.file.write_points(rows)
+                if entries is not None:
+                    self.file.write_holds(*entries)
+            except (sqlite3.Error, OSError) as error:
+                self._tells.failed(str(error))
             self.file.close()
 
         self.thread.submit(write_and_close)
         self.thread.shutdown(wait=True)
-
-
-def holds_of_record(record: Record, job: Job) -> Iterator[Hold]:
-    """What a record says was held, and which jobs ended. An array is none: its items are."""
-    match record:
-        case AttemptEnded(ended=ended):
-            yield from holds_of(job, ended, uses_of(ended.ranks), until=ended.ended_at)
-        case JobFinished(finished=end, ended=ended) if job.items is None:
-            is_failed = end.outcome in FAILURES
-            if ended is None:
-                yield from hold_without_attempt(job, 1, end.at, is_failed=is_failed)
-            else:
-                uses = uses_of(ended.ranks)
-                yield from holds_of(job, ended, uses, until=ended.ended_at, is_last=True, is_failed=is_failed)
-        case ItemsFinished(finished=end, spans=spans):
-            count = sum(last - first for first, last in spans)
-            yield from hold_without_attempt(job, count, end.at, is_failed=end.outcome in FAILURES)
-        case _:
-            pass
-
-
-def uses_of(ranks: Sequence[Rank]) -> dict[int, RankUse]:
-    """What the ranks of an ended attempt used, by rank, where it is known."""
-    ends = ((number, rank.exit) for number, rank in enumerate(ranks))
-    return {number: exit_.use for number, exit_ in ends if exit_ is not None and exit_.use is not None}
 
 
 def _gauge(value: int) -> Reading:

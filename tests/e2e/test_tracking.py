@@ -54,6 +54,10 @@ async def test_a_job_gets_the_best_gpu_and_what_that_did_is_its_own(fleet: Fleet
         assert (device.index, device.utilization_percent.mean, device.memory_used_mb.max) == (1, 10, 1000)
         assert (device.power_draw_w.max, device.temperature_c.min, device.memory_usage_percent.max) == (90, 41, 6.25)
         assert so_far.energy_wh > 0
+        assert (await client.job(job)).has_stats
+        assert set(device.series.utilization_percent) == {10} and set(device.series.memory_used_mb) == {1000}
+        assert len(device.series.offset_ms) == len(device.series.power_draw_w)
+        assert min(device.series.offset_ms) > 0
         # A new start of the agent finds the job, and now its device is gone.
         file.write_text("".join(json.dumps(line) + "\n" for line in (LOAD[0], GONE)))
         await agent.stop()
