@@ -102,7 +102,8 @@ def device_sample(sample: node_pb2.DeviceSample, now: Instant) -> DeviceSample:
 
     return DeviceSample(
         uuid=DeviceUuid(sample.uuid),
-        taken_at=Instant(now - span_of(sample.age)),
+        # A clock that went back on the node must not make a sample that is never old.
+        taken_at=Instant(now - max(0, span_of(sample.age))),
         utilization_percent=counter("utilization_percent"),
         memory_used_bytes=counter("memory_used_bytes"),
         memory_free_bytes=counter("memory_free_bytes"),
