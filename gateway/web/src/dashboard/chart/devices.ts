@@ -40,7 +40,7 @@ export class DeviceCharts {
     this.told = charts;
     this.memoryMb = memoryMb;
     const names = namesOf(charts);
-    this.devices.offer([["", `all ${names.length}`], ...names.map((name): [string, string] => [name, name])]);
+    this.devices.offer([["", `all ${names.length}`], ...(names.length < 2 ? [] : names.map((name): [string, string] => [name, name]))]);
     this.draw();
   }
 
