@@ -253,7 +253,7 @@ function alone(u: uPlot, series: number): number[] {
 }
 
 function highest(courses: Courses): number[] {
-  return stacked(courses).at(-1)?.map((value) => value ?? 0) ?? [];
+  return stacked(courses).flat().map((value) => value ?? 0);
 }
 
 /** Half a step of room beside the first bar and the last. */

@@ -42,7 +42,7 @@ function showUsage(place: HTMLElement, until: AbortSignal): void {
       const usage = await call<Usage>("ListUsage", { start_time: new Date(start * 1_000).toISOString(), group: wanted, steps_max: stepsOf(of, start, now) });
       if (signal.aborted || wanted !== group) return;
       write(note, "");
-      bars.show(barsOf(usage, of, wanted), 0, `a ${of.barName}`);
+      bars.show(barsOf(usage, of, wanted), 0, `per ${of.barName}`);
       table.fill(usage, wanted, start);
     } catch (problem) {
       if (!signal.aborted) write(note, problemWords(problem));

@@ -146,13 +146,14 @@ export function together(courses: Courses, name: string): Courses {
   return { times: courses.times, lines: [{ name, course: { mean, min, max } }] };
 }
 
-/** Each line on top of those before it; for bars, which stand on each other. */
+/** Each line on top of those before it; for bars, which stand on each other. What is 0 has no bar. */
 export function stacked(courses: Courses): (number | null)[][] {
   const height = courses.times.map(() => 0);
   return courses.lines.map(({ course }) =>
     courses.times.map((_, index) => {
-      height[index] = (height[index] ?? 0) + (course.mean[index] ?? 0);
-      return height[index] ?? 0;
+      const own = course.mean[index] ?? 0;
+      height[index] = (height[index] ?? 0) + own;
+      return own === 0 ? null : (height[index] ?? 0);
     }),
   );
 }

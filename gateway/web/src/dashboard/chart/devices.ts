@@ -20,11 +20,13 @@ const PLANS: Readonly<Record<Counter, Omit<Plan, "nothing" | "crosshair">>> = {
 export class DeviceCharts {
   readonly element: HTMLElement;
   private readonly charts: Readonly<Record<Counter, Chart>>;
-  private readonly devices = choice("GPU", () => this.draw());
+  private readonly devices: ReturnType<typeof choice>;
   private told: Charts = nothing();
   private memoryMb = 0;
 
-  constructor(nothingWords: string, until: AbortSignal) {
+  /** `what`: what a line is, "GPU" or "Node". */
+  constructor(what: string, nothingWords: string, until: AbortSignal) {
+    this.devices = choice(what, () => this.draw());
     const crosshair = new Crosshair();
     const chart = (counter: Counter): Chart => new Chart({ ...PLANS[counter], nothing: nothingWords, crosshair }, until);
     this.charts = {

@@ -35,7 +35,7 @@ export class Gpus {
   private readStats = (): void => undefined;
 
   constructor(private readonly id: number, private readonly until: AbortSignal) {
-    this.charts = new DeviceCharts("Nothing was read yet.", until);
+    this.charts = new DeviceCharts("GPU", "Nothing was read yet.", until);
     this.element = section("gpus", "GPUs", this.note, this.charts.element);
     show(this.element, false);
     show(this.note, false);

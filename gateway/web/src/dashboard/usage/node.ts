@@ -23,7 +23,7 @@ export class NodeCharts {
 
   /** `node`: its name; empty for all nodes. */
   constructor(private readonly node: string, until: AbortSignal) {
-    this.charts = new DeviceCharts("Nothing is known of this span.", until);
+    this.charts = new DeviceCharts(node === "" ? "Node" : "GPU", "Nothing is known of this span.", until);
     this.element = section("gpus", node === "" ? "Nodes" : "GPUs", this.note, this.charts.element);
     show(this.note, false);
     if (node === "") return;
