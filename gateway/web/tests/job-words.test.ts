@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { commandWords, endWords, lasted, listed, placeWords, requestWords, size, stateWords, tone } from "../src/dashboard/job/words.ts";
+import { commandWords, endWords, lasted, listed, placeWords, requestWords, size } from "../src/dashboard/job/words.ts";
 import { seconds, time, type Rank, type Spec } from "../src/dashboard/job/told.ts";
 
 const plain = (text: string): string => text.replaceAll("\u00a0", " ");
@@ -14,12 +14,6 @@ test("an end is told by its sentence, and by its code where that does not say it
   assert.equal(said("", "EXITED", { code: 0 }), "exit code 0");
   assert.equal(said("", "NODE_LOST"), "node lost");
   assert.equal(said("", ""), "");
-});
-
-test("states have words and a tone", () => {
-  assert.equal(stateWords("JOB_STATE_TIMED_OUT"), "timed out");
-  const states = ["SUCCEEDED", "TIMED_OUT", "STOPPING", "HELD", "CANCELLED"];
-  assert.deepEqual(states.map((state) => tone(`JOB_STATE_${state}`)), ["good", "bad", "busy", "waits", "waits"]);
 });
 
 test("spans and sizes are told as people tell them", () => {

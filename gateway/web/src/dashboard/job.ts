@@ -13,10 +13,9 @@ import { Placed } from "./job/placed.ts";
 import { Story } from "./job/story.ts";
 import { whole, type Attempt, type Job } from "./job/told.ts";
 import { Waiting } from "./job/waiting.ts";
-import { sentence } from "./login.ts";
+import { everySecond, heard, now } from "./time.ts";
+import { sentence } from "./words.ts";
 
-/** Spans and what is left of a limit are told anew this often. */
-const TICK_MS = 1_000;
 const RETRY_MS = 3_000;
 
 interface Change {
@@ -41,8 +40,6 @@ class JobPage {
   private readonly placed = new Placed();
   private readonly attempts = choice("Attempt", () => this.tell());
   private job: Job | undefined;
-  /** The scheduler's clock minus this machine's, in seconds. */
-  private ahead = 0;
 
   constructor(private readonly place: HTMLElement, private readonly id: number, private readonly until: AbortSignal) {
     this.head = new Head(id);
@@ -63,8 +60,7 @@ class JobPage {
       this.output.element, this.gpus.element, this.gpus.stats.element, this.story.element, this.placed.element,
     );
     this.take(job);
-    const timer = setInterval(() => this.tick(), TICK_MS);
-    this.until.addEventListener("abort", () => clearInterval(timer));
+    everySecond(() => this.tick(), this.until);
     stream<Change>("Watch", { job_ids: [this.id] }, { onMessage: (change) => this.changed(change), onState: (state, problem) => this.linked(state, problem) }, this.until);
   }
 
@@ -87,7 +83,7 @@ class JobPage {
   }
 
   private changed({ event, job, view_time: at }: Change): void {
-    if (at !== undefined) this.ahead = Date.parse(at) / 1_000 - Date.now() / 1_000;
+    heard(at);
     if (job !== undefined && whole(job.id) === this.id && event !== "WATCH_EVENT_REMOVED") this.take(job);
   }
 
@@ -109,18 +105,18 @@ class JobPage {
   private tell(): void {
     const { job } = this;
     if (job === undefined) return;
-    const now = Date.now() / 1_000 + this.ahead;
+    const at = now() / 1_000;
     const attempt = this.lookedAt(job);
-    this.head.update(job, attempt, now);
-    this.waiting.update(job, now);
+    this.head.update(job, attempt, at);
+    this.waiting.update(job, at);
     this.items.update(job);
     this.gpus.update(job, attempt);
     this.output.update(job, Number(this.attempts.select.value));
-    this.placed.update(attempt, now);
+    this.placed.update(attempt, at);
   }
 
   private tick(): void {
-    if (this.job !== undefined && !document.hidden) this.head.update(this.job, this.lookedAt(this.job), Date.now() / 1_000 + this.ahead);
+    if (this.job !== undefined) this.head.update(this.job, this.lookedAt(this.job), now() / 1_000);
   }
 
   private lookedAt(job: Job): Attempt | undefined {

@@ -1,40 +1,42 @@
 // The head of a job's page: what it is, whose, where, since when, and how it ended.
 
 import { h, show, write } from "../../dom.ts";
+import { askActions, hasActions } from "../actions.ts";
 import { addressOf } from "../router.ts";
+import { hasEnded, isWaiting, toneOf, word } from "../words.ts";
 import { Facts, jobLink, nodeLink } from "./parts.ts";
 import { seconds, time, whole, type Attempt, type Job } from "./told.ts";
-import {
-  bandWords, clockWords, commandWords, endWords, hasEnded, isWaiting, lasted, listed, requestWords, size, stateWords, tone,
-} from "./words.ts";
+import { clockWords, commandWords, endWords, lasted, listed, requestWords, size } from "./words.ts";
 
 /** Labels beyond these are not shown here. */
 const LABELS_MAX = 20;
 
 export class Head {
   readonly element: HTMLElement;
-  readonly actions = h("div", { class: "actions" });
+  private readonly actions = h("button", { class: "quiet", onclick: () => this.job && askActions(this.job) }, "Actions …");
   private readonly title = h("h1", { tabindex: "-1" });
-  private readonly state = h("span", { class: "state" });
+  private readonly state = h("span", { class: "badge" });
   private readonly end = h("p", { class: "end" });
   private readonly command = h("code", { class: "command", tabindex: "0", "aria-label": "Command" });
   private readonly warnings = h("ul", { class: "warnings", "aria-label": "Warnings" });
   private readonly facts = new Facts();
+  private job: Job | undefined;
 
   constructor(id: number) {
     write(this.title, `Job ${id}`);
     this.element = h("div", { class: "job-head" },
       h("div", { class: "job-title" }, this.title, this.state, this.actions), this.end, this.warnings, this.command, this.facts.element);
-    show(this.end, false);
-    show(this.warnings, false);
+    for (const each of [this.end, this.warnings, this.actions]) show(each, false);
   }
 
   /** `attempt`: the one that is looked at; undefined before the first. */
   update(job: Job, attempt: Attempt | undefined, now: number): void {
+    this.job = job;
+    show(this.actions, hasActions(job));
     write(this.title, `Job ${job.id}: ${job.spec.name}`);
-    write(this.state, stateWords(job.state));
-    this.state.className = `state ${tone(job.state)}`;
-    const end = hasEnded(job) ? endWords(job) : attempt?.is_unreachable ? "Its node has not been heard for a while; it may still run." : "";
+    write(this.state, word(job.state));
+    this.state.dataset["tone"] = toneOf(job.state);
+    const end = hasEnded(job.state) ? endWords(job) : attempt?.is_unreachable ? "Its node has not been heard for a while; it may still run." : "";
     write(this.end, end);
     show(this.end, end !== "");
     write(this.command, commandWords(job.spec.argv));
@@ -58,7 +60,7 @@ export class Head {
     const { facts } = this;
     const { spec } = job;
     facts.set("User", job.user);
-    facts.set("Band", bandWords(spec.band));
+    facts.set("Band", word(spec.band));
     facts.set("Asked for", requestWords(spec));
     facts.set("Runs on", attempt === undefined ? undefined : places(attempt));
     facts.set("Submitted", when(time(job.submit_time), now));
@@ -68,7 +70,7 @@ export class Head {
     const ended = time(attempt?.end_time ?? job.end_time);
     const limit = seconds(spec.time_limit);
     facts.set(ended === undefined ? "Runs for" : "Ran for", started === undefined ? undefined : ran(started, ended ?? now, ended === undefined ? limit : undefined));
-    facts.set("Waits for", isWaiting(job) ? lasted(now - (time(job.submit_time) ?? now)) : undefined);
+    facts.set("Waits for", isWaiting(job.state) ? lasted(now - (time(job.submit_time) ?? now)) : undefined);
     facts.set("Time limit", limit === undefined ? undefined : lasted(limit));
     facts.set("Attempt", job.attempt_count > 1 ? `${attempt?.number ?? job.attempt_count} of ${job.attempt_count}` : undefined);
     facts.set("CPUs", `${Math.max(1, spec.cpus)}${whole(spec.memory_bytes) > 0 ? `, ${size(spec.memory_bytes)} of memory` : ""}`);

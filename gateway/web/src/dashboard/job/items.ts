@@ -2,10 +2,11 @@
 
 import { h, show, write } from "../../dom.ts";
 import { call } from "../api.ts";
+import { word } from "../words.ts";
 import { paced } from "./pace.ts";
 import { choice, jobLink, problemWords, section, Table } from "./parts.ts";
 import { time, type Exit, type Job, type Whole } from "./told.ts";
-import { ARRAY_STATES, endWords, lasted, stateWords } from "./words.ts";
+import { ARRAY_STATES, endWords, lasted } from "./words.ts";
 
 const READ_MS = 2_000;
 const PAGE = 100;
@@ -40,7 +41,7 @@ export class Items {
   private readonly ask: () => void;
 
   constructor(private readonly id: number, until: AbortSignal) {
-    this.states.offer([["", "all"], ...ARRAY_STATES.map((state): [string, string] => [state, stateWords(state)])]);
+    this.states.offer([["", "all"], ...ARRAY_STATES.map((state): [string, string] => [state, word(state)])]);
     this.element = section("items", "Items", this.counts, this.states.element, this.table.element, this.note, this.more);
     show(this.element, false);
     this.ask = paced(() => this.read(), READ_MS, until);
@@ -51,7 +52,7 @@ export class Items {
     show(this.element, counts !== undefined);
     if (counts === undefined) return;
     const told = [["items", counts.items], ...ARRAY_STATES.filter((state) => counts[state] > 0).map((state) => [state, counts[state]])] as const;
-    this.counts.replaceChildren(...told.map(([state, count]) => h("li", {}, h("b", {}, count.toLocaleString("en")), ` ${stateWords(String(state))}`)));
+    this.counts.replaceChildren(...told.map(([state, count]) => h("li", {}, h("b", {}, count.toLocaleString("en")), ` ${word(String(state))}`)));
     this.ask();
   }
 
@@ -87,7 +88,7 @@ export class Items {
     this.table.fill(items.map((item) => {
       const start = time(item.start_time);
       return [
-        String(item.index), jobLink(item.job_id), stateWords(item.state), item.nodes.join(", ") || "–",
+        String(item.index), jobLink(item.job_id), word(item.state), item.nodes.join(", ") || "–",
         start === undefined ? "–" : lasted((time(item.end_time) ?? now) - start), endWords(item) || "–",
       ];
     }));

@@ -2,12 +2,12 @@
 
 import { h, show, write } from "../../dom.ts";
 import { stream, type Liveness, type Problem } from "../api.ts";
-import { sentence } from "../login.ts";
+import { hasEnded, sentence } from "../words.ts";
 import { bytesOf, keyOf, LineReader, Positions } from "./lines.ts";
 import { choice, section } from "./parts.ts";
 import { LINES_MAX, Screen, type ShownLine } from "./screen.ts";
 import { whole, type Job, type Piece } from "./told.ts";
-import { hasEnded, size } from "./words.ts";
+import { size } from "./words.ts";
 
 /** A screen that is so near to its end follows what comes. In pixels. */
 const NEAR_PX = 24;
@@ -157,7 +157,7 @@ export class Output {
     const isEmpty = this.elements.size === 0;
     show(this.empty, isEmpty);
     show(this.pane, !isEmpty);
-    const words = this.job === undefined ? "" : hasEnded(this.job) ? "It wrote nothing." : this.job.attempt_count === 0 ? "It has not started yet." : "No output yet.";
+    const words = this.job === undefined ? "" : hasEnded(this.job.state) ? "It wrote nothing." : this.job.attempt_count === 0 ? "It has not started yet." : "No output yet.";
     write(this.empty, words);
   }
 

@@ -2,8 +2,8 @@
 
 import { h, show, write } from "../../dom.ts";
 import { CallError } from "../api.ts";
-import { sentence } from "../login.ts";
 import { addressOf } from "../router.ts";
+import { sentence } from "../words.ts";
 import type { Whole } from "./told.ts";
 
 export type Content = string | Node | undefined;
@@ -44,7 +44,7 @@ export function nodeLink(node: string): HTMLAnchorElement {
 /** A section with its heading. */
 export function section(name: string, title: string, ...children: (Node | string)[]): HTMLElement {
   const id = `section-${name}`;
-  return h("section", { class: `part ${name}`, "aria-labelledby": id }, h("h2", { id }, title), ...children);
+  return h("section", { class: `part part-${name}`, "aria-labelledby": id }, h("h2", { id }, title), ...children);
 }
 
 export type Cell = string | Node;

@@ -2,7 +2,7 @@
 
 import { h, show, write } from "../../dom.ts";
 import { call } from "../api.ts";
-import { sentence } from "../login.ts";
+import { sentence } from "../words.ts";
 import { paced } from "./pace.ts";
 import { problemWords, section } from "./parts.ts";
 import { time, whole, type StoryLine } from "./told.ts";

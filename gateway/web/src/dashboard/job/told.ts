@@ -2,17 +2,14 @@
 // numbers of 64 bits come as text, times as RFC 3339, spans as "3.5s".
 
 import type { ToldCourse } from "../chart/course.ts";
+import type * as listed from "../types.ts";
 
 export type Whole = string | number;
 
-export interface Exit {
-  readonly code?: number;
-  readonly signal?: number;
-}
+export type Exit = listed.ExitStatus;
 
-export interface Rank {
+export interface Rank extends listed.PlacedRank {
   readonly rank: number;
-  readonly node: string;
   readonly device_indices: readonly number[];
   readonly cpus: number;
   readonly memory_bytes: Whole;
@@ -30,33 +27,30 @@ export interface PlacedDevice {
   readonly memory_free_mb?: Whole;
   readonly utilization_percent?: number;
   readonly availability_score?: number;
-  readonly share?: { readonly milli: number };
+  readonly share?: listed.DeviceShare;
 }
 
-export interface Attempt {
-  readonly number: number;
+export interface Attempt extends listed.Attempt {
   readonly ranks: readonly Rank[];
   readonly place_time?: string;
-  readonly start_time?: string;
   readonly end_time?: string;
   readonly exit?: Exit;
   readonly exit_reason: string;
   readonly exit_message: string;
   readonly gpu_info?: { readonly count: number; readonly allocation_method: string; readonly devices: readonly PlacedDevice[] };
-  readonly is_unreachable: boolean;
 }
 
-export interface Spec {
-  readonly argv: readonly string[];
+interface Asked extends listed.DeviceRequest {
+  readonly count: number;
+  readonly min_memory_bytes: string;
+  readonly models: readonly string[];
+}
+
+export interface Spec extends listed.JobSpec {
   readonly name: string;
-  readonly devices: readonly { readonly count: number; readonly min_memory_bytes: Whole; readonly models: readonly string[]; readonly share?: { readonly milli: number } }[];
+  readonly devices: readonly Asked[];
   readonly cpus: number;
-  readonly memory_bytes: Whole;
   readonly band: string;
-  readonly kind: string;
-  readonly time_limit?: string;
-  readonly queue_timeout?: string;
-  readonly retries: number;
   readonly after: readonly { readonly job_id: Whole; readonly condition: string }[];
   readonly array?: { readonly indices: string; readonly max_active_count: number };
   readonly cwd: string;
@@ -73,31 +67,20 @@ export interface Warning {
   readonly attempt: number;
 }
 
-export interface Job {
-  readonly id: Whole;
-  readonly user: string;
+/** A job as its own page needs it: every field that a list leaves out is there. */
+export interface Job extends listed.Job {
   readonly spec: Spec;
-  readonly state: string;
-  readonly submit_time?: string;
-  readonly start_time?: string;
-  readonly end_time?: string;
   readonly attempts: readonly Attempt[];
   readonly attempt_count: number;
-  readonly exit?: Exit;
   readonly exit_reason: string;
   readonly exit_message: string;
-  readonly wait_reason?: { readonly reason: string; readonly sentence: string };
   readonly queue_position: number;
-  readonly estimated_start_time?: string;
-  readonly latest_start_time?: string;
   readonly bound_sentence: string;
   readonly estimate_sentence: string;
-  readonly version: Whole;
   readonly array_counts?: Readonly<Record<ArrayState | "items", number>>;
   readonly array_id: Whole;
   readonly array_index: number;
   readonly warnings?: readonly Warning[];
-  readonly has_stats?: boolean;
 }
 
 export interface StoryLine {

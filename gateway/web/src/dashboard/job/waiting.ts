@@ -2,11 +2,11 @@
 
 import { h, show, write } from "../../dom.ts";
 import { call } from "../api.ts";
-import { sentence } from "../login.ts";
+import { isWaiting, sentence } from "../words.ts";
 import { paced } from "./pace.ts";
 import { Facts, jobLink, problemWords, section, Table } from "./parts.ts";
 import { time, type Explanation, type Job } from "./told.ts";
-import { clockWords, isWaiting, lasted } from "./words.ts";
+import { clockWords, lasted } from "./words.ts";
 
 const EXPLAIN_MS = 2_000;
 
@@ -34,7 +34,7 @@ export class Waiting {
   }
 
   update(job: Job, now: number): void {
-    const waits = isWaiting(job);
+    const waits = isWaiting(job.state);
     show(this.element, waits);
     if (!waits) return;
     const { wait_reason: reason } = job;

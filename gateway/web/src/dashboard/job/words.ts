@@ -3,36 +3,9 @@
 import { whole, type ArrayState, type Attempt, type Exit, type Job, type Rank, type Spec, type Whole } from "./told.ts";
 
 const NBSP = "\u00a0";
-const FINAL: ReadonlySet<string> = new Set(["SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"]);
 const SIGNALS: Readonly<Record<number, string>> = {
   1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
 };
-
-/** "RUNNING" of "JOB_STATE_RUNNING". */
-export function bareState(state: string): string {
-  return state.replace(/^JOB_STATE_/, "");
-}
-
-/** "timed out". */
-export function stateWords(state: string): string {
-  return bareState(state).toLowerCase().replaceAll("_", " ");
-}
-
-export function hasEnded(job: Pick<Job, "state">): boolean {
-  return FINAL.has(bareState(job.state));
-}
-
-export function isWaiting(job: Pick<Job, "state">): boolean {
-  return ["QUEUED", "HELD"].includes(bareState(job.state));
-}
-
-/** How the person is to see it: "good", "bad", "busy" or "waits". */
-export function tone(state: string): "good" | "bad" | "busy" | "waits" {
-  const bare = bareState(state);
-  if (bare === "SUCCEEDED") return "good";
-  if (bare === "FAILED" || bare === "TIMED_OUT") return "bad";
-  return ["STARTING", "RUNNING", "STOPPING"].includes(bare) ? "busy" : "waits";
-}
 
 /** "exit code 3", "killed by signal 9 (SIGKILL)"; empty where nobody knows. */
 export function exitWords(exit: Exit | undefined): string {
@@ -106,7 +79,7 @@ export function listed(numbers: readonly number[]): string {
 export function requestWords(spec: Spec): string {
   const words = spec.devices.map(({ count, min_memory_bytes: memory, models, share }) => {
     if (count === 0) return "no GPU";
-    const part = share && share.milli > 0 ? `${share.milli / 10}${NBSP}% of ` : "";
+    const part = share?.milli ? `${share.milli / 10}${NBSP}% of ` : "";
     const model = models.length > 0 ? `${models.join(" or ")} ` : "";
     const free = whole(memory) > 0 ? ` with ${size(memory)} free${count > 1 ? " each" : ""}` : "";
     return `${part}${count}${NBSP}${model}GPU${count === 1 ? "" : "s"}${free}`;
@@ -117,11 +90,6 @@ export function requestWords(spec: Spec): string {
 /** A command as a shell would take it. */
 export function commandWords(argv: readonly string[]): string {
   return argv.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`)).join(" ");
-}
-
-/** "normal" of "BAND_NORMAL". */
-export function bandWords(band: string): string {
-  return band.replace(/^BAND_/, "").toLowerCase();
 }
 
 export const ARRAY_STATES: readonly ArrayState[] = [

@@ -2,7 +2,7 @@
 
 import { courseOf, timesOf, type Courses, type ToldCourse } from "../chart/course.ts";
 import { seconds, time } from "../job/told.ts";
-import { bandWords } from "../job/words.ts";
+import { word } from "../words.ts";
 
 export type Told = "queued" | "running" | "wait_seconds";
 
@@ -17,6 +17,6 @@ export function coursesOf({ start_time: start, step, bands }: QueueHistory, whic
   const count = Math.max(0, ...told.map((band) => band[which]?.mean?.length ?? 0));
   return {
     times: timesOf(time(start) ?? 0, seconds(step) ?? 0, count),
-    lines: told.map((band) => ({ name: bandWords(band.band), course: courseOf(band[which], count) })),
+    lines: told.map((band) => ({ name: word(band.band), course: courseOf(band[which], count) })),
   };
 }

@@ -2,7 +2,7 @@
 
 import { largest, NONE, type Courses } from "../chart/course.ts";
 import { seconds, time, whole, type Statistic, type Whole } from "../job/told.ts";
-import { bandWords } from "../job/words.ts";
+import { word } from "../words.ts";
 
 const MINUTE = 60, HOUR = 3_600, DAY = 86_400;
 
@@ -89,7 +89,7 @@ export function barsOf(usage: Usage, span: Span, group: Group): Courses {
 }
 
 export function nameOf(row: UsageRow, group: Group): string {
-  return group === "USAGE_GROUP_BAND" ? bandWords(row.name) : row.name;
+  return group === "USAGE_GROUP_BAND" ? word(row.name) : row.name;
 }
 
 /** Failed jobs in percent; nothing where none ended. */
