@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ended, live, longer, memoryOf, nothing, ofHistory, ofReadings, ofSeries, TAIL_POINTS_MAX } from "../src/dashboard/chart/sources.ts";
+import { finest, live, longer, memoryOf, nothing, ofHistory, ofReadings, ofSeries, TAIL_POINTS_MAX } from "../src/dashboard/chart/sources.ts";
 import type { DevicesTold, NodeHistory, Stats } from "../src/dashboard/job/told.ts";
 
 const START = "2026-11-22T10:00:00Z";
@@ -77,15 +77,15 @@ test("a page that is left open over night keeps no more readings than it has roo
   assert.equal(tail.power_draw_w.times.at(-1), AT + TAIL_POINTS_MAX + 49);
 });
 
-test("an attempt that has ended is shown by the finer of history and its own series", () => {
+test("an attempt is shown by the finer of history and its own series", () => {
   const values = Array.from({ length: 40 }, (_, at) => at);
   const series = ofSeries(stats(values), AT);
   assert.deepEqual(series.utilization_percent.times.slice(0, 2), [AT + 1, AT + 3]);
   assert.deepEqual(series.power_draw_w.lines, [], "a counter that was never read has no line");
   const fine = ofHistory([history("n1", [0], [-1, ...values, -1], "2s")], first);
-  assert.deepEqual(ended(fine, series).utilization_percent.lines[0]?.course.min?.slice(1, 3), [0, 1]);
-  assert.equal(ended(fine, series).utilization_percent.times.length, 40, "steps beside it are not shown");
-  const coarse = ofHistory([history("n1", [0], [5], "300s")], first);
-  assert.equal(ended(coarse, series).utilization_percent, series.utilization_percent);
-  assert.equal(ended(nothing(), series).utilization_percent, series.utilization_percent);
+  assert.deepEqual(finest(fine, series).utilization_percent.lines[0]?.course.min?.slice(1, 3), [0, 1]);
+  assert.equal(finest(fine, series).utilization_percent.times.length, 40, "steps beside it are not shown");
+  const coarse = ofHistory([history("n1", [0], values.map(() => 5), "2s")], first);
+  assert.equal(finest(coarse, series).utilization_percent, series.utilization_percent);
+  assert.equal(finest(nothing(), series).utilization_percent, series.utilization_percent);
 });

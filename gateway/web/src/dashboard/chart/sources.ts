@@ -1,7 +1,7 @@
 // From what the scheduler tells of devices to courses: their history, a job's own series, and readings as they come. Pure.
 
 import {
-  courseOf, isRead, joined, NONE, sumOf, timesOf, timesOfEnds, valueOf, withGaps, within, withTail, type Courses, type Line,
+  courseOf, isRead, joined, NONE, timesOf, timesOfEnds, valueOf, withGaps, within, withTail, type Courses, type Line,
 } from "./course.ts";
 import { COUNTERS, seconds, time, whole, type Counter, type DeviceHistory, type DevicesTold, type NodeHistory, type Stats } from "../job/told.ts";
 import { deviceName } from "../job/words.ts";
@@ -101,16 +101,22 @@ const HISTORY_POINTS_MIN = 8;
 const HISTORY_POINTS_SHARE = 4;
 
 /**
- * An attempt that has ended: the history, with its smallest and largest values, as long as it is fine enough; its own
- * series where the history was rolled up or dropped meanwhile.
+ * The history, with its smallest and largest values, as long as it is fine enough; the job's own series where the history
+ * was rolled up or dropped meanwhile, or not kept yet.
  */
-export function ended(history: Charts, series: Charts): Charts {
+export function finest(history: Charts, series: Charts): Charts {
   return each((counter) => {
-    const points = (courses: Courses): number => Math.max(0, ...courses.lines.map(({ course }) => sumOf(course)?.count ?? 0));
-    const [fine, own] = [points(history[counter]), points(series[counter])];
+    const [fine, own] = [detail(history[counter]), detail(series[counter])];
     const isFine = fine >= own || (fine >= HISTORY_POINTS_MIN && fine * HISTORY_POINTS_SHARE >= own);
     return isFine ? trimmed(history[counter]) : series[counter];
   });
+}
+
+/** Points that say something new: one long step of a history is told once for every short one that lies in it. */
+function detail(courses: Courses): number {
+  const changes = courses.lines.map(({ course: { mean, min, max } }) => mean.filter((value, index) =>
+    isRead(value) && (value !== mean[index - 1] || min?.[index] !== min?.[index - 1] || max?.[index] !== max?.[index - 1])).length);
+  return Math.max(0, ...changes);
 }
 
 /** Without the steps at both ends of which nothing was read. */

@@ -2,6 +2,7 @@
 
 import { h, show, write } from "../../dom.ts";
 import { isAdmin } from "../person.ts";
+import { addressOf } from "../router.ts";
 import type { Node, NodeDevice } from "../types.ts";
 import { counted, size, toneOf, word } from "../words.ts";
 import { passes, type Shown } from "./fleet.ts";
@@ -28,7 +29,7 @@ export class NodeBox {
       h("div", { role: "rowgroup" }, h("div", { role: "row", class: "row titles" }, ...titles)),
       this.body,
     );
-    const head = h("header", {}, h("h2", { id }, name), this.state, this.facts, this.button);
+    const head = h("header", {}, h("h2", { id }, h("a", { href: addressOf("usage", name) }, name)), this.state, this.facts, this.button);
     this.root = h("section", { class: "node", "aria-labelledby": id }, head, this.note, this.table);
     show(this.button, false);
     show(this.state, false);

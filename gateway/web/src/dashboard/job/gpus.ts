@@ -2,9 +2,8 @@
 
 import { h, show, write } from "../../dom.ts";
 import { call, stream } from "../api.ts";
-import { newestRead } from "../chart/course.ts";
 import { DeviceCharts } from "../chart/devices.ts";
-import { ended, live, longer, memoryOf, nothing, ofHistory, ofReadings, ofSeries, type Charts, type Wanted } from "../chart/sources.ts";
+import { finest, live, longer, memoryOf, nothing, ofHistory, ofReadings, ofSeries, type Charts, type Wanted } from "../chart/sources.ts";
 import { paced } from "./pace.ts";
 import { problemWords, section } from "./parts.ts";
 import { StatsView } from "./stats.ts";
@@ -130,8 +129,7 @@ export class Gpus {
     if (start === undefined || this.until.aborted) return;
     const series = this.told === undefined ? nothing() : ofSeries(this.told, start);
     const isOver = this.attempt?.end_time !== undefined;
-    // Of an attempt that runs its own series stands in where there is no history.
-    const kept = isOver || newestRead(this.history.utilization_percent) < 0 ? ended(this.history, series) : this.history;
+    const kept = finest(this.history, series);
     this.charts.show(isOver ? kept : live(kept, this.tail), memoryOf(this.answers, this.wanted));
   }
 }

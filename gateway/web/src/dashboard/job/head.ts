@@ -3,7 +3,7 @@
 import { h, show, write } from "../../dom.ts";
 import { askActions, hasActions } from "../actions.ts";
 import { addressOf } from "../router.ts";
-import { hasEnded, isWaiting, toneOf, word } from "../words.ts";
+import { hasEnded, isWaiting, sentence, toneOf, word } from "../words.ts";
 import { Facts, jobLink, nodeLink } from "./parts.ts";
 import { seconds, time, whole, type Attempt, type Job } from "./told.ts";
 import { clockWords, commandWords, endWords, lasted, listed, requestWords, size } from "./words.ts";
@@ -36,7 +36,7 @@ export class Head {
     write(this.title, `Job ${job.id}: ${job.spec.name}`);
     write(this.state, word(job.state));
     this.state.dataset["tone"] = toneOf(job.state);
-    const end = hasEnded(job.state) ? endWords(job) : attempt?.is_unreachable ? "Its node has not been heard for a while; it may still run." : "";
+    const end = hasEnded(job.state) ? sentence(endWords(job)) : attempt?.is_unreachable ? "Its node has not been heard for a while; it may still run." : "";
     write(this.end, end);
     show(this.end, end !== "");
     write(this.command, commandWords(job.spec.argv));
