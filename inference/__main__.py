@@ -11,6 +11,7 @@ import asyncio
 import faulthandler
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -66,15 +67,20 @@ def _check_installed() -> None:
 
 
 async def _run(given: argparse.Namespace) -> int:
+    from gpufleet import metrics, telemetry
     from gpufleet.log_settings import LogSettings
     from gpufleet.logs import ProgramLog
-    from gpufleet.telemetry import start
 
     from .program import Program
 
     settings = LogSettings(level="debug" if given.verbose else given.log_level, format=given.log_format)
-    with ProgramLog("worker", settings, None), closing(start("worker")) as traces:
-        program = Program(given, traces)
+    instance = f"{socket.gethostname()}-{os.getpid()}"
+    with (
+        ProgramLog("worker", settings, None),
+        closing(telemetry.start("worker", instance=instance)) as traces,
+        closing(metrics.start("worker", instance=instance)) as measured,
+    ):
+        program = Program(given, traces, measured)
         _on_signals(program.stop)
         guard = asyncio.create_task(_guard())
         try:

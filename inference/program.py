@@ -17,6 +17,7 @@ from gpufleet.addresses import Address, is_loopback, parse_address
 from gpufleet.channel import Target
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.machine_facts import first_installed
+from gpufleet.metrics import OFF, Metrics
 from gpufleet.routes import address_toward, is_every_address
 from gpufleet.telemetry import Telemetry
 from gpufleet.tls import check_protection, server_credentials
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 class Program:
     """Made inside the running loop. Raises what is wrong with the flags."""
 
-    def __init__(self, given: argparse.Namespace, traces: Telemetry) -> None:
+    def __init__(self, given: argparse.Namespace, traces: Telemetry, metrics: Metrics = OFF) -> None:
         self._given = given
         self._schedulers = schedulers_of(given)
         secret, self._is_launched = secret_of(given)
@@ -51,7 +52,9 @@ class Program:
         has_tls = self._credentials is not None or self._certifies_itself
         check_protection(given.host, has_tls=has_tls, is_insecure=given.insecure)
         version = first_installed(["gpufleet"])
-        self.worker = Worker(Described(wanted=wanted, name=given.name, secret=secret, version=version), traces=traces)
+        self.worker = Worker(
+            Described(wanted=wanted, name=given.name, secret=secret, version=version), traces=traces, metrics=metrics
+        )
         self._endpoint = ""
 
     def _own_credentials(self, host: str) -> grpc.ServerCredentials | None:

@@ -25,6 +25,7 @@ from .core.pacing import Outlet
 from .core.quality import Quality
 from .encoding import BadFrame, Picture, encode, picture_of
 from .loading import last_line
+from .measures import UNMEASURED, Measures
 from .stepping import Shot, now_us
 
 _log = logging.getLogger(__name__)
@@ -79,8 +80,10 @@ class FrameSender:
         send: Callable[[Response], None],
         bad_frame: Callable[[str], None],
         traces: Telemetry = OFF,
+        measures: Measures = UNMEASURED,
     ) -> None:
         self._traces = traces
+        self._measures = measures
         self.encoding = encoding
         self._loop = loop
         self._encoders = encoders
@@ -142,12 +145,15 @@ class FrameSender:
             with self._lock:
                 self._outlet.left_out()
                 return self._outlet.next()
-        begin_ns = time.time_ns() if shot.trace else 0
+        begin_ns = time.time_ns() if shot.trace or self._measures.is_on else 0
         data = encode(picture, self.encoding, self._quality.value)
         if shot.trace:
             self._traces.record(
                 "encode", begin_ns=begin_ns, end_ns=time.time_ns(), parent=shot.trace, encoding=self.encoding
             )
+        if self._measures.is_on:
+            encode_s = (time.time_ns() - begin_ns) / 1e9
+            self._measures.frame(compute_us=shot.compute_us, encode_s=encode_s, size_bytes=len(data))
         with self._lock:
             if self._is_closed:
                 return None

@@ -26,6 +26,7 @@ from .core.inputs import Kind
 from .core.presence import Presence
 from .core.turns import NotOpened, Turn, Turns
 from .encoding import chosen
+from .measures import UNMEASURED, Measures
 from .sending import FrameSender, Outbox, Response
 from .stepping import ModelThread, Seat, Shot, now_us
 
@@ -93,8 +94,10 @@ class Turning:
         changed: Callable[[], None],
         ended: Callable[[], None],
         traces: Telemetry = OFF,
+        measures: Measures = UNMEASURED,
     ) -> None:
         self._traces = traces
+        self._measures = measures
         self._model = model
         self._encoders = encoders
         self._changed = changed
@@ -171,6 +174,7 @@ class Turning:
             send=outbox.put,
             bad_frame=bad_frame,
             traces=self._traces,
+            measures=self._measures,
         )
         opened = inference_pb2.TurnOpened(
             session=turn.session, epoch=turn.epoch, encoding=encoding, is_resumed=is_resumed

@@ -17,12 +17,16 @@ from dataclasses import dataclass, field
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.metrics import OFF as NO_METRICS
+from gpufleet.metrics import Metrics, Readings
+from gpufleet.metrics_reading import on_loop
 from gpufleet.model import Traits
 from gpufleet.telemetry import OFF, Telemetry
 from gpufleet.tickets import Refusal, TurnTicket, make_secret, read_ticket
 
 from . import wire
 from .loading import Loaded, Wanted, load, model_name
+from .measures import INSTRUMENTS, Measures
 from .stepping import ModelThread, Seat, Told, now_us
 from .turning import End, Turning
 
@@ -72,7 +76,11 @@ class Worker:
     """
 
     def __init__(
-        self, described: Described, loading: Callable[[], Loaded] | None = None, traces: Telemetry = OFF
+        self,
+        described: Described,
+        loading: Callable[[], Loaded] | None = None,
+        traces: Telemetry = OFF,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         self.described = described
         self.state: inference_pb2.WorkerState.ValueType = LOADING
@@ -96,7 +104,16 @@ class Worker:
             has_room=self._soon(self._on_room),
         )
         self.model = ModelThread(loading or (lambda: load(described.wanted, self._soon(self._on_progress))), told)
-        self.turning = Turning(self.model, self._encoders, changed=self.tell, ended=self._on_ended, traces=traces)
+        self.turning = Turning(
+            self.model,
+            self._encoders,
+            changed=self.tell,
+            ended=self._on_ended,
+            traces=traces,
+            measures=Measures(metrics, described.model),
+        )
+        if metrics.is_on:
+            metrics.observe(INSTRUMENTS, on_loop(self._loop, self._readings))
 
     # --- life
 
@@ -260,6 +277,14 @@ class Worker:
         self.state = state
         self.state_changed.set()
         self.tell()
+
+    async def _readings(self) -> Readings:
+        labels = {"model": self.described.model}
+        return {
+            "gpufleet.worker.sessions": [(len(self.turning.held), labels)],
+            "gpufleet.worker.seats": [(self.seats, labels)],
+            "gpufleet.worker.ready": [(float(self.state == READY), labels)],
+        }
 
     def _load(self) -> float:
         since_us, busy_us = self._load_since

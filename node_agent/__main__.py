@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from gpufleet.v1.node_pb2 import NodeInfo
 
-from gpufleet import telemetry
+from gpufleet import metrics, telemetry
 from gpufleet.addresses import Address, is_loopback
 from gpufleet.agent_settings import AgentSettings
 from gpufleet.channel import Target
@@ -36,6 +37,7 @@ from .keeper.client import KeeperNotStarted, Keepers
 from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
 from .machine import Machine, NodeNaming, installed_version, node_info
+from .metrics import tell_node
 from .options import STOP_KEEPER, node_name, parse, settings_reader, token_of, wants_automatic_gpu
 from .reachable import address_to_advertise
 
@@ -87,18 +89,21 @@ class _Program:
     async def run(self) -> int:
         """Open devices and keepers and be the agent until told to stop."""
         settings = self.live.now
-        traces = telemetry.start("agent")
         name = node_name(settings)
+        traces, measured = telemetry.start("agent", instance=name), metrics.start("agent", instance=name)
         source = await asyncio.to_thread(self._devices, name)
         try:
             async with await Keepers.open(self.folder.path / KEEPER_FOLDER, build=installed_version()) as keepers:
                 listens = await address_toward(settings.scheduler)
                 node = self._node(name, source, traces, await self._advertised(), listens)
                 _log_node(node, source)
-                await self._until_told(NodeAgent(node, self.folder, self.folder.next_identity(), keepers))
+                agent = NodeAgent(node, self.folder, self.folder.next_identity(), keepers)
+                tell_node(measured, source, self.folder.path, agent.live)
+                await self._until_told(agent)
         finally:
             source.close()
             traces.close()
+            measured.close()
         return 0
 
     def _devices(self, node: str) -> DeviceSource:
@@ -151,7 +156,10 @@ class _Program:
             found["GPUFLEET_CA_FILE"] = str(settings.ca_file.absolute())
         if settings.insecure:
             found["GPUFLEET_INSECURE"] = "1"
-        return found
+        # A service's name is its own; all else, where to send it above all, holds for the workers of this machine, too.
+        theirs = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
+        told = {name: value for name, value in os.environ.items() if name.startswith("OTEL_") and name not in theirs}
+        return found | told
 
     def _tuning(self) -> Tuning:
         settings = self.live.now

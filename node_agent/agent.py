@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ from .core.commands import (
 )
 from .core.delivery import Receipt
 from .core.duties import Duties
+from .core.outcome import AttemptView
 from .heartbeat import Heartbeats, StaleTerm
 from .identity import DataFolder, Identity
 from .keeper.client import Keepers
@@ -164,6 +165,10 @@ class NodeAgent:
             await self._attempts.close()
             await self._notices.close()
             await self._keeping.close()
+
+    def live(self) -> Iterator[AttemptView]:
+        """The attempts whose processes may run."""
+        return self._duties.inventory.live()
 
     def renew(self) -> None:
         """Register again, because the node's facts or labels have changed."""

@@ -69,7 +69,7 @@ def node_info(naming: NodeNaming, facts: HostFacts, source: DeviceSource) -> nod
         hostname=socket.gethostname(),
         cpus=facts.cpus,
         memory_bytes=facts.memory_bytes,
-        devices=[_device(device, samples.get(device.uuid)) for device in source.list()],
+        devices=[device_to_proto(device, samples.get(device.uuid)) for device in source.list()],
         driver_version=status.driver_version,
         cuda_version=status.cuda_version,
         devices_note=status.note,
@@ -179,7 +179,8 @@ def _process(process: DeviceProcess) -> node_pb2.DeviceProcess:
     )
 
 
-def _device(device: Device, sample: DeviceSample | None) -> node_pb2.Device:
+def device_to_proto(device: Device, sample: DeviceSample | None) -> node_pb2.Device:
+    """A device's facts for the wire."""
     return node_pb2.Device(
         uuid=device.uuid,
         index=device.index,
