@@ -22,6 +22,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "stats": "stats",
         "monitor": "monitor",
         "top": "top",
+        "usage": "usage",
     },
     "Manage": {
         "cancel": "change",

@@ -116,6 +116,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     device_news: list[Break | Until | scheduler_pb2.WatchDevicesResponse] = field(default_factory=list)
     """What who watches the devices is told after the first picture, which is of `nodes`."""
     stats: capacity_pb2.GetJobStatsResponse = field(default_factory=capacity_pb2.GetJobStatsResponse)
+    usage: capacity_pb2.ListUsageResponse = field(default_factory=capacity_pb2.ListUsageResponse)
     capacity: list[capacity_pb2.CheckCapacityResponse] = field(default_factory=list)
     submitted: dict[str, int] = field(default_factory=dict)
     address: str = ""
@@ -203,6 +204,9 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
 
     def GetJobStats(self, request: Any, context: Any) -> Any:
         return self._answer("GetJobStats", request, context, lambda: self.stats)
+
+    def ListUsage(self, request: Any, context: Any) -> Any:
+        return self._answer("ListUsage", request, context, lambda: self.usage)
 
     def CheckCapacity(self, request: Any, context: Any) -> Iterator[Any]:
         self._meet("CheckCapacity", request, context)
