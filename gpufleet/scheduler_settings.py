@@ -167,6 +167,45 @@ class PolicySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarningSettings:
+    """When a job is warned: see docs/warnings.md."""
+
+    idle_span: timedelta = setting(
+        15 * MINUTE,
+        "Warn of a GPU that a job holds and that is below 5 % for this long; 0s never does.",
+        DURATION,
+        low=timedelta(0),
+        high=7 * DAY,
+        reloadable=True,
+    )
+    memory_span: timedelta = setting(
+        15 * MINUTE,
+        "Judge a job by the GPU memory that it used after this long, or at its end; 0s never does.",
+        DURATION,
+        low=timedelta(0),
+        high=7 * DAY,
+        reloadable=True,
+    )
+    memory_percent: int = setting(
+        30,
+        "Warn of memory of which no more was used at any time: of what was asked for, or else of the GPU's.",
+        INTEGER,
+        low=1,
+        high=100,
+        reloadable=True,
+    )
+    throttled_span: timedelta = setting(
+        30 * SECOND,
+        "Warn of a GPU that heat, a power brake or its hardware slowed down for this long more than not; "
+        "0s never does.",
+        DURATION,
+        low=timedelta(0),
+        high=DAY,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
     """`gpuctl scheduler` and scheduler.toml."""
 
@@ -209,6 +248,7 @@ class SchedulerSettings:
     limits: LimitSettings = section(LimitSettings, "Bounds that keep one user or one bug from taking everything.")
     policy: PolicySettings = section(PolicySettings, "Who goes first, and what one user may have at once.")
     placement: PlacementSettings = section(PlacementSettings, "How devices are chosen among those that fit.")
+    warnings: WarningSettings = section(WarningSettings, "When a job is warned of what it holds and does not use.")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""

@@ -45,7 +45,7 @@ from .session_links import SessionLinks
 from .state.events import OutputSynced
 from .state.ids import ModelName, RankKey
 from .state.jobs import Job, OutputEnd
-from .state.limits import Limits, NodeOrder, ScoreWeights
+from .state.limits import Limits, NodeOrder, ScoreWeights, WarningLimits
 from .state.sessions import SessionLimits
 from .state.units import Span
 from .store.errors import StoreError
@@ -78,6 +78,12 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         user_jobs_max=settings.policy.user_jobs_max,
         preemptible_after=_span(settings.policy.preemptible_after),
         score_weights=ScoreWeights(free_memory=placement.free_memory_weight, idleness=placement.idleness_weight),
+        warnings=WarningLimits(
+            idle_span=_span(settings.warnings.idle_span),
+            memory_span=_span(settings.warnings.memory_span),
+            memory_percent=settings.warnings.memory_percent,
+            throttled_span=_span(settings.warnings.throttled_span),
+        ),
         sessions={ModelName(name): _numbers(numbers) for name, numbers in settings.sessions},
     )
 

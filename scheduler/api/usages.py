@@ -9,11 +9,13 @@ from gpufleet.errors import invalid
 
 from ..series.desk import Told
 from ..series.points import DEVICE
-from ..state.ids import DeviceUuid
+from ..state.courses import MemoryPeak
+from ..state.ids import DeviceUuid, JobId, RankKey
 from ..state.jobs import Attempt, EndedAttempt, Placement
 from ..state.shares import WHOLE_MILLI
 from ..state.units import MB, MILLISECOND, SECOND, Instant, Span
 from ..state.used import DeviceUse, ProcessUse, RankUse, Statistic
+from ..state.warnings import MEMORY_JUDGED_SPAN
 from .convert import duration
 from .validate import span_of
 
@@ -33,6 +35,29 @@ def rank_use(usage: node_agent_pb2.AttemptUsage) -> RankUse:
         devices=tuple(_device_use(each) for each in usage.devices),
         processes=_process_use(usage.processes) if usage.HasField("processes") else None,
     )
+
+
+def memory_peaks(
+    usages: Iterable[node_agent_pb2.AttemptUsage], judged_from: Span
+) -> tuple[tuple[RankKey, MemoryPeak], ...]:
+    """The memory that ranks used which are judged by it now: most are too young, or were judged."""
+    found: list[tuple[RankKey, MemoryPeak]] = []
+    for usage in usages if judged_from else ():
+        span = Span(span_of(usage.duration))
+        if judged_from <= span < judged_from + MEMORY_JUDGED_SPAN:
+            key = RankKey(JobId(usage.key.job_id), usage.key.attempt, usage.key.rank)
+            found.append((key, memory_peak(span, usage)))
+    return tuple(found)
+
+
+def memory_peak(span: Span, usage: node_agent_pb2.AttemptUsage) -> MemoryPeak:
+    """The most memory that was in use on each device of a rank that told any."""
+    used = {
+        DeviceUuid(each.uuid): round(each.memory_used_bytes.max)
+        for each in usage.devices
+        if each.memory_used_bytes.count and math.isfinite(each.memory_used_bytes.max)
+    }
+    return MemoryPeak(span=span, used_bytes=used)
 
 
 def _device_use(usage: node_agent_pb2.DeviceUsage) -> DeviceUse:

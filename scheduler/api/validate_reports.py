@@ -17,7 +17,8 @@ from ..state.jobs import (
     RankExit,
 )
 from ..state.nodes import Device, DeviceProcess, DeviceSample, NodeInfo
-from ..state.units import Instant
+from ..state.units import Instant, Span
+from ..state.warnings import SLOWED_BY
 from .convert_commands import STOP_CAUSES
 from .usages import rank_use
 from .validate import labels_of, span_of
@@ -100,6 +101,8 @@ def device_sample(sample: node_pb2.DeviceSample, now: Instant) -> DeviceSample:
     def counter(name: str) -> int | None:
         return getattr(sample, name) if sample.HasField(name) else None  # type: ignore[arg-type]
 
+    summary = sample.summary if sample.HasField("summary") else None
+    reasons = sample.throttle_reasons if summary is None else summary.throttle_reasons
     return DeviceSample(
         uuid=DeviceUuid(sample.uuid),
         # A clock that went back on the node must not make a sample that is never old.
@@ -121,6 +124,9 @@ def device_sample(sample: node_pb2.DeviceSample, now: Instant) -> DeviceSample:
         processes_are_known=sample.processes_are_known,
         is_healthy=sample.is_healthy,
         unhealthy_reason=sample.unhealthy_reason,
+        utilization_percent_max=summary.utilization_percent.max if summary is not None else None,
+        summed_span=span_of(summary.span) if summary is not None else Span(0),
+        slowed_by=tuple(each for each in reasons if each in SLOWED_BY),
         told=sample.SerializeToString(),
     )
 

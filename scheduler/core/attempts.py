@@ -41,6 +41,7 @@ from ..state.units import Instant
 from . import gangs
 from .decision import NOTHING, Decision, together
 from .live_ranks import live_attempt
+from .warnings import bounded, of_end
 
 TAKEN_DOWN = "SHUTDOWN"
 """The end of an attempt whose node's programs were taken down with it: nothing of the job's own making."""
@@ -143,7 +144,12 @@ def end_ranks(
     if attempt.is_gang and deciding.exit != ExitCode(code=0):
         words = f"{gangs.rank_words(attempt, deciding_rank)} {gangs.exit_words(deciding)}"
         deciding = replace(deciding, message=words)
-    return (what_follows(state, at, job, ended, deciding),)
+    follows = what_follows(state, at, job, ended, deciding)
+    match follows:
+        case JobFinished(finished=Finished(outcome=Outcome.SUCCEEDED | Outcome.TIMED_OUT)):
+            return (*bounded(state, of_end(state, at, job, ended)), follows)
+        case _:
+            return (follows,)
 
 
 def _deciding_rank(job: Job, exits: list[RankExit]) -> int:

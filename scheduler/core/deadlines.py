@@ -9,7 +9,7 @@ from ..policy.preemption import may_be_taken_at
 from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced, Event, NodeAnnounced, ReadingResumed, SchedulerStarted
 from ..state.ids import NodeName
-from ..state.jobs import Deferred, Divided, Finished, Job, Outcome, Running, rank_keys
+from ..state.jobs import Deferred, Divided, Finished, Job, Outcome, rank_keys
 from ..state.live import SWEEP_SPAN, NodeLive, silent_from
 from ..state.nodes import Node, Reach
 from ..state.records import (
@@ -33,10 +33,10 @@ from .live_ranks import given_up_at, jobs_on
 from .serving import renumbered, serving_deadlines
 from .story import span_text
 from .turns import on_time, session_deadlines
-from .warnings import of_time_limit
+from .warnings import of_time_limits
 
 WAKES_AT_ONCE = 1_000
-"""Jobs whose time has come that are seen to at once; the rest follow at once, in a turn of their own."""
+"""Waiting jobs whose time has come that are seen to at once; the rest follow at once, in a turn of their own."""
 
 REQUESTS_PER_SWEEP = 10_000
 """Remembered requests that are forgotten at once; the next sweep goes on."""
@@ -132,6 +132,8 @@ def _deadlines_of_others(state: State) -> Iterator[Instant]:
         yield from (since for since in victims if since is not None and since > state.live.clock_at)
     if state.durable.wakes:
         yield state.durable.wakes[0][0]
+    if state.live.time_limits.marks:
+        yield state.live.time_limits.marks[0][0]
     yield from session_deadlines(state)
     yield from serving_deadlines(state)
     oldest = next(iter(state.durable.requests.values()), None)
@@ -148,7 +150,8 @@ def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:
         if (live := state.live.nodes.get(node.name)) is not None
     ]
     decisions.extend(overdue_gangs(state, event.at))
-    decisions.append(Decision(records=tuple(_of_jobs(state, event.at))))
+    decisions.append(Decision(records=tuple(_of_waiting_jobs(state, event.at))))
+    decisions.append(Decision(records=tuple(of_time_limits(state, event.at))))
     decisions.append(Decision(records=tuple(_forgotten_requests(state, event.at))))
     decisions.append(on_time(state, event.at))
     decisions.append(renumbered(state, event.at))
@@ -182,16 +185,14 @@ def _on_silent_job(state: State, at: Instant, node: NodeName, live: NodeLive, jo
     return Decision()
 
 
-def _of_jobs(state: State, at: Instant) -> Iterator[Record]:
-    """Begin times that have come, queue time-outs that are over, and time limits that are near; a few at a time."""
+def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
+    """Begin times that have come and queue time-outs that are over, the earliest first; a few at a time."""
     for wakes_at, job_id in state.durable.wakes[:WAKES_AT_ONCE]:
         if wakes_at > at:
             return
         job = state.durable.jobs[job_id]
         if isinstance(job.state, Deferred | Divided) and job.begins_at is not None:
             yield BeginReached(at=at, job=job_id)
-        elif isinstance(job.state, Running):
-            yield of_time_limit(at, job, job.state)
         elif isinstance(job.state, Divided):
             alike = state.durable.items_alike(job_id)
             assert alike is not None

@@ -26,6 +26,7 @@ from ..state.records import (
     AttemptUnreachable,
     DeviceMarked,
     JobFinished,
+    JobWarned,
     NodeDrained,
     NodeForgotten,
     NodeRegistered,
@@ -39,7 +40,7 @@ from . import gangs
 from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
 from .decision import NOTHING, Decision, refused, together
 from .live_ranks import jobs_on
-from .warnings import of_trouble
+from .warnings import bounded, of_beat, of_trouble
 
 
 def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
@@ -116,11 +117,14 @@ def on_node_beat(state: State, event: NodeBeat) -> Decision:
             if job.attempt is not None and _is_reached_again(state, job.attempt, node.name)
         )
     known = {device.uuid for device in node.unhealthy}
+    warnings: list[JobWarned] = []
     for sample in event.samples:
         if not sample.is_healthy and sample.uuid not in known and event.at >= live.trusts_devices_until:
             trouble = UnhealthyDevice(uuid=sample.uuid, reason=sample.unhealthy_reason)
             records.append(DeviceMarked(at=event.at, node=node.name, device=trouble))
-            records.extend(of_trouble(state, event.at, event.node, trouble))
+            warnings.extend(of_trouble(state, event.at, event.node, trouble))
+    warnings.extend(of_beat(state, event))
+    records.extend(bounded(state, warnings))
     return Decision(records=tuple(records)) if records else NOTHING
 
 

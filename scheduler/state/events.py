@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .access import Token
+from .courses import MemoryPeak
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
 from .jobs import Band, Items, JobSpec, Outcome, OutputEnd, RankExit
 from .nodes import DeviceSample, NodeInfo
@@ -152,7 +153,10 @@ class InventoryReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBeat:
-    """A sign of life with the newest samples. `usages` is what each rank that runs used, as its agent sent it."""
+    """A sign of life with the newest samples. `usages` is what each rank that runs used, as its agent sent it.
+
+    `peaks` is of that what is decided by: see `MEMORY_JUDGED_SPAN`.
+    """
 
     at: Instant
     node: NodeName
@@ -160,6 +164,7 @@ class NodeBeat:
     samples: tuple[DeviceSample, ...] = ()
     spool_free_bytes: int | None = None
     usages: tuple[tuple[RankKey, bytes], ...] = ()
+    peaks: tuple[tuple[RankKey, MemoryPeak], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

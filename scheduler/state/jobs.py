@@ -11,7 +11,7 @@ from .indices import Indices
 from .shares import WHOLE_MILLI, DeviceShare
 from .units import MB, SECOND, Instant, Span, after
 from .used import RankUse
-from .warnings import JobWarning, time_limit_marks
+from .warnings import JobWarning
 
 ATTEMPTS_KEPT = 10
 """Ended attempts that stay in the job's own record; older ones are in its story."""
@@ -534,15 +534,12 @@ class Job:
 
     @property
     def wakes_at(self) -> Instant | None:
-        """When time alone changes something for it: it may begin, has waited too long, or nears its time limit."""
+        """When time alone changes something for it: it begins to be eligible, or has waited too long."""
         match self.state:
             case Deferred() | Divided(rest=Deferred()):
                 return self.begins_at
             case Queued() | Divided(rest=Queued()) if self.spec.queue_timeout is not None:
                 return after(self.waits_since or self.age_since, self.spec.queue_timeout)
-            case Running(started_at=started_at) if self.spec.time_limit is not None:
-                marks = time_limit_marks(self.warnings, started_at, self.spec.time_limit)
-                return marks[0][0] if marks else None
             case _:
                 return None
 

@@ -25,6 +25,20 @@ class ScoreWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarningLimits:
+    """When an attempt is warned; a span of 0 means never.
+
+    A device that is idle for `idle_span`, memory of which at most `memory_percent` of what was reserved was used in
+    `memory_span`, and a device that was slowed down for `throttled_span` more than it was not.
+    """
+
+    idle_span: Span = Span(15 * MINUTE)
+    memory_span: Span = Span(15 * MINUTE)
+    memory_percent: int = 30
+    throttled_span: Span = Span(30 * SECOND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The numbers of the rules that a configuration may change. A cap of 0 is none.
 
@@ -49,4 +63,5 @@ class Limits:
     preemptible_after: Span = Span(5 * MINUTE)
     score_weights: ScoreWeights = ScoreWeights()
     default_min_memory_bytes: int = 8_000 * MB
+    warnings: WarningLimits = WarningLimits()
     sessions: Mapping[ModelName, SessionLimits] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from .courses import DeviceCourse, follow_readings
 from .durable import Durable
 from .events import (
     ClockAdvanced,
@@ -29,12 +30,14 @@ from .events import (
     SpoolFilled,
 )
 from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
-from .jobs import EndedAttempt, Outcome, OutputStream, Rank, RankExit, Starting
+from .jobs import Attempt, EndedAttempt, Outcome, OutputStream, Rank, RankExit, Starting
 from .limits import Limits
 from .nodes import DeviceSample, Reach
 from .records import (
     AttemptEnded,
+    AttemptPlaced,
     AttemptReady,
+    AttemptStarted,
     AttemptVoided,
     BeginReached,
     DependencyMet,
@@ -44,6 +47,7 @@ from .records import (
     JobFinished,
     JobQueued,
     JobReleased,
+    JobWarned,
     NodeForgotten,
     NodeRegistered,
     NodeResumed,
@@ -54,11 +58,13 @@ from .records import (
 from .refusals import BLAMES_DEVICES, BLAMES_NOBODY, BLAMES_THE_JOB
 from .session_events import SessionEvent
 from .session_records import SessionRecord
+from .time_limits import TimeLimits
 from .turns import Turns
 from .turns import follow as follow_session
 from .turns import observe as observe_session
 from .turns import restart as restart_sessions
 from .units import SECOND, Instant, Span, after
+from .warnings import JobWarning, WarningKind
 
 RESUME_SPAN = Span(10 * SECOND)
 """How long after a resume a device's old trouble is not held against it; samples still keep work off it."""
@@ -81,7 +87,7 @@ class NodeLive:
     `lingering` are ranks that may still live there although the scheduler has ended them; while there are any, the
     node is given nothing. `newest_inventory` is its newest by (agent, incarnation, sequence): one from before it that
     arrives late knows nothing of what was asked of the node since. `usages` is what ranks that run there used by the
-    newest beat, as the agent sent it: it is passed on unread.
+    newest beat, as the agent sent it: it is passed on unread. `courses` are those of the devices that are held.
     """
 
     heard_at: Instant
@@ -97,6 +103,7 @@ class NodeLive:
     devices_left_out: dict[DeviceUuid, Instant] = field(default_factory=dict)
     spool_free_bytes: int | None = None
     usages: tuple[tuple[RankKey, bytes], ...] = ()
+    courses: dict[DeviceUuid, DeviceCourse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +141,7 @@ class Live:
     clock_at: Instant = Instant(0)
     swept_at: Instant = Instant(0)
     sweep_is_due: bool = False
+    time_limits: TimeLimits = field(default_factory=TimeLimits)
 
     def node(self, name: NodeName, now: Instant) -> NodeLive:
         """The live side of a node, made when it is first met."""
@@ -161,6 +169,7 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
                 node.heard_at = after(node.heard_at, gap)
         case ClockAdvanced(at=at):
             live.clock_at = at
+            live.time_limits.advance(at)
             _age(live, limits, at)
         case InventoryReported() if inventory_is_welcome(durable, event) and not inventory_is_late(live, event):
             _observe_inventory(live, durable, limits, event)
@@ -171,6 +180,8 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
                 beaten.samples.update({sample.uuid: sample for sample in samples})
                 beaten.spool_free_bytes = event.spool_free_bytes
                 beaten.usages = event.usages
+                hold = durable.hold(name)
+                follow_readings(beaten.courses, (*hold.devices, *hold.shares), beaten.samples)
         case NodeDisconnected(node=name, stream=stream):
             gone = live.nodes.get(name)
             if gone is not None and gone.stream == stream:
@@ -279,6 +290,12 @@ def follow(live: Live, durable: Durable, limits: Limits, record: Record) -> None
                     del ends[key]
             for name in left_out:
                 live.node(name, at).left_out_until = after(at, limits.left_out_span)
+        case AttemptPlaced(attempt=placed):
+            _begin_courses(live, placed)
+        case AttemptStarted(key=key, started_at=started_at):
+            live.time_limits.begin(durable.jobs.get(key.job), started_at)
+        case JobWarned(job=job, warning=JobWarning(kind=WarningKind.TIME_LIMIT_NEAR)):
+            live.time_limits.go_on(durable.jobs[job])
         case AttemptReady(job=job):
             for key in [key for key in live.ready if key.job == job]:
                 del live.ready[key]
@@ -383,6 +400,8 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: Inve
             continue
         if isinstance(seen, SeenExited):
             _note_exit(live, key, seen.exit)
+        elif isinstance(seen, SeenRunning) and _live_rank(durable, key) is not None:
+            live.time_limits.begin(durable.jobs.get(key.job), Instant(event.at - seen.run_span))
         elif isinstance(seen, SeenRefused):
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason=seen.reason)
             _leave_out(live, durable, limits, refusal)
@@ -411,6 +430,15 @@ def _leave_out(live: Live, durable: Durable, limits: Limits, event: RankRefused)
         node.left_out_until = until
 
 
+def _begin_courses(live: Live, attempt: Attempt) -> None:
+    """What its devices did for others before is none of its own."""
+    for rank in attempt.ranks:
+        node = live.nodes.get(rank.placement.node)
+        if node is not None:
+            for device in rank.placement.devices:
+                node.courses.pop(device.uuid, None)
+
+
 def _is_being_prepared(durable: Durable, name: NodeName, key: RankKey) -> bool:
     """Whether a rank is one that the node was asked to prepare, and its gang is not started yet."""
     job = durable.jobs.get(key.job)
@@ -435,6 +463,7 @@ def _end_lingering(live: Live, name: NodeName, key: RankKey) -> None:
 def _settle(live: Live, keys: list[RankKey]) -> None:
     """An attempt is over: nothing of it is waited for any more."""
     for key in keys:
+        live.time_limits.end(key.job)
         live.exits.pop(key, None)
         live.synced.pop(key, None)
         live.ready.pop(key, None)

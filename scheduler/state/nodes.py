@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .ids import DeviceUuid, NodeName
-from .units import Instant
+from .units import Instant, Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,9 @@ class DeviceProcess:
 class DeviceSample:
     """One reading of one device; None where the device lacks the counter. `taken_at` is on the scheduler's clock.
 
-    `told` is the whole reading as its agent sent it, with what nothing here decides by: it is passed on unread.
+    `utilization_percent_max` is the largest of all readings since the last beat, which go over `summed_span`, and
+    `slowed_by` says why the device was slowed down at any of them. `told` is the whole reading as its agent sent it,
+    with what nothing here decides by: it is passed on unread.
     """
 
     uuid: DeviceUuid
@@ -104,4 +106,7 @@ class DeviceSample:
     processes_are_known: bool = True
     is_healthy: bool = True
     unhealthy_reason: str = ""
+    utilization_percent_max: float | None = None
+    summed_span: Span = Span(0)
+    slowed_by: tuple[str, ...] = ()
     told: bytes = b""

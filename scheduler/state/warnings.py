@@ -4,13 +4,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from .units import Instant, Span, after
+from .units import MINUTE, Instant, Span, after
 
 WARNINGS_KEPT = 20
 """Warnings of one attempt. The last ones are kept free for its time limit, which everybody wants to know of."""
 
 TIME_LIMIT_PERCENTS = (80, 90)
 """How much of its time limit an attempt has run for when it is told."""
+
+
+MEMORY_JUDGED_SPAN = Span(10 * MINUTE)
+"""Once an attempt was watched long enough, it is judged for so long by the memory that it used; then at its end."""
+
+MEMORY_SPAN_LEAST = MINUTE
+"""An attempt that was watched for less than this is not judged by the memory that it used."""
+
+SLOWED_BY = {
+    "hw_slowdown": "its hardware",
+    "sw_thermal_slowdown": "heat",
+    "hw_thermal_slowdown": "heat",
+    "hw_power_brake_slowdown": "the power brake of its machine",
+}
+"""Reasons for which a driver slows a device down that somebody should see to; its power cap and its user are none."""
 
 
 class WarningKind(Enum):
@@ -42,9 +57,9 @@ def is_told(warnings: Iterable[JobWarning], kind: WarningKind, about: str) -> bo
     return any(each.kind is kind and about in each.about for each in warnings)
 
 
-def has_room(warnings: tuple[JobWarning, ...], kind: WarningKind) -> bool:
-    """Whether one more warning of this kind is kept."""
-    return kind is WarningKind.TIME_LIMIT_NEAR or len(warnings) < WARNINGS_KEPT - len(TIME_LIMIT_PERCENTS)
+def has_room(count: int, kind: WarningKind) -> bool:
+    """Whether one more warning of this kind is kept beside so many."""
+    return kind is WarningKind.TIME_LIMIT_NEAR or count < WARNINGS_KEPT - len(TIME_LIMIT_PERCENTS)
 
 
 def time_limit_marks(

@@ -23,6 +23,7 @@ from scheduler.policy.explain import explain
 from scheduler.policy.order import queue_order
 from scheduler.policy.promises import Promises
 from scheduler.state.access import Role, Token
+from scheduler.state.courses import MemoryPeak
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.events import (
     BandRequested,
@@ -32,6 +33,7 @@ from scheduler.state.events import (
     ForgetRequested,
     HoldRequested,
     JobsSubmitted,
+    NodeBeat,
     OutputSynced,
     RankExited,
     RankReady,
@@ -46,14 +48,26 @@ from scheduler.state.events import (
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
 from scheduler.state.jobs import Band
-from scheduler.state.limits import NodeOrder, ScoreWeights
+from scheduler.state.limits import NodeOrder, ScoreWeights, WarningLimits
 from scheduler.state.nodes import DeviceProcess
 from scheduler.state.records import is_shared, job_of
 from scheduler.state.replies import Refused, Submitted
 from scheduler.state.units import Instant, Span
 from tests.core.fleet import Fleet, Turn
 from tests.core.telling import GAP, clock_text, reply_lines, state_text, wrapped
-from tests.core.words import Words, ends_of, exit_of, items_of, job_ids, key_of, seen_of, span_of, spec_of, split_once
+from tests.core.words import (
+    Words,
+    ends_of,
+    exit_of,
+    items_of,
+    job_ids,
+    key_of,
+    seen_of,
+    span_of,
+    spec_of,
+    split_once,
+    use_of,
+)
 
 
 class Transcript:
@@ -156,8 +170,20 @@ class Transcript:
             processes=(DeviceProcess(pid=4711, is_foreign=True),) if words.switch("foreign") else (),
             is_healthy=not sick,
             unhealthy_reason=sick,
+            slowed_by=tuple(words.list("slowed")),
         )
         return self.told(self.fleet.beat(node.name))
+
+    def used(self, words: Words) -> list[str]:
+        """What a rank's node tells of the memory that it used: `used 1/1 memory=2GB,60GB watched=15m`."""
+        key, node = self.rank(words)
+        attempt = self.fleet.job(key.job).attempt
+        assert attempt is not None
+        devices = attempt.ranks[key.rank].placement.devices
+        used = dict(zip((each.uuid for each in devices), map(parse_size, words.list("memory")), strict=True))
+        peak = MemoryPeak(span=words.span("watched") or Span(0), used_bytes=used)
+        stream = self.fleet.nodes[node].stream
+        return self.take_up(NodeBeat(at=self.fleet.now, node=node, stream=stream, peaks=((key, peak),)))
 
     # --- jobs
 
@@ -257,7 +283,12 @@ class Transcript:
     def exited(self, words: Words) -> list[str]:
         """`exited 1/1 code=0`, or signal=9, unknown, by-time-limit, by-cancel, by-fence; stdout=N bytes written."""
         key, node = self.rank(words)
-        return self.take_up(RankExited(at=self.fleet.now, node=node, key=key, exit=exit_of(words, key.rank)))
+        exit_ = exit_of(words, key.rank)
+        job = self.fleet.state.durable.jobs.get(key.job)
+        if job is not None and job.attempt is not None and "memory" in words.values:
+            placed = job.attempt.ranks[key.rank].placement.devices
+            exit_ = replace(exit_, use=use_of(words, [device.uuid for device in placed]))
+        return self.take_up(RankExited(at=self.fleet.now, node=node, key=key, exit=exit_))
 
     def synced(self, words: Words) -> list[str]:
         """The store has so many bytes: `synced 1/1 stdout=100`."""
@@ -342,6 +373,10 @@ class Transcript:
             score_weights=ScoreWeights(
                 free_memory=float(words.value("free-memory-weight", str(weights.free_memory))),
                 idleness=float(words.value("idleness-weight", str(weights.idleness))),
+            ),
+            warnings=WarningLimits(
+                idle_span=words.span("idle-span") or self.fleet.limits.warnings.idle_span,
+                memory_percent=words.integer("memory-percent", self.fleet.limits.warnings.memory_percent),
             ),
             queued_jobs=words.integer("queued-jobs", self.fleet.limits.queued_jobs),
             user_gpus_max=words.integer("user-gpus", self.fleet.limits.user_gpus_max),
@@ -458,6 +493,7 @@ COMMANDS: dict[str, Command] = {
     "requeue": Transcript.requeue,
     "ready": Transcript.ready,
     "started": Transcript.started,
+    "used": Transcript.used,
     "exited": Transcript.exited,
     "synced": Transcript.synced,
     "refused": Transcript.refused,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from gpufleet.units import parse_duration, parse_size
 from scheduler.state.events import Seen, SeenExited, SeenRefused, SeenRunning, SeenStarting
-from scheduler.state.ids import JobId, NodeName, RankKey
+from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey
 from scheduler.state.indices import Indices
 from scheduler.state.jobs import (
     Dependency,
@@ -27,6 +28,7 @@ from scheduler.state.jobs import (
     StopCause,
 )
 from scheduler.state.units import Instant, Span
+from scheduler.state.used import DeviceUse, RankUse, Statistic
 
 
 @dataclass(slots=True)
@@ -156,6 +158,16 @@ def exit_of(words: Words, rank: int) -> RankExit:
         output_ends=ends_of(words, rank),
         output_is_complete=status is not None,
     )
+
+
+def use_of(words: Words, uuids: Sequence[DeviceUuid]) -> RankUse:
+    """What a rank used: `memory=2GB,60GB` the most on each of its devices, `watched=15m`."""
+    span = words.span("watched") or Span(0)
+    devices = tuple(
+        DeviceUse(uuid=uuid, memory_used_bytes=Statistic(low=0, high=parse_size(size), mean=0, count=1))
+        for uuid, size in zip(uuids, words.list("memory"), strict=True)
+    )
+    return RankUse(span=span, sample_count=1, devices=devices)
 
 
 CAUSES = {

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from gpufleet.v1 import job_pb2
 
 from tests.e2e.client import span
 from tests.e2e.fleet import Fleet
+from tests.e2e.processes import until
+
+GB = 10**9
 
 
 async def test_a_job_that_nears_its_time_limit_tells_so_to_who_follows_it(fleet: Fleet) -> None:
@@ -23,3 +29,52 @@ async def test_a_job_that_nears_its_time_limit_tells_so_to_who_follows_it(fleet:
             ("TIME_LIMIT_NEAR", 1, "90 % of its time lim"),
         ]
         assert [each for each in await client.story(job) if "of its time limit of 3s is over" in each]
+
+
+LOAD = (
+    {"seconds": 0, "gpu": 0, "utilization_percent": 90, "memory_used_bytes": 9 * GB},
+    {"seconds": 3600, "gpu": 0},
+    {"seconds": 0, "gpu": 1, "memory_used_bytes": GB, "throttle_reasons": ["sw_power_cap", "hw_thermal_slowdown"]},
+    {
+        "seconds": 0,
+        "gpu": 2,
+        "utilization_percent": 0,
+        "memory_used_bytes": 9 * GB,
+        "throttle_reasons": ["sw_power_cap"],
+    },
+)
+SETTINGS = """
+[nodes]
+heartbeat = "200ms"
+[warnings]
+idle_span = "2s"
+memory_span = "1s"
+throttled_span = "2s"
+"""
+
+
+async def test_gpus_that_a_job_leaves_idle_or_empty_or_that_are_too_hot_are_told_once(tmp_path: Path) -> None:
+    load, settings = tmp_path / "load.jsonl", tmp_path / "scheduler.toml"
+    load.write_text("".join(json.dumps(line) + "\n" for line in LOAD))
+    settings.write_text(SETTINGS)
+    async with Fleet(tmp_path / "fleet", "--config", str(settings)) as fleet, fleet.client() as client:
+        await fleet.add_node("n1", "--virtual-gpus", "3", "--virtual-load", str(load))
+        job = await client.submit("sleep", "600", gpus=3, min_memory_bytes=6 * GB)
+
+        async def is_warned() -> bool:
+            return len((await client.job(job)).warnings) == 3
+
+        await until("the job is warned of each", is_warned)
+        told = {each.kind: each.sentence for each in (await client.job(job)).warnings}
+        assert told == {
+            "DEVICES_IDLE": "GPU 2 of node n1 has been idle for 2s, below 5 % all the time: the job holds it unused.",
+            "MEMORY_UNUSED": "GPU 1 of node n1: at most 1,000 MB of the 6,000 MB asked for were used, 16 %: "
+            "--min-memory 2GB would do.",
+            "THROTTLED": "GPU 1 of node n1 is slowed down by heat (hw_thermal_slowdown).",
+        }
+        await fleet.scheduler.stop()
+        await fleet.scheduler.start()
+        await fleet.node_is_ready("n1")
+        other = await client.submit("sleep", "1")
+        await client.wait(other)
+        assert len((await client.job(job)).warnings) == 3

@@ -11,11 +11,12 @@ from gpufleet.scheduler_settings import (
     PlacementSettings,
     PolicySettings,
     SchedulerSettings,
+    WarningSettings,
 )
 from gpufleet.session_numbers import SessionNumbers
 from scheduler.program import limits_of
 from scheduler.state.ids import ModelName
-from scheduler.state.limits import Limits, NodeOrder, ScoreWeights
+from scheduler.state.limits import Limits, NodeOrder, ScoreWeights, WarningLimits
 from scheduler.state.sessions import SessionLimits
 from scheduler.state.units import GB, MINUTE, SECOND, Span
 
@@ -37,6 +38,12 @@ OTHERS = SchedulerSettings(
         idleness_weight=0.9,
         default_min_memory_bytes=16 * GB,
         device_pause=timedelta(seconds=5),
+    ),
+    warnings=WarningSettings(
+        idle_span=timedelta(minutes=1),
+        memory_span=timedelta(minutes=2),
+        memory_percent=50,
+        throttled_span=timedelta(seconds=1),
     ),
     sessions=(("canvas", SessionNumbers(turn=timedelta(seconds=90), line_length=3)),),
 )
@@ -61,6 +68,9 @@ def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
         preemptible_after=Span(7 * MINUTE),
         node_order=NodeOrder.IDLE,
         score_weights=ScoreWeights(free_memory=0.1, idleness=0.9),
+        warnings=WarningLimits(
+            idle_span=Span(MINUTE), memory_span=Span(2 * MINUTE), memory_percent=50, throttled_span=Span(SECOND)
+        ),
         sessions={ModelName("canvas"): SessionLimits(turn=Span(90 * SECOND), line_length=3)},
     )
 

@@ -13,11 +13,11 @@ from node_agent.core import adoption, attempt, duties
 from node_agent.core.adoption import LaunchDecision
 from node_agent.core.outcome import AttemptEnd
 from scheduler import clock, engine, links, output_hub
-from scheduler.core import attempts, deadlines, gang_deadlines, gangs, jobs
+from scheduler.core import attempts, deadlines, gang_deadlines, gangs, jobs, warnings
 from scheduler.core.decision import Decision
 from scheduler.core.live_ranks import live_attempt
 from scheduler.policy import caps, fit
-from scheduler.state import durable, indexes, live
+from scheduler.state import durable, indexes, invariants, live
 from scheduler.state.events import JobsSubmitted, RankReady
 from scheduler.state.jobs import Job, Stopping, rank_keys
 from scheduler.state.records import AttemptEnded
@@ -175,6 +175,12 @@ def a_retry_is_not_counted(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(attempts, "what_follows", uncounted)
 
 
+def what_was_told_is_forgotten(plant: pytest.MonkeyPatch) -> None:
+    """A job that is warned of a device that is idle is warned again as soon as it is told of anything else."""
+    plant.setattr(warnings, "is_told", lambda told, kind, about: any(each.kind is kind for each in told[-1:]))
+    plant.setattr(invariants, "is_told", lambda *of: False)
+
+
 BUGS: tuple[Plant, ...] = (
     the_fence_is_ignored,
     nobody_waits_for_the_fence,
@@ -193,4 +199,5 @@ BUGS: tuple[Plant, ...] = (
     a_gang_starts_before_all_are_ready,
     an_end_is_not_told,
     a_retry_is_not_counted,
+    what_was_told_is_forgotten,
 )

@@ -26,10 +26,12 @@ from scheduler.state.jobs import (
     Tally,
 )
 from scheduler.state.nodes import Node
-from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptReady, AttemptVoided, JobFinished
+from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptReady, AttemptVoided, JobFinished, JobWarned
 from scheduler.state.session_commands import SessionCommand
 from scheduler.state.shares import WHOLE_MILLI
 from scheduler.state.state import State
+from scheduler.state.units import SECOND
+from scheduler.state.warnings import JobWarning, WarningKind
 from tests.core.fleet import HELD_AND_INDEXED
 from tests.simulation.world import Broken, World
 
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
 FULL_CHECK_COMMITS = 100
 """Everything is checked after so many commits; after each one, what it touched."""
+
+CLOCKS_AGREE = 0.97
+"""How fast the slowest clock runs against true time, at least: the scheduler's is slewed by 1 %."""
 
 MAY_OUTLIVE = frozenset({"ABANDONED", "NODE_LOST"})
 """Ends of a job for good whose process may live on for a while: nobody waits for it, and nothing replaces it."""
@@ -62,6 +67,7 @@ class Checks:
         self._prepared: set[RankKey] = set()
         self._placed: dict[JobId, Attempt] = {}
         self._given_up_at_once: dict[JobId, Attempt] = {}
+        self._warned: set[tuple[JobId, int, WarningKind, str]] = set()
 
     # --- processes
 
@@ -129,9 +135,26 @@ class Checks:
                         self._given_up_at_once[job] = self._placed[job]
                         self._attempt_ended(job, last, for_good=True)
                         self._is_true(job, finished, last)
+                case JobWarned(job=job, warning=warning):
+                    self._is_warned_in_time(state, job, warning)
                 case AttemptVoided(job=job, number=number):
                     if any(process.key.attempt == number for process in self._by_job.get(job, ())):
                         raise Broken(f"attempt {job}/{number} is void and has run", job)
+
+    def _is_warned_in_time(self, state: State, job: JobId, warning: JobWarning) -> None:
+        """Once an attempt of each kind and device, and never early, whatever starts anew and whatever clock is set."""
+        for about in warning.about:
+            said = (job, warning.attempt, warning.kind, about)
+            if said in self._warned:
+                raise Broken(f"job {job} is warned twice: {warning}", job)
+            self._warned.add(said)
+        process = self.processes.get(RankKey(job, warning.attempt, 0))
+        limit = state.durable.jobs[job].spec.time_limit if job in state.durable.jobs else None
+        if warning.kind is WarningKind.TIME_LIMIT_NEAR and process is not None and limit is not None:
+            ran = self._world.now - process.began_at
+            least = limit / SECOND * int(warning.about[0].rstrip("%")) / 100
+            if ran < least * CLOCKS_AGREE:
+                raise Broken(f"after {ran:.1f} s job {job} is told: {warning.sentence}", job)
 
     def _caps_hold(self, state: State) -> None:
         """Nobody holds more than one user may."""
@@ -264,7 +287,7 @@ class Checks:
         for job in self._store.finished.values():
             if job.items is not None:
                 self._array_is_true(job, job.items)
-            elif isinstance(job.state, Finished) and job.state.exit == ExitCode(code=0):
+            elif isinstance(job.state, Finished) and job.state.outcome is Outcome.SUCCEEDED:
                 self._has_succeeded(job)
 
     def _has_succeeded(self, job: Job) -> None:

@@ -44,6 +44,7 @@ class Troubles:
             (self._crash_keeper, 3),
             (self._reboot, 2),
             (self._foreign_process, 3),
+            (self._heat, 3),
             (self._drain, 1),
             (self._set_the_wall_clock, 3),
         )
@@ -105,6 +106,14 @@ class Troubles:
             machine.foreign.add(uuid)
             self._world.after(self._rng.uniform(3.0, 40.0), machine.foreign.discard, uuid)
 
+    def _heat(self) -> None:
+        machine = self._machine()
+        if machine.info.devices:
+            hot = {device.uuid for device in machine.info.devices}
+            self._world.note("{}: it is too hot", machine.name)
+            machine.hot |= hot
+            self._world.after(self._rng.uniform(3.0, 60.0), machine.hot.difference_update, hot)
+
     def _drain(self) -> None:
         machine = self._machine()
         self._users.drain(machine.name, is_draining=True)
@@ -136,6 +145,7 @@ class Troubles:
     def heal(self) -> None:
         for machine in self._machines.values():
             machine.foreign.clear()
+            machine.hot.clear()
             machine.power_on()
             machine.start_agent()
         if self._world.scheduler is not None:

@@ -75,6 +75,7 @@ class Process:
         self.cpus = cpus
         self.plan = Plan.of(asked.argv)
         self.is_alive = True
+        self.began_at = machine.world.now
         self.status: ExitStatus | None = None
         self.written: dict[Stream, bytearray] = {stream: bytearray() for stream in Stream}
         self._is_ending = False
@@ -340,6 +341,7 @@ class Machine:
     agent: Agent | None = None
     processes: dict[AttemptKey, Process] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)
+    hot: set[str] = field(default_factory=set)
     booted_at: float = 0.0
 
     @property

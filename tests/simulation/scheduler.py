@@ -27,7 +27,7 @@ from scheduler.state.commands import Command
 from scheduler.state.events import Event, OutputSynced
 from scheduler.state.ids import RankKey, TokenId, UserName
 from scheduler.state.jobs import Job, OutputEnd
-from scheduler.state.limits import Limits
+from scheduler.state.limits import Limits, WarningLimits
 from scheduler.state.replies import Reply
 from scheduler.state.session_commands import SessionCommand
 from scheduler.state.state import State
@@ -45,6 +45,7 @@ LIMITS = Limits(
     requeue_fence=Span(60 * SECOND),
     unreachable_span=Span(200 * SECOND),
     preemptible_after=Span(5 * SECOND),
+    warnings=WarningLimits(idle_span=Span(15 * SECOND), throttled_span=Span(6 * SECOND)),
 )
 """The spans of the rules, shorter, so that a run of minutes meets all of them. (A fence is at least 30 s.)"""
 

@@ -12,7 +12,7 @@ from gpufleet.v1 import node_pb2
 
 from scheduler.core.story import sentence
 from scheduler.state.jobs import Finished
-from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished, job_of
+from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished, JobWarned, job_of
 from scheduler.state.units import SECOND
 from tests.simulation.checks import Checks
 from tests.simulation.disks import NodeDisk, SimulatedOutputs, SimulatedStore
@@ -161,6 +161,8 @@ class Simulation:
                     seen.add(f"{name} {finished.reason}")
                     if last is not None and not last.output_is_complete:
                         seen.add("output incomplete")
+                case JobWarned(warning=warning):
+                    seen.add(f"{name} {warning.kind.value}")
                 case _:
                     seen.add(name)
         return seen
