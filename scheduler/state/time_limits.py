@@ -8,21 +8,21 @@ from heapq import heapify, heappop, heappush
 
 from .ids import JobId
 from .jobs import Job, Running
-from .units import SECOND, Instant, after
+from .units import Instant
 from .warnings import time_limit_marks
 
 DUE_AT_ONCE = 1_000
 """Attempts that near their limit and are seen to at once; the rest follow at once, in a turn of their own."""
 
 STALE_MAX = 1_000
-"""Marks of attempts that have ended are taken out once there are more of them than this, and than of others."""
+"""Marks that count no more are taken out once there are more of them than this, and than of those that do."""
 
 
 @dataclass(slots=True)
 class TimeLimits:
     """When attempts began, and when each is to be warned next.
 
-    `next_at` is that by job, and `marks` the same as a heap, with some of attempts that have ended. `due` are those
+    `next_at` is that by job, and `marks` the same as a heap, with some that count no more. `due` are those
     that the present turn sees to.
     """
 
@@ -32,10 +32,10 @@ class TimeLimits:
     due: list[JobId] = field(default_factory=list)
 
     def begin(self, job: Job | None, at: Instant) -> None:
-        """A rank of a job's attempt runs since then; of several the last one counts, a second aside."""
+        """A rank of a job's attempt runs since then; of several the last one counts."""
         if job is not None and isinstance(job.state, Running) and job.spec.time_limit is not None:
             known = self.began_at.get(job.id)
-            if known is None or at > after(known, SECOND):
+            if known is None or at > known:
                 self.began_at[job.id] = at
                 self.go_on(job)
 
@@ -47,12 +47,17 @@ class TimeLimits:
         if marks:
             self.next_at[job.id] = marks[0][0]
             heappush(self.marks, (marks[0][0], job.id))
+            self._drop_stale()
 
     def end(self, job: JobId) -> None:
         """Its attempt is over."""
         self.began_at.pop(job, None)
-        if self.next_at.pop(job, None) is not None and len(self.marks) > 2 * len(self.next_at) + STALE_MAX:
-            self.marks = [(at, job_id) for job_id, at in self.next_at.items()]
+        self.next_at.pop(job, None)
+        self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        if len(self.marks) > 2 * len(self.next_at) + STALE_MAX:
+            self.marks = [(at, job) for job, at in self.next_at.items()]
             heapify(self.marks)
 
     def advance(self, at: Instant) -> None:

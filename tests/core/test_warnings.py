@@ -15,6 +15,7 @@ from scheduler.state.jobs import ExitCode, RankExit, Running
 from scheduler.state.limits import Limits, WarningLimits
 from scheduler.state.nodes import DeviceSample
 from scheduler.state.records import JobFinished, JobWarned
+from scheduler.state.time_limits import STALE_MAX, TimeLimits
 from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span
 from scheduler.state.used import DeviceUse, RankUse, Statistic
 from scheduler.state.warnings import TIME_LIMIT_PERCENTS, WARNINGS_KEPT, WarningKind
@@ -134,3 +135,18 @@ def test_what_a_node_tells_of_a_rank_that_is_not_its_own_warns_nobody() -> None:
 )
 def test_a_span_is_told_roughly(span: int, words: str) -> None:
     assert rough_span(span) == words
+
+
+def test_of_attempts_that_have_ended_or_begin_again_few_marks_are_kept() -> None:
+    limits, (running, _) = TimeLimits(), fleet_with_a_job(time_limit=Span(DAY))
+    job = running.job(1)
+    for number in range(10 * STALE_MAX):
+        limits.begin(job, Instant(BEGIN + number))
+    assert len(limits.marks) <= STALE_MAX + 3
+    for number in range(2, 10 * STALE_MAX):
+        other = replace(job, id=JobId(number))
+        limits.begin(other, BEGIN)
+        limits.end(other.id)
+    assert len(limits.marks) <= STALE_MAX + 3
+    limits.advance(Instant(BEGIN + DAY))
+    assert limits.due == [job.id]
