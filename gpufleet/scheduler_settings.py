@@ -88,6 +88,28 @@ class OutputSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySettings:
+    """What is kept of what devices, the queue and users did."""
+
+    fine_retention: timedelta = setting(
+        DAY,
+        "What devices and the queue did is kept in points of 10 s for this long.",
+        DURATION,
+        low=HOUR,
+        high=30 * DAY,
+        reloadable=True,
+    )
+    retention: timedelta = setting(
+        90 * DAY,
+        "In points of 5 min it is kept for this long; so is who used how much.",
+        DURATION,
+        low=DAY,
+        high=3660 * DAY,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSettings:
     """Bounds that keep one user or one bug from taking everything."""
 
@@ -245,6 +267,7 @@ class SchedulerSettings:
         NodeSettings, "When a silent node is suspected, lost, and its jobs are started elsewhere."
     )
     output: OutputSettings = section(OutputSettings, "What is kept of the jobs' output.")
+    history: HistorySettings = section(HistorySettings, "What is kept of what devices, the queue and users did.")
     limits: LimitSettings = section(LimitSettings, "Bounds that keep one user or one bug from taking everything.")
     policy: PolicySettings = section(PolicySettings, "Who goes first, and what one user may have at once.")
     placement: PlacementSettings = section(PlacementSettings, "How devices are chosen among those that fit.")
@@ -272,6 +295,11 @@ class SchedulerSettings:
             yield (
                 "nodes.lease",
                 "a node would be lost before it is suspected; see heartbeat, missed_heartbeats_max",
+            )
+        if self.history.fine_retention > self.history.retention:
+            yield (
+                "history.fine_retention",
+                "points of 10 s cannot be kept for longer than those of 5 min, history.retention",
             )
         if self.output.head_bytes_max > self.output.attempt_bytes_max:
             yield (

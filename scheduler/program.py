@@ -40,6 +40,7 @@ from .ports import Commit, Store
 from .pruning import Pruner
 from .series.attempts import AttemptSeries
 from .series.desk import HistoryDesk
+from .series.reading import Kept
 from .series.recorder import Recorder
 from .session_links import SessionLinks
 from .state.events import OutputSynced
@@ -95,6 +96,12 @@ def _numbers(numbers: SessionNumbers) -> SessionLimits:
     return limits if numbers.line_length is None else replace(limits, line_length=numbers.line_length)
 
 
+def _kept(settings: SchedulerSettings) -> Kept:
+    """How long points of each level are kept."""
+    history = settings.history
+    return Kept(tens=_span(history.fine_retention), fives=_span(history.retention))
+
+
 def _span(length: timedelta) -> Span:
     return Span(round(length.total_seconds() * 1_000_000))
 
@@ -138,8 +145,8 @@ class Program:
         self._recorder = Recorder(
             self._engine.view, self._store, self._clock.now, lambda: _span(settings.now.retention), data
         )
-        self._desk = HistoryDesk(self._recorder, data)
-        self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now)
+        self._desk = HistoryDesk(self._recorder, data, lambda: _kept(settings.now))
+        self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now, self._recorder.prune)
         facts = ServerFacts(
             version=importlib.metadata.version("gpufleet"),
             started_at=self._clock.now(),

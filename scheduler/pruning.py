@@ -1,8 +1,8 @@
-"""Drops what is older, or more, than the settings keep: records of ended jobs, and their output."""
+"""Drops what is older, or more, than the settings keep: records of ended jobs, their output, and histories."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 
@@ -20,16 +20,29 @@ log = logging.getLogger(__name__)
 
 PRUNE_SECONDS = 3600.0
 """How often, besides after each reload that changes what is kept."""
-_KEPT = frozenset({"retention", "output.retention", "output.total_bytes_max"})
+_KEPT = frozenset(
+    {"retention", "output.retention", "output.total_bytes_max", "history.retention", "history.fine_retention"}
+)
+
+
+DropHistories = Callable[[Instant, Instant], Awaitable[int]]
+"""Drops points of 10 s, and the rest, from before two instants; how many rows. It never fails."""
 
 
 class Pruner:
     """Looks every hour, and when it is told to."""
 
-    def __init__(self, engine: Engine, outputs: OutputHub, settings: Callable[[], SchedulerSettings]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        outputs: OutputHub,
+        settings: Callable[[], SchedulerSettings],
+        drop_histories: DropHistories | None = None,
+    ) -> None:
         self._engine = engine
         self._outputs = outputs
         self._settings = settings
+        self._drop_histories = drop_histories
         self._is_due = asyncio.Event()
 
     def settings_changed(self, changes: tuple[Change, ...]) -> None:
@@ -58,10 +71,13 @@ class Pruner:
         while dropped := await self._engine.on_store_thread(lambda: store.prune(before)):
             records += dropped
         live = frozenset(self._engine.view.durable.jobs)
-        old, kept = self._ago(settings.output.retention), settings.output.total_bytes_max
-        jobs = await outputs.on_thread(lambda: outputs.store.retain(old, kept, live))
+        old, most = self._ago(settings.output.retention), settings.output.total_bytes_max
+        jobs = await outputs.on_thread(lambda: outputs.store.retain(old, most, live))
         if records or jobs:
             log.info("old jobs were dropped", extra=fields(records=records, outputs=len(jobs)))
+        if self._drop_histories is not None:
+            kept = settings.history
+            await self._drop_histories(self._ago(kept.fine_retention), self._ago(kept.retention))
 
     def _ago(self, length: timedelta) -> Instant:
         return after(self._engine.now(), Span(-round(length.total_seconds() * 1_000_000)))

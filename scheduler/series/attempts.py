@@ -11,6 +11,7 @@ from pathlib import Path
 from gpufleet.logs import fields
 
 from ..state.ids import JobId, RankKey
+from .file import open_or_move_aside
 
 FILE = "series.db"
 RANKS_KEPT = 20_000
@@ -20,6 +21,11 @@ PRUNE_EVERY = 500
 WAITING_MAX = 2_000
 """Ranks that may wait to be written; beyond them a course is given up."""
 SERIES_BYTES_MAX = 1_000_000
+VERSION = 0
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS rank_series
+    (job INTEGER, attempt INTEGER, rank INTEGER, payload BLOB, UNIQUE (job, attempt, rank))
+"""
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +69,7 @@ class AttemptSeries:
                     connection.execute(
                         "DELETE FROM rank_series WHERE rowid <= (SELECT max(rowid) FROM rank_series) - ?", (RANKS_KEPT,)
                     )
-        except sqlite3.Error as problem:
+        except (sqlite3.Error, OSError) as problem:
             self._note_failure(str(problem))
 
     def _read(self, job: JobId, attempt: int) -> dict[int, bytes]:
@@ -73,20 +79,13 @@ class AttemptSeries:
             )
             with closing(found):
                 return {int(rank): bytes(payload) for rank, payload in found}
-        except sqlite3.Error as problem:
+        except (sqlite3.Error, OSError) as problem:
             self._note_failure(str(problem))
             return {}
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
-            connection = sqlite3.connect(self._file)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS rank_series "
-                "(job INTEGER, attempt INTEGER, rank INTEGER, payload BLOB, UNIQUE (job, attempt, rank))"
-            )
-            self._connection = connection
+            self._connection = open_or_move_aside(self._file, SCHEMA, VERSION)
         return self._connection
 
     def _let_go(self) -> None:

@@ -9,24 +9,25 @@ from dataclasses import dataclass
 
 from .points import Kind, Point, Reading, Sums
 
-MINUTE_SECONDS, HOUR_SECONDS, DAY_SECONDS = 60, 3_600, 86_400
+DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of detail: how long a point is, how many there are in a stored row, how long they are kept."""
+    """One level of detail: how long a point is, and how many there are in a stored row."""
 
     number: int
     step_seconds: int
     row_entries: int
-    kept_seconds: int
     is_rewritten: bool = False
     """Whether a row is stored at each of its points, and not only when it is whole."""
 
 
-SECONDS = Level(0, 1, 0, 10 * MINUTE_SECONDS)
-TENS = Level(1, 10, 30, DAY_SECONDS)
-FIVES = Level(2, 300, 36, 90 * DAY_SECONDS, is_rewritten=True)
+SECONDS = Level(0, 1, 0)
+TENS = Level(1, 10, 30)
+FIVES = Level(2, 300, 36, is_rewritten=True)
+SECONDS_KEPT = 600
+"""How long points of 1 s stay in memory. (How long the others are kept is a setting.)"""
 LEVELS = (SECONDS, TENS, FIVES)
 LATE_SECONDS_MAX = 10
 """A point that ends earlier than this before the newest one is left out: a clock went back, or it was told twice."""
@@ -139,7 +140,7 @@ class Course:
             kept += self._kind.pack(point)
         self._newest = point.end
         too_old = 0
-        while self._kind.end_of(kept, too_old) <= point.end - SECONDS.kept_seconds:
+        while self._kind.end_of(kept, too_old) <= point.end - SECONDS_KEPT:
             too_old += 1
         del kept[: too_old * size]
 

@@ -17,7 +17,7 @@ from .accounts import Hold, UsageSpan
 from .held import Group
 from .history_file import BAND_NODE, CourseFacts, CourseKey, HistoryFile
 from .points import Steps
-from .reading import ANSWER_POINTS_MAX, InMemory, Readings, by_node, least_level, read, steps_for, steps_from
+from .reading import ANSWER_POINTS_MAX, InMemory, Kept, Readings, by_node, least_level, read, steps_for, steps_from
 from .recorder import Recorder
 
 T = TypeVar("T")
@@ -40,9 +40,10 @@ class Told:
 class HistoryDesk:
     """Reads for people. Trouble with the file leaves what is in memory."""
 
-    def __init__(self, recorder: Recorder, folder: Path) -> None:
+    def __init__(self, recorder: Recorder, folder: Path, kept: Callable[[], Kept]) -> None:
         self._recorder = recorder
-        self._file = HistoryFile(folder)
+        self._kept = kept
+        self._file = HistoryFile(folder, is_reader=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="history-reads")
 
     async def devices(
@@ -62,7 +63,9 @@ class HistoryDesk:
     async def since(self, asked: Sequence[CourseFacts], begin: Instant) -> Told:
         """What some devices have done since an instant, from that second on."""
         now = self._recorder.now()
-        steps = steps_from(begin // SECOND, max(-(-now // SECOND), begin // SECOND + 1), JOB_POINTS_MAX, now // SECOND)
+        steps = steps_from(
+            begin // SECOND, max(-(-now // SECOND), begin // SECOND + 1), JOB_POINTS_MAX, now // SECOND, self._kept()
+        )
         return await self._read(asked, steps)
 
     async def bands(self, begin: Instant, end: Instant, points: int) -> Told:
@@ -75,7 +78,7 @@ class HistoryDesk:
 
     def _steps(self, begin: Instant, end: Instant, points: int, courses: int) -> Steps:
         points = max(1, min(points, ANSWER_POINTS_MAX // max(1, courses)))
-        return steps_for(begin // SECOND, -(-end // SECOND), points, self._recorder.now() // SECOND)
+        return steps_for(begin // SECOND, -(-end // SECOND), points, self._recorder.now() // SECOND, self._kept())
 
     async def _read(self, facts: Sequence[CourseFacts], steps: Steps, *, together: bool = False) -> Told:
         recorder = self._recorder
@@ -106,10 +109,13 @@ class HistoryDesk:
             raise unavailable("what was used is still being counted from the store's records") from None
         # Taken together with what waits: what ends behind this moment is in neither a second time.
         now, waiting, still_open = recorder.now(), ledger.waiting[:], open_holds()
+        stored = ledger.stored
 
         def answer() -> tuple[dict[str, Group], Instant]:
             accounted = recorder.file.accounted()
             known = 0 if accounted is None else accounted.sequence
+            if known < stored:
+                raise sqlite3.DatabaseError("its file was lost, and is filled anew from the store's records")
             more = [hold for number, hold in waiting if number > known] + still_open()
             found = recorder.file.usage(more, span, group, user)
             return found, now if accounted is None else accounted.known_since

@@ -17,32 +17,60 @@ log = logging.getLogger(__name__)
 
 LOCK_WAIT_SECONDS_MAX = 5.0
 WAL_BYTES_MAX = 16 * 1024 * 1024
-_NOT_THE_FILES_FAULT = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_READONLY,
-}
+_BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def open_or_move_aside(path: Path, schema: str, version: int) -> sqlite3.Connection:
     """A connection to a file with these tables, made where there is none. Errors: sqlite3.Error, OSError.
 
-    What cannot be read as such a file gets another name, and a new one is begun.
+    What is broken, or of another version, gets another name, and a new file is begun.
     """
     try:
         return _open(path, schema, version)
-    except sqlite3.Error as error:
-        if (error.sqlite_errorcode & 0xFF if hasattr(error, "sqlite_errorcode") else 0) in _NOT_THE_FILES_FAULT:
+    except OtherVersion as error:
+        why = str(error)
+    except sqlite3.DatabaseError as error:
+        if not is_broken(error):
             raise
         why = str(error)
-    aside = move_aside(path)
-    log.warning("a file of histories was moved aside, and a new one is begun", extra=fields(to=str(aside), why=why))
+    tell_moved(move_aside(path), why)
     return _open(path, schema, version)
+
+
+def open_to_read(path: Path, version: int) -> sqlite3.Connection:
+    """A connection to a file that is there. Errors: sqlite3.Error."""
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, timeout=LOCK_WAIT_SECONDS_MAX, isolation_level=None)
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        _check_version(connection, version)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class OtherVersion(sqlite3.DatabaseError):
+    """The file is of another version."""
+
+
+def is_broken(error: sqlite3.DatabaseError) -> bool:
+    """Whether the file itself is, and trying again later does not help."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN
+
+
+def tell_moved(aside: Path, why: str) -> None:
+    """Warn of a file that was moved aside."""
+    log.warning("a file of histories was moved aside, and a new one is begun", extra=fields(to=str(aside), why=why))
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """What tells the file at a path from another one; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def move_aside(path: Path) -> Path:
@@ -64,16 +92,20 @@ def _open(path: Path, schema: str, version: int) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
-        (found,) = connection.execute("PRAGMA user_version").fetchone()
-        has_tables = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
-        if found != version and has_tables:
-            raise sqlite3.DatabaseError(f"it is of version {found}, and this scheduler writes {version}")
+        if connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None:
+            _check_version(connection, version)
         connection.executescript(schema)
         connection.execute(f"PRAGMA user_version = {version}")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _check_version(connection: sqlite3.Connection, version: int) -> None:
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if found != version:
+        raise OtherVersion(f"it is of version {found}, and this scheduler writes {version}")
 
 
 def transaction(connection: sqlite3.Connection, steps: Iterable[Callable[[], object]]) -> None:

@@ -16,7 +16,18 @@ from ..state.units import NEVER, Instant
 from . import held
 from .accounts import Hold, UsageSpan
 from .courses import LEVELS, Row
-from .file import closing_quietly, open_or_move_aside, squeezed, transaction, unsqueezed
+from .file import (
+    closing_quietly,
+    identity,
+    is_broken,
+    move_aside,
+    open_or_move_aside,
+    open_to_read,
+    squeezed,
+    tell_moved,
+    transaction,
+    unsqueezed,
+)
 from .points import BAND, DEVICE, Kind
 
 log = logging.getLogger(__name__)
@@ -81,11 +92,20 @@ class Accounted:
     known_since: Instant
 
 
-class HistoryFile:
-    """One connection. Errors of all methods: sqlite3.Error, OSError; then the next call opens the file anew."""
+class BegunAnew(Exception):
+    """The file is not the one in which so much was counted: it was lost, or moved aside."""
 
-    def __init__(self, folder: Path) -> None:
+
+class HistoryFile:
+    """One connection, of the one writer or of a reader. Errors of all methods: sqlite3.Error, OSError.
+
+    A writer makes the file, and moves a broken one aside; a reader does neither.
+    """
+
+    def __init__(self, folder: Path, *, is_reader: bool = False) -> None:
         self.path = folder / FILE
+        self._is_reader = is_reader
+        self._identity: tuple[int, int] | None = None
         self._connection: sqlite3.Connection | None = None
         self._ids: dict[CourseKey, tuple[int, CourseFacts]] = {}
 
@@ -95,13 +115,16 @@ class HistoryFile:
         put = "REPLACE INTO points VALUES (?, ?, ?, ?, ?)"
         self._do(connection, [lambda: connection.executemany(put, map(self._stored, rows))])
 
-    def write_holds(self, holds: Sequence[tuple[int, Hold]], accounted: Accounted) -> None:
+    def write_holds(self, holds: Sequence[tuple[int, Hold]], accounted: Accounted, after: int) -> None:
         """Make holds durable with the number of the record up to which they are counted, or nothing of it.
 
-        Each comes with the number of its record; what is counted already is left out.
+        Each comes with the number of its record; what is counted already is left out. Errors, beside the others:
+        BegunAnew where less is counted than up to the record `after`.
         """
         connection = self._opened()
         known = self.accounted()
+        if after > (0 if known is None else known.sequence):
+            raise BegunAnew
         new = [hold for number, hold in holds if known is None or number > known.sequence]
         position = (accounted.sequence, accounted.known_since)
         if known is not None:
@@ -112,9 +135,14 @@ class HistoryFile:
     def _do(self, connection: sqlite3.Connection, steps: Iterable[Callable[[], object]]) -> None:
         try:
             transaction(connection, steps)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, sqlite3.DatabaseError) and is_broken(error):
+                self._move_aside(str(error))
             raise
+
+    def _move_aside(self, why: str) -> None:
+        tell_moved(move_aside(self.path), why)
 
     def _stored(self, each: tuple[CourseFacts, Row]) -> tuple[object, ...]:
         facts, row = each
@@ -212,8 +240,14 @@ class HistoryFile:
         self._ids.clear()
 
     def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and identity(self.path) != self._identity:
+            self.close()  # it was moved or removed: nobody would find again what goes on in it
         if self._connection is None:
-            self._connection = open_or_move_aside(self.path, SCHEMA, VERSION)
+            if self._is_reader:
+                self._connection = open_to_read(self.path, VERSION)
+            else:
+                self._connection = open_or_move_aside(self.path, SCHEMA, VERSION)
+            self._identity = identity(self.path)
         return self._connection
 
 

@@ -20,7 +20,7 @@ from ..state.state import State
 from ..state.units import Instant, Span
 from ..state.used import RankUse
 from .accounts import FAILURES, Hold, hold_of_none, holds_of
-from .history_file import Accounted, HistoryFile
+from .history_file import Accounted, BegunAnew, HistoryFile
 
 T = TypeVar("T")
 KINDS = ("AttemptEnded", "ItemsFinished", "JobFinished")
@@ -94,16 +94,27 @@ class Ledger:
         if not self.is_complete.is_set():
             await self._catch_up(on_thread)
         entries = self.entries()
-        if entries is not None and entries[0]:
+        if entries is None or not entries[0]:
+            return
+        try:
             await on_thread(partial(self._file.write_holds, *entries))
+        except BegunAnew:
+            self.is_complete.clear()
+            await self._catch_up(on_thread)
+        else:
             self._stored(entries[1])
 
-    def entries(self) -> tuple[list[tuple[int, Hold]], Accounted] | None:
-        """What is to be stored, and up to where all is counted with it; None while it is behind."""
+    @property
+    def stored(self) -> int:
+        """The number of the record up to which all is stored, as far as is known here."""
+        return 0 if self._accounted is None else self._accounted.sequence
+
+    def entries(self) -> tuple[list[tuple[int, Hold]], Accounted, int] | None:
+        """What is to be stored, up to where all is counted with it and without it; None while it is behind."""
         if not self.is_complete.is_set() or self._accounted is None:
             return None
         newest = max(self._accounted.sequence, self._newest)
-        return self.waiting[:], Accounted(newest, self._accounted.known_since)
+        return self.waiting[:], Accounted(newest, self._accounted.known_since), self._accounted.sequence
 
     def _stored(self, accounted: Accounted) -> None:
         self._accounted = accounted
@@ -124,7 +135,7 @@ class Ledger:
                 accounted = Accounted(0, max(begin, Instant(self._now() - self._kept())))
             holds = await self._holds_of(page, on_thread)
             accounted = Accounted(page[-1].sequence if page else after, accounted.known_since)
-            await on_thread(partial(self._file.write_holds, holds, accounted))
+            await on_thread(partial(self._file.write_holds, holds, accounted, after))
             if len(page) < RECORDS_AT_ONCE and given_up == self._given_up:
                 break
             await asyncio.sleep(PAUSE_SECONDS)

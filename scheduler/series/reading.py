@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..state.ids import NodeName
-from .courses import DAY_SECONDS, FIVES, LEVELS, SECONDS, Course
+from ..state.units import SECOND, Span
+from .courses import DAY_SECONDS, FIVES, LEVELS, SECONDS, SECONDS_KEPT, Course
 from .history_file import CourseFacts, HistoryFile, kind_of
 from .points import Point, Reading, Steps
 
@@ -42,13 +43,26 @@ class InMemory:
         return cls(facts, ((seconds, None), course.tens.snapshot(), course.fives.snapshot()))
 
 
-def steps_for(begin: int, end: int, points: int, now: int) -> Steps:
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How long points of 10 s and of 5 min are kept; those of 1 s are kept for 10 minutes."""
+
+    tens: Span
+    fives: Span
+
+    def spans(self) -> tuple[Span, Span, Span]:
+        """Level by level."""
+        return (Span(SECONDS_KEPT * SECOND), self.tens, self.fives)
+
+
+def steps_for(begin: int, end: int, points: int, now: int, kept: Kept) -> Steps:
     """Steps of the finest level that is kept so far back, or longer ones, so that there are no more than `points`.
 
     They are as long as people count time, and begin where such a step does.
     """
     age = now - begin
-    least = next((level.step_seconds for level in LEVELS if age <= level.kept_seconds), FIVES.step_seconds)
+    fitting = (level.step_seconds for level, span in zip(LEVELS, kept.spans(), strict=True) if age * SECOND <= span)
+    least = next(fitting, FIVES.step_seconds)
     for length in itertools.chain(STEP_LENGTHS, itertools.count(2 * DAY_SECONDS, DAY_SECONDS)):
         first = begin // length * length
         count = -(-(end - first) // length)
@@ -57,9 +71,9 @@ def steps_for(begin: int, end: int, points: int, now: int) -> Steps:
     raise AssertionError("days go on for ever")
 
 
-def steps_from(begin: int, end: int, points: int, now: int) -> Steps:
+def steps_from(begin: int, end: int, points: int, now: int, kept: Kept) -> Steps:
     """The same, from `begin` on to the second: nothing of before is told."""
-    step = steps_for(begin, end, points, now).length
+    step = steps_for(begin, end, points, now, kept).length
     return Steps(begin, step, max(1, -(-(end - begin) // step)))
 
 

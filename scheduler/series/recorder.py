@@ -29,6 +29,7 @@ from .accounts import wait_of
 from .courses import FIVES, TENS, Course, Row
 from .history_file import (
     BAND_NODE,
+    BegunAnew,
     CourseFacts,
     CourseKey,
     HistoryFile,
@@ -195,7 +196,7 @@ class Recorder:
             if rows:
                 await self.on_thread(partial(self.file.write_points, tuple(rows.values())))
             await self.ledger.write(self.on_thread)
-        except (sqlite3.Error, OSError, StoreUnavailable) as error:
+        except (sqlite3.Error, OSError, StoreUnavailable, BegunAnew) as error:
             self._rows = {**rows, **self._rows}
             self._tells.failed(str(error))
         else:
@@ -206,11 +207,14 @@ class Recorder:
         return await asyncio.get_running_loop().run_in_executor(self.thread, call)
 
     async def prune(self, tens_before: Instant, rest_before: Instant) -> int:
-        """Drop points and holds from before these instants; how many rows. Errors: those of the file."""
+        """Drop points and holds from before these instants; how many rows. What the file refuses is tried later."""
         before = {TENS.number: tens_before // SECOND, FIVES.number: rest_before // SECOND}
         dropped = 0
-        while found := await self.on_thread(lambda: self.file.prune(before, rest_before)):
-            dropped += found
+        try:
+            while found := await self.on_thread(lambda: self.file.prune(before, rest_before)):
+                dropped += found
+        except (sqlite3.Error, OSError) as error:
+            self._tells.failed(str(error))
         gone = [key for key in self.courses if key.node != BAND_NODE and key.node not in self._view.durable.nodes]
         for key in gone:
             self._let_go(key)
@@ -234,7 +238,7 @@ class Recorder:
                 self.file.write_points(rows)
                 if entries is not None:
                     self.file.write_holds(*entries)
-            except (sqlite3.Error, OSError) as error:
+            except (sqlite3.Error, OSError, BegunAnew) as error:
                 self._tells.failed(str(error))
             self.file.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.config_reload import Change
-from gpufleet.scheduler_settings import SchedulerSettings
+from gpufleet.scheduler_settings import HistorySettings, SchedulerSettings
 from scheduler import pruning
 from scheduler.output_hub import OutputHub
 from scheduler.outputs.errors import OutputStoreUnavailable
@@ -53,7 +53,12 @@ class Bench:
         self.outputs = SegmentedOutputStore(FileShelf(folder), OutputLimits())
         self.hub = OutputHub(self.outputs, lambda key, ends: None)
         self.settings = SchedulerSettings()
-        self.pruner = Pruner(self.harness.engine, self.hub, lambda: self.settings)
+        self.dropped: list[tuple[Instant, Instant]] = []
+        self.pruner = Pruner(self.harness.engine, self.hub, lambda: self.settings, self.drop_histories)
+
+    async def drop_histories(self, tens_before: Instant, rest_before: Instant) -> int:
+        self.dropped.append((tens_before, rest_before))
+        return 0
 
     def write(self, job: int, size: int) -> None:
         self.outputs.append(RankKey(JobId(job), 1, 0), OutputStream.STDOUT, 0, b"x" * size)
@@ -81,6 +86,15 @@ async def test_records_go_in_portions_until_none_is_old(bench: Bench) -> None:
     assert bench.store.asked == [Instant(bench.harness.clock.at - 3 * DAY)] * 3
 
 
+async def test_points_go_by_settings_of_their_own(bench: Bench) -> None:
+    bench.settings = SchedulerSettings(
+        history=HistorySettings(fine_retention=timedelta(hours=6), retention=timedelta(days=7))
+    )
+    await bench.pruner.prune()
+    at = bench.harness.clock.at
+    assert bench.dropped == [(Instant(at - DAY // 4), Instant(at - 7 * DAY))]
+
+
 async def test_the_oldest_output_goes_beyond_the_total_size_and_what_is_too_old(bench: Bench) -> None:
     for job in (1, 2, 3):
         bench.write(job, 600_000)
@@ -95,7 +109,7 @@ async def test_the_oldest_output_goes_beyond_the_total_size_and_what_is_too_old(
     assert bench.jobs() == []
 
 
-@pytest.mark.parametrize("key", ["retention", "output.retention", "output.total_bytes_max"])
+@pytest.mark.parametrize("key", ["retention", "output.retention", "output.total_bytes_max", "history.retention"])
 async def test_a_reload_that_changes_what_is_kept_is_followed_at_once(bench: Bench, key: str) -> None:
     running = asyncio.create_task(bench.pruner.run())
     bench.pruner.settings_changed(changed("log.level"))

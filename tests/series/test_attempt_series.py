@@ -39,10 +39,22 @@ async def test_only_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     series.close()
 
 
-async def test_a_file_that_is_none_costs_the_courses_and_is_logged_once(
+async def test_a_file_that_is_none_is_moved_aside_and_a_new_one_begun(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / FILE).write_text("this is no database, and longer than a header of one would have to be" * 20)
+    series = AttemptSeries(tmp_path)
+    series.keep(key(1), b"a")
+    assert await series.of(JobId(1), 1) == {0: b"a"}
+    series.close()
+    assert "no database" in (tmp_path / f"{FILE}.broken-1").read_text()
+    assert len([record for record in caplog.records if "moved aside" in record.message]) == 1
+
+
+async def test_what_cannot_be_kept_is_given_up_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE).mkdir()  # no file can be made there
     series = AttemptSeries(tmp_path)
     series.keep(key(1), b"a")
     series.keep(key(2), b"x" * (attempts.SERIES_BYTES_MAX + 1))
