@@ -34,6 +34,13 @@ STOPPED_IN_WORDS = {
     "REQUEUED": "(requeued)",
     "FENCED": "(its node was cut off)",
 }
+METHODS = {
+    "score": "the best by score",
+    "pinned": "those that were named",
+    "fragmentation": "the fullest that had room",
+    "fallback": "in plain order, not by their readings",
+}
+SCORES_SHOWN = 8
 RANKS_SHOWN = 32
 """Ranks of a gang shown one by one; those that did not end well come first where there are more."""
 WARNING_COLUMNS = (Column("TIME"), Column("WARNING"), Column("IN WORDS", least=20, wraps=True))
@@ -162,10 +169,23 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
     if job.HasField("latest_start_time"):
         yield "at latest", f"starts by {words.clock(job.latest_start_time, now)}, as jobs and nodes are now"
     yield "bound", job.bound_sentence
+    if job.attempts and job.attempts[-1].HasField("gpu_info"):
+        yield "GPUs", _chosen(job.attempts[-1].gpu_info)
     if has_ended(job):
         yield "end", _ending(job)
     if job.requeue_count:
         yield "requeued", words.counted(job.requeue_count, "time")
+
+
+def _chosen(info: job_pb2.GpuInfo) -> str:
+    """How its GPUs were chosen, with the score that each had: `the best by score: 1 (0.73), 7 (0.77)`."""
+    method = METHODS.get(info.allocation_method, info.allocation_method)
+    scored = [
+        f"{index} ({device.availability_score:.2f})" if device.HasField("availability_score") else index
+        for index, device in zip(info.indices, info.devices, strict=True)
+    ]
+    more = f" and {len(scored) - SCORES_SHOWN} more" if len(scored) > SCORES_SHOWN else ""
+    return f"{method}: {', '.join(scored[:SCORES_SHOWN])}{more}"
 
 
 def _ending(job: job_pb2.Job) -> str:

@@ -20,6 +20,7 @@ from ..state.commands import (
 )
 from ..state.ids import JobId, UserName
 from ..state.jobs import (
+    AllocationMethod,
     Attempt,
     Deferred,
     Divided,
@@ -114,7 +115,7 @@ def sentence(record: Record) -> str:
         case ItemsFinished():
             return _items_end_sentence(record)
         case AttemptPlaced(job=job_id, attempt=attempt):
-            return f"Attempt {job_id}/{attempt.number} was placed on {_places(attempt)}."
+            return f"Attempt {job_id}/{attempt.number} was placed on {_places(attempt)}{_in_plain_order(attempt)}."
         case AttemptReady(job=job_id, rendezvous=rendezvous):
             where = f"{rendezvous.address}, port {rendezvous.port}"
             return f"Every rank of job {job_id} is ready; they are started and meet at {where}."
@@ -362,6 +363,16 @@ _PLAIN_REASONS = frozenset({"EXITED", "SIGNALLED", "CANCELLED", "TIME_LIMIT", "I
 
 def _places(attempt: Attempt) -> str:
     return " + ".join(_place(rank.placement) for rank in attempt.ranks)
+
+
+def _in_plain_order(attempt: Attempt) -> str:
+    """Says so where devices were not chosen by what they do."""
+    plain = [rank.placement for rank in attempt.ranks if rank.placement.method is AllocationMethod.FALLBACK]
+    if not plain:
+        return ""
+    is_unknown = any(device.score is None for placement in plain for device in placement.devices)
+    why = "what they do was not known" if is_unknown else "without a choice by their readings"
+    return f", GPUs in plain order: {why}"
 
 
 def _place(placement: Placement) -> str:

@@ -269,13 +269,17 @@ class PlacedDevice:
 
 
 class AllocationMethod(Enum):
-    """How the devices of a placement were chosen."""
+    """How the devices of a placement were chosen.
+
+    SCORE: the best of those that fit. PINNED: those that were named. SHARE: the fullest that had room, so that whole
+    ones stay whole. FALLBACK: in plain order, as was asked or because what one of them does was not known.
+    """
 
     NONE = "none"
     SCORE = "score"
     PINNED = "pinned"
     FALLBACK = "fallback"
-    SHARE = "share"
+    SHARE = "fragmentation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,25 @@ def test_one_job(name: str) -> None:
     assert_golden(f"job_{name}", text(job_screen(job, NOW, LOOK)))
 
 
+@pytest.mark.parametrize(
+    ("method", "shown"),
+    [
+        ("score", "the best by score: 0 (0.84), 1"),
+        ("pinned", "those that were named: 0 (0.84), 1"),
+        ("fragmentation", "the fullest that had room: 0 (0.84), 1"),
+        ("fallback", "in plain order, not by their readings: 0 (0.84), 1"),
+    ],
+)
+def test_a_job_says_how_its_gpus_were_chosen(method: str, shown: str) -> None:
+    job = running()
+    info = job.attempts[-1].gpu_info
+    info.allocation_method = method
+    info.indices.extend(["0", "1"])
+    info.devices.add(availability_score=0.84)
+    info.devices.add()
+    assert f"  GPUs       {shown}" in job_screen(job, NOW, LOOK)
+
+
 def test_of_a_gang_with_many_ranks_those_that_did_not_end_well_are_shown_first() -> None:
     job = gang()
     attempt = job.attempts[0]

@@ -960,7 +960,9 @@ class GpuInfo(_message.Message):
     count: _builtins.int
     """Devices in all."""
     allocation_method: _builtins.str
-    """How they were chosen: "score", "pinned", "fallback", and for shares "share", the fullest device that had room."""
+    """How they were chosen: "score", the best that fitted; "pinned", those that were named; "fragmentation", for shares, the
+    fullest that had room, so that whole ones stay whole; "fallback", in plain order, without telemetry or as was asked.
+    """
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacedDevice]:
         """One entry per device."""
