@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import crowd, frames, live, output, passes, path, sampling, scale, standing, worker
+from . import crowd, frames, live, output, passes, path, sampling, scale, scrape, standing, worker
 from .rows import Row, Run, table
 
 ROOT = Path(__file__).parent
@@ -21,6 +21,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "live": live.measure,
     "passes": passes.measure,
     "scale": scale.measure,
+    "scrape": scrape.measure,
     "worker": worker.measure,
     "frames": frames.measure,
     "sessions": crowd.measure,

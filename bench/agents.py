@@ -1,7 +1,8 @@
 """Many simulated agents in one process: each registers, opens a stream, and beats with samples of eight devices.
 
-`python -m bench.agents ADDRESS TOKEN_FILE COUNT` says `ready` once every stream stands, and goes on until it is ended.
-They take launches and do nothing with them: what the scheduler does with what is heard is what is measured.
+`python -m bench.agents ADDRESS TOKEN_FILE COUNT [full]` says `ready` once every stream stands, and goes on until it is
+ended. With `full` a sample has all that an H100 tells, else what is decided by. They take launches and do nothing with
+them: what the scheduler does with what is heard is what is measured.
 """
 
 import asyncio
@@ -33,7 +34,22 @@ def node_info(name: str) -> node_pb2.NodeInfo:
     )
 
 
-def beat(name: str, sequence: int) -> node_agent_pb2.HeartbeatRequest:
+def counters(sequence: int) -> dict[str, Any]:
+    """What an H100 tells beside what is decided by."""
+    return {
+        "memory_total_bytes": MEMORY_BYTES,
+        "memory_utilization_percent": sequence % 50,
+        "temperature_c": 40 + sequence % 30,
+        "power_mw": 300_000 + sequence,
+        "power_limit_mw": 700_000,
+        "energy_mj": 10**12 + 600_000 * sequence,
+        "clock_sm_mhz": 1_980,
+        "clock_memory_mhz": 2_619,
+        "ecc_uncorrected_count": 0,
+    }
+
+
+def beat(name: str, sequence: int, *, is_full: bool = False) -> node_agent_pb2.HeartbeatRequest:
     """A sign of life with eight samples that differ from the last ones."""
     samples = [
         node_pb2.DeviceSample(
@@ -43,6 +59,7 @@ def beat(name: str, sequence: int) -> node_agent_pb2.HeartbeatRequest:
             memory_free_bytes=MEMORY_BYTES - 500_000_000 - sequence,
             processes_are_known=True,
             is_healthy=True,
+            **(counters(sequence) if is_full else {}),
         )
         for index in range(DEVICES)
     ]
@@ -51,7 +68,9 @@ def beat(name: str, sequence: int) -> node_agent_pb2.HeartbeatRequest:
     )
 
 
-async def agent(stub: Any, name: str, gate: asyncio.Semaphore, ready: asyncio.Queue[str]) -> None:
+async def agent(
+    stub: Any, name: str, gate: asyncio.Semaphore, ready: asyncio.Queue[str], *, is_full: bool = False
+) -> None:
     """One agent, until cancelled."""
     info = node_info(name)
     async with gate:
@@ -63,7 +82,7 @@ async def agent(stub: Any, name: str, gate: asyncio.Semaphore, ready: asyncio.Qu
         call = stub.Heartbeat()
         inventory = node_agent_pb2.Inventory(boot_id="boot", info=info)
         await call.write(node_agent_pb2.HeartbeatRequest(node=name, incarnation=1, sequence=1, inventory=inventory))
-        await call.write(beat(name, 2))
+        await call.write(beat(name, 2, is_full=is_full))
     reader = asyncio.create_task(_read(call))
     ready.put_nowait(name)
     try:
@@ -71,7 +90,7 @@ async def agent(stub: Any, name: str, gate: asyncio.Semaphore, ready: asyncio.Qu
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             sequence += 1
-            await call.write(beat(name, sequence))
+            await call.write(beat(name, sequence, is_full=is_full))
     finally:
         reader.cancel()
 
@@ -81,7 +100,7 @@ async def _read(call: Any) -> None:
         pass
 
 
-async def main(address: str, token: str, count: int) -> None:
+async def main(address: str, token: str, count: int, *, is_full: bool = False) -> None:
     """Start all, say `ready`, and go on."""
     host, _, port = address.rpartition(":")
     target = Target(address=Address(host, int(port)), token=token)
@@ -89,11 +108,13 @@ async def main(address: str, token: str, count: int) -> None:
     gate, ready = asyncio.Semaphore(AT_ONCE), asyncio.Queue[str]()
     async with asyncio.TaskGroup() as group:
         for number in range(count):
-            group.create_task(agent(stubs[number % CHANNELS], f"sim{number:05}", gate, ready))
+            group.create_task(agent(stubs[number % CHANNELS], f"sim{number:05}", gate, ready, is_full=is_full))
         for _ in range(count):
             await ready.get()
         print("ready", flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]).read_text().strip(), int(sys.argv[3])))
+    asyncio.run(
+        main(sys.argv[1], Path(sys.argv[2]).read_text().strip(), int(sys.argv[3]), is_full=sys.argv[4:] == ["full"])
+    )

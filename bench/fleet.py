@@ -96,11 +96,11 @@ def fleet(*, cpus: int) -> Iterator[Fleet]:
 
 
 @contextmanager
-def scheduler_alone(folder: Path) -> Iterator[Fleet]:
+def scheduler_alone(folder: Path, *flags: str) -> Iterator[Fleet]:
     """Start a scheduler on the data in a folder, as it was left there; stop it at the end. It has no agent."""
     listening = folder / "scheduler" / "listening"
     listening.unlink(missing_ok=True)
-    process = _start(folder, "scheduler", "--port", "0", "--data", str(folder / "scheduler"))
+    process = _start(folder, "scheduler", "--port", "0", "--data", str(folder / "scheduler"), *flags)
     try:
         _wait_for(
             lambda: listening.exists() and listening.read_text().endswith("\n"), "the scheduler", LOAD_SECONDS_MAX

@@ -100,7 +100,7 @@ def _separate_jobs(folder: Path, queued: int, repeats: int) -> list[Row]:
 
 
 def _heartbeats(folder: Path, count: int, queued: int) -> list[Row]:
-    with scheduler_alone(folder) as fleet, _agents(fleet, count):
+    with scheduler_alone(folder) as fleet, simulated(fleet, count):
         shares = [_share_of_a_core(fleet)]
         asyncio.run(_submits(fleet, queued))
         time.sleep(HEARD_SECONDS)  # what fits is placed meanwhile
@@ -116,9 +116,10 @@ def _share_of_a_core(fleet: Fleet) -> float:
 
 
 @contextmanager
-def _agents(fleet: Fleet, count: int) -> Iterator[None]:
+def simulated(fleet: Fleet, count: int, *how: str) -> Iterator[None]:
+    """Simulated agents, until the end: see bench.agents."""
     token = fleet.folder / "scheduler" / "agent.token"
-    arguments = [sys.executable, "-m", "bench.agents", fleet.address, str(token), str(count)]
+    arguments = [sys.executable, "-m", "bench.agents", fleet.address, str(token), str(count), *how]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

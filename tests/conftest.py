@@ -15,7 +15,7 @@ from tests.leaks import MARK, Allowed, Leaks, Session, Snapshot, kill, settled, 
 
 # With CI=true a skip whose reason names one of these is a failure: a green run must mean that it ran. CI_LACKS names
 # those that a distribution does not have.
-CI_MUST_HAVE = ("postgres", "tmpfs", "gcc", "iproute2", "namespace", "buf", "chromium")
+CI_MUST_HAVE = ("postgres", "tmpfs", "gcc", "iproute2", "namespace", "buf", "chromium", "prometheus")
 # How long the tasks of a test that has ended may take to end as well.
 TASKS_SETTLE_SECONDS = 2.0
 

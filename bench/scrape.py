@@ -1,0 +1,89 @@
+"""What a scrape of /metrics costs with a large fleet: time, size, processor time, and what callers feel meanwhile."""
+
+import asyncio
+import gzip
+import statistics
+import time
+import urllib.request
+from typing import Any
+
+from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc
+
+from . import measures
+from .fleet import Fleet, scheduler_alone
+from .rows import Row, Run, percentile
+from .scale import simulated
+
+SCRAPES = 5
+CALL_EVERY_SECONDS = 0.005
+QUIET_SECONDS = 5.0
+SAYS = "metrics are served on "
+
+
+def measure(run: Run) -> list[Row]:
+    """The rows of the group `scrape`."""
+    folder = run.folder / "scrape"
+    folder.mkdir()
+    with scheduler_alone(folder, "--metrics-port", "0") as fleet, simulated(fleet, run.agents, "full"):
+        return asyncio.run(_measure(fleet, run.agents))
+
+
+async def _measure(fleet: Fleet, agents: int) -> list[Row]:
+    address = (fleet.folder / "scheduler.log").read_text().rpartition(SAYS)[2].split()[0]
+    page = gzip.decompress(await _scrape(fleet, address))  # the first starts the process that writes
+    quiet = await _felt(fleet, asyncio.sleep(QUIET_SECONDS))
+    idle_share = await _processor_share(fleet)
+    times: list[float] = []
+    sizes: list[int] = []
+    cpu_before, begin = measures.cpu_seconds(fleet.scheduler_pid), time.perf_counter()
+
+    async def scrapes() -> None:
+        for _ in range(SCRAPES):
+            await asyncio.sleep(1.2)  # a page is shared for a second: each is to be a new one
+            start = time.perf_counter()
+            sizes.append(len(await _scrape(fleet, address)))
+            times.append(time.perf_counter() - start)
+
+    busy = await _felt(fleet, scrapes())
+    used = measures.cpu_seconds(fleet.scheduler_pid) - cpu_before - idle_share * (time.perf_counter() - begin)
+    of = f"{agents:,} nodes"
+    return [
+        Row(f"scrape of {of}, {page.count(10):,} lines", statistics.median(times), "s", 10, "to reach"),
+        Row(f"size of that page, packed; {len(page) / 1e6:.1f} MB as it is", statistics.median(sizes) / 1e6, "MB"),
+        Row("processor time of a scrape in the scheduler, callers included", used / SCRAPES * 1e3, "ms"),
+        Row("a call while it is scraped, p99", percentile(busy, 0.99), "ms", percentile(quiet, 0.99), "not scraped"),
+        Row("the same, the longest", max(busy), "ms", max(quiet), "not scraped"),
+    ]
+
+
+async def _scrape(fleet: Fleet, address: str) -> bytes:
+    token = (fleet.folder / "scheduler" / "admin.token").read_text().strip()
+    headers = {"Authorization": f"Bearer {token}", "Accept-Encoding": "gzip"}
+
+    def ask() -> bytes:
+        with urllib.request.urlopen(urllib.request.Request(f"http://{address}/metrics", headers=headers)) as answer:
+            return bytes(answer.read())
+
+    return await asyncio.to_thread(ask)
+
+
+async def _felt(fleet: Fleet, meanwhile: Any) -> list[float]:
+    """How long a small call takes, in milliseconds, one after the other while something else goes on."""
+    times: list[float] = []
+    async with fleet.connect() as channel:
+        stub: Any = scheduler_pb2_grpc.SchedulerStub(channel)
+        other = asyncio.ensure_future(meanwhile)
+        while not other.done():
+            begin = time.perf_counter()
+            await stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest())
+            times.append((time.perf_counter() - begin) * 1e3)
+            await asyncio.sleep(CALL_EVERY_SECONDS)
+        await other
+    return times
+
+
+async def _processor_share(fleet: Fleet) -> float:
+    """Processor seconds a second of the scheduler, while it is called and not scraped."""
+    before, begin = measures.cpu_seconds(fleet.scheduler_pid), time.perf_counter()
+    await _felt(fleet, asyncio.sleep(QUIET_SECONDS))
+    return (measures.cpu_seconds(fleet.scheduler_pid) - before) / (time.perf_counter() - begin)
