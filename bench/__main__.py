@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import crowd, frames, live, output, passes, path, sampling, scale, scrape, standing, worker
+from . import crowd, frames, history, live, output, passes, path, sampling, scale, scrape, standing, worker
 from .rows import Row, Run, table
 
 ROOT = Path(__file__).parent
@@ -18,6 +18,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "output": output.measure,
     "standing": standing.measure,
     "sampling": sampling.measure,
+    "history": history.measure,
     "live": live.measure,
     "passes": passes.measure,
     "scale": scale.measure,

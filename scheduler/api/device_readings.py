@@ -42,9 +42,10 @@ def device_readings(samples: Iterable[node_pb2.DeviceSample], now: Instant) -> I
 
 def _reading(summary: node_pb2.Summary, unit: float) -> Reading:
     """A counter summed up, in another unit; what is no number, or below 0, was not read."""
-    if summary.count < 1 or not 0 <= summary.min <= summary.mean <= summary.max < math.inf:
+    low, high, mean = summary.min, summary.max, summary.mean
+    if not summary.count or not 0 <= low <= high < math.inf or math.isnan(mean):
         return NOT_READ
-    return (summary.min / unit, summary.max / unit, summary.mean / unit)
+    return (low / unit, high / unit, min(max(low, mean), high) / unit)
 
 
 def _single(value: int, unit: float) -> Reading:

@@ -28,6 +28,8 @@ TENS = Level(1, 10, 30)
 FIVES = Level(2, 300, 36, is_rewritten=True)
 SECONDS_KEPT = 600
 """How long points of 1 s stay in memory. (How long the others are kept is a setting.)"""
+SECONDS_DROPPED = 16
+"""How many new points come before it is seen which are too old."""
 LEVELS = (SECONDS, TENS, FIVES)
 LATE_SECONDS_MAX = 10
 """A point that ends earlier than this before the newest one is left out: a clock went back, or it was told twice."""
@@ -139,10 +141,11 @@ class Course:
         else:
             kept += self._kind.pack(point)
         self._newest = point.end
-        too_old = 0
-        while self._kind.end_of(kept, too_old) <= point.end - SECONDS_KEPT:
-            too_old += 1
-        del kept[: too_old * size]
+        if len(kept) % (SECONDS_DROPPED * size) == 0:
+            too_old = 0
+            while self._kind.end_of(kept, too_old) <= point.end - SECONDS_KEPT:
+                too_old += 1
+            del kept[: too_old * size]
 
     def last_rows(self) -> Iterator[Row]:
         """All that is not stored, when there will be no more."""

@@ -7,6 +7,7 @@ finest unit, so that a day of a device is some hundred kilobytes, and every entr
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MISSING = -1.0
 """Stands for a value where nothing was read."""
@@ -33,8 +34,7 @@ class Counter:
         return int(256 ** struct.calcsize("<" + self.code)) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """What counters did from one second to another, in seconds since 1970. One reading for each counter."""
 
     begin: int
@@ -54,18 +54,24 @@ class Kind:
 
     def pack(self, point: Point) -> bytes:
         """A point as an entry; values beyond what fits are cut to it."""
-        numbers = [point.end, min(max(point.end - point.begin, 0), SPAN_SECONDS_MAX)]
+        numbers = [point.end, point.end - point.begin]
         for (scale, largest), (low, high, mean) in zip(self._limits, point.readings, strict=True):
-            if low < 0:
-                numbers += (largest, largest, largest)
+            if low >= 0:
+                numbers += (int(low * scale + 0.5), int(high * scale + 0.5), int(mean * scale + 0.5))
             else:
-                top = largest - 1
-                numbers += (
-                    min(top, int(low * scale + 0.5)),
-                    min(top, int(high * scale + 0.5)),
-                    min(top, int(mean * scale + 0.5)),
-                )
-        return self._struct.pack(*numbers)
+                numbers += (largest, largest, largest)
+        try:
+            return self._struct.pack(*numbers)
+        except struct.error:
+            return self._struct.pack(*self._cut(numbers))
+
+    def _cut(self, numbers: list[int]) -> Iterator[int]:
+        """The same with each number in what fits; the largest one says that nothing was read."""
+        yield numbers[0]
+        yield max(0, min(numbers[1], SPAN_SECONDS_MAX))
+        for at, number in enumerate(numbers[2:]):
+            largest = self._limits[at // 3][1]
+            yield number if number == largest else min(number, largest - 1)
 
     def unpack(self, entries: bytes | bytearray) -> Iterator[Point]:
         """The points of entries in a row; what is left over at the end is left out."""

@@ -10,10 +10,9 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpufleet.logs import fields
 
@@ -50,8 +49,7 @@ WRITE_SECONDS = 5.0
 """How long what is recorded waits, at most, before it is written."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceReading:
+class DeviceReading(NamedTuple):
     """What a device did from one second to another, in the order of its counters."""
 
     uuid: DeviceUuid
@@ -76,7 +74,7 @@ class Recorder:
         self._rows: dict[tuple[CourseKey, int, int], tuple[CourseFacts, Row]] = {}
         self._running: dict[JobId, Band] = {}
         self._waits: dict[Band, list[float]] = {}
-        self._nodes: dict[NodeName, tuple[Node, dict[DeviceUuid, CourseFacts]]] = {}
+        self._nodes: dict[NodeName, tuple[Node, dict[DeviceUuid, tuple[CourseFacts, Course]]]] = {}
         self._tells = TellsOnce(self.file.path)
         self._is_full = False
         self._writing = asyncio.Lock()
@@ -88,42 +86,45 @@ class Recorder:
 
     def take_beat(self, node: NodeName, readings: Iterable[DeviceReading]) -> None:
         """Take in what a node read of its devices since the beat before."""
-        known = self._facts_of(node)
-        for reading in readings:
-            facts = known.get(reading.uuid)
-            if facts is not None:
-                self._add(facts, reading.begin, reading.end, reading.readings)
+        known = self._courses_of(node)
+        for uuid, begin, end, told in readings:
+            found = known.get(uuid)
+            if found is not None:
+                facts, course = found
+                for row in course.add(begin, end, told):
+                    self._put(facts, row)
 
-    def _facts_of(self, name: NodeName) -> dict[DeviceUuid, CourseFacts]:
+    def _courses_of(self, name: NodeName) -> dict[DeviceUuid, tuple[CourseFacts, Course]]:
+        """The courses of a node's devices; they begin when the node is first heard."""
         node = self._view.durable.nodes.get(name)
+        known = self._nodes.get(name)
+        if known is not None and known[0] is node:
+            return known[1]
+        self._nodes.pop(name, None)
         if node is None:
             return {}
-        known = self._nodes.get(name)
-        if known is None or known[0] is not node:
-            facts = {
-                device.uuid: CourseFacts(
-                    key=CourseKey(node=name, uuid=device.uuid),
-                    index=device.index,
-                    name=device.name,
-                    memory_bytes=device.memory_bytes,
-                )
-                for device in node.info.devices
-            }
-            known = self._nodes[name] = (node, facts)
-        return known[1]
+        courses: dict[DeviceUuid, tuple[CourseFacts, Course]] = {}
+        for device in node.info.devices:
+            key = CourseKey(node=name, uuid=device.uuid)
+            facts = CourseFacts(key=key, index=device.index, name=device.name, memory_bytes=device.memory_bytes)
+            course = self._course(facts)
+            if course is not None:
+                courses[device.uuid] = (facts, course)
+        self._nodes[name] = (node, courses)
+        return courses
 
-    def _add(self, facts: CourseFacts, begin: int, end: int, readings: tuple[Reading, ...]) -> None:
+    def _course(self, facts: CourseFacts) -> Course | None:
+        """Whose facts these are; None when there are too many."""
         course = self.courses.get(facts.key)
         if course is None:
             if len(self.courses) >= COURSES_MAX:
                 if not self._is_full:
                     self._is_full = True
                     log.warning("no more histories of devices are kept", extra=fields(devices=COURSES_MAX))
-                return
+                return None
             course = self.courses[facts.key] = Course(kind_of(facts.key))
         self.facts[facts.key] = facts
-        for row in course.add(begin, end, readings):
-            self._put(facts, row)
+        return course
 
     def _put(self, facts: CourseFacts, row: Row) -> None:
         self._rows[facts.key, row.level, row.begin] = (facts, row)
@@ -183,7 +184,11 @@ class Recorder:
             if not (queued or running[band] or band in waits or key in self.courses):
                 continue
             facts = CourseFacts(key=key, index=int(band), name=band.name.lower(), memory_bytes=0)
-            self._add(facts, now - 1, now, (_gauge(queued), _gauge(running[band]), _spread_of(waits.get(band, ()))))
+            course = self._course(facts)
+            if course is not None:
+                told = (_gauge(queued), _gauge(running[band]), _spread_of(waits.get(band, ())))
+                for row in course.add(now - 1, now, told):
+                    self._put(facts, row)
 
     async def write(self) -> None:
         """Write what waits; what cannot be written goes on waiting."""
@@ -223,6 +228,7 @@ class Recorder:
     def _let_go(self, key: CourseKey) -> None:
         """Store what is left of a course, and forget it: its node is gone."""
         facts = self.facts.pop(key)
+        self._nodes.pop(key.node, None)
         for row in self.courses.pop(key).last_rows():
             self._put(facts, row)
 
