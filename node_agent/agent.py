@@ -58,6 +58,7 @@ from .output import OutputSender
 from .program_log import ProgramLog
 from .until_first import until_first
 from .usage import Usages, device_summary
+from .usage_records import UsageRecords
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -69,6 +70,9 @@ BEAT_SECONDS = 2.0
 
 NOTICES_FOLDER = "notices"
 """In the agent's data folder: what is still to be told of attempts."""
+
+USAGES_FOLDER = "usages"
+"""In the agent's data folder: what attempts used so far."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -128,6 +132,7 @@ class NodeAgent:
             node.machine.source,
             tick_seconds=lambda: node.tuning().busy_sampling_seconds,
             set_interval=self._sample_every,
+            records=UsageRecords(folder.path / USAGES_FOLDER),
         )
         self._sampling_seconds = node.tuning().sampling_seconds
         self._attempts = Attempts(
@@ -165,6 +170,7 @@ class NodeAgent:
             await self._attempts.close()
             await self._notices.close()
             await self._keeping.close()
+            self._usages.close()
 
     def live(self) -> Iterator[AttemptView]:
         """The attempts whose processes may run."""

@@ -85,6 +85,7 @@ class Attempts:
         """Take over what the keepers hold."""
         held = tuple(views)
         self._notices.adopt(held)
+        self._usages.adopt(held)
         for view in held:
             self._traces.ended(view)
         self._perform(self._duties.adopt(held))

@@ -3,6 +3,9 @@
 Readings of devices are taken out of the source at every tick and beat, and when an attempt begins or ends, so that each
 reading counts for exactly those attempts that held the device when it was made, and for one beat. Of a device that jobs
 share each of them is shown all of it.
+
+Each sum is written down now and then, and when the agent leaves, so that the next start of the agent goes on with it:
+one that is killed loses the readings of a few seconds and nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
@@ -22,7 +26,9 @@ from gpufleet.statistics import series_message
 
 from . import wire
 from .clocks import boottime_us
+from .core.kept_tallies import to_json
 from .core.outcome import AttemptKey, AttemptView
+from .usage_records import UsageRecords
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +36,12 @@ TOLD_PER_BEAT_MAX = 256
 """Attempts whose use a beat tells; of more the oldest are told."""
 
 SHORTEST_TICK_SECONDS = 0.05
+
+KEPT_EVERY_SECONDS, KEPT_EVERY_SECONDS_EACH = 10.0, 0.2
+"""How often a sum is written down: every 10 s, or more seldom where more than 50 attempts run."""
+
+KEPT_PER_TICK_MAX = 8
+"""Sums that are written down at one tick, those first whose turn has come for longest."""
 
 NOTE = re.compile(r"devices=(?P<indices>[0-9,]*) sampling_us=(?P<sampling_us>[0-9]*)( trace=.*)?")
 """The note of a launch, for the next start of the agent: the indices of its devices, and how often they are read."""
@@ -52,8 +64,12 @@ class Usages:
         set_interval: Callable[[float | None], None],
         read: Callable[[int], TreeReading | None] = read_tree,
         clock_us: Callable[[], int] = boottime_us,
+        records: UsageRecords | None = None,
     ) -> None:
         self._source = source
+        self._records = records
+        self._kept_us: dict[AttemptKey, int] = {}
+        self._cannot_keep = False
         self._devices = {device.uuid: device for device in source.list()}
         self._tick_seconds = tick_seconds
         self._set_interval = set_interval
@@ -72,6 +88,12 @@ class Usages:
         own = self._tick_seconds()
         return min((own if each is None else each / 1e6 for each in live), default=None)
 
+    def adopt(self, views: Iterable[AttemptView]) -> None:
+        """Forget what an earlier start of the agent wrote down of attempts that no keeper knows any more."""
+        with self._keeping():
+            if self._records is not None:
+                self._records.drop_others([view.key for view in views])
+
     def expect(self, key: AttemptKey, uuids: Iterable[str], sampling_us: int | None = None) -> None:
         """These devices are a rank's from now on; it is about to be launched, perhaps once more."""
         if key in self._tallies:
@@ -83,10 +105,11 @@ class Usages:
     def see(self, view: AttemptView) -> None:
         """Take in what a keeper says of a rank: that it runs, or how it ended."""
         if view.key not in self._tallies:
-            if view.end is not None:
+            kept = self._read_kept(view.key)
+            if view.end is not None and kept is None:
                 return  # an earlier agent watched it, and nobody knows any more what it saw
             self._collect()
-            self._tallies[view.key] = begun(view.started_us or self._clock_us(), *self._noted(view.note))
+            self._tallies[view.key] = kept or begun(view.started_us or self._clock_us(), *self._noted(view.note))
         tally = self._tallies[view.key]
         if view.end is None and view.pid is not None:
             self._leaders[view.key] = view.pid
@@ -101,7 +124,19 @@ class Usages:
         """Its use is stored, or it was never begun."""
         self._tallies.pop(key, None)
         self._leaders.pop(key, None)
+        self._kept_us.pop(key, None)
+        with self._keeping():
+            if self._records is not None:
+                self._records.end(key)
         self._look_busy()
+
+    def close(self) -> None:
+        """Write down all sums for the next start of the agent."""
+        self._collect()
+        for key, tally in self._tallies.items():
+            with self._keeping():
+                if self._records is not None:
+                    self._records.write(key, to_json(tally))
 
     def of(self, key: AttemptKey) -> node_agent_pb2.AttemptUsage | None:
         """What a rank used so far, or until its end with the course of it; None when nothing was read of it."""
@@ -137,6 +172,39 @@ class Usages:
                 tally = self._tallies.get(key)
                 if tally is not None and tally.ended_us is None and reading is not None:
                     tally.processes.take(reading, now_seconds)
+            await self._keep_some()
+
+    async def _keep_some(self) -> None:
+        """Write down the sums of those whose turn it is."""
+        records, now_us = self._records, self._clock_us()
+        if records is None:
+            return
+        every_us = round(1e6 * max(KEPT_EVERY_SECONDS, KEPT_EVERY_SECONDS_EACH * len(self._tallies)))
+        read = (key for key, tally in self._tallies.items() if tally.ended_us is None and _has_readings(tally))
+        due = [key for key in read if now_us >= self._kept_us.get(key, -every_us) + every_us]
+        for key in sorted(due, key=lambda each: self._kept_us.get(each, 0))[:KEPT_PER_TICK_MAX]:
+            tally = self._tallies.get(key)
+            if tally is not None:
+                self._kept_us[key] = now_us
+                with self._keeping():
+                    await asyncio.to_thread(records.write, key, to_json(tally))
+                    if key not in self._tallies:  # it was forgotten meanwhile
+                        records.end(key)
+
+    def _read_kept(self, key: AttemptKey) -> AttemptTally | None:
+        with self._keeping():
+            return None if self._records is None else self._records.read(key)
+        return None
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """What cannot be written down or read costs figures after a restart, and no job; it is said once."""
+        try:
+            yield
+        except OSError as problem:
+            if not self._cannot_keep:
+                _log.warning("what attempts used is not kept for a restart of the agent: %s", problem)
+            self._cannot_keep = True
 
     def _read_all(self, leaders: dict[AttemptKey, int]) -> dict[AttemptKey, TreeReading | None]:
         return {key: self._read(pid) for key, pid in leaders.items()}

@@ -17,6 +17,7 @@ from gpufleet.devices.process_tree import read_tree
 from gpufleet.devices.tally import POINTS_MAX, DeviceTally, Meter, ProcessTally, Series, Tally, TreeReading
 from node_agent.core.outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView, ExitedWith, Offsets
 from node_agent.usage import Usages, device_summary, note_of
+from node_agent.usage_records import UsageRecords
 from tests.e2e.processes import until
 
 SECOND_US = 1_000_000
@@ -133,7 +134,7 @@ class Source:
 class Bench:
     """Usages over a source and a clock that a test holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self.source = Source()
         self.now_us = 0
         self.tick_seconds = 0.0
@@ -145,6 +146,7 @@ class Bench:
             set_interval=self.often.append,
             read=self._read,
             clock_us=lambda: self.now_us,
+            records=None if folder is None else UsageRecords(folder),
         )
 
     def _read(self, pid: int) -> TreeReading:
