@@ -30,7 +30,9 @@ GPU_COLUMNS = (
 
 def stats_object(job_id: int, answer: capacity_pb2.GetJobStatsResponse) -> dict[str, Any]:
     """The JSON of `stats`."""
-    of_job = {"job_id": job_id, "attempt": answer.attempt, "is_final": answer.is_final}
+    of_job: dict[str, Any] = {"job_id": job_id, "attempt": answer.attempt, "is_final": answer.is_final}
+    if answer.is_incomplete:
+        of_job["is_incomplete"] = True
     return of_job | statistics_object(answer)
 
 
@@ -39,6 +41,8 @@ def stats_screen(job_id: int, answer: capacity_pb2.GetJobStatsResponse, look: Lo
     if not answer.attempt:
         return [f"Job {job_id} has not run yet. See why it waits with: gpuctl explain {job_id}"]
     so_far = "" if answer.is_final else " so far"
+    if answer.is_incomplete:
+        so_far = ", as far as its node told before it was lost"
     return used_lines(f"Job {job_id}, attempt {answer.attempt}{so_far}:", answer, look)
 
 

@@ -39,7 +39,7 @@ from .channels import Channels
 from .convert import duration, key_proto
 from .device_readings import device_readings
 from .long_streams import first_of, let_end, write_all
-from .usages import memory_peaks
+from .usages import memory_peaks, told_use
 from .validate import node_name, span_of
 from .validate_reports import device_sample, node_info, port_of, rank_exit, rank_key, seen, stream_of
 
@@ -207,7 +207,7 @@ class AgentService(node_agent_pb2_grpc.NodeAgentServicer):
                     stream=connection.stream,
                     samples=samples,
                     spool_free_bytes=free_bytes,
-                    usages=tuple((rank_key(each.key), each.SerializeToString()) for each in request.beat.usages),
+                    usages=tuple((rank_key(each.key), told_use(each)) for each in request.beat.usages),
                     peaks=memory_peaks(request.beat.usages, self._engine.view.limits.warnings.memory_span),
                 )
                 taken = self._report(connection, request.sequence, beat)

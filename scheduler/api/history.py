@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from gpufleet.v1 import capacity_pb2, job_pb2, node_agent_pb2
+from gpufleet.v1 import capacity_pb2, job_pb2
 
 from gpufleet.errors import invalid
 
@@ -21,7 +21,7 @@ from ..state.units import DAY, HOUR, SECOND, Instant, Span, after
 from ..state.used import RankUse
 from .answers import answers
 from .convert import duration, timestamp
-from .usages import MJ_PER_WH, rank_use
+from .usages import MJ_PER_WH
 from .validate import no_such_node
 
 SPAN_DEFAULT, USAGE_SPAN_DEFAULT = HOUR, Span(7 * DAY)
@@ -124,8 +124,9 @@ class HistoryCalls:
         def holds() -> list[Hold]:
             uses: dict[tuple[int, int], dict[int, RankUse]] = {}
             for key, told in usages:
-                use = rank_use(node_agent_pb2.AttemptUsage.FromString(told))
-                uses.setdefault((key.job, key.attempt), {})[key.rank] = use
+                use = told.use
+                if use is not None:
+                    uses.setdefault((key.job, key.attempt), {})[key.rank] = use
             found: list[Hold] = []
             for job in jobs:
                 if job.attempt is not None:

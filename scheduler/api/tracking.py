@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from gpufleet.v1 import capacity_pb2, job_pb2, node_agent_pb2, scheduler_pb2
+from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, invalid
 
@@ -32,7 +32,7 @@ from .convert_nodes import device_now, is_free
 from .freshness import Freshness
 from .paging import PageTokens, page_size
 from .roles import caller
-from .usages import add_courses, add_courses_so_far, rank_use, stats_proto
+from .usages import add_courses, add_courses_so_far, stats_proto
 from .validate import no_such_node, span_of, wanted_jobs
 
 WAIT_SPAN_MAX = DAY
@@ -93,7 +93,7 @@ class TrackingCalls:
             return ended.use
         node = live.nodes.get(rank.placement.node)
         told = None if node is None else dict(node.usages).get(key)
-        return None if told is None else rank_use(node_agent_pb2.AttemptUsage.FromString(told))
+        return None if told is None else told.use
 
     @streams
     async def CheckCapacity(

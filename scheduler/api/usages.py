@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from gpufleet.v1 import capacity_pb2, node_agent_pb2, node_pb2
 
-from gpufleet.errors import invalid
+from gpufleet.errors import GpufleetError, invalid
 
 from ..series.desk import Told
 from ..series.points import DEVICE
@@ -14,7 +14,7 @@ from ..state.ids import DeviceUuid, JobId, RankKey
 from ..state.jobs import Attempt, EndedAttempt, Placement
 from ..state.shares import WHOLE_MILLI
 from ..state.units import MB, MILLISECOND, SECOND, Instant, Span
-from ..state.used import DeviceUse, ProcessUse, RankUse, Statistic
+from ..state.used import DeviceUse, ProcessUse, RankUse, Statistic, ToldUse
 from ..state.warnings import MEMORY_JUDGED_SPAN
 from .convert import duration
 from .validate import span_of
@@ -58,6 +58,18 @@ def memory_peak(span: Span, usage: node_agent_pb2.AttemptUsage) -> MemoryPeak:
         if each.memory_used_bytes.count and math.isfinite(each.memory_used_bytes.max)
     }
     return MemoryPeak(span=span, used_bytes=used)
+
+
+def told_use(usage: node_agent_pb2.AttemptUsage) -> ToldUse:
+    """What a rank used so far, to be read when somebody wants to know."""
+    return ToldUse(usage.SerializeToString(), _read_use)
+
+
+def _read_use(told: bytes) -> RankUse | None:
+    try:
+        return rank_use(node_agent_pb2.AttemptUsage.FromString(told))
+    except GpufleetError:
+        return None
 
 
 def _device_use(usage: node_agent_pb2.DeviceUsage) -> DeviceUse:
@@ -106,6 +118,7 @@ def stats_proto(
         held_milli += sum(device.share_milli or WHOLE_MILLI for device in placement.devices)
         if use is None:
             continue
+        told.is_incomplete |= use.is_last_told
         span = max(span, use.span)
         told.sample_count += use.sample_count
         by_uuid = {device.uuid: device for device in placement.devices}

@@ -20,6 +20,7 @@ from ..state.jobs import (
     Finished,
     Job,
     Outcome,
+    Rank,
     RankExit,
     Starting,
     StopCause,
@@ -38,6 +39,7 @@ from ..state.records import (
 from ..state.refusals import BLAMES_THE_JOB
 from ..state.state import State
 from ..state.units import Instant
+from ..state.used import RankUse
 from . import gangs
 from .decision import NOTHING, Decision, together
 from .live_ranks import live_attempt
@@ -259,11 +261,37 @@ def without_its_node(
         exit_ = state.live.exits.get(key)
         if exit_ is not None and exit_.exit is not None:
             return end_rank(state, at, job, attempt, key, replace(exit_, output_is_complete=False))
-    if nothing_lives:
-        gone = RankExit(exit=None, reason="NODE_LOST", message=message, output_is_complete=False)
-        attempt = replace(attempt, ranks=tuple(replace(rank, exit=rank.exit or gone) for rank in attempt.ranks))
+    attempt = given_up(state, job, attempt, "NODE_LOST", message, is_presumed=not nothing_lives)
     ended = ended_attempt(attempt, at, reason="NODE_LOST", message=message, output_is_complete=False)
     return Decision(records=(after_node_loss(state, at, job, ended),))
+
+
+def given_up(state: State, job: Job, attempt: Attempt, reason: str, message: str, *, is_presumed: bool) -> Attempt:
+    """An attempt of which no rank's end will be told any more; what its nodes told last of its use stays with it."""
+    ranks = tuple(
+        replace(
+            rank,
+            exit=rank.exit
+            or RankExit(
+                exit=None,
+                reason=reason,
+                message=message,
+                output_is_complete=False,
+                is_presumed=is_presumed,
+                use=_last_told(state, key, rank),
+            ),
+        )
+        for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
+    )
+    return replace(attempt, ranks=ranks)
+
+
+def _last_told(state: State, key: RankKey, rank: Rank) -> RankUse | None:
+    """What a rank used, as far as its node told; None when nothing was told, or what was said cannot be read."""
+    node = state.live.nodes.get(rank.placement.node)
+    told = next((each for known, each in node.usages if known == key), None) if node is not None else None
+    use = None if told is None else told.use
+    return None if use is None else replace(use, is_last_told=True)
 
 
 def gang_without_nodes(
@@ -289,6 +317,7 @@ def gang_without_nodes(
                 message=gone[rank.placement.node],
                 output_is_complete=False,
                 is_presumed=not nothing_lives,
+                use=_last_told(state, key, rank),
             )
             exits[key.rank] = replace(known, output_is_complete=False) if known and known.exit is not None else lost
     failed = next((rank for rank, exit_ in exits.items() if gangs.has_failed(exit_)), None)

@@ -52,7 +52,7 @@ from ..state.records import (
 from ..state.replies import JobChange, JobsChanged, Refused, Submitted
 from ..state.state import State
 from ..state.units import Instant
-from .attempts import ended_attempt
+from .attempts import ended_attempt, given_up
 from .decision import Decision, refused
 from .dependencies import unmet
 from .gangs import abort_commands, handed_back, is_being_prepared
@@ -242,7 +242,7 @@ def _cancel(state: State, event: CancelRequested, job: Job) -> JobDecision:
             if is_being_prepared(job):
                 return _cancel_before_start(event, job, attempt)
             if event.is_abandoned:
-                return _abandon(event, job, attempt)
+                return _abandon(state, event, job, attempt)
             if isinstance(job.state, Stopping) and job.state.cause is StopCause.CANCELLED:
                 return _unchanged(job, f"job {job.id} is being cancelled already")
             stopping = AttemptStopping(
@@ -283,8 +283,9 @@ def _cancel_before_start(event: CancelRequested, job: Job, attempt: Attempt) -> 
     return told, (record,), abort_commands(job, attempt)
 
 
-def _abandon(event: CancelRequested, job: Job, attempt: Attempt) -> JobDecision:
-    ended = ended_attempt(attempt, event.at, reason="ABANDONED", message="abandoned", output_is_complete=False)
+def _abandon(state: State, event: CancelRequested, job: Job, attempt: Attempt) -> JobDecision:
+    known = given_up(state, job, attempt, "ABANDONED", "abandoned", is_presumed=True)
+    ended = ended_attempt(known, event.at, reason="ABANDONED", message="abandoned", output_is_complete=False)
     record = JobFinished(
         at=event.at,
         job=job.id,

@@ -13,6 +13,7 @@ from .jobs import Band, Items, JobSpec, Outcome, OutputEnd, RankExit
 from .nodes import DeviceSample, NodeInfo
 from .session_events import SessionEvent
 from .units import Instant, Span
+from .used import ToldUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +164,7 @@ class NodeBeat:
     stream: int
     samples: tuple[DeviceSample, ...] = ()
     spool_free_bytes: int | None = None
-    usages: tuple[tuple[RankKey, bytes], ...] = ()
+    usages: tuple[tuple[RankKey, ToldUse], ...] = ()
     peaks: tuple[tuple[RankKey, MemoryPeak], ...] = ()
 
 

@@ -64,6 +64,7 @@ from .turns import follow as follow_session
 from .turns import observe as observe_session
 from .turns import restart as restart_sessions
 from .units import SECOND, Instant, Span, after
+from .used import ToldUse
 from .warnings import JobWarning, WarningKind
 
 RESUME_SPAN = Span(10 * SECOND)
@@ -102,7 +103,7 @@ class NodeLive:
     trusts_devices_until: Instant = Instant(0)
     devices_left_out: dict[DeviceUuid, Instant] = field(default_factory=dict)
     spool_free_bytes: int | None = None
-    usages: tuple[tuple[RankKey, bytes], ...] = ()
+    usages: tuple[tuple[RankKey, ToldUse], ...] = ()
     courses: dict[DeviceUuid, DeviceCourse] = field(default_factory=dict)
 
 
@@ -389,7 +390,7 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: Inve
     node.has_inventory = True
     node.newest_inventory = (event.agent_id, event.incarnation, event.sequence)
     node.stream = event.stream
-    node.samples, node.usages = {}, ()
+    node.samples = {}
     _unready(live, durable, event.node)
     known = durable.hold(event.node).ranks
     node.lingering = {

@@ -1,5 +1,6 @@
 """What a rank used from its allocation to its end, as its node summed it up. It is stored with the end of the rank."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .ids import DeviceUuid
@@ -46,9 +47,29 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankUse:
-    """What one rank used in `span`, by readings of its devices, or without devices of its processes."""
+    """What one rank used in `span`, by readings of its devices, or without devices of its processes.
+
+    `is_last_told`: its end was never told, so that this is what its node had told last.
+    """
 
     span: Span
     sample_count: int
     devices: tuple[DeviceUse, ...] = ()
     processes: ProcessUse | None = None
+    is_last_told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToldUse:
+    """What a rank used so far, as its agent sent it: a beat brings one for each rank, and hardly one is ever read.
+
+    `read` makes of it what it says, and answers None for what cannot be read.
+    """
+
+    told: bytes
+    read: Callable[[bytes], RankUse | None]
+
+    @property
+    def use(self) -> RankUse | None:
+        """What it says."""
+        return self.read(self.told)

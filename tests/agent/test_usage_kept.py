@@ -21,6 +21,10 @@ from tests.agent.test_usage import ONE, SECOND_US, TWO, Bench, Source, ended, vi
 from tests.e2e.processes import until
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 @asynccontextmanager
 async def ticking(bench: Bench) -> AsyncIterator[None]:
     """It reads at each tick; leaving is as sudden as a kill."""
@@ -69,7 +73,7 @@ async def test_a_killed_agent_is_followed_by_one_that_goes_on_with_the_figures(t
     series = usage.devices[0].series
     assert (list(series.offset_ms), list(series.utilization_percent)) == ([5000, 20000, 101000], [50, 3, 40])
     second.usages.forget(ONE)
-    assert list(tmp_path.iterdir()) == []
+    assert names(tmp_path) == []
 
 
 async def test_an_end_that_the_killed_agent_did_not_live_to_see_keeps_what_it_had_read(tmp_path: Path) -> None:
@@ -114,7 +118,7 @@ async def test_a_torn_file_is_none_and_the_figures_count_from_now_on(
     first.usages.see(view(ONE))
     first.source.ready = {"a": [10]}
     first.usages.close()
-    (file,) = tmp_path.iterdir()
+    file = tmp_path / str(ONE)
     whole = file.read_text()
     file.write_text(damage(whole))
     assert file.read_text() != whole
@@ -131,13 +135,13 @@ async def test_what_no_keeper_knows_and_what_was_never_finished_is_deleted(tmp_p
     for name in (str(ONE), str(TWO), f"{ONE}.new"):
         (tmp_path / name).write_text("{}")
     bench.usages.adopt([view(ONE)])
-    assert [path.name for path in tmp_path.iterdir()] == [str(ONE)]
+    assert names(tmp_path) == [str(ONE)]
 
 
 async def test_sums_are_written_at_a_bounded_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[tuple[AttemptKey, int]] = []
-    monkeypatch.setattr(UsageRecords, "write", lambda self, key, tally: written.append((key, bench.now_us)))
     bench = Bench(tmp_path)
+    monkeypatch.setattr(UsageRecords, "write", lambda self, key, tally: written.append((key, bench.now_us)))
     for key in (ONE, TWO):
         bench.usages.expect(key, [])
         bench.usages.see(view(key))

@@ -396,6 +396,7 @@ class GetJobStatsResponse(_message.Message):
     GPU_SECONDS_FIELD_NUMBER: _builtins.int
     IDLE_SHARE_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
+    IS_INCOMPLETE_FIELD_NUMBER: _builtins.int
     sample_count: _builtins.int
     """Samples in all; 0 when nothing was read of it."""
     energy_wh: _builtins.float
@@ -408,6 +409,10 @@ class GetJobStatsResponse(_message.Message):
     """Devices held × seconds; shares count as what they are."""
     idle_share: _builtins.float
     """Part of the samples in which the utilisation was below 5 %, 0 to 1; absent without samples."""
+    is_incomplete: _builtins.bool
+    """Whether the end of a rank was never told, because its node was lost or its record was ended: then this is what its
+    node had told last, and what came after it is not among it.
+    """
     @_builtins.property
     def monitoring_duration(self) -> _duration_pb2.Duration:
         """How long it was watched."""
@@ -432,10 +437,11 @@ class GetJobStatsResponse(_message.Message):
         gpu_seconds: _builtins.float = ...,
         idle_share: _builtins.float | None = ...,
         processes: _abc.Iterable[Global___ProcessStats] | None = ...,
+        is_incomplete: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh", "_idle_share", b"_idle_share", "energy_wh", b"energy_wh", "idle_share", b"idle_share", "monitoring_duration", b"monitoring_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh", "_idle_share", b"_idle_share", "attempt", b"attempt", "devices", b"devices", "energy_wh", b"energy_wh", "gpu_seconds", b"gpu_seconds", "idle_share", b"idle_share", "is_final", b"is_final", "monitoring_duration", b"monitoring_duration", "processes", b"processes", "sample_count", b"sample_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh", "_idle_share", b"_idle_share", "attempt", b"attempt", "devices", b"devices", "energy_wh", b"energy_wh", "gpu_seconds", b"gpu_seconds", "idle_share", b"idle_share", "is_final", b"is_final", "is_incomplete", b"is_incomplete", "monitoring_duration", b"monitoring_duration", "processes", b"processes", "sample_count", b"sample_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__energy_wh: _TypeAlias = _typing.Literal["energy_wh"]  # noqa: Y015
     _WhichOneofArgType__energy_wh: _TypeAlias = _typing.Literal["_energy_wh", b"_energy_wh"]  # noqa: Y015
