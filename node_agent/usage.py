@@ -20,13 +20,13 @@ from contextlib import contextmanager
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
 from gpufleet.devices import Device, DeviceSource
+from gpufleet.devices.kept_tallies import to_json
 from gpufleet.devices.process_tree import read_tree
 from gpufleet.devices.tally import AttemptTally, DeviceTally, ProcessTally, Series, Tally, TreeReading, begun
 from gpufleet.statistics import series_message
 
 from . import wire
 from .clocks import boottime_us
-from .core.kept_tallies import to_json
 from .core.outcome import AttemptKey, AttemptView
 from .usage_records import UsageRecords
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpufleet.devices.kept_tallies import from_json
 from gpufleet.devices.tally import AttemptTally
 
-from .core.kept_tallies import from_json
 from .core.outcome import AttemptKey
 
 UNFINISHED = ".new"

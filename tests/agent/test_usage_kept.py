@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpufleet.devices.kept_tallies import from_json, to_json
 from gpufleet.devices.tally import COUNTERS, AttemptTally, DeviceTally, Point, ProcessTally, Series, Tally
-from node_agent.core.kept_tallies import from_json, to_json
 from node_agent.core.outcome import AttemptKey
 from node_agent.usage import note_of
 from node_agent.usage_records import UsageRecords

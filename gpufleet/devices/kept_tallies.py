@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpufleet.devices.tally import (
+from .tally import (
     COUNTERS,
     POINTS_MAX,
     SERIES_COUNTERS,
