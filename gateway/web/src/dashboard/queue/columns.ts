@@ -73,7 +73,7 @@ const WHY: Column<Job> = {
   fill(cell, job) {
     const isHeld = job.state === "JOB_STATE_HELD";
     const badge = part(cell, "badge", "span", { class: "badge" });
-    write(badge, "held");
+    write(badge, isHeld ? "held" : "");
     badge.dataset["tone"] = "busy";
     show(badge, isHeld);
     const items = job.array_counts == null ? "" : `${itemsInWords(job.array_counts)}. `;

@@ -48,10 +48,11 @@ export class Form {
 
   /** `changed` is called when somebody types, `sent` when they are done. */
   constructor(changed: () => void, sent: () => void, ...rest: HTMLElement[]) {
+    const first = FIRST.map((each) => this.field(each));
     const needs = h("div", { class: "fields" }, ...NEEDS.map((each) => this.field(each)));
     const more = h("div", { class: "fields" }, ...MORE.map((each) => this.field(each)));
     this.further = h("details", { class: "further" }, h("summary", {}, "More: name, band, nodes, environment …"), more);
-    this.root = h("form", { class: "submit-form", novalidate: true }, ...FIRST.map((each) => this.field(each)), needs, this.further, ...rest);
+    this.root = h("form", { class: "submit-form", novalidate: true }, ...first, needs, this.further, ...rest);
     this.root.addEventListener("input", (event) => {
       this.clear(event.target as Input);
       changed();

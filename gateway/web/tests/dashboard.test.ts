@@ -1,0 +1,214 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Fleet, passes } from "../src/dashboard/devices/fleet.ts";
+import { EventReader, type ServerEvent } from "../src/dashboard/events.ts";
+import { Lines, countsInWords } from "../src/dashboard/queue/lines.ts";
+import { addressOf, routeOf } from "../src/dashboard/router.ts";
+import { EMPTY, draftOf, fieldOf, keptOf, lineOf, specOf } from "../src/dashboard/submit/draft.ts";
+import type { Job, JobSpec, JobState, NodeDevice } from "../src/dashboard/types.ts";
+import { readDuration, readSize, writeDuration, writeSize } from "../src/dashboard/units.ts";
+import { ending, gpusAsked, gpusHad, itemsInWords, lasting, placeOf, sentence, shortModel } from "../src/dashboard/words.ts";
+
+function read(...pieces: string[]): ServerEvent[] {
+  const reader = new EventReader();
+  return pieces.flatMap((piece) => reader.take(piece));
+}
+
+test("events are read however they are cut", () => {
+  const text = ': still here\n\ndata: {"a":1}\n\nevent: error\ndata: {"b":2}\n\nevent: end\ndata: {}\n\n';
+  const whole = read(text);
+  assert.deepEqual(whole, [
+    { name: "message", data: '{"a":1}' },
+    { name: "error", data: '{"b":2}' },
+    { name: "end", data: "{}" },
+  ]);
+  for (let at = 1; at < text.length; at += 1) assert.deepEqual(read(text.slice(0, at), text.slice(at)), whole);
+  assert.deepEqual(read(...text), whole);
+});
+
+test("what has no end is no event, and does not fill the memory", () => {
+  const reader = new EventReader();
+  const piece = `data: ${"x".repeat(9_000_000)}`;
+  assert.throws(() => {
+    for (let count = 0; count < 10; count += 1) reader.take(piece);
+  }, /without an end/);
+});
+
+test("addresses lead to views and back", () => {
+  assert.deepEqual(routeOf("#/job/12"), { view: "job", parameter: "12" });
+  assert.deepEqual(routeOf(addressOf("usage", "a b/c")), { view: "usage", parameter: "a b/c" });
+  for (const other of ["", "#", "#/", "#/nowhere", "#view"]) assert.equal(routeOf(other).view, "devices");
+  assert.deepEqual(routeOf("#/job/%"), { view: "job", parameter: "%" });
+});
+
+test("GPUs are called as people call them", () => {
+  const names: Record<string, string> = {
+    "NVIDIA H100 80GB HBM3": "H100",
+    "NVIDIA A100-SXM4-80GB": "A100",
+    "NVIDIA A100-PCIE-40GB": "A100",
+    "NVIDIA H200": "H200",
+    "NVIDIA H100 PCIe": "H100",
+    "NVIDIA GH200 480GB": "GH200",
+    "Tesla V100-SXM2-32GB": "V100",
+    "NVIDIA GeForce RTX 4090": "RTX 4090",
+    "NVIDIA RTX 6000 Ada Generation": "RTX 6000 Ada",
+    "NVIDIA RTX A6000": "RTX A6000",
+    "AMD Instinct MI300X": "MI300X",
+    "gpufleet virtual GPU": "virtual",
+    "NVIDIA Graphics Device": "NVIDIA Graphics Device",
+    "": "",
+  };
+  for (const [name, short] of Object.entries(names)) assert.equal(shortModel(name), short, name);
+});
+
+const SPEC: JobSpec = { argv: ["python", "train.py"] };
+
+function job(state: JobState, more: Partial<Job> = {}): Job {
+  return { id: "7", user: "ann", spec: SPEC, state, ...more };
+}
+
+test("a job's GPUs, place and end are told in a few words", () => {
+  const devices = [{ name: "NVIDIA H200" }, { name: "NVIDIA H200" }];
+  assert.equal(gpusHad(job("JOB_STATE_RUNNING", { attempts: [{ number: 1, gpu_info: { count: 2, devices } }] })), "2 ×\u00a0H200");
+  assert.equal(gpusHad(job("JOB_STATE_SUCCEEDED")), "");
+  const half = { count: 1, devices: [{ name: "NVIDIA H200", share: { milli: 500 } }] };
+  assert.equal(gpusHad(job("JOB_STATE_RUNNING", { attempts: [{ number: 1, gpu_info: half }] })), "0.5 ×\u00a0H200");
+  assert.equal(gpusAsked({ ...SPEC, devices: [{ count: 2, share: { milli: 500 } }] }), "2×0.5");
+  assert.equal(gpusAsked(SPEC), "");
+  assert.equal(placeOf({ number: 1, ranks: [{ node: "n1", device_indices: [0, 3] }] }), "n1:0,3");
+  assert.equal(placeOf({ number: 1, ranks: ["a", "b", "c", "d"].map((node) => ({ node })) }), "a, b and 2 more");
+  assert.equal(ending(job("JOB_STATE_FAILED", { exit_reason: "EXITED", exit: { code: 3 } })), "exit 3");
+  assert.equal(ending(job("JOB_STATE_FAILED", { exit_reason: "EXITED", exit: { signal: 9 } })), "signal 9");
+  assert.equal(ending(job("JOB_STATE_FAILED", { exit_reason: "NODE_LOST" })), "node lost");
+  assert.equal(ending(job("JOB_STATE_TIMED_OUT")), "time limit");
+  assert.equal(itemsInWords({ items: 1_000, running: 2, timed_out: 1 }), "1,000\u00a0items: 2 running, 1 timed out");
+  assert.deepEqual([59, 61, 3_700, 90_000].map((each) => lasting(each).replaceAll("\u00a0", " ")), ["59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]);
+  assert.equal(sentence("it waits"), "It waits.");
+});
+
+test("times and sizes are read as gpuctl reads them, and written so that they are read again", () => {
+  const times: Record<string, number> = { "90s": 90, "1h30m": 5_400, "2d": 172_800, "1:30:00": 5_400, "2-01:00:00": 176_400, "5min": 300 };
+  for (const [text, seconds] of Object.entries(times)) assert.deepEqual(readDuration(text), { value: seconds }, text);
+  for (const text of ["90", "1x", "h", "1h1h", "-1s", ""]) assert.ok("wrong" in readDuration(text), text);
+  const sizes: Record<string, number> = { "8GB": 8e9, "8gib": 2 ** 33, "1.5TB": 1.5e12, "512 B": 512 };
+  for (const [text, bytes] of Object.entries(sizes)) assert.deepEqual(readSize(text), { value: bytes }, text);
+  for (const text of ["8", "8G", "GB", "0.3B", ""]) assert.ok("wrong" in readSize(text), text);
+  for (const seconds of [45, 90, 5_400, 176_400]) assert.deepEqual(readDuration(writeDuration(seconds)), { value: seconds });
+  for (const bytes of [8e9, 2 ** 33, 1.5e12, 512, 12_345_678]) assert.deepEqual(readSize(writeSize(bytes)), { value: bytes });
+});
+
+test("a draft becomes a spec, or says at each field what is wrong", () => {
+  const draft = { ...EMPTY, command: "python train.py | tee log", cwd: "/work", gpus: "2", min_memory: "8GB", time_limit: "4h", model: "h100, a100" };
+  const made = specOf({ ...draft, env: "A=1\nB=x=y\n" }, null);
+  assert.ok("spec" in made);
+  assert.deepEqual(made.spec.argv, ["/bin/sh", "-c", "python train.py | tee log"]);
+  assert.deepEqual(made.spec.devices, [{ count: 2, min_memory_bytes: "8000000000", models: ["h100", "a100"] }]);
+  assert.equal(made.spec.time_limit, "14400s");
+  assert.deepEqual(made.spec.env, { A: "1", B: "x=y" });
+  const wrong = specOf({ ...draft, command: " ", cwd: "x", gpus: "two", min_memory: "8", time_limit: "4", env: "nothing" }, null);
+  assert.ok("wrong" in wrong);
+  assert.deepEqual(Object.keys(wrong.wrong).sort(), ["command", "cwd", "env", "gpus", "min_memory", "model", "time_limit"]);
+  const none = specOf({ ...draft, gpus: "0", model: "" }, null);
+  assert.ok("wrong" in none && none.wrong.min_memory !== undefined);
+});
+
+test("a job that is submitted again is what it was, but for what it waited for", () => {
+  const before: JobSpec = {
+    argv: ["python", "it's.py", "--x=1"],
+    name: "train",
+    cwd: "/work",
+    devices: [{ count: 2, min_memory_bytes: "8000000000", models: [], share: { milli: 0 } }],
+    time_limit: "5400s",
+    band: "BAND_HIGH",
+    labels: { team: "a" },
+    after: [{ job_id: "3" }],
+    begin_time: "2026-01-01T00:00:00Z",
+    trace_context: "00-x",
+    kind: "JOB_KIND_BATCH",
+    serves: "",
+    retries: 2,
+    is_held: true,
+  };
+  const draft = draftOf(before);
+  assert.equal(draft.command, `python 'it'"'"'s.py' --x=1`);
+  assert.deepEqual([draft.gpus, draft.min_memory, draft.time_limit, draft.is_held], ["2", "8GB", "1h30m", ""]);
+  assert.deepEqual(keptOf(before), ["labels", "retries"]);
+  const made = specOf(draft, before);
+  assert.ok("spec" in made);
+  const { spec } = made;
+  assert.deepEqual(spec.argv, before.argv);
+  assert.deepEqual([spec.labels, spec["retries"], spec.band, spec.time_limit, spec.is_held], [{ team: "a" }, 2, "BAND_HIGH", "5400s", false]);
+  for (const gone of ["after", "begin_time", "trace_context", "kind", "serves"]) assert.ok(!(gone in spec), gone);
+  const changed = specOf({ ...draft, command: "python other.py", time_limit: "" }, before);
+  assert.ok("spec" in changed && !("time_limit" in changed.spec));
+  assert.deepEqual(changed.spec.argv, ["/bin/sh", "-c", "python other.py"]);
+  assert.equal(lineOf(["/bin/sh", "-c", "a | b"]), "a | b");
+});
+
+test("what the scheduler refuses is said at the field that it names", () => {
+  assert.equal(fieldOf("specs[0].devices[0].min_memory_bytes"), "min_memory");
+  assert.equal(fieldOf("specs[0].devices[0].count"), "gpus");
+  assert.equal(fieldOf("specs[0].env['A B']"), "env");
+  assert.equal(fieldOf("specs[0].cwd"), "cwd");
+  assert.equal(fieldOf("specs[0].notify"), null);
+  assert.equal(fieldOf(""), null);
+});
+
+test("the queue keeps its order, lets go of what has ended, and tells when the order is to be read anew", () => {
+  const lines = new Lines();
+  const of = (id: string, state: JobState, place = 0): Job => ({ ...job(state), id, queue_position: place });
+  lines.takePage([of("1", "JOB_STATE_RUNNING"), of("3", "JOB_STATE_QUEUED", 1), of("2", "JOB_STATE_QUEUED", 2)]);
+  assert.equal(lines.takeJob(of("2", "JOB_STATE_QUEUED")), false);
+  assert.deepEqual(lines.split("").waiting.map((each) => [each.id, each.queue_position]), [["3", 1], ["2", 2]]);
+  assert.equal(lines.takeJob(of("3", "JOB_STATE_RUNNING")), true);
+  assert.deepEqual(lines.split("").running.map((each) => each.id), ["1", "3"]);
+  assert.equal(lines.takeJob(of("1", "JOB_STATE_SUCCEEDED")), true);
+  assert.equal(lines.takeJob(of("9", "JOB_STATE_QUEUED")), true);
+  assert.equal(lines.count, 3);
+  assert.deepEqual(lines.split("bob"), { running: [], waiting: [] });
+  for (let id = 10; id < 2_000; id += 1) {
+    lines.takeJob(of(String(id), "JOB_STATE_QUEUED"));
+    lines.takeJob(of(String(id), "JOB_STATE_CANCELLED"));
+  }
+  assert.equal(lines.count, 3);
+  assert.equal(countsInWords({ running: "2", queued: "1200", held: "1" }), "2 running · 1,200 waiting · 1 held");
+});
+
+function device(node: string, index: number, more: Partial<NodeDevice> = {}): NodeDevice {
+  const facts = { uuid: `${node}-${index}`, index, name: "NVIDIA H200", memory_bytes: "143771000000", is_healthy: true };
+  return { device: facts, node, ...more };
+}
+
+test("a fleet tells which nodes have other rows, and which devices only say something new", () => {
+  const fleet = new Fleet();
+  const whole = fleet.take({ is_whole: true, devices: [device("n10", 0), device("n2", 1), device("n2", 0)] });
+  assert.deepEqual([...whole.nodes].sort(), ["n10", "n2"]);
+  assert.deepEqual([...fleet.byNode().keys()], ["n2", "n10"]);
+  assert.deepEqual(fleet.byNode().get("n2")?.map((each) => each.device.index), [0, 1]);
+  const said = fleet.take({ devices: [device("n2", 0, { is_free: true, sample: { utilization_percent: 50, power_mw: "300000" } })] });
+  assert.equal(said.nodes.size, 0);
+  assert.equal(said.devices.length, 1);
+  assert.deepEqual(fleet.totals(), { count: 3, free: 1, load: 50, watts: 300 });
+  assert.deepEqual([...fleet.take({ removed_uuids: ["n2-1", "unknown"] }).nodes], ["n2"]);
+  const anew = fleet.take({ is_whole: true, devices: [device("n3", 0)] });
+  assert.deepEqual([...anew.nodes].sort(), ["n10", "n2", "n3"]);
+  assert.equal(fleet.count, 1);
+});
+
+test("devices are found by what is written about them", () => {
+  const held = device("n1", 0, { job_id: "12", user: "ann" });
+  const shared = device("n1", 1, { job_id: "0", shares: [{ job_id: "13" }], user: "" });
+  const free = device("n2", 0, { is_free: true, job_id: "0" });
+  const sick = { ...device("n3", 0), device: { ...device("n3", 0).device, is_healthy: false } };
+  const found = (text: string, shown: Parameters<typeof passes>[2]) =>
+    [held, shared, free, sick].map((each) => passes(each, text, shown, "ann"));
+  assert.deepEqual(found("", "all"), [true, true, true, true]);
+  assert.deepEqual(found("", "free"), [false, false, true, false]);
+  assert.deepEqual(found("", "busy"), [true, true, false, false]);
+  assert.deepEqual(found("", "mine"), [true, false, false, false]);
+  assert.deepEqual(found("", "unhealthy"), [false, false, false, true]);
+  assert.deepEqual(found("#13", "all"), [false, true, false, false]);
+  assert.deepEqual(found("h200", "all"), [true, true, true, true]);
+  assert.deepEqual(found("N2", "all"), [false, false, true, false]);
+});
