@@ -214,6 +214,8 @@ def _tell_what_runs(programs: Programs, before: str, *, is_detached: bool, gatew
     if programs.pages:
         logs["gateway"] = programs.folders.log("gateway")
         lines += [f"{'' if number else 'page':<9}  {page}" for number, page in enumerate(programs.pages)]
+        token = with_tilde(str(programs.folders.admin_token))
+        lines.append(f"dashboard  {programs.pages[0].rstrip('/')}/dashboard (log in with the token in {token})")
     elif gateway_is_missing:
         lines.append("page       none: pip install 'gpufleet[gateway]' and start it again")
     lines += [

@@ -26,8 +26,8 @@ const GPUS: Column<Job> = {
     const link = part(cell, "stats", "a", { class: "stats" });
     const address = addressOf("job", job.id);
     if (link.getAttribute("href") !== address) link.href = address;
-    write(link, "▤ stats");
-    link.setAttribute("aria-label", `statistics of job ${job.id}`);
+    write(link, "stats");
+    link.setAttribute("aria-label", `stats of job ${job.id}`);
     setShown(link, job.has_stats === true);
   },
 };
