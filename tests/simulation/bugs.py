@@ -17,6 +17,8 @@ from scheduler.core import attempts, deadlines, gang_deadlines, gangs, jobs, war
 from scheduler.core.decision import Decision
 from scheduler.core.live_ranks import live_attempt
 from scheduler.policy import caps, fit
+from scheduler.series.history_file import Accounted, HistoryFile
+from scheduler.series.ledger import Ledger
 from scheduler.state import durable, indexes, invariants, live
 from scheduler.state.events import JobsSubmitted, RankReady
 from scheduler.state.jobs import Job, Stopping, rank_keys
@@ -181,6 +183,22 @@ def what_was_told_is_forgotten(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(invariants, "is_told", lambda *of: False)
 
 
+def the_account_begins_where_the_scheduler_does(plant: pytest.MonkeyPatch) -> None:
+    """What ended before a crash of the scheduler, and was not written, is not counted."""
+
+    async def trust(self: Any, on_thread: Any) -> None:
+        accounted = await on_thread(self._file.accounted)
+        self._accounted = accounted or Accounted(0, Instant(0))
+        self.is_complete.set()
+
+    plant.setattr(Ledger, "_catch_up", trust)
+
+
+def what_was_counted_is_counted_again(plant: pytest.MonkeyPatch) -> None:
+    """After a start the records of before are counted beside what the file holds of them."""
+    plant.setattr(HistoryFile, "accounted", lambda self: None)
+
+
 BUGS: tuple[Plant, ...] = (
     the_fence_is_ignored,
     nobody_waits_for_the_fence,
@@ -200,4 +218,6 @@ BUGS: tuple[Plant, ...] = (
     an_end_is_not_told,
     a_retry_is_not_counted,
     what_was_told_is_forgotten,
+    the_account_begins_where_the_scheduler_does,
+    what_was_counted_is_counted_again,
 )

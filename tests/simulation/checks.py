@@ -279,6 +279,7 @@ class Checks:
         wrong.extend(_differences(scheduler.state.durable, load(iter(self._store.entities.values()))))
         if wrong:
             raise Broken("; ".join(wrong))
+        scheduler.accounts.check(self._store)
         for key, process in self.processes.items():
             for stream, written in process.written.items():
                 stored = self._outputs.synced_bytes(key, STREAMS[stream])

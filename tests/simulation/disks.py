@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING
 
 from node_agent.core.outcome import AttemptEnd, AttemptKey, Offsets, Stream
 from scheduler.outputs.errors import OutputHole
-from scheduler.ports import Commit
+from scheduler.ports import Commit, StoredRecord
 from scheduler.state.durable import Entity, EntityKey, key_of
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, RankKey
@@ -17,6 +18,7 @@ from scheduler.state.jobs import Job, OutputStream, Tally, item_ended_together
 from scheduler.state.records import Record
 from scheduler.state.units import Instant
 from scheduler.store.errors import StoreUnavailable
+from tests.simulation.accounts import AccountsDisk
 from tests.simulation.world import Broken, World
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class SimulatedStore:
         self.term = 0
         self.newest = Instant(0)
         self.last_commit = (0, 0)
+        self.accounts = AccountsDisk()
         self.entities: dict[EntityKey, Entity] = {}
         self.finished: dict[JobId, Job] = {}
         self.story: list[tuple[float, Record]] = []
@@ -97,6 +100,14 @@ class OpenStore:
 
     def newest_sequence(self) -> int:
         return len(self._disk.story)
+
+    def records_from(self, kinds: Sequence[str], after: int, limit: int) -> list[StoredRecord]:
+        numbered = enumerate(self._disk.story[after:], after + 1)
+        wanted = ((number, record) for number, (_, record) in numbered if type(record).__name__ in kinds)
+        return [StoredRecord(sequence=number, at=record.at, record=record) for number, record in islice(wanted, limit)]
+
+    def finished_job(self, job: JobId) -> Job | None:
+        return self._disk.finished.get(job)
 
     def newest_instant(self) -> Instant:
         return self._disk.newest

@@ -33,6 +33,7 @@ from scheduler.state.session_commands import SessionCommand
 from scheduler.state.state import State
 from scheduler.state.units import SECOND, Instant, Span
 from scheduler.store.errors import StoreUnavailable
+from tests.simulation.accounts import Accounts
 from tests.simulation.disks import OpenStore, SimulatedOutputs, SimulatedStore
 from tests.simulation.network import Call
 from tests.simulation.world import Broken, World
@@ -126,7 +127,10 @@ class SchedulerProcess:
             limits_of(world),
             self._publish,
             tell_session=self._tell_session,
+            record=lambda commit, sequence: self.accounts.take(commit, sequence),
         )
+        self.accounts = Accounts(world, disk.accounts, self.store, lambda: self.engine)
+        self.accounts.begin()
         self.service = AgentService(self.engine, self.links, self.hub, "1", Channels(self.links))  # type: ignore[abstract]
         self.sessions = SessionCalls()
         self.sessions.engine, self.sessions.session_links = self.engine, self.session_links
@@ -136,6 +140,7 @@ class SchedulerProcess:
         self._executions = 0
         self._start(self.engine.run())
         self._start(self.hub.run())
+        self._start(self.accounts.run())
         world.note("scheduler: starts, term {}", self.store.term)
 
     @property

@@ -316,6 +316,7 @@ class SessionsSimulation:
                 task.cancel()
             self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self.loop.close()
+        self.store.accounts.let_go()
         self.world.broken = broken
 
     def _on_loop_problem(self, loop: Any, context: dict[str, Any]) -> None:

@@ -219,6 +219,7 @@ class Simulation:
         is_fine = not str(self.world.broken)
         self._cancel_all()
         self.loop.close()
+        self.store.accounts.let_go()
         if is_fine:
             self.world.broken = None
 
