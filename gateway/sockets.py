@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from gpufleet.gateway_settings import GatewayLimitSettings
+from gpufleet.http_watch import WatchedHttp
 from gpufleet.logs import fields
 
 log = logging.getLogger(__name__)
@@ -29,9 +29,6 @@ a handshake costs a hundred times what that does, and the frames of others would
 
 NEAR = frozenset({"127.0.0.1", "::1"})
 """Where a proxy on this machine comes from, for any number of people."""
-
-REQUEST_S_MAX = 10.0
-"""A connection that asks for nothing in this time is closed."""
 
 UNREAD_BYTES_MAX = 4_000_000
 """What may wait in this process for a browser that does not read. Frames stop long before, by what is not shown."""
@@ -85,49 +82,30 @@ def _address_of(transport: asyncio.BaseTransport) -> str:
     return str(peer[0]) if peer else ""
 
 
-class HttpSocket(H11Protocol):
+class HttpSocket(WatchedHttp):
     """Until it is a WebSocket, if ever."""
 
     def __init__(self, sockets: Sockets, **given: Any) -> None:
         super().__init__(**given)
         self._sockets = sockets
-        self._watching: asyncio.TimerHandle | None = None
-        self._looked_at: object = None
         self._address = ""
 
     def connection_made(self, transport: Any) -> None:
         """Cut it where there is no room; else look after it."""
         super().connection_made(transport)
         self._address = _address_of(transport)
-        if self._sockets.opened(self._address):
-            self._watching = self.loop.call_later(REQUEST_S_MAX, self._look)
-        else:
+        if not self._sockets.opened(self._address):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended, and was none of a person."""
-        self._stop_watching()
         self._sockets.closed(self._address)
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         """From now on it is a BrowserSocket, which counts it on."""
-        self._stop_watching()
+        self.stop_watching()
         super().handle_websocket_upgrade(event)
-
-    def _look(self) -> None:
-        """Close what has asked for nothing new since the last look, and is owed no answer."""
-        is_idle = self.cycle is None or self.cycle.response_complete
-        if is_idle and self.cycle is self._looked_at:
-            self.transport.abort()
-            return
-        self._looked_at = self.cycle
-        self._watching = self.loop.call_later(REQUEST_S_MAX, self._look)
-
-    def _stop_watching(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            self._watching = None
 
 
 class BrowserSocket(WebSocketsSansIOProtocol):

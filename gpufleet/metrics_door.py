@@ -59,6 +59,8 @@ class MetricsDoor:
         assert metrics.port is not None
         try:
             import uvicorn
+
+            from gpufleet.http_watch import WatchedHttp
         except ImportError as problem:
             raise GpufleetError(
                 Reason.EXTRA_MISSING,
@@ -77,7 +79,7 @@ class MetricsDoor:
                 self._app,
                 ssl_certfile=cert_file,
                 ssl_keyfile=key_file,
-                http="h11",
+                http=WatchedHttp,
                 ws="none",
                 interface="asgi3",
                 proxy_headers=False,

@@ -139,14 +139,15 @@ async def _sessions(engine: Engine, steps: _Steps) -> dict[str, list[Reading]]:
         busiest[name] += count
     named = {model for model, _ in busiest.most_common(MODELS_MAX)}
     counted = {"gpufleet.sessions": people, "gpufleet.workers": workers, "gpufleet.seats": seats}
-    return {name: _by_model(counts, named) for name, counts in counted.items()}
+    return {name: bounded(counts, named) for name, counts in counted.items()}
 
 
-def _by_model(counts: Counter[tuple[str, str]], named: set[str]) -> list[Reading]:
-    bounded: Counter[tuple[str, str]] = Counter()
+def bounded(counts: Counter[tuple[str, str]], named: set[str]) -> list[Reading]:
+    """Counts by model and state; those of models that are not named are told together."""
+    told: Counter[tuple[str, str]] = Counter()
     for (name, state), count in counts.items():
-        bounded[name if name in named else OTHERS, state] += count
+        told[name if name in named else OTHERS, state] += count
     return [
         (count, {"model": model, "state": state} if state else {"model": model})
-        for (model, state), count in bounded.items()
+        for (model, state), count in told.items()
     ]
