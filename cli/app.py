@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from .errors import ReaderLeft
-from .menu import MODULES, PANELS
+from .menu import MODULES, OF_OTHERS, PANELS
 from .options import CONNECTION, FOLLOWING, spread
 from .parameters import help_line
 from .script import script_lines, with_script_options
@@ -157,6 +157,10 @@ FIRST_STEPS = (
     ("gpuctl submit --gpus 1 -- ./train.sh", "Or leave it to itself: prints its id."),
     ("gpuctl queue", "What runs, what waits, and why."),
     ("gpuctl logs -f last", "What it writes, wherever it runs."),
+    ("gpuctl nodes --free", "Which GPUs are free, best first."),
+    ("gpuctl explain last", "Why it waits, and when it may start."),
+    ("gpuctl stats last", "What it used, or uses so far."),
+    ("gpuctl top", "What every GPU does now, and for whom."),
 )
 FROM_SLURM = (
     "Coming from Slurm: sbatch is submit, srun is run, squeue is queue, scancel is cancel, sacct is story, "
@@ -185,7 +189,9 @@ class Menu(Group):
         if args and not ctx.resilient_parsing and args[0] not in MODULES and not args[0].startswith("-"):
             from gpufleet.spelling import did_you_mean
 
-            ctx.fail(f'there is no command "{args[0]}"{did_you_mean(args[0], MODULES)}')
+            known = OF_OTHERS.get(args[0].lower())
+            hint = f"; what it may mean is: gpuctl {known}" if known else did_you_mean(args[0], MODULES)
+            ctx.fail(f'there is no command "{args[0]}"{hint}')
         return super().resolve_command(ctx, args)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:

@@ -79,6 +79,8 @@ def show_nodes(settings: Settings, names: Sequence[str], *, fresh: bool = False)
         name=lambda node: node.name,
         lines=lambda look: nodes_screen(nodes, screen.local_now(), look),
     )
+    if settings.format == "table" and any(device.is_free for node in nodes for device in node.devices):
+        screen.tell("The free GPUs, best first: gpuctl nodes --free · every GPU, live: gpuctl top")
 
 
 def update_node(settings: Settings, name: str, *, is_draining: bool, reason: str) -> None:

@@ -81,6 +81,9 @@ def show_queue(settings: Settings, wanted: Wanted) -> None:
         needs_nodes = settings.format in ("table", "wide")
         nodes = read_nodes(client) if needs_nodes else []
     print_queue(settings, wanted, answer, nodes)
+    waiting = next((job.id for job in answer.jobs if job.state == job_pb2.JOB_STATE_QUEUED), None)
+    if needs_nodes and waiting is not None:
+        screen.tell(f"Why it waits, node by node, and what would start it: gpuctl explain {waiting}")
 
 
 def read_queue(client: Client, wanted: Wanted) -> scheduler_pb2.QueueResponse:

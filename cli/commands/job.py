@@ -22,7 +22,7 @@ def job(which: Which, output: Output, connection: Connection) -> None:
 
     With the command that would submit it again.
     """
-    from gpufleet.v1 import scheduler_pb2
+    from gpufleet.v1 import job_pb2, scheduler_pb2
 
     from .. import screen
     from ..chosen import only_id
@@ -47,6 +47,10 @@ def job(which: Which, output: Output, connection: Connection) -> None:
         print(answer.job.id)
     else:
         screen.print_lines(job_screen(answer.job, screen.local_now(), screen.look(settings.format), items))
+        if answer.job.state == job_pb2.JOB_STATE_QUEUED:
+            screen.tell(f"Why it waits, node by node, and what would start it: gpuctl explain {job_id}")
+        elif answer.job.attempts:
+            screen.tell(f"What it used: gpuctl stats {job_id} · what it wrote: gpuctl logs {job_id}")
 
 
 def story(which: Which, output: Output, connection: Connection) -> None:

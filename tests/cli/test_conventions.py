@@ -10,7 +10,7 @@ import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from cli.app import command_line
-from cli.menu import MODULES
+from cli.menu import MODULES, OF_OTHERS
 from tests.cli import cluster
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler, Fault, Until, ended, job
@@ -47,6 +47,17 @@ def test_every_command_that_calls_a_scheduler_takes_its_address_and_a_time_out()
 def test_what_follows_takes_the_four_time_outs() -> None:
     followers = {name for name, options in options_of_every_command().items() if options >= TIME_OUTS}
     assert followers == {"submit", "run", "shell", "attach", "logs", "wait"}
+
+
+def test_what_other_programs_call_a_command_leads_to_it(gpuctl: Gpuctl) -> None:
+    assert not OF_OTHERS.keys() & MODULES.keys()
+    known = options_of_every_command()
+    for meant in OF_OTHERS.values():
+        words = " ".join(word for word in meant.split() if not word.startswith("-"))
+        assert {word for word in meant.split() if word.startswith("-")} <= known[words], meant
+    refused = gpuctl("nvidia-smi")
+    assert refused.code == 2
+    assert refused.err.startswith('gpuctl: there is no command "nvidia-smi"; what it may mean is: gpuctl top\n')
 
 
 READING = [
