@@ -190,7 +190,7 @@ def test_who_is_told_to_leave_leaves_and_opens_nothing_again() -> None:
 
 @pytest.mark.parametrize("failure", [each for each in PASSING if not isinstance(each, BaseExceptionGroup)], ids=named)
 def test_a_single_call_that_is_lost_in_any_way_is_an_error_that_may_pass(failure: BaseException) -> None:
-    async def method(request: Any, timeout: float) -> Any:
+    async def method(request: Any, timeout: float, metadata: Any) -> Any:
         raise failure
 
     client = AsyncClient(Settings(load_cli({})), create_autospec(grpc.aio.Channel))

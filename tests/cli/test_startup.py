@@ -30,6 +30,7 @@ from cli.commands import (
     token,
     top,
     up,
+    usage,
     version,
     wait,
 )
@@ -124,13 +125,14 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         token,
         top,
         up,
+        usage,
         version,
         wait,
     )
     assert {module.__name__.rpartition(".")[2] for module in commands} == set(MODULES.values())
     folder = Path(change.__file__).parent
     assert {file.stem for file in folder.glob("*.py")} - {"__init__"} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 37
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 38
 
 
 def test_the_help_of_gpuctl() -> None:
