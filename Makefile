@@ -62,6 +62,13 @@ test: $(READY) page-if-possible ## every test, real processes and installs inclu
 bench: $(READY) ## measure against floors of the same run; ARGS="--only path --jobs 500" for a part
 	$(BIN)/python -m bench $(ARGS)
 
+# Where PyTorch and the driver are there already: make gpu-test GPU_PYTHON=python3 (docs/gpus.md).
+GPU_PYTHON ?= $(BIN)/python
+
+.PHONY: gpu-test
+gpu-test: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(READY)) ## test and measure on this machine's NVIDIA GPUs
+	PYTHONPATH=.:gen $(GPU_PYTHON) -m pytest tests/gpu -m gpu -p no:cacheprovider $(ARGS)
+
 .PHONY: sim
 sim: $(READY) ## the simulated fleet: SEED=7 replays one run, ARGS="--count 500" tries new ones
 	PYTHONPATH=.:gen $(BIN)/python -m tests.simulation $(SEED) $(ARGS)

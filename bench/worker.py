@@ -9,7 +9,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,12 +97,15 @@ class Turn:
 
 
 @asynccontextmanager
-async def serving(folder: Path, **arguments: object) -> AsyncIterator[Served]:
-    """A worker with `test-pattern`, as a person starts it."""
+async def serving(
+    folder: Path, *, model: str = "test-pattern", words: Sequence[str] = (), **arguments: object
+) -> AsyncIterator[Served]:
+    """A worker with this model, as a person starts it; `words` are options of its own."""
     secret = folder / "ticket.secret"
-    words = [word for name, value in arguments.items() for word in ("--model-arg", f"{name}={value}")]
+    words = [*words]
+    words += [word for name, value in arguments.items() for word in ("--model-arg", f"{name}={value}")]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "gpufleet.inference", "test-pattern", "--standalone", "--port", "0"),
+        *(sys.executable, "-P", "-m", "gpufleet.inference", model, "--standalone", "--port", "0"),
         *("--ticket-secret-file", str(secret), *words),
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "XDG_STATE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)},

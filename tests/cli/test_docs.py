@@ -28,8 +28,8 @@ SLURMS_OWN = re.compile(r"^\| `.*?[^\\](?=\|)", re.MULTILINE)
 OF_GPUCTL_ITSELF = {"--help", "--version", "--install-completion"}
 OF_MAKE = ("bench", "bench.sim_scale", "tests.drills", "tests.simulation")
 """What `make` passes its ARGS to."""
-OF_OTHERS = {"--gil", "--seed"}
-"""Of a profiler, and of the script in an example."""
+OF_OTHERS = {"--gil", "--seed", "--no-deps", "--no-build-isolation"}
+"""Of a profiler, of the script in an example, and of pip."""
 OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now"}
 
 
