@@ -6,6 +6,7 @@ Without such variables nothing is imported for it; a trace that TRACEPARENT name
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
     from gpufleet.channel import Metadata
     from gpufleet.telemetry import Telemetry
+
+TOLD_CHARS_MAX = 300
+"""Of what a library says when a trace cannot be sent."""
 
 
 class Tracing:
@@ -45,8 +49,35 @@ def tracing() -> Iterator[Tracing]:
         return
     from gpufleet.telemetry import start
 
-    telemetry = start("gpuctl")
+    with _told_once():
+        telemetry = start("gpuctl")
+        try:
+            yield Tracing(telemetry)
+        finally:
+            telemetry.close()
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """One line on stderr for what goes wrong with the trace, in place of the libraries' own, which tell each try."""
+    import logging
+
+    class First(logging.Handler):
+        told = ""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.told = self.told or record.getMessage()
+
+    first = First(logging.WARNING)
+    loggers = [logging.getLogger(name) for name in ("opentelemetry", "gpufleet.otlp")]
+    for logger in loggers:
+        logger.addHandler(first)
+        logger.propagate = False
     try:
-        yield Tracing(telemetry)
+        yield
     finally:
-        telemetry.close()
+        for logger in loggers:
+            logger.removeHandler(first)
+            logger.propagate = True
+        if first.told:
+            print(f"gpuctl: the trace may not have arrived: {first.told[:TOLD_CHARS_MAX]}", file=sys.stderr)

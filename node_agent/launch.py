@@ -110,7 +110,7 @@ class Launcher:
             traceparent=traceparent,
             share_milli=command.share_milli,
             share_memory_bytes=command.share_memory_bytes,
-            for_worker=_for_worker(self._for_workers(), command.env) if command.serves else {},
+            for_worker=told_to_worker(self._for_workers(), command.env) if command.serves else {},
         )
         return Launch(
             key=command.key,
@@ -138,6 +138,6 @@ class Launcher:
         return device is not None and device.is_virtual
 
 
-def _for_worker(told: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
+def told_to_worker(told: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
     """What a worker is told, where it sends its telemetry only if nobody said otherwise when it was served."""
     return {name: value for name, value in told.items() if not (name.startswith("OTEL_") and name in submitted)}
