@@ -5,7 +5,7 @@ import { test } from "node:test";
 import {
   courseOf, joined, largest, newestRead, stacked, sumOf, timesOf, timesOfEnds, together, within, withGaps, withTail, type Courses,
 } from "../src/dashboard/chart/course.ts";
-import { amount, around, between, moment, niceTop, scaleFor, ticks, told } from "../src/dashboard/chart/words.ts";
+import { amount, around, between, moment, niceTop, scaleFor, spoken, ticks } from "../src/dashboard/chart/words.ts";
 
 const plain = (text: string): string => text.replaceAll("\u00a0", " ");
 
@@ -107,9 +107,9 @@ test("ears hear of each line what eyes see", () => {
     { name: "GPU 0", course: { mean: [10, null, 90], min: [0, null, 80], max: [20, null, 100] } },
     { name: "GPU 1", course: { mean: [null, null, null] } },
   ] };
-  const said = plain(told("Utilisation", shown, scaleFor("%", 100)));
+  const said = plain(spoken("Utilisation", shown, scaleFor("%", 100)));
   assert.match(said, /GPU 0: smallest 0 %, largest 100 %, mean 50 %, 2 points, with 1 gap\. GPU 1: nothing was read\.$/);
-  assert.equal(told("Utilisation", { times: [], lines: [] }, scaleFor("%", 0)), "Utilisation: nothing was read.");
+  assert.equal(spoken("Utilisation", { times: [], lines: [] }, scaleFor("%", 0)), "Utilisation: nothing was read.");
 });
 
 // What eyes that lack one kind of cones see: Machado, Oliveira and Fernandes 2009, severity 1.

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { finest, live, longer, memoryOf, nothing, ofHistory, ofReadings, ofSeries, TAIL_POINTS_MAX } from "../src/dashboard/chart/sources.ts";
+import { finest, live, longer, memoryOf, nothing, ofHistory, ofSeries, Readings, TAIL_POINTS_MAX } from "../src/dashboard/chart/sources.ts";
 import type { DevicesTold, NodeHistory, Stats } from "../src/dashboard/job/told.ts";
 
 const START = "2026-11-22T10:00:00Z";
@@ -20,7 +20,7 @@ function history(node: string, indices: readonly (number | undefined)[], mean: n
 
 function readings(second: number, utilization_percent: number, memory: string): DevicesTold {
   return {
-    is_whole: false, view_time: new Date((AT + second) * 1_000).toISOString(),
+    is_whole: false, removed_uuids: [], view_time: new Date((AT + second) * 1_000).toISOString(),
     devices: [0, 1].map((index) => ({
       node: "n1", device: { uuid: `u${index}`, index, name: "V", memory_bytes: "80000000000" },
       sample: { utilization_percent, memory_used_bytes: memory, power_mw: "250000", summary: { utilization_percent: { min: 1, max: 99, mean: 50 } } },
@@ -59,7 +59,8 @@ test("with several nodes devices are called by both, and a whole node by its nam
 test("readings go on where the history ends, in its units, and with what lay between", () => {
   const kept = ofHistory([history("n1", [0], [10, 20])], first);
   let tail = nothing();
-  for (const second of [8, 16, 21, 60]) tail = longer(tail, ofReadings(readings(second, 70, "13000000000"), first));
+  const heard = new Readings(first);
+  for (const second of [8, 16, 21, 60]) tail = longer(tail, heard.take(readings(second, 70, "13000000000")));
   const all = live(kept, tail);
   assert.deepEqual(all.utilization_percent.times, [5, 15, 16, 21, 40.5, 60].map((second) => AT + second));
   assert.deepEqual(all.utilization_percent.lines[0]?.course, {
@@ -70,9 +71,21 @@ test("readings go on where the history ends, in its units, and with what lay bet
   assert.deepEqual(all.temperature_c.lines[0]?.course.mean.slice(-1), [null]);
 });
 
+test("a device of which nothing is told is as it was, and one that is gone has no more points", () => {
+  const heard = new Readings(new Map([["n1", "all"]]));
+  const values = (told: DevicesTold): unknown[] =>
+    heard.take(told).utilization_percent.lines.map(({ name, course: { mean, min } }) => [plain(name), mean[0], min?.[0]]);
+  const both = readings(1, 70, "1");
+  assert.deepEqual(values({ ...both, is_whole: true }), [["GPU 0", 50, 1], ["GPU 1", 50, 1]]);
+  assert.deepEqual(values({ ...readings(2, 70, "1"), devices: both.devices.slice(1) }), [["GPU 0", 70, 70], ["GPU 1", 50, 1]]);
+  assert.deepEqual(values({ ...readings(3, 70, "1"), devices: [], removed_uuids: ["u0"] }), [["GPU 1", 70, 70]]);
+  assert.deepEqual(values({ ...readings(4, 70, "1"), devices: [], is_whole: true }), []);
+});
+
 test("a page that is left open over night keeps no more readings than it has room for", () => {
   let tail = nothing();
-  for (let second = 0; second < TAIL_POINTS_MAX + 50; second++) tail = longer(tail, ofReadings(readings(second, 1, "1"), first));
+  const heard = new Readings(first);
+  for (let second = 0; second < TAIL_POINTS_MAX + 50; second++) tail = longer(tail, heard.take(readings(second, 1, "1")));
   assert.equal(tail.power_draw_w.times.length, TAIL_POINTS_MAX);
   assert.equal(tail.power_draw_w.times.at(-1), AT + TAIL_POINTS_MAX + 49);
 });

@@ -7,7 +7,7 @@ import "uplot/dist/uPlot.min.css";
 import { h, write } from "../dom.ts";
 import "./chart.css";
 import { isRead, stacked, sumOf, topOf, type Courses, type Line, type Values } from "./chart/course.ts";
-import { amount, around, between, moment, niceTop, scaleFor, ticks, told, type Scale, type Unit } from "./chart/words.ts";
+import { amount, around, between, moment, niceTop, scaleFor, spoken, ticks, type Scale, type Unit } from "./chart/words.ts";
 
 /** What a chart is, whatever it shows. */
 export interface Plan {
@@ -57,7 +57,7 @@ export class Chart {
     const id = `chart-${++charts}`;
     this.scale = scaleFor(plan.unit, 0);
     this.when = h("span", { class: "chart-when" });
-    this.summary = h("p", { class: "spoken", id: `${id}-told` });
+    this.summary = h("p", { class: "unseen", id: `${id}-told` });
     this.legend = h("ul", { class: "chart-legend" });
     this.nothing = h("p", { class: "chart-nothing hint" }, plan.nothing);
     this.plot = h("div", {
@@ -96,7 +96,7 @@ export class Chart {
     this.plot.hidden = isEmpty;
     this.legend.hidden = isEmpty;
     this.plot.setAttribute("aria-valuemax", String(Math.max(0, courses.times.length - 1)));
-    write(this.summary, told(this.plan.title, courses, this.scale));
+    write(this.summary, spoken(this.plan.title, courses, this.scale));
     this.element.dataset["points"] = String(courses.times.length);
     const names = JSON.stringify(courses.lines.map(({ name, course }) => [name, course.min !== undefined]));
     if (this.drawn === undefined || names !== this.drawnNames) {
@@ -237,8 +237,9 @@ export class Chart {
 /** What the legend says of a line: its value and what it lay between; without a crosshair of all of it. */
 function reading({ course }: Line, index: number | undefined, scale: Scale, shape: Plan["shape"]): [string, string] {
   if (index !== undefined) {
-    const [min, max] = [course.min?.[index], course.max?.[index]];
-    return [amount(course.mean[index], scale), isRead(min) && isRead(max) ? between(min, max, scale) : ""];
+    const at = toldAt(course.mean, index);
+    const [min, max] = [course.min?.[at], course.max?.[at]];
+    return [amount(course.mean[at], scale), isRead(min) && isRead(max) ? between(min, max, scale) : ""];
   }
   const sum = sumOf(course);
   if (sum === undefined) return ["–", ""];
@@ -250,6 +251,15 @@ function reading({ course }: Line, index: number | undefined, scale: Scale, shap
 function alone(u: uPlot, series: number): number[] {
   const values = u.data[series] ?? [];
   return [...values.keys()].filter((index) => isRead(values[index]) && !isRead(values[index - 1]) && !isRead(values[index + 1]));
+}
+
+/** Where a line was told nearest to a step: other lines may have steps of their own in between. */
+function toldAt(values: Values, index: number): number {
+  for (let away = 0; away < values.length; away++) {
+    const found = [index - away, index + away].find((at) => values[at] !== undefined);
+    if (found !== undefined) return found;
+  }
+  return index;
 }
 
 function highest(courses: Courses): number[] {

@@ -1,9 +1,10 @@
 // From what the scheduler tells of devices to courses: their history, a job's own series, and readings as they come. Pure.
 
 import {
-  courseOf, isRead, joined, NONE, timesOf, timesOfEnds, valueOf, withGaps, within, withTail, type Courses, type Line,
+  courseOf, isRead, joined, NONE, timesOf, timesOfEnds, valueOf, withGaps, within, withTail, type Course,
+  type Courses, type Line,
 } from "./course.ts";
-import { COUNTERS, seconds, time, whole, type Counter, type DeviceHistory, type DevicesTold, type NodeHistory, type Stats } from "../job/told.ts";
+import { COUNTERS, seconds, time, whole, type Counter, type DeviceHistory, type DevicesTold, type NodeDevice, type NodeHistory, type Stats } from "../job/told.ts";
 import { deviceName } from "../job/words.ts";
 
 export type Charts = Readonly<Record<Counter, Courses>>;
@@ -58,22 +59,39 @@ export function ofSeries(stats: Stats, start: number): Charts {
   })));
 }
 
-/** One message of readings as they come, to be put behind a history. */
-export function ofReadings(told: DevicesTold, wanted: Wanted): Charts {
-  const at = time(told.view_time);
-  const devices = at === undefined ? [] : told.devices.filter(({ node, device }) => isWanted(wanted, node, device.index));
-  return each((counter) => ({
-    times: devices.length === 0 || at === undefined ? [] : [at],
-    lines: devices.map(({ node, device, sample }) => {
-      const [name, per] = FIELDS[counter];
-      const last = sample?.[name];
-      const span = sample?.summary?.[name];
-      const value = (read: number | undefined): number | null => (read === undefined ? null : read / per);
-      const mean = value(span?.mean ?? (last === undefined ? undefined : whole(last)));
-      const course = { mean: [mean], min: [span ? value(span.min) : mean], max: [span ? value(span.max) : mean] };
-      return { name: deviceName(node, device.index, wanted.size > 1), course };
-    }),
-  }));
+/** Readings as they come. A message has the devices of which something changed; all others are as they were. */
+export class Readings {
+  private newest = new Map<string, NodeDevice>();
+
+  constructor(private readonly wanted: Wanted) {}
+
+  /** The next point of every wanted device, to be put behind a history. */
+  take(told: DevicesTold): Charts {
+    if (told.is_whole) this.newest = new Map();
+    for (const uuid of told.removed_uuids) this.newest.delete(uuid);
+    const fresh = told.devices.filter(({ node, device }) => isWanted(this.wanted, node, device.index));
+    for (const each of fresh) this.newest.set(each.device.uuid, each);
+    const at = time(told.view_time);
+    const devices = at === undefined ? [] : [...this.newest.values()];
+    const isNew = new Set(fresh);
+    return each((counter) => ({
+      times: devices.length === 0 || at === undefined ? [] : [at],
+      lines: devices.map((each) => ({
+        name: deviceName(each.node, each.device.index, this.wanted.size > 1),
+        course: pointOf(each, counter, isNew.has(each)),
+      })),
+    }));
+  }
+}
+
+/** One reading, and what lay between it and the one before where it is new. */
+function pointOf({ sample }: NodeDevice, counter: Counter, isNew: boolean): Course {
+  const [name, per] = FIELDS[counter];
+  const last = sample?.[name];
+  const value = (read: number | undefined): number | null => (read === undefined ? null : read / per);
+  const span = isNew ? sample?.summary?.[name] : undefined;
+  const mean = value(span?.mean ?? (last === undefined ? undefined : whole(last)));
+  return { mean: [mean], min: [span ? value(span.min) : mean], max: [span ? value(span.max) : mean] };
 }
 
 const FIELDS = {

@@ -42,7 +42,7 @@ export function between(min: number, max: number, scale: Scale): string {
 }
 
 /** What a chart shows, for ears: one sentence a line. */
-export function told(title: string, courses: Courses, scale: Scale): string {
+export function spoken(title: string, courses: Courses, scale: Scale): string {
   if (courses.lines.length === 0 || courses.times.length === 0) return `${title}: nothing was read.`;
   const sentences = courses.lines.map(({ name, course }) => {
     const sum = sumOf(course);

@@ -3,7 +3,7 @@
 import { h, show, write } from "../../dom.ts";
 import { call, stream } from "../api.ts";
 import { DeviceCharts } from "../chart/devices.ts";
-import { finest, live, longer, memoryOf, nothing, ofHistory, ofReadings, ofSeries, type Charts, type Wanted } from "../chart/sources.ts";
+import { finest, live, longer, memoryOf, nothing, ofHistory, ofSeries, Readings, type Charts, type Wanted } from "../chart/sources.ts";
 import { paced } from "./pace.ts";
 import { problemWords, section } from "./parts.ts";
 import { StatsView } from "./stats.ts";
@@ -79,9 +79,10 @@ export class Gpus {
     const figures = setInterval(() => document.hidden || this.readStats(), STATS_MS);
     signal.addEventListener("abort", () => [timer, figures].forEach(clearInterval));
     if (this.wanted.size === 0) return;
+    const readings = new Readings(this.wanted);
     stream<DevicesTold>("WatchDevices", { nodes: [...this.wanted.keys()], interval: "1s" }, {
       onMessage: (told) => {
-        this.tail = longer(this.tail, ofReadings(told, this.wanted));
+        this.tail = longer(this.tail, readings.take(told));
         this.draw();
       },
       // What was read meanwhile is in the history.

@@ -36,7 +36,7 @@ export class Items {
   private readonly table = new Table("Items of the array", ["Index", "Job", "State", "Node", "Ran for", "End"], 9);
   private readonly note = h("p", { class: "hint", role: "status" });
   private readonly more = h("button", { class: "quiet", onclick: () => this.longer() }, "More items");
-  private readonly states = choice("Items", () => this.anew());
+  private readonly states = choice("Items that are", () => this.anew());
   private wanted = PAGE;
   private readonly ask: () => void;
 

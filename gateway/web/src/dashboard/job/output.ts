@@ -109,8 +109,8 @@ export class Output {
   }
 
   private tell(state: Liveness, problem: Problem | null): void {
-    const refused = problem === null ? "" : sentence(problem.message);
-    write(this.status, state === "live" ? "live" : state === "stale" ? "not live: it goes on where it was" : refused);
+    const over = problem === null ? "complete" : sentence(problem.message);
+    write(this.status, state === "live" ? "live" : state === "stale" ? "not live: it goes on where it was" : over);
   }
 
   // --- showing it

@@ -57,7 +57,7 @@ export class Table {
 
   constructor(caption: string, heads: readonly string[], private readonly numbersFrom = 1) {
     const row = heads.map((head, index) => h("th", { scope: "col", class: index >= numbersFrom ? "number" : "" }, head));
-    const table = h("table", {}, h("caption", { class: "spoken" }, caption), h("thead", {}, h("tr", {}, ...row)), this.body);
+    const table = h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, h("tr", {}, ...row)), this.body);
     this.element = h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": caption }, table);
   }
 

@@ -187,6 +187,7 @@ export interface NodeDevice {
 export interface DevicesTold {
   readonly is_whole: boolean;
   readonly devices: readonly NodeDevice[];
+  readonly removed_uuids: readonly string[];
   readonly view_time?: string;
 }
 

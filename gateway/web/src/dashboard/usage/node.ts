@@ -3,7 +3,7 @@
 import { h, show, write } from "../../dom.ts";
 import { call, stream } from "../api.ts";
 import { DeviceCharts } from "../chart/devices.ts";
-import { live, longer, memoryOf, nothing, ofHistory, ofReadings, type Charts, type Wanted } from "../chart/sources.ts";
+import { live, longer, memoryOf, nothing, ofHistory, Readings, type Charts, type Wanted } from "../chart/sources.ts";
 import { problemWords, section } from "../job/parts.ts";
 import type { DevicesTold, NodeHistory } from "../job/told.ts";
 
@@ -27,7 +27,8 @@ export class NodeCharts {
     this.element = section("gpus", node === "" ? "Nodes" : "GPUs", this.note, this.charts.element);
     show(this.note, false);
     if (node === "") return;
-    stream<DevicesTold>("WatchDevices", { nodes: [node], interval: "1s" }, { onMessage: (told) => this.heard(told) }, until);
+    const readings = new Readings(new Map([[node, "all"]]));
+    stream<DevicesTold>("WatchDevices", { nodes: [node], interval: "1s" }, { onMessage: (told) => this.heard(readings.take(told)) }, until);
   }
 
   async read(start: number, seconds: number, until: AbortSignal): Promise<void> {
@@ -51,8 +52,8 @@ export class NodeCharts {
     return new Map(nodes.map((node) => [node, "all"]));
   }
 
-  private heard(told: DevicesTold): void {
-    this.tail = longer(this.tail, ofReadings(told, new Map([[this.node, "all"]])));
+  private heard(read: Charts): void {
+    this.tail = longer(this.tail, read);
     if (this.isLive) this.draw();
   }
 
