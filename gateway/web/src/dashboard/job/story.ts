@@ -2,7 +2,6 @@
 
 import { h, show, write } from "../../dom.ts";
 import { call } from "../api.ts";
-import { sentence } from "../words.ts";
 import { paced } from "./pace.ts";
 import { problemWords, section } from "./parts.ts";
 import { time, whole, type StoryLine } from "./told.ts";
@@ -80,7 +79,7 @@ function item({ time: at, kind, sentence: said }: StoryLine, key: string, now: n
   const then = time(at) ?? 0;
   const later = before === undefined || then - before < 0.05 ? "" : `+${lasted(then - before)}`;
   return h("li", { "data-kind": kind, "data-sequence": key, class: toneOf(kind) },
-    h("time", { datetime: at }, clockWords(then, now)), h("span", { class: "later hint" }, later), h("span", { class: "said" }, sentence(said)));
+    h("time", { datetime: at }, clockWords(then, now)), h("span", { class: "later hint" }, later), h("span", { class: "said" }, said));
 }
 
 /** What makes a line stand out: records by their names (scheduler/state/records.py). */
