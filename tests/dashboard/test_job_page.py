@@ -92,7 +92,9 @@ async def test_the_charts_show_the_load_that_was_played_and_gpuctl_tells_the_sam
 
 
 async def test_output_comes_as_it_is_written_in_order_and_html_in_it_is_text(house: House) -> None:
-    script = f"echo 'first {HTML}'; printf '\\033[31mred\\033[0m 10 %%\\r100 %%\\n'; until [ -e go ]; do sleep 0.05; done; "
+    script = (
+        f"echo 'first {HTML}'; printf '\\033[31mred\\033[0m 10 %%\\r100 %%\\n'; until [ -e go ]; do sleep 0.05; done; "
+    )
     script += "echo second; echo third >&2; printf open; until [ -e end ]; do sleep 0.05; done; echo ' and closed'"
     async with house.client("ann") as client, house.visitor("vic") as vic:
         job = await client.submit("sh", "-c", script, name="writes")
@@ -116,7 +118,9 @@ async def test_output_comes_as_it_is_written_in_order_and_html_in_it_is_text(hou
 
 async def test_an_output_of_100_000_lines_leaves_the_page_bounded_and_usable(house: House) -> None:
     async with house.client("ann") as client, house.visitor("ann") as ann:
-        job = await client.submit("sh", "-c", "until [ -e flood ]; do sleep 0.05; done; seq 100000; sleep 600", name="floods")
+        job = await client.submit(
+            "sh", "-c", "until [ -e flood ]; do sleep 0.05; done; seq 100000; sleep 600", name="floods"
+        )
         page = JobPage(ann.page)
         await ann.turn(f"job/{job}", f"Job {job}: floods")
         await expect(page.part("Output")).to_contain_text("live")
@@ -124,7 +128,9 @@ async def test_an_output_of_100_000_lines_leaves_the_page_bounded_and_usable(hou
         await expect(page.lines.last).to_have_text("100000")
         await expect(page.lines).to_have_count(LINES_SHOWN)
         await expect(page.lines.first).to_have_text(str(100_000 - LINES_SHOWN + 1))
-        await expect(page.part("Output")).to_contain_text(f"The newest 5,000 lines are shown; all of them: gpuctl logs {job}")
+        await expect(page.part("Output")).to_contain_text(
+            f"The newest 5,000 lines are shown; all of them: gpuctl logs {job}"
+        )
         assert await ann.page.evaluate("document.querySelectorAll('*').length") < 3 * LINES_SHOWN
         # Whoever scrolls back is left alone, and comes back by the switch.
         follow = ann.page.get_by_label("Follow")
@@ -197,6 +203,7 @@ async def test_a_job_that_waits_says_why_where_it_stands_and_what_happens_to_it(
         await expect(ann.heading).to_have_text(f"Job {first}: next")
         await ann.page.go_back()
         await house.ended("ann", *holders, first)
+        await client.wait(job)
         await expect(ann.page.locator(".job-title .badge")).to_have_text("succeeded")
         await expect(why).to_be_hidden()
         await expect(page.story.last).to_contain_text("succeeded")
@@ -223,7 +230,9 @@ async def test_each_attempt_can_be_looked_at_with_its_own_output_and_end(house: 
 
 async def test_ranks_of_several_nodes_are_told_apart(house: House) -> None:
     async with house.client("ann") as client, house.visitor("ann") as ann:
-        job = await client.submit("sh", "-c", "echo I am $GPUFLEET_NODE_RANK; sleep 600", gpus=4, node_count=2, name="gang")
+        job = await client.submit(
+            "sh", "-c", "echo I am $GPUFLEET_NODE_RANK; sleep 600", gpus=4, node_count=2, name="gang"
+        )
         page = JobPage(ann.page)
         await ann.turn(f"job/{job}", f"Job {job}: gang")
         await expect(page.lines).to_have_count(2)
@@ -280,7 +289,9 @@ async def test_a_job_that_is_not_there_is_told_with_a_way_on(house: House) -> No
 async def test_the_page_is_for_everybody_in_every_state_of_a_job(house: House) -> None:
     script = "for i in 1 2 3; do echo step $i; done; echo careful >&2; sleep 600"
     async with house.client("ann") as client, house.visitor("ann") as ann:
-        runs = await client.submit("sh", "-c", script, gpus=4, node_count=2, name="runs", seconds=3_600, labels={"team": "vision"})
+        runs = await client.submit(
+            "sh", "-c", script, gpus=4, node_count=2, name="runs", seconds=3_600, labels={"team": "vision"}
+        )
         waits = await client.submit("true", gpus=2, name="waits")
         await client.wait(runs, RUNNING)
         await ann.turn(f"job/{runs}", f"Job {runs}: runs")
