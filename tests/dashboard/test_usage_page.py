@@ -1,4 +1,4 @@
-"""The usage page: who used how much over time, the queue's history, and what a node's GPUs did; against real programs."""
+"""The usage page: who used how much, the queue's history, and what a node's GPUs did; against real programs."""
 
 from __future__ import annotations
 
