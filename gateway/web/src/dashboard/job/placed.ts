@@ -6,11 +6,10 @@ import { time, whole, type Attempt } from "./told.ts";
 import { clockWords, endWords, listed, size } from "./words.ts";
 
 const METHODS: Readonly<Record<string, string>> = {
-  score: "by score: the best of the node's free GPUs",
+  score: "by score: the best that fitted",
   pinned: "as the job named them",
-  fragmentation: "so that the fewest GPUs are left over",
-  share: "the fullest GPU that had room for the share",
-  fallback: "in plain order, without telemetry",
+  fragmentation: "so that whole ones stay whole: the fullest that had room",
+  fallback: "in plain order, without telemetry or as was asked",
 };
 
 export class Placed {
