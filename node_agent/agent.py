@@ -39,6 +39,7 @@ from .core.commands import (
     ReadProgramLog,
     RefreshSamples,
     SetLogLevel,
+    TellWarning,
     Unknown,
     refusal_of,
 )
@@ -225,6 +226,8 @@ class NodeAgent:
                 self._set_log_level(command.level)
             case OpenChannel():
                 self._channels.open(command)
+            case TellWarning():
+                self._notices.warn(command)
             case Unknown():
                 _log.warning("the scheduler asks for %s, which this version does not do", command.name)
             case _:

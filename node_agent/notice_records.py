@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .core.notices import Notice, Notified
+from .core.notices import Notice, Notified, Warned
 from .core.outcome import AttemptKey, StopCause
 from .keeper.values import end_from, to_json
 
@@ -57,6 +57,10 @@ class NoticeRecords:
             line["end"] = to_json(after.end)
         if after.told != before.told:
             line["told"] = sorted(after.told)
+        if after.warnings != before.warnings:
+            line["warnings"] = [[each.number, each.kind, each.sentence] for each in after.warnings]
+        if after.warned != before.warned:
+            line["warned"] = sorted(after.warned)
         if line:
             self._append(after.key, line, 0)
 
@@ -113,4 +117,8 @@ def _with_line(facts: Notified, line: Mapping[str, Any]) -> Notified:
         new["end"] = end_from(line["end"])
     if "told" in line:
         new["told"] = frozenset(map(Notice, line["told"]))
+    if "warnings" in line:
+        new["warnings"] = tuple(Warned(int(number), str(kind), str(words)) for number, kind, words in line["warnings"])
+    if "warned" in line:
+        new["warned"] = frozenset(map(int, line["warned"]))
     return replace(facts, **new)

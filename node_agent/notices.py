@@ -17,9 +17,20 @@ from gpufleet.notify import is_url
 
 from . import wire
 from .clocks import boottime_us
-from .core.commands import LaunchAttempt
+from .core.commands import LaunchAttempt, TellWarning
 from .core.launch import Launch
-from .core.notices import Notice, Notified, fields_of, next_due_us, next_notice, seen, variables_of
+from .core.notices import (
+    Notice,
+    Notified,
+    Warned,
+    after_telling,
+    fields_of,
+    next_due_us,
+    next_notice,
+    seen,
+    variables_of,
+    with_warning,
+)
 from .core.outcome import AttemptKey, AttemptView, StopCause
 from .environment import shown_devices
 from .notice_records import NoticeRecords, Subject
@@ -105,6 +116,12 @@ class Notices:
         if (subject := self._subjects.get(key)) is not None and subject.facts.stop_cause is None:
             self._change(subject, replace(subject.facts, stop_cause=cause))
 
+    def warn(self, command: TellWarning) -> None:
+        """The scheduler has a warning; said again it changes nothing, and behind the end it is too late."""
+        if (subject := self._subjects.get(command.key)) is not None:
+            warning = Warned(command.number, command.kind, command.sentence)
+            self._change(subject, with_warning(subject.facts, warning))
+
     async def close(self) -> None:
         """Stop in the middle: the next agent goes on."""
         telling = tuple(self._telling.values())
@@ -152,7 +169,7 @@ class Notices:
                 async with self._turns:
                     await self._tell(self._subjects[key], notice)
                 subject = self._subjects[key]
-                self._change(subject, replace(subject.facts, told=subject.facts.told | {notice}))
+                self._change(subject, after_telling(subject.facts, notice))
                 continue
             due_us = next_due_us(facts, now_us)
             wait_s = None if due_us is None else min((due_us - now_us) / 1e6, CLOCK_SECONDS_MAX)

@@ -102,6 +102,11 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return _read_log(message.read_program_log)
         case "set_log_level":
             return commands.SetLogLevel(message.set_log_level.level)
+        case "tell_warning":
+            told = message.tell_warning
+            return commands.TellWarning(
+                key=key_from_proto(told.key), number=told.number, kind=told.kind, sentence=told.sentence
+            )
         case "open_channel":
             wanted = message.open_channel
             return commands.OpenChannel(wanted.channel_id, key_from_proto(wanted.key), wanted.writer)

@@ -143,6 +143,16 @@ class OpenChannel:
     writer: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellWarning:
+    """Tell of a warning, the how-manieth of its attempt, whom the job's `--notify` names."""
+
+    key: AttemptKey
+    number: int
+    kind: str
+    sentence: str
+
+
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """A command that this version does not know, or that is not built yet."""
@@ -153,7 +163,9 @@ class Unknown:
 AttemptCommand = (
     LaunchAttempt | PrepareAttempt | StartAttempt | AbortAttempt | StopAttempt | SignalAttempt | JudgeAttempt
 )
-Command = AttemptCommand | RefreshSamples | ClearTroubles | ReadProgramLog | SetLogLevel | OpenChannel | Unknown
+Command = (
+    AttemptCommand | RefreshSamples | ClearTroubles | ReadProgramLog | SetLogLevel | OpenChannel | TellWarning | Unknown
+)
 
 _NEEDS_RECENT_KNOWLEDGE = (LaunchAttempt, PrepareAttempt, StartAttempt, SignalAttempt)
 

@@ -1,6 +1,6 @@
 """Which notices of an attempt are due, and what they say: `--notify`, as a pure function of facts and the clock.
 
-    start ── time_80 ── time_90 ── preemption ── end
+    start ── time_80 ── time_90 ── warning ── preemption ── end
 
 An attempt's notices are told one after the other. Those that only its running makes worth telling are left out once
 it is told to stop or has ended; the start and the end never are.
@@ -18,19 +18,36 @@ MESSAGE_CHARS_MAX = 1_000
 """What a notice says in a sentence is cut behind so many characters."""
 
 
+WARNINGS_MAX = 20
+"""Warnings of one attempt that are told."""
+
+
 class Notice(StrEnum):
     """What an attempt is told of."""
 
     START = "start"
     TIME_80 = "time_80"
     TIME_90 = "time_90"
+    WARNING = "warning"
     PREEMPTION = "preemption"
     END = "end"
 
 
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A warning of the scheduler: the how-manieth of its attempt, its kind, and a sentence."""
+
+    number: int
+    kind: str
+    sentence: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notified:
-    """An attempt whose course is told. `told` was delivered or given up, and is not told again."""
+    """An attempt whose course is told. `told` was delivered or given up, and is not told again.
+
+    `warnings` are those of the scheduler as they came, and `warned` the numbers of those that were told.
+    """
 
     key: AttemptKey
     time_limit_us: int | None = None
@@ -38,6 +55,8 @@ class Notified:
     stop_cause: StopCause | None = None
     end: AttemptEnd | None = None
     told: frozenset[Notice] = frozenset()
+    warnings: tuple[Warned, ...] = ()
+    warned: frozenset[int] = frozenset()
 
     @property
     def is_over(self) -> bool:
@@ -49,6 +68,27 @@ def next_notice(facts: Notified, now_us: int) -> Notice | None:
     """The notice to tell at this moment, the earliest first; None when there is none. `now_us` is CLOCK_BOOTTIME."""
     due = (notice for notice in Notice if notice not in facts.told and _is_due(notice, facts, now_us))
     return next(due, None)
+
+
+def with_warning(facts: Notified, warning: Warned) -> Notified:
+    """The facts with a warning more; one that is known, or one too many, changes nothing."""
+    is_known = any(each.number == warning.number for each in facts.warnings)
+    if is_known or len(facts.warnings) >= WARNINGS_MAX:
+        return facts
+    return replace(facts, warnings=(*facts.warnings, warning))
+
+
+def after_telling(facts: Notified, notice: Notice) -> Notified:
+    """The facts once the notice that was next is told."""
+    warning = next_warning(facts)
+    if notice is Notice.WARNING and warning is not None:
+        return replace(facts, warned=facts.warned | {warning.number})
+    return replace(facts, told=facts.told | {notice})
+
+
+def next_warning(facts: Notified) -> Warned | None:
+    """The first warning that was not told."""
+    return next((each for each in facts.warnings if each.number not in facts.warned), None)
 
 
 def next_due_us(facts: Notified, now_us: int) -> int | None:
@@ -83,6 +123,10 @@ def fields_of(facts: Notified, notice: Notice, reason: str, message: str) -> Map
         fields["time_limit_seconds"] = facts.time_limit_us // 1_000_000
     if notice in (Notice.END, Notice.PREEMPTION) and facts.stop_cause is not None:
         fields["stop_cause"] = facts.stop_cause.value
+    warning = next_warning(facts)
+    if notice is Notice.WARNING and warning is not None:
+        fields["warning"] = warning.kind
+        fields["message"] = warning.sentence[:MESSAGE_CHARS_MAX]
     if notice is Notice.END and facts.end is not None:
         match facts.end.status:
             case ExitedWith(code=code):
@@ -117,6 +161,8 @@ def _is_due(notice: Notice, facts: Notified, now_us: int) -> bool:
             )
         case Notice.TIME_90:
             return _has_come(notice, facts, now_us)
+        case Notice.WARNING:
+            return next_warning(facts) is not None
         case Notice.PREEMPTION:
             return facts.stop_cause is StopCause.PREEMPTED and facts.end is None
         case Notice.END:

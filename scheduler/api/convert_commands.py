@@ -14,6 +14,7 @@ from ..state.commands import (
     SignalAttempt,
     StartAttempt,
     StopAttempt,
+    TellWarning,
 )
 from ..state.jobs import Placement, StopCause
 from ..state.shares import DeviceShare
@@ -59,6 +60,11 @@ def command_proto(command: Command) -> node_agent_pb2.HeartbeatResponse:
         case SignalAttempt(signal=number):
             send = node_agent_pb2.SendSignal(key=key, signal=number)
             return node_agent_pb2.HeartbeatResponse(send_signal=send)
+        case TellWarning(number=number, warning=warning):
+            tell = node_agent_pb2.TellWarning(
+                key=key, number=number, kind=warning.kind.value, sentence=warning.sentence
+            )
+            return node_agent_pb2.HeartbeatResponse(tell_warning=tell)
 
 
 def _least_share(placement: Placement) -> DeviceShare | None:

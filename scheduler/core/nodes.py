@@ -40,7 +40,7 @@ from . import gangs
 from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
 from .decision import NOTHING, Decision, refused, together
 from .live_ranks import jobs_on
-from .warnings import bounded, of_beat, of_trouble
+from .warnings import bounded, of_beat, of_trouble, tell_again, tell_commands
 
 
 def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
@@ -124,8 +124,10 @@ def on_node_beat(state: State, event: NodeBeat) -> Decision:
             records.append(DeviceMarked(at=event.at, node=node.name, device=trouble))
             warnings.extend(of_trouble(state, event.at, event.node, trouble))
     warnings.extend(of_beat(state, event))
-    records.extend(bounded(state, warnings))
-    return Decision(records=tuple(records)) if records else NOTHING
+    if warnings:
+        warnings = list(bounded(state, warnings))
+        records.extend(warnings)
+    return Decision(records=tuple(records), commands=tuple(tell_commands(state, warnings))) if records else NOTHING
 
 
 def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
@@ -184,7 +186,8 @@ def _bring_together(
             return together(Decision(records=heard), rank_refused(state, refusal, job, attempt), forget)
         case SeenRunning(run_span=run_span):
             started = on_rank_started(state, RankStarted(at=event.at, node=event.node, key=key, run_span=run_span))
-            return together(Decision(records=heard), started, Decision(commands=_go_on(job, event.node, key)))
+            told = tuple(tell_again(job)) if key.rank == 0 else ()
+            return together(Decision(records=heard), started, Decision(commands=(*_go_on(job, event.node, key), *told)))
         case SeenStarting() if attempt.rendezvous is not None and isinstance(job.state, Starting):
             # It is prepared, and its Start was lost.
             return Decision(records=heard, commands=(gangs.start_command(attempt, attempt.rendezvous, key),))

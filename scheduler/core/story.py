@@ -17,6 +17,7 @@ from ..state.commands import (
     SignalAttempt,
     StartAttempt,
     StopAttempt,
+    TellWarning,
 )
 from ..state.ids import JobId, UserName
 from ..state.jobs import (
@@ -291,6 +292,8 @@ def tell_command(command: Command) -> str:
             return f"-> SignalAttempt {key} {node} {signal}"
         case ClearTroubles(node=node):
             return f"-> ClearTroubles {node}"
+        case TellWarning(key=key, node=node, number=number, warning=warning):
+            return f"-> TellWarning {key} {node} {number}: {warning.kind.value}"
         case _:
             assert_never(command)
 

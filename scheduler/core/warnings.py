@@ -6,10 +6,11 @@ tells it no second time.
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..state.commands import TellWarning
 from ..state.courses import IDLE_PERCENT, MemoryPeak
 from ..state.events import NodeBeat
 from ..state.ids import JobId, NodeName
-from ..state.jobs import EndedAttempt, Job, PlacedDevice, Placement, Rank, Running
+from ..state.jobs import EndedAttempt, Job, PlacedDevice, Placement, Rank, Running, rank_keys
 from ..state.limits import WarningLimits
 from ..state.nodes import UnhealthyDevice
 from ..state.records import JobWarned
@@ -190,6 +191,27 @@ def bounded(state: State, warnings: Iterable[JobWarned]) -> Iterator[JobWarned]:
         if has_room(len(known) + counts.get(each.job, 0), each.warning.kind):
             counts[each.job] = counts.get(each.job, 0) + 1
             yield each
+
+
+def tell_commands(state: State, warnings: Iterable[JobWarned]) -> Iterator[TellWarning]:
+    """Have the nodes tell of what is new whom the jobs name; what their time limits say they know by themselves."""
+    counts: dict[JobId, int] = {}
+    for each in warnings:
+        job = state.durable.jobs[each.job]
+        counts[job.id] = counts.get(job.id, len(job.warnings)) + 1
+        yield from _tell(job, counts[job.id], each.warning)
+
+
+def tell_again(job: Job) -> Iterator[TellWarning]:
+    """The same of all that there are: the command may have been lost, and the node knows what it has told."""
+    for number, warning in enumerate(job.warnings, 1):
+        yield from _tell(job, number, warning)
+
+
+def _tell(job: Job, number: int, warning: JobWarning) -> Iterator[TellWarning]:
+    if job.spec.notify and job.attempt is not None and warning.kind is not WarningKind.TIME_LIMIT_NEAR:
+        node, key = job.attempt.ranks[0].placement.node, rank_keys(job, job.attempt)[0]
+        yield TellWarning(node=node, key=key, number=number, warning=warning)
 
 
 def rough_span(span: int) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from .ids import JobId, NodeName, RankKey, UserName
 from .jobs import JobSpec, Placement, StopCause
 from .units import Span
+from .warnings import JobWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,16 @@ class ClearTroubles:
     node: NodeName
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellWarning:
+    """Tell of a warning, the how-manieth of its attempt, whom the job's `notify` names. `key` is rank 0."""
+
+    node: NodeName
+    key: RankKey
+    number: int
+    warning: JobWarning
+
+
 Command = (
     LaunchAttempt
     | PrepareAttempt
@@ -122,4 +133,5 @@ Command = (
     | ForgetAttempt
     | SignalAttempt
     | ClearTroubles
+    | TellWarning
 )

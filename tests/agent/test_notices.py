@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from node_agent.core.notices import Notice, Notified, fields_of, next_due_us, next_notice, seen, variables_of
+from node_agent.core.notices import (
+    WARNINGS_MAX,
+    Notice,
+    Notified,
+    Warned,
+    after_telling,
+    fields_of,
+    next_due_us,
+    next_notice,
+    next_warning,
+    seen,
+    variables_of,
+    with_warning,
+)
 from node_agent.core.outcome import (
     AttemptEnd,
     AttemptKey,
@@ -18,6 +32,7 @@ from node_agent.core.outcome import (
     Offsets,
     StopCause,
 )
+from node_agent.notice_records import NoticeRecords, Subject
 
 KEY = AttemptKey(7, 2)
 SECOND = 1_000_000
@@ -111,6 +126,53 @@ def test_an_end_says_how_and_that_it_is_requeued() -> None:
     assert variables_of(fields)["GPUFLEET_REQUEUED"] == "1"
     assert variables_of(fields)["GPUFLEET_EXIT_SIGNAL"] == "15"
     assert variables_of(fields)["GPUFLEET_NOTICE"] == "end"
+
+
+def told_in_order(facts: Notified, now_us: int) -> list[Notice | int]:
+    """Everything that is told at one moment, in its order; of warnings their numbers."""
+    found: list[Notice | int] = []
+    while (notice := next_notice(facts, now_us)) is not None:
+        warning = next_warning(facts)
+        found.append(warning.number if notice is Notice.WARNING and warning is not None else notice)
+        facts = after_telling(facts, notice)
+    return found
+
+
+def test_each_warning_is_told_once_and_before_the_end() -> None:
+    facts = with_warning(Notified(key=KEY), Warned(1, "DEVICES_IDLE", "GPU 0 is idle."))
+    facts = with_warning(with_warning(facts, Warned(3, "THROTTLED", "Hot.")), Warned(1, "DEVICES_IDLE", "Again."))
+    ended = seen(facts, replace(VIEW, end=END))
+    assert told_in_order(ended, after(1)) == [Notice.START, 1, 3, Notice.END]
+    assert told_in_order(replace(ended, warned=frozenset({1})), after(1)) == [Notice.START, 3, Notice.END]
+
+
+def test_no_more_warnings_are_kept_than_a_job_has() -> None:
+    facts = RUNS
+    for number in range(1, 100):
+        facts = with_warning(facts, Warned(number, "THROTTLED", "Hot."))
+    assert len(facts.warnings) == WARNINGS_MAX
+
+
+def test_a_warning_says_its_kind_and_its_sentence() -> None:
+    facts = with_warning(RUNS, Warned(1, "DEVICES_IDLE", "GPU 0 is idle." * 100))
+    fields = fields_of(facts, Notice.WARNING, "", "")
+    assert (fields["notice"], fields["warning"], len(str(fields["message"]))) == ("warning", "DEVICES_IDLE", 1_000)
+    assert variables_of(fields)["GPUFLEET_WARNING"] == "DEVICES_IDLE"
+    assert "warning" not in fields_of(facts, Notice.TIME_80, "", "")
+
+
+def test_what_was_warned_of_and_what_was_told_of_it_is_known_after_a_restart(tmp_path: Path) -> None:
+    records = NoticeRecords(tmp_path / "notices")
+    facts = Notified(key=KEY)
+    records.begin(Subject(facts=facts, target="true", cwd="/", env={}))
+    for changed in (
+        with_warning(facts, Warned(1, "DEVICES_IDLE", "GPU 0 is idle.")),
+        after_telling(with_warning(facts, Warned(1, "DEVICES_IDLE", "GPU 0 is idle.")), Notice.WARNING),
+    ):
+        records.note(facts, changed)
+        facts = changed
+    (known,) = records.all()
+    assert known.facts == facts and known.facts.warned == {1}
 
 
 def test_a_long_message_is_cut() -> None:

@@ -123,6 +123,7 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         retries=words.integer("retries", 0),
         blame_limit=words.integer("blame-limit", 0) or None,
         is_preemptible=words.switch("preemptible"),
+        notify=words.value("notify"),
     )
 
 

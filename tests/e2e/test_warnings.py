@@ -59,7 +59,9 @@ async def test_gpus_that_a_job_leaves_idle_or_empty_or_that_are_too_hot_are_told
     settings.write_text(SETTINGS)
     async with Fleet(tmp_path / "fleet", "--config", str(settings)) as fleet, fleet.client() as client:
         await fleet.add_node("n1", "--virtual-gpus", "3", "--virtual-load", str(load))
-        job = await client.submit("sleep", "600", gpus=3, min_memory_bytes=6 * GB)
+        notify = 'echo "$GPUFLEET_NOTICE $GPUFLEET_WARNING $GPUFLEET_MESSAGE" >> told'
+        job = await client.submit("sleep", "600", gpus=3, min_memory_bytes=6 * GB, notify=notify)
+        agent = fleet.agents["n1"]
 
         async def is_warned() -> bool:
             return len((await client.job(job)).warnings) == 3
@@ -72,9 +74,23 @@ async def test_gpus_that_a_job_leaves_idle_or_empty_or_that_are_too_hot_are_told
             "--min-memory 2GB would do.",
             "THROTTLED": "GPU 1 of node n1 is slowed down by heat (hw_thermal_slowdown).",
         }
+        sentences = sorted(f"warning {kind} {sentence}" for kind, sentence in told.items())
+        await until("whom the job names is told", lambda: agent.log_text().count("told 'warning'") == 3)
+        assert lines(client.cwd / "told") == ["start", *sentences]
+        # Neither a new scheduler nor a new agent tells anything again; the end is told behind what is said once more.
+        agent.kill()
         await fleet.scheduler.stop()
         await fleet.scheduler.start()
+        agent.spawn()
         await fleet.node_is_ready("n1")
-        other = await client.submit("sleep", "1")
-        await client.wait(other)
+        await client.cancel(job)
+        await client.wait(job)
+        await until("the end is told", lambda: len(lines(client.cwd / "told")) > 4)
+        assert lines(client.cwd / "told") == ["start", *sentences, "end  the command was ended by signal 15"]
         assert len((await client.job(job)).warnings) == 3
+
+
+def lines(file: Path) -> list[str]:
+    """What was told: the start, warnings in the order of their kinds, the end."""
+    text = file.read_text().splitlines() if file.exists() else []
+    return [each.strip() for each in [*text[:1], *sorted(text[1:4]), *text[4:]]]

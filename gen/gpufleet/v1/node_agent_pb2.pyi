@@ -1385,6 +1385,44 @@ class OpenChannelCommand(_message.Message):
 Global___OpenChannelCommand: _TypeAlias = OpenChannelCommand  # noqa: Y015
 
 @_typing.final
+class TellWarning(_message.Message):
+    """TellWarning asks to tell of a warning whom the job's --notify names. It is said again at the start of each stream, and
+    what was told is not told again. That the time limit is near is told without it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Which of the attempt's warnings, from 1."""
+    kind: _builtins.str
+    """Its kind, as in JobWarning."""
+    sentence: _builtins.str
+    """One sentence for people."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Rank 0 of the attempt."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        number: _builtins.int = ...,
+        kind: _builtins.str = ...,
+        sentence: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "kind", b"kind", "number", b"number", "sentence", b"sentence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TellWarning: _TypeAlias = TellWarning  # noqa: Y015
+
+@_typing.final
 class HeartbeatResponse(_message.Message):
     """HeartbeatResponse is one message down."""
 
@@ -1408,6 +1446,7 @@ class HeartbeatResponse(_message.Message):
     SET_LOG_LEVEL_FIELD_NUMBER: _builtins.int
     OPEN_CHANNEL_FIELD_NUMBER: _builtins.int
     CLEAR_TROUBLES_FIELD_NUMBER: _builtins.int
+    TELL_WARNING_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler; one of a lower term than the highest seen is refused."""
@@ -1477,6 +1516,10 @@ class HeartbeatResponse(_message.Message):
         """Give devices another chance."""
 
     @_builtins.property
+    def tell_warning(self) -> Global___TellWarning:
+        """Tell of a warning whom the job's --notify names."""
+
+    @_builtins.property
     def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatResponse]:
         """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
 
@@ -1501,13 +1544,14 @@ class HeartbeatResponse(_message.Message):
         set_log_level: Global___SetLogLevel | None = ...,
         open_channel: Global___OpenChannelCommand | None = ...,
         clear_troubles: Global___ClearTroubles | None = ...,
+        tell_warning: Global___TellWarning | None = ...,
         more: _abc.Iterable[Global___HeartbeatResponse] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
