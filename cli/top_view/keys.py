@@ -56,7 +56,7 @@ class KeyReader:
         begun = BEGUN.search(text)
         cut = begun.start() if begun is not None and len(text) - begun.start() <= PENDING_CHARS_MAX else len(text)
         self._pending = text[cut:]
-        found = SEQUENCE.findall(text[:cut])
+        found: list[str] = SEQUENCE.findall(text[:cut])
         return [SEQUENCES.get(each, each) for each in found if each in SEQUENCES or not each.startswith("\x1b")]
 
     def flush(self) -> list[str]:

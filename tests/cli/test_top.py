@@ -295,6 +295,11 @@ def test_a_signal_puts_the_terminal_back(terminal: Terminal, number: signal.Sign
     assert terminal.end() == 128 + number
 
 
+def test_a_window_that_is_closed_ends_it_without_a_word(terminal: Terminal) -> None:
+    terminal.wait_for("by node")
+    assert terminal.close_window() == 128 + signal.SIGHUP
+
+
 def test_it_takes_the_terminal_back_after_it_was_suspended(terminal: Terminal) -> None:
     at = terminal.wait_for("by node")
     terminal.signal(signal.SIGTSTP)
