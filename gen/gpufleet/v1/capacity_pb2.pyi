@@ -269,7 +269,7 @@ class DeviceStats(_message.Message):
 
     @_builtins.property
     def series(self) -> _node_pb2.DeviceSeries:
-        """Its course; absent until the attempt has ended, and of attempts long ago."""
+        """Its course, of a running attempt that so far; absent of attempts long ago."""
 
     def __init__(
         self,
@@ -473,7 +473,9 @@ class GetNodeHistoryRequest(_message.Message):
     index: _builtins.int
     """Only the device with this index; absent means all of them."""
     points_max: _builtins.int
-    """Points of each counter, 600 by default, 1,000 at most: the step grows with the span."""
+    """Points of each counter, 600 by default, 1,000 at most: the step grows with the span, and with the devices, so that an
+    answer holds no more than 120,000 points of devices.
+    """
     by_node: _builtins.bool
     """Whether each node's devices are taken together: utilisation and temperature as means, memory and power as sums."""
     @_builtins.property
@@ -812,7 +814,7 @@ class UsageRow(_message.Message):
     gpu_seconds: _builtins.float
     """Devices held × seconds; shares count as what they are."""
     job_count: _builtins.int
-    """Jobs that ended in the span."""
+    """Jobs that ended in the span; one on several nodes counts for that of rank 0."""
     failed_job_count: _builtins.int
     """Of those, jobs that did not end well."""
     start_count: _builtins.int
@@ -827,7 +829,7 @@ class UsageRow(_message.Message):
 
     @_builtins.property
     def gpu_seconds_course(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Device-seconds step by step, as many as there are steps."""
+        """Device-seconds step by step, as many as there are steps; each is some times five minutes."""
 
     def __init__(
         self,
