@@ -65,8 +65,8 @@ class Events:
 
     async def close(self) -> None:
         """Be gone, at the scheduler too."""
+        # The call is cancelled and not the read: one of grpc.aio that is cancelled while it waits loses memory.
         self._call.cancel()
-        self._reading.cancel()
         self._leaving.cancel()
         await asyncio.gather(self._reading, self._leaving, return_exceptions=True)
 

@@ -128,5 +128,5 @@ async def stream(address: str, method: str, request: object, token: str) -> Asyn
     async with connection(address) as asking:
         await asking.send("GET", path, address, {"Authorization": f"Bearer {token}"}, b"")
         status, headers = await asking.head()
-        assert (status, headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+        assert (status, headers["content-type"].partition(";")[0]) == (200, "text/event-stream"), status
         yield Events(asking, headers)

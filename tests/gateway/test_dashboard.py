@@ -32,7 +32,7 @@ from gpufleet.errors import Code, GpufleetError, Reason
 from gpufleet.tokens import make_token
 from scheduler.api.roles import ROLES_OF
 from scheduler.state.access import Role
-from tests.e2e.processes import DEADLINE_SECONDS
+from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.asking import Answer, ask, stream
 from tests.gateway.stage import Stage
 
@@ -268,9 +268,12 @@ async def test_a_login_outlives_the_scheduler_and_the_gateway(own_stage: Stage) 
     assert refused(away) == (503, "SCHEDULER_UNREACHABLE")
     assert refused(await ask(stage.gateway, "/api/v1/stream/Watch", cookie=cookie)) == (503, "SCHEDULER_UNREACHABLE")
     await stage.fleet.scheduler.start()
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while (await ask(stage.gateway, "/api/v1/me", cookie=cookie)).status != 200:
-            pass
+
+    async def is_back() -> bool:
+        await asyncio.sleep(2 / CALLS_PER_SECOND)
+        return (await ask(stage.gateway, "/api/v1/me", cookie=cookie)).status == 200
+
+    await until("the scheduler answers again", is_back)
     async with stream(stage.gateway, "Watch", {"skip_snapshot": True}, token) as events:
         assert (await events.next())[0] == "message"
         # A gateway that leaves ends its streams at once, without an end: their pages go elsewhere.

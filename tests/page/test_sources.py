@@ -19,6 +19,12 @@ def test_the_pure_parts_of_the_page_pass_their_own_tests() -> None:
     assert "# fail 0" in ran.stdout and "# pass 0" not in ran.stdout, ran.stdout
 
 
-@pytest.mark.parametrize("name", ["page-models", "page-turn", "page-line-phone", "page-turn-phone"])
+PICTURES = (
+    *("page-models", "page-turn", "page-line-phone", "page-turn-phone"),
+    *("dashboard-gpus", "dashboard-gpus-phone", "dashboard-queue"),
+)
+
+
+@pytest.mark.parametrize("name", PICTURES)
 def test_a_screenshot_of_the_documentation_is_there_and_small(name: str) -> None:
     assert 5_000 < (page.ROOT / "docs" / "images" / f"{name}.png").stat().st_size < 400_000

@@ -6,6 +6,7 @@ import { changeNode } from "./devices/draining.ts";
 import { Fleet, SHOWN, nodeOrder, type Shown } from "./devices/fleet.ts";
 import { NodeBox } from "./devices/node.ts";
 import { user } from "./person.ts";
+import { onEnd } from "./telling.ts";
 import { heard } from "./time.ts";
 import type { DevicesResponse, Node, WatchResponse } from "./types.ts";
 import { counted } from "./words.ts";
@@ -63,7 +64,8 @@ class Devices {
   }
 
   follow(until: AbortSignal): void {
-    stream<DevicesResponse>("WatchDevices", {}, { onMessage: (message) => this.takeDevices(message) }, until);
+    const onState = onEnd(this.totals);
+    stream<DevicesResponse>("WatchDevices", {}, { onMessage: (message) => this.takeDevices(message), onState }, until);
     const request = { job_ids: NO_JOB, include_nodes: true };
     stream<WatchResponse>("Watch", request, { onMessage: (message) => this.takeNode(message) }, until);
   }

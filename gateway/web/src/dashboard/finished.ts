@@ -6,6 +6,7 @@ import { maySubmit, user } from "./person.ts";
 import { NAME, USER } from "./queue/columns.ts";
 import { addressOf } from "./router.ts";
 import { Rows, part, say, type Column } from "./rows.ts";
+import { onEnd } from "./telling.ts";
 import { everySecond, heard, now } from "./time.ts";
 import type { Job, QueueResponse, WatchResponse } from "./types.ts";
 import { ABSENT, between, clock, ending, gpusHad, hasEnded, itemsInWords, lasting, sentence, toneOf } from "./words.ts";
@@ -80,6 +81,7 @@ export function show(place: HTMLElement, _parameter: string, until: AbortSignal)
 class Finished {
   private jobs: Job[] = [];
   private nextPage = "";
+  private readonly totals = h("p", { class: "totals" });
   private readonly trouble = h("p", { class: "trouble", role: "status", hidden: true });
   private readonly whose = h("select", { id: "finished-whose" }, h("option", { value: "" }, "everybody's"), h("option", { value: "mine" }, "mine"));
   private readonly rows = new Rows<Job>("Finished jobs", "finished", [NAME, USER, HOW, GPUS, RAN, ENDED, AGAIN], (job) => job.id, "No job has ended yet.");
@@ -98,7 +100,7 @@ class Finished {
       this.read();
     });
     place.append(
-      h("div", { class: "headline" }, h("h1", { tabindex: "-1" }, "Finished jobs")),
+      h("div", { class: "headline" }, h("h1", { tabindex: "-1" }, "Finished jobs"), this.totals),
       h("div", { class: "filters" }, h("span", { class: "chosen" }, h("label", { for: "finished-whose" }, "Show"), this.whose)),
       this.trouble,
       this.rows.root,
@@ -107,7 +109,7 @@ class Finished {
   }
 
   follow(): void {
-    stream<WatchResponse>("Watch", { skip_snapshot: true }, { onMessage: (message) => this.take(message) }, this.until);
+    stream<WatchResponse>("Watch", { skip_snapshot: true }, { onMessage: (message) => this.take(message), onState: onEnd(this.totals) }, this.until);
     everySecond(() => this.rows.refresh(), this.until);
   }
 

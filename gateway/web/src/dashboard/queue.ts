@@ -6,6 +6,7 @@ import { user } from "./person.ts";
 import { RUNNING, WAITING } from "./queue/columns.ts";
 import { Lines, countsInWords, total } from "./queue/lines.ts";
 import { Rows } from "./rows.ts";
+import { onEnd } from "./telling.ts";
 import { everySecond, heard } from "./time.ts";
 import type { Job, QueueResponse, WatchResponse } from "./types.ts";
 import { counted, sentence } from "./words.ts";
@@ -56,7 +57,7 @@ class Queue {
 
   follow(): void {
     const request = { skip_snapshot: true };
-    stream<WatchResponse>("Watch", request, { onMessage: (message) => this.take(message) }, this.until);
+    stream<WatchResponse>("Watch", request, { onMessage: (message) => this.take(message), onState: onEnd(this.totals) }, this.until);
     everySecond(() => {
       this.running.refresh();
       this.waiting.refresh();

@@ -89,10 +89,12 @@ const STARTS: Column<Job> = {
   title: "Starts",
   fill(cell, job) {
     const { estimated_start_time: about, latest_start_time: latest } = job;
-    say(cell, "about", about === undefined ? (latest === undefined ? "not known" : "") : `about ${when(about)}`);
+    const isHeld = job.state === "JOB_STATE_HELD";
+    const unknown = latest !== undefined ? "" : isHeld ? ABSENT : "not known";
+    say(cell, "about", about === undefined ? unknown : `about ${when(about)}`);
     say(cell, "latest", latest === undefined ? "" : `by ${when(latest)} at the latest`, "of");
     const why = latest === undefined ? job.bound_sentence : "";
-    say(cell, "none", job.state === "JOB_STATE_HELD" ? "" : sentence(why ?? ""), "of");
+    say(cell, "none", isHeld ? "" : sentence(why ?? ""), "of");
   },
 };
 
