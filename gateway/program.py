@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,9 +15,10 @@ from gpufleet.v1 import sessions_pb2
 from gpufleet.addresses import Address, parse_address
 from gpufleet.channel import Target
 from gpufleet.config_reload import Live
-from gpufleet.errors import GpufleetError, Reason
+from gpufleet.errors import GpufleetError
 from gpufleet.gateway_settings import GatewaySettings
-from gpufleet.listening import why_not
+from gpufleet.http_watch import QuietServer
+from gpufleet.listening import bound
 from gpufleet.logs import ProgramLog, fields
 from gpufleet.machine_facts import raise_open_files
 from gpufleet.metrics import Metrics, Readings
@@ -71,7 +71,7 @@ class Program:
         )
         self._metrics = MetricsOutlet(settings, metrics, schedulers[0], self._readings)
         self._sockets = Sockets(lambda: live.now.limits)
-        self._listening = _listen(settings.host, settings.port)
+        self._listening = bound(Address(settings.host, settings.port), backlog=BACKLOG)
 
     def _readings(self) -> Readings:
         gateway = self._gateway
@@ -109,7 +109,7 @@ class Program:
             log_config=None,
             timeout_graceful_shutdown=STOP_S_MAX,
         )
-        server = _Server(config)
+        server = QuietServer(config)
         address = Address(settings.host, self._listening.getsockname()[1])
         with self._signals(server):
             serving = asyncio.create_task(server.serve(sockets=[self._listening]))
@@ -151,27 +151,3 @@ class Program:
         log.info(
             "settings read again", extra=fields(applied=applied or "nothing", after_a_restart=waiting or "nothing")
         )
-
-
-class _Server(uvicorn.Server):
-    """Signals are ours: uvicorn would send itself the signal again in the end, and the program would die by it."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol named: asyncio sets TCP_NODELAY only on sockets that say they are TCP, and without it a second
-    # small message waits 40 ms for the acknowledgement of the first one.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(BACKLOG)
-    except OSError as problem:
-        listening.close()
-        known = why_not(Address(host, port))
-        raise known or GpufleetError(Reason.ADDRESS_INVALID, f"{host}:{port}: {problem.strerror}") from None
-    return listening

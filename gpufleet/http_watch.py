@@ -1,18 +1,29 @@
-"""Connections of uvicorn that do not stay open for nothing: uvicorn itself waits for a request for ever."""
+"""What our HTTP servers have of uvicorn: connections that do not stay open for nothing, and no hand on the signals."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_S_MAX = 10.0
 """A connection that asks for nothing in this time is closed."""
 
 
+class QuietServer(uvicorn.Server):
+    """Signals are the program's: uvicorn would send itself the signal again at its end, and die by it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 class WatchedHttp(H11Protocol):
-    """One connection, looked at every REQUEST_S_MAX."""
+    """One connection, looked at every REQUEST_S_MAX: uvicorn by itself waits for a request for ever."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)

@@ -148,13 +148,18 @@ def _for_prometheus() -> tuple[MetricReader, CollectorRegistry]:
         from opentelemetry.exporter.prometheus import PrometheusMetricReader
         from prometheus_client import CollectorRegistry
     except ImportError as problem:
-        raise GpufleetError(
-            Reason.EXTRA_MISSING,
-            f"to be scraped by Prometheus a program needs {problem.name}",
-            next_step="Install it with: pip install 'gpufleet[telemetry]', or leave out metrics.port.",
-        ) from None
+        raise library_missing(problem) from None
     registry = CollectorRegistry(auto_describe=False)
     return PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry), registry
+
+
+def library_missing(problem: ImportError) -> GpufleetError:
+    """What is said where something that scraping needs is not installed."""
+    return GpufleetError(
+        Reason.EXTRA_MISSING,
+        f"to be scraped by Prometheus a program needs {problem.name}",
+        next_step="Install it with: pip install 'gpufleet[telemetry]', or leave out metrics.port.",
+    )
 
 
 class _Measuring(Metrics):

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-import socket
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from gpufleet.addresses import Address
-from gpufleet.errors import GpufleetError, Reason
-from gpufleet.listening import why_not
+from gpufleet.errors import GpufleetError
+from gpufleet.listening import bound
+from gpufleet.metrics import library_missing
 from gpufleet.metrics_settings import MetricsSettings
 
 log = logging.getLogger(__name__)
@@ -60,21 +59,17 @@ class MetricsDoor:
         try:
             import uvicorn
 
-            from gpufleet.http_watch import WatchedHttp
+            from gpufleet.http_watch import QuietServer, WatchedHttp
         except ImportError as problem:
-            raise GpufleetError(
-                Reason.EXTRA_MISSING,
-                f"to be scraped by Prometheus a program needs {problem.name}",
-                next_step="Install it with: pip install 'gpufleet[telemetry]', or leave out metrics.port.",
-            ) from None
+            raise library_missing(problem) from None
         self._check = check
         self._page = page
         self._readers = 0
-        self._listening = _listen(Address(metrics.host, metrics.port))
+        self._listening = bound(Address(metrics.host, metrics.port), backlog=BACKLOG, flag="--metrics-port")
         self.address = Address(metrics.host, self._listening.getsockname()[1])
         # What every connection costs at info level is told at debug level, by ourselves.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
-        self._server = _quiet(
+        self._server = QuietServer(
             uvicorn.Config(
                 self._app,
                 ssl_certfile=cert_file,
@@ -152,29 +147,3 @@ async def _answer(
 def _token_in(headers: dict[bytes, bytes]) -> str | None:
     scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
-
-
-def _listen(address: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((address.host, address.port))
-        listening.listen(BACKLOG)
-    except OSError as problem:
-        listening.close()
-        known = why_not(address, "--metrics-port")
-        raise known or GpufleetError(Reason.ADDRESS_INVALID, f"{address}: {problem.strerror}") from None
-    return listening
-
-
-def _quiet(config: Any) -> Any:
-    """A server of uvicorn that leaves the signals to the program."""
-    import uvicorn
-
-    class Quiet(uvicorn.Server):
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return Quiet(config)

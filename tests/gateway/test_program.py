@@ -14,8 +14,9 @@ from gpufleet.v1 import sessions_pb2
 from websockets.exceptions import ConnectionClosed
 
 from gateway.app import REFUSED_ADDRESS
-from gateway.program import _listen
 from gateway.sockets import RESTARTS
+from gpufleet.addresses import Address
+from gpufleet.listening import bound
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
 from tests.gateway.stage import Stage, browser, cookie_of
 
@@ -112,7 +113,7 @@ def test_a_second_one_in_the_same_folder_is_refused_and_says_what_to_do(stage: S
 
 
 async def test_small_messages_do_not_wait_for_each_other() -> None:
-    listening = _listen("127.0.0.1", 0)
+    listening = bound(Address("127.0.0.1", 0), backlog=1)
     taken: asyncio.Queue[bool] = asyncio.Queue()
 
     def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

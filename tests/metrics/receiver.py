@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import uvicorn
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
+from gpufleet.http_watch import QuietServer
 from tests.e2e.processes import until
 
 
@@ -151,7 +152,7 @@ async def receiving_http() -> AsyncIterator[Receiver]:
     receiver = Receiver()
     application: Any = _http(receiver)
     config = uvicorn.Config(application, port=0, interface="asgi3", lifespan="off", ws="none", log_config=None)
-    server = _Server(config)
+    server = QuietServer(config)
     serving = asyncio.create_task(server.serve())
     try:
         await until("the receiver listens", lambda: server.started)
@@ -180,9 +181,3 @@ def _http(receiver: Receiver) -> Any:
         await send({"type": "http.response.body", "body": b""})
 
     return answer
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
