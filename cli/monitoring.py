@@ -62,7 +62,8 @@ def run_monitor(settings: Settings, wanted: Wanted) -> int:
             from .node_monitor import watch_node
 
             code, message = asyncio.run(watch_node(settings, wanted.node, interval_seconds))
-            _tell(settings, results, wanted.node, message)
+            if message is not None:
+                _tell(settings, results, wanted.node, message)
             return code
         if wanted.command:
             return _run_command(settings, wanted, interval_seconds, results)

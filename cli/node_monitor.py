@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from gpufleet.units import format_duration
 
 from .async_client import AsyncClient, connected_async
 from .call_failures import LOST, is_told_to_end, may_pass
+from .errors import FAILED
 from .live_devices import Look, until_left
 from .settings import Settings
 
@@ -51,11 +53,12 @@ FIGURES = (
 
 async def watch_node(
     settings: Settings, node: str, interval_seconds: float
-) -> tuple[int, capacity_pb2.GetJobStatsResponse]:
-    """Show a node's GPUs until told to leave; answers the exit code, and what they did meanwhile."""
+) -> tuple[int, capacity_pb2.GetJobStatsResponse | None]:
+    """Show a node's GPUs until told to leave; answers the exit code, and what they did, None where there is none."""
     async with connected_async(settings) as client:
         watch = NodeWatch(client, node, interval_seconds)
-        await watch.begin()
+        if not await watch.begin():
+            return FAILED, None
         async with watch.following():
             code = await until_left(node, watch.look, settings.format, interval_seconds)
         return code, watch.message()
@@ -78,11 +81,19 @@ class NodeWatch:
         self._is_away = False
         self._following: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
-        """Ask once, so that what is refused is told before a screen is opened."""
+    async def begin(self) -> bool:
+        """Ask once, so that what is refused is told before a screen is opened; False where there is no GPU."""
         request = scheduler_pb2.ListDevicesRequest(nodes=[self._node])
         answer = await self._client.call(self._client.scheduler.ListDevices, request)
-        self._take(scheduler_pb2.WatchDevicesResponse(is_whole=True, devices=answer.devices))
+        if answer.devices:
+            self._take(scheduler_pb2.WatchDevicesResponse(is_whole=True, devices=answer.devices))
+            return True
+        named = scheduler_pb2.ListNodesRequest(names=[self._node])
+        (known,) = (await self._client.call(self._client.scheduler.ListNodes, named)).nodes
+        why, fix = known.info.devices_note or "its agent tells of none", known.info.devices_fix
+        print(f"gpuctl: no GPU to watch on node {self._node}: {why}", file=sys.stderr)
+        print(f"  {fix or 'See those of other machines with: gpuctl top'}", file=sys.stderr)
+        return False
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -131,7 +142,8 @@ class NodeWatch:
 
     def message(self) -> capacity_pb2.GetJobStatsResponse:
         """What the devices did since the beginning."""
-        return statistics_of(self._tally, self._devices, node=self._node, now_us=monotonic_us())
+        in_order = dict(sorted(self._devices.items(), key=lambda each: each[1].index))
+        return statistics_of(self._tally, in_order, node=self._node, now_us=monotonic_us())
 
     def _take(self, answer: scheduler_pb2.WatchDevicesResponse) -> None:
         if answer.is_whole:

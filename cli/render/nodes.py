@@ -174,6 +174,9 @@ def _device_state(each: node_pb2.NodeDevice) -> Cell:
         return Cell("busy", Colour.GOOD)
     if each.shares:
         return Cell(f"shared, {each.free_milli / 1000:g} free", Colour.GOOD)
+    if foreign := [str(process.pid) for process in each.sample.processes if process.is_foreign]:
+        more = f" and {len(foreign) - 1:,} more" if len(foreign) > 1 else ""
+        return Cell(f"foreign process {foreign[0]}{more}", Colour.WARNING)
     return Cell("free") if each.is_free else Cell("not free", Colour.WARNING)
 
 

@@ -62,6 +62,16 @@ def test_the_wide_nodes() -> None:
     assert_golden("nodes_wide", text(nodes_view.nodes_screen(nodes(), NOW, Look(width=None, is_wide=True))))
 
 
+def test_a_gpu_that_somebody_else_computes_on_says_so() -> None:
+    (node, *_) = nodes()
+    for pid in (4711, 4712):
+        node.devices[3].sample.processes.add(pid=pid, is_foreign=True)
+    node.devices[3].is_free = False
+    node.devices[4].sample.processes.add(pid=4713)  # drawn on, or already gone
+    (row,) = [line for line in nodes_view.nodes_screen([node], NOW, Look(width=None, is_wide=True)) if "4711" in line]
+    assert "foreign process 4711 and 1 more" in row
+
+
 def test_the_free_gpus() -> None:
     devices = [each for each in nodes()[0].devices if each.is_free][:3]
     for each in devices:

@@ -9,8 +9,10 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
 
+from tests.e2e.client import span
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import until
 
@@ -113,3 +115,30 @@ async def test_another_machines_gpus_are_watched_through_the_scheduler(fleet: Fl
     assert told["gpu_stats"]["0"]["power_draw_w"] == {"min": 300.0, "max": 300.0, "mean": 300.0}
     assert told["gpu_stats"]["1"]["memory_used_mb"]["max"] == 1000.0
     assert told["gpu_stats"]["1"]["utilization"]["samples"] >= 3 and told["energy_wh"] > 0
+
+
+@pytest.mark.parametrize(("busy_interval", "of_the_job"), [("200ms", None), ("5s", 0.2)])
+async def test_how_often_gpus_are_read_is_a_setting_of_the_agent_and_of_each_job(
+    fleet: Fleet, tmp_path: Path, busy_interval: str, of_the_job: float | None
+) -> None:
+    config = tmp_path / "agent.toml"
+    config.write_text(f'[sampling]\ninterval = "5s"\nbusy_interval = "{busy_interval}"\n')
+    await fleet.add_node("n1", "--virtual-gpus", "1", "--config", str(config))
+    async with fleet.client() as client:
+        wanted = {} if of_the_job is None else {"sampling_interval": span(of_the_job)}
+        job = await client.submit("sleep", "600", gpus=1, **wanted)
+        told = capacity_pb2.GetJobStatsResponse()
+
+        async def is_read_often() -> bool:
+            nonlocal told
+            told = await client.stub.GetJobStats(capacity_pb2.GetJobStatsRequest(job_id=job))
+            return told.sample_count >= 10
+
+        await until("the job's GPU is read ten times", is_read_often)
+        # Every 5 s it would have taken far longer, as its own clock tells.
+        assert told.monitoring_duration.ToTimedelta().total_seconds() / told.sample_count < 2.5
+        (node,) = (await client.stub.ListNodes(scheduler_pb2.ListNodesRequest(names=["n1"]))).nodes
+        summary = node.devices[0].sample.summary.utilization_percent
+        assert (summary.min, summary.max, summary.mean, summary.last) == (0, 0, 0, 0) and summary.count >= 2
+        await client.cancel(job)
+        await client.wait(job)
