@@ -108,7 +108,10 @@ def time_of(job: job_pb2.Job, now: datetime) -> str:
 
 
 def where_or_why(job: job_pb2.Job) -> str:
-    """Where it runs or ran; why it waits; how it ended when that is not plain. Of an array, how its items do."""
+    """Where it runs or ran, with its newest warning; why it waits; how it ended when that is not plain.
+
+    Of an array, how its items do.
+    """
     if job.HasField("array_counts"):
         counts = counts_in_words(job.array_counts)
         why = job.wait_reason.sentence if job.state == job_pb2.JOB_STATE_QUEUED else ""
@@ -123,6 +126,9 @@ def where_or_why(job: job_pb2.Job) -> str:
         return f"{where} (unreachable)"
     if job.state == job_pb2.JOB_STATE_FAILED:
         return f"{where} {_how_it_failed(job)}".strip()
+    if job.state == job_pb2.JOB_STATE_RUNNING and job.warnings:
+        newest_warning = job.warnings[-1].kind.lower().replace("_", " ")
+        return f"{where} ! {newest_warning}"
     return where
 
 

@@ -7,7 +7,8 @@
 
 `opening.py` chooses what a machine has; `virtual.py` and `nothing.py` need no driver; `nvml_trouble.py` says
 which errors make a device unhealthy; `ownership.py` tells whose a process is; `host.py` counts CPUs and memory.
-`tally.py` sums up what was read, and `process_tree.py` reads what a process and all below it use.
+`tally.py` sums up what was read, `kept_tallies.py` writes it as JSON for the next start of an agent, and
+`process_tree.py` reads what a process and all below it use.
 
 What never happens here: deciding who gets a device, talking to the scheduler, an exception for a missing
 counter, or a driver call on the caller's thread. Nothing is imported from a vendor's package before a reader

@@ -126,7 +126,7 @@ class Live:
     latest last; `runs` is how long a user's last success of a name took;
     `arrivals` are the jobs that came to wait lately, one for each submit, the latest last, of `arrival_count` in all.
     `clock_at` is when time alone was looked at last, `swept_at` when remembered requests were looked through last, and
-    `sweep_is_due` says that it is time now.
+    `sweep_is_due` says that it is time now. `time_limits` says who nears its limit next.
     """
 
     nodes: dict[NodeName, NodeLive] = field(default_factory=dict)

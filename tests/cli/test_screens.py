@@ -36,6 +36,13 @@ def test_the_queue_with_its_nodes() -> None:
     assert_golden("queue", text(queue(running(), queued(), held(), failed())))
 
 
+def test_a_job_that_runs_shows_what_it_was_warned_of_last_in_the_queue() -> None:
+    job = warned()
+    assert jobs_view.where_or_why(job) == "n1:0,1 ! time limit near"
+    job.state = job_pb2.JOB_STATE_SUCCEEDED
+    assert jobs_view.where_or_why(job) == "n1:0,1"
+
+
 def test_the_wide_queue() -> None:
     assert_golden("queue_wide", text(queue(running(), queued(), failed(), look=Look(width=None, is_wide=True))))
 
