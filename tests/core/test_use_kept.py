@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def read(told: bytes) -> RankUse | None:
     return replace(USE, sample_count=int(told)) if told.isdigit() else None
 
 
-def running(*told: bytes, gpus: int = 1, **asked: object) -> Fleet:
+def running(*told: bytes, gpus: int = 1, **asked: Any) -> Fleet:
     """Job 1 runs on a node that tells these, beat after beat."""
     fleet = Fleet()
     fleet.join(fleet.add_node("n1", gpus=gpus))
