@@ -37,6 +37,16 @@ MEMORY_ELSE = 8_000 * MB
 SIZE = compile(r"(?<![0-9.])([0-9]{1,6})[bB](?![A-Za-z0-9])")
 """A whole number of billions: 27b is no 7B, 1.7b is none, and 8bit is no size."""
 
+OTHER_ENDINGS = (
+    "parallel",
+    "parallelism",
+    "paralleldegree",
+    "parallelismsize",
+    "parallelworldsize",
+    "modelparallelsize",
+)
+"""What people and other engines write behind `tensor` and its like where `-parallel-size` is meant."""
+
 SEPARATORS = compile("[^a-z0-9]")
 
 DEVICES_MAX = 1_000_000
@@ -174,7 +184,8 @@ def _nearest(name: str) -> str | None:
         return None
     bare = _bare(name)
     for long in LONG_NAMES.values():
-        if bare in (f"{long}parallel".replace("-", ""), f"{long}modelparallelsize".replace("-", "")):
+        words = long.replace("-", "")
+        if bare in {f"{words}{rest}" for rest in OTHER_ENDINGS}:
             return f"{long}-parallel-size"
     dashed = [spelling for spelling in SPELLINGS if "_" not in spelling]
     same = [spelling for spelling in dashed if _bare(spelling) == bare]

@@ -109,6 +109,10 @@ def test_other_keys_are_told_with_where_they_stand() -> None:
          "meant | Write tensor-parallel-size, or leave it out."),
         ({"tensor-parallel": 4}, "parameters.tensor-parallel is not known; tensor-parallel-size was probably meant | "
          "Write tensor-parallel-size, or leave it out."),
+        ({"tensor_parallelism": 4}, "parameters.tensor_parallelism is not known; tensor-parallel-size was probably "
+         "meant | Write tensor-parallel-size, or leave it out."),
+        ({"context-parallel-degree": 4}, "parameters.context-parallel-degree is not known; context-parallel-size was "
+         "probably meant | Write context-parallel-size, or leave it out."),
         ({"tensor_model_parallel_size": 4}, "parameters.tensor_model_parallel_size is not known; tensor-parallel-size "
          "was probably meant | Write tensor-parallel-size, or leave it out."),
         ({"pipelineParallelSize": 4}, "parameters.pipelineParallelSize is not known; pipeline-parallel-size was "
