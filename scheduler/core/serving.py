@@ -184,7 +184,8 @@ def why_no_bound(state: State, model: Model, at: Instant, changes: WorkerChanges
     if said := next(filter(None, words), ""):
         return f"a worker failed: {said}"
     if any(worker.state is WorkerState.LOADING for worker in workers):
-        return "the first worker is still loading"
+        is_first = not any(worker.state is WorkerState.READY for worker in workers)
+        return f"{'the first' if is_first else 'another'} worker is still loading"
     connected = {worker.job for worker in workers}
     if any(_may_start(job, at) for job in jobs if job.id not in connected):
         return "a worker is being started"

@@ -299,7 +299,7 @@ class _Line:
                     self._limit_one(session_id, ends_at, LimitCause.DRAIN)
             else:
                 turns[session_id] = TurnNow(turn.started_at, turn.ends_at)
-        waiting = sum(1 for each in self.line if self.live.connection_of(each.id) is not None)
+        waiting = self._waiting()
         # Who is there and waits was not called: a seat that is free is none for them, they can not reach it.
         free = 0 if waiting else sum(self.free.values())
         changes = limit_changes(turns, waiting, free + self.starting_seats, limits, self.at)
@@ -307,8 +307,13 @@ class _Line:
             self._limit_one(session_id, ends_at, LimitCause.LINE)
         for session_id in changes.lifted:
             self.notes.append(LimitLifted(session=session_id))
-            message = "nobody waits any more: the turn has no end"
+            message = f"{self._why_lifted(waiting)}: the turn has no end"
             self.commands.extend(told(self.state, session_id, "TURN_UNLIMITED", message, None))
+
+    def _why_lifted(self, waiting: int) -> str:
+        if not waiting:
+            return "nobody waits any more"
+        return "another worker is being started" if self.starting_seats else "fewer people wait now"
 
     def _limit_one(self, session_id: SessionId, ends_at: Instant, cause: LimitCause) -> None:
         self.notes.append(Limited(session=session_id, ends_at=ends_at, cause=cause))
@@ -320,8 +325,15 @@ class _Line:
         session = self.state.durable.sessions.by_id[session_id]
         self.commands.extend(_told_stage(self.state, session, turn, stage, self.model.limits))
 
-    def _seats(self) -> Iterator[SeatNow]:
-        """Every seat of the model that is not starting or going, or free: who waits can not reach a free one."""
+    def _waiting(self) -> int:
+        """People in the line who are there."""
+        return sum(1 for each in self.line if self.live.connection_of(each.id) is not None)
+
+    def _seats(self, *, firm_only: bool = False) -> Iterator[SeatNow]:
+        """Every seat of the model that is not starting or going, or free: who waits can not reach a free one.
+
+        `firm_only`: without the turns that have no end, and are given none as long as seats are starting.
+        """
         going = {worker.id for worker in self.workers if takes_nobody(self.state, worker, self.changes)}
         turns = {session: turn for session, turn in self._turns().items() if turn.worker not in going}
         yield from (SeatNow(called_at=self.at) for _ in self.granted)
@@ -332,7 +344,8 @@ class _Line:
                 yield SeatNow(called_at=turn.called_at)
             else:
                 ends_at = None if session_id in lifted else limited.get(session_id, turn.ends_at)
-                yield SeatNow(turn=TurnNow(turn.started_at, ends_at))
+                if ends_at is not None or not firm_only:
+                    yield SeatNow(turn=TurnNow(turn.started_at, ends_at))
 
     def _tell(self, *, is_sweep: bool) -> None:
         """Tell who stands first at once, who has news of their own at once, and everybody now and then."""
@@ -347,13 +360,15 @@ class _Line:
             return
         last = wanted[-1][0]
         seats = list(self._seats())
-        latest = bounds(seats, last, self.model.limits, self.at)
+        promised = self._places_promised()
+        firm = seats if promised is None else self._seats(firm_only=True)
+        latest = bounds(firm, last if promised is None else min(last, promised), self.model.limits, self.at)
         usual = self.live.usual_turn(self.model.name, self.model.limits.turn)
         probable = estimates(seats, last, usual, self.model.limits, self.at)
         cause = self.live.causes.get(self.model.name, "")
-        no_bound = "" if latest else self._why_no_bound()
+        no_bound = "" if len(latest) >= last else self._why_no_bound()
         for place, session in wanted:
-            bound = latest[place - 1] if latest else None
+            bound = latest[place - 1] if place <= len(latest) else None
             told = self.live.told.get(session.id)
             is_same_cause = bound is not None or (told is not None and told.cause == no_bound)
             if told is not None and is_same_cause and not _is_news(told, place, length, bound):
@@ -373,6 +388,14 @@ class _Line:
                     bound_cause=why,
                 )
             )
+
+    def _places_promised(self) -> int | None:
+        """How many of the line have a bound while seats are starting; None where none is, and all have one.
+
+        For as many as those seats no turn is limited: until such a seat is there, or will not be, nobody knows how
+        long the last of them wait. The place of who is there is never before the number of those who are.
+        """
+        return max(0, self._waiting() - self.starting_seats) if self.starting_seats else None
 
     def _why_no_bound(self) -> str:
         if any(self.free.values()):

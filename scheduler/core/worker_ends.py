@@ -12,8 +12,8 @@ from ..state.jobs import EndedAttempt, ExitCode, ExitStatus, Finished, Job, Outc
 from ..state.records import AttemptEnded, JobFinished, Record
 from ..state.refusals import BLAMES_THE_JOB
 from ..state.serving import WorkerGone
-from ..state.session_records import ModelFailed, WorkerDied
-from ..state.sessions import ModelFailure
+from ..state.session_records import ClaimMissed, ModelFailed, SessionEnded, SessionRequeued, WorkerDied
+from ..state.sessions import ModelFailure, SessionId
 from ..state.state import State
 from ..state.units import MINUTE, Instant, after
 from .decision import NOTHING, Decision, together
@@ -32,6 +32,12 @@ def with_worker_ends(state: State, decision: Decision) -> Decision:
         return decision
     records: list[Record] = []
     more: list[Decision] = []
+    # Whose time is up in the very moment in which their worker goes has no turn any more that could be lost.
+    moved = frozenset(
+        record.session
+        for record in decision.records
+        if isinstance(record, SessionEnded | SessionRequeued | ClaimMissed)
+    )
     for record in decision.records:
         job = state.durable.jobs.get(record.job) if isinstance(record, AttemptEnded | JobFinished) else None
         ended = record.ended if isinstance(record, AttemptEnded | JobFinished) else None
@@ -40,7 +46,7 @@ def with_worker_ends(state: State, decision: Decision) -> Decision:
             continue
         assert isinstance(record, AttemptEnded | JobFinished)
         records.extend(_end_of_worker(state, record, job, ended))
-        more.append(_worker_gone(state, record.at, job))
+        more.append(_worker_gone(state, record.at, job, moved))
     if not more:
         return decision
     ends = together(*more)
@@ -52,12 +58,12 @@ def with_worker_ends(state: State, decision: Decision) -> Decision:
     )
 
 
-def _worker_gone(state: State, at: Instant, job: Job) -> Decision:
+def _worker_gone(state: State, at: Instant, job: Job, moved: frozenset[SessionId]) -> Decision:
     worker = state.live.turns.worker_of_job(job.id)
     if worker is None:
         return NOTHING
     gone = Decision(notes=(WorkerGone(worker=worker.id, job=job.id),))
-    return together(without_worker(state, at, worker.id), gone)
+    return together(without_worker(state, at, worker.id, but=moved), gone)
 
 
 def _end_of_worker(

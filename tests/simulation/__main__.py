@@ -7,7 +7,7 @@ import itertools
 import secrets
 import sys
 
-from tests.simulation.sessions import LARGE, SMALL, Crowd, simulate_sessions
+from tests.simulation.sessions import CROWDS, simulate_sessions
 from tests.simulation.simulation import Outcome, simulate
 
 
@@ -15,10 +15,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
     parser.add_argument("seed", nargs="?", type=int, help="replay this one")
     parser.add_argument("--count", type=int, help="so many seeds, then end")
-    parser.add_argument("--sessions", choices=("small", "large"), help="people, lines and turns in place of jobs")
+    parser.add_argument("--sessions", choices=tuple(CROWDS), help="people, lines and turns in place of jobs")
     arguments = parser.parse_args()
     if arguments.sessions:
-        return sessions(SMALL if arguments.sessions == "small" else LARGE, arguments.seed, arguments.count)
+        return sessions(arguments.sessions, arguments.seed, arguments.count)
     if arguments.seed is not None:
         return replay(arguments.seed)
     first = secrets.randbelow(10**9)
@@ -34,26 +34,22 @@ def main() -> int:
     return 0
 
 
-def sessions(crowd: Crowd, seed: int | None, count: int | None) -> int:
+def sessions(name: str, seed: int | None, count: int | None) -> int:
     """The same for people: one seed step by step, or ever new ones."""
     first = secrets.randbelow(10**9) if seed is None else seed
     for number, each in enumerate(itertools.count(first), 1):
-        outcome = simulate_sessions(each, crowd, is_traced=seed is not None)
+        outcome = simulate_sessions(each, CROWDS[name], is_traced=seed is not None)
         if seed is not None:
             print("\n".join(outcome.trace))
         print(
             f"seed {each}: {outcome.steps:,} steps, {outcome.commits} commits, {outcome.sessions} sessions", flush=True
         )
         if outcome.broken is not None:
-            print(f"broken: {outcome.broken}\nsee its steps: make sim ARGS='--sessions {name_of(crowd)}' SEED={each}")
+            print(f"broken: {outcome.broken}\nsee its steps: make sim ARGS='--sessions {name}' SEED={each}")
             return 1
         if number == count or seed is not None:
             break
     return 0
-
-
-def name_of(crowd: Crowd) -> str:
-    return "small" if crowd is SMALL else "large"
 
 
 def replay(seed: int) -> int:

@@ -83,7 +83,7 @@ class Checks:
             raise Broken(f"attempt {key} is started a second time, on {machine.name}", key.job)
         for other in self._by_job.get(key.job, ()):
             is_another_rank = other.key.attempt == key.attempt and other.machine is not machine
-            if other.is_alive and not is_another_rank:
+            if other.is_alive and not is_another_rank and other.has_fence:
                 raise Broken(
                     f"attempt {key} begins on {machine.name} while {other.key} lives on {other.machine.name}", key.job
                 )
@@ -183,10 +183,17 @@ class Checks:
         for process in self._by_job.get(job, ()):
             if process.key.attempt != ended.number:
                 continue
-            if process.is_alive and not (for_good and ended.reason in MAY_OUTLIVE):
+            may_outlive = for_good and ended.reason in MAY_OUTLIVE
+            if process.is_alive and not may_outlive and not self._is_given_up(process):
                 raise Broken(f"{process.key} ended by {ended.reason} and lives on {process.machine.name}", job)
             if ended.output_is_complete:
                 self._output_is_whole(process)
+
+    def _is_given_up(self, process: Process) -> bool:
+        """Whether it is one of those that are replaced as soon as their node is lost."""
+        scheduler = self._world.scheduler
+        node = scheduler.state.durable.nodes.get(NodeName(process.machine.name)) if scheduler is not None else None
+        return not process.has_fence and (node is None or node.is_lost)
 
     def _is_true(self, job: JobId, finished: Finished, ended: EndedAttempt) -> None:
         """How a job ended is how its process did, of a gang the one of the rank that decides."""

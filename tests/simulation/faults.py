@@ -30,7 +30,14 @@ STORE_FAULTS = (
 class Troubles:
     """The plan of one run."""
 
-    def __init__(self, world: World, machines: Mapping[str, Machine], users: Users, seconds: float) -> None:
+    def __init__(
+        self,
+        world: World,
+        machines: Mapping[str, Machine],
+        users: Users,
+        seconds: float,
+        counts: tuple[int, ...] = TROUBLES,
+    ) -> None:
         self._world = world
         self._rng = world.rng("troubles")
         self._machines = machines
@@ -49,7 +56,7 @@ class Troubles:
             (self._set_the_wall_clock, 3),
         )
         calls, weights = zip(*kinds, strict=True)
-        for call in self._rng.choices(calls, weights, k=self._rng.choice(TROUBLES)):
+        for call in self._rng.choices(calls, weights, k=self._rng.choice(counts)):
             world.after(self._rng.uniform(4.0, seconds - 2.0), call)
         if self._rng.random() < 0.2:
             world.after(self._rng.uniform(30.0, seconds - 2.0), self._lose_for_good)

@@ -37,6 +37,9 @@ BOOTTIME_AT_START_US = 1_000_000_000
 
 SIGTERM, SIGKILL = 15, 9
 
+DRIFT_MAX = 0.009
+"""Clocks of nodes run at most 1 % faster or slower than the scheduler's, which is what the fence allows for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -67,6 +70,9 @@ class Process:
 
     `devices` is how much it has of each, in thousandths; 0 for the whole.
     """
+
+    has_fence = True
+    """Whether it is dead before another attempt begins; a worker of a model need not be."""
 
     def __init__(self, machine: Machine, asked: Launch, devices: Mapping[str, int], cpus: int) -> None:
         self.machine = machine
@@ -112,6 +118,10 @@ class Process:
         if self.is_alive:
             self._exit(KilledBy(SIGKILL))
 
+    def vanish(self) -> None:
+        """Its machine has no power any more."""
+        self.is_alive = False
+
     def _exit(self, status: ExitStatus) -> None:
         if not self.is_alive:
             return
@@ -123,6 +133,9 @@ class Process:
         kept = self.machine.kept(self)
         if kept is not None:
             kept.leader_exited(status)
+
+
+ProcessMaker = Callable[["Machine", Launch, Mapping[str, int], int], Process]
 
 
 class Kept:
@@ -297,7 +310,7 @@ class Keeper:
             kept = self.attempts[asked.key] = Kept(self, asked, None)
             kept.not_run()
             return kept.view(), False
-        process = Process(self.machine, asked, devices, cpus)
+        process = self.machine.make_process(self.machine, asked, devices, cpus)
         kept = self.attempts[asked.key] = Kept(self, asked, process)
         kept.heartbeat_acknowledged(self._newest_heartbeat_us)
         self.machine.processes[asked.key] = process
@@ -342,7 +355,20 @@ class Machine:
     processes: dict[AttemptKey, Process] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)
     hot: set[str] = field(default_factory=set)
+    make_process: ProcessMaker = Process
     booted_at: float = 0.0
+
+    @classmethod
+    def made(cls, world: World, name: str, *, gpus: int, cpus: int, rate: float, is_virtual: bool) -> Machine:
+        """A machine with devices of 16 GB. Virtual ones have no samples."""
+        devices = [
+            node_pb2.Device(
+                uuid=f"{name}-gpu{index}", index=index, name="GPU", memory_bytes=16 * 10**9, is_virtual=is_virtual
+            )
+            for index in range(gpus)
+        ]
+        info = node_pb2.NodeInfo(hostname=name, cpus=cpus, memory_bytes=64 * 10**9, devices=devices)
+        return cls(world=world, name=name, info=info, rate=rate, disk=NodeDisk(agent_id=f"agent-{name}"))
 
     @property
     def boot_id(self) -> str:
@@ -459,7 +485,7 @@ class Machine:
             self.keeper.is_alive = False
             self.keeper = None
         for process in self.processes.values():
-            process.is_alive = False
+            process.vanish()
         self.disk.power_cut(self.world.rng(f"power cut {self.name} {self.boot}"))
 
     def power_on(self) -> None:

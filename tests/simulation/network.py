@@ -62,6 +62,8 @@ class Call:
     def __init__(self, world: World, node: str, on_message: Callable[[Any], None], on_end: Callable[[], None]) -> None:
         self._world = world
         self.node = node
+        self.token = ""
+        """Of a worker that the fleet started: the one of its launch."""
         self.requests: asyncio.Queue[Any] = asyncio.Queue()
         self.up = Pipe(world, self.requests.put_nowait)
         self.down = Pipe(world, self._at_agent)

@@ -119,7 +119,7 @@ class SchedulerProcess:
         self.links = Links(OFF)
         self.hub = OutputHub(outputs, self._on_synced)  # type: ignore[arg-type]
         clock = clock_of(world, self.store.newest_instant())
-        self.session_links = SessionLinks(clock.now)
+        self.session_links = SessionLinks(clock.now, world.worker_secrets)
         self.engine = Engine(
             self.store,  # type: ignore[arg-type]
             self,
@@ -237,7 +237,13 @@ class SchedulerProcess:
         self._calls[call] = None
 
         async def run() -> None:
-            _caller.set(Caller(user=UserName("alice"), role=Role.ADMIN, token=TokenId("t")))
+            job = self.world.worker_secrets.job_of(call.token, self.engine.view.durable) if call.token else None
+            if call.token and job is None:
+                self.world.met.add("a worker whose attempt is over")
+                self._calls.pop(call, None)
+                call.server_ends()
+                return
+            _caller.set(Caller(user=UserName("alice"), role=Role.ADMIN, token=TokenId("t"), job=job))
             servicer = self.sessions if hasattr(self.sessions, method) else self.service
             try:
                 await getattr(servicer, method)(call, Context(call))

@@ -15,7 +15,7 @@ from scheduler.policy.turns import LimitChanges, next_called
 from scheduler.state import durable, session_records
 from scheduler.state import live as live_state
 from scheduler.state import turns as live_turns
-from scheduler.state.session_events import TurnClosed
+from scheduler.state.session_events import TurnClosed, WorkerState
 from scheduler.state.sessions import EndReason, Session, Standing
 from scheduler.state.state import State
 
@@ -127,6 +127,22 @@ def a_slow_store_takes_the_time_to_answer(plant: pytest.MonkeyPatch) -> None:
     """An offer counts as missed that has not left yet."""
     plant.setattr(engine, "LATE_SPAN", 10**15)
 
+
+def seats_that_start_are_promised(plant: pytest.MonkeyPatch) -> None:
+    """Who waits for a worker to load is told a bound, though nobody's turn is given an end for them."""
+    plant.setattr(turns._Line, "_places_promised", lambda self: None)
+
+
+def a_worker_that_is_going_is_offered(plant: pytest.MonkeyPatch) -> None:
+    """Who is next is sent to a worker that was told to end, and another one is taken to have no seat."""
+    plant.setattr(turns, "takes_nobody", lambda state, worker, changes: worker.state is WorkerState.READY)
+
+
+SERVED_BUGS: dict[Plant, int] = {
+    seats_that_start_are_promised: 160,
+    a_worker_that_is_going_is_offered: 0,
+}
+"""The same for models that the fleet serves."""
 
 SESSION_BUGS: dict[Plant, int] = {
     the_end_of_an_old_epoch_is_listened_to: 15,

@@ -10,6 +10,7 @@ from scheduler.core.story import tell
 from scheduler.core.turns import NEWS_INTERVAL
 from scheduler.ports import Commit
 from scheduler.state.durable import Entity, EntityKey
+from scheduler.state.jobs import Stopping
 from scheduler.state.session_commands import OfferSeat, SessionCommand, TellEnd, TellPlace
 from scheduler.state.session_events import Connection, WorkerState
 from scheduler.state.session_records import (
@@ -23,6 +24,7 @@ from scheduler.state.session_records import (
 )
 from scheduler.state.sessions import EndReason, Granted, ModelName, Session, SessionId, Waiting, WorkerId
 from scheduler.state.state import State
+from scheduler.state.turns import WorkerLive
 from scheduler.state.units import MILLISECOND, SECOND, Instant, Span
 from tests.simulation.checks import Checks
 from tests.simulation.disks import SimulatedOutputs, SimulatedStore
@@ -30,6 +32,7 @@ from tests.simulation.session_world import SessionWorld
 from tests.simulation.world import Broken
 
 if TYPE_CHECKING:
+    from tests.simulation.machine import Machine
     from tests.simulation.scheduler import SchedulerProcess
 
 STALL_SPAN = Span(100 * MILLISECOND)
@@ -54,8 +57,10 @@ class Promise:
 class SessionChecks(Checks):
     """The eye of the sessions' simulation."""
 
-    def __init__(self, world: SessionWorld, store: SimulatedStore, outputs: SimulatedOutputs) -> None:
-        super().__init__(world, store, outputs, {})
+    def __init__(
+        self, world: SessionWorld, store: SimulatedStore, outputs: SimulatedOutputs, machines: Mapping[str, Machine]
+    ) -> None:
+        super().__init__(world, store, outputs, machines)
         self._sessions_world = world
         self.alive: dict[SessionId, ModelName] = {}
         """Every session that is stored and has not ended."""
@@ -172,7 +177,7 @@ class SessionChecks(Checks):
                 taken = len(durable.sessions.seated.get(worker.id, ()))
                 if taken > worker.seats and worker.state is not WorkerState.LOADING:
                     raise Broken(f"{worker.id} is given {taken} sessions and has {worker.seats} seats")
-            ready = [each for each in workers if each.state is WorkerState.READY]
+            ready = [each for each in workers if each.state is WorkerState.READY and not _is_leaving(state, each)]
             free = [each for each in ready if len(durable.sessions.seated.get(each.id, ())) < each.seats]
             if not free:
                 continue
@@ -277,6 +282,12 @@ class SessionChecks(Checks):
             f"{_described(each)}, {live.connection_of(each.id)}"
             for each in process.state.durable.sessions.by_id.values()
         ]
+
+
+def _is_leaving(state: State, worker: WorkerLive) -> bool:
+    """Whether a worker was told to end, and takes nobody any more, whatever it said last."""
+    job = None if worker.job is None else state.durable.jobs.get(worker.job)
+    return worker.job is not None and (job is None or job.drained_at is not None or isinstance(job.state, Stopping))
 
 
 def _described(session: Session) -> str:

@@ -11,14 +11,21 @@ from gpufleet.tickets import SECRET_BYTES, Refusal, read_ticket
 from inference import wire
 from inference.core.presence import Presence
 from inference.core.turns import KEPT_US_MAX, NotOpened, Turns
+from scheduler.state.ids import JobId
 from tests.simulation.network import Call
-from tests.simulation.world import Broken, World
+from tests.simulation.session_world import SessionWorld
+from tests.simulation.world import Broken
 
-LOADING, READY, DRAINING = (
+LOADING, READY, DRAINING, FAILED = (
     inference_pb2.WORKER_STATE_LOADING,
     inference_pb2.WORKER_STATE_READY,
     inference_pb2.WORKER_STATE_DRAINING,
+    inference_pb2.WORKER_STATE_FAILED,
 )
+PORT_FIRST = 8001
+FINISH_SECONDS = 0.3
+"""A worker that has nothing more to do takes so long to end: what it says last arrives first."""
+
 RETRY_SECONDS = (0.1, 3.0)
 WELCOME_SECONDS_MAX = 10.0
 REPORT_SECONDS = 1.0
@@ -48,13 +55,27 @@ class TurnStream:
 class Worker:
     """One start of a worker. Another one on the same machine has another id, another secret and no turns."""
 
-    def __init__(self, world: World, name: str, number: int, model: str, seats: int) -> None:
+    def __init__(
+        self,
+        world: SessionWorld,
+        name: str,
+        number: int,
+        model: str,
+        seats: int,
+        *,
+        job: tuple[JobId, int] | None = None,
+        on_finished: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`name` is its machine's. `job` is that of one that the fleet started, with its attempt."""
         self.world = world
         self.name = name
+        self.endpoint = f"{name}:{PORT_FIRST + (number if job else 0)}"
+        self._job = job
+        self._on_finished = on_finished
         self.model = model
         self.start = f"{name}-{number}"
         self._rng = world.rng(f"worker {self.start}")
-        self._secret = self._rng.randbytes(SECRET_BYTES)
+        self._secret = self._rng.randbytes(SECRET_BYTES) if job is None else world.worker_secrets.ticket_secret(*job)
         self.is_alive = True
         self.state = LOADING
         self.turns = Turns(0)
@@ -71,16 +92,22 @@ class Worker:
         self._dials = 0
         self._clock_ahead_s = 0.0
         self._is_telling = False
+        world.workers[self.endpoint] = self
         world.note("{}: starts with {}", self.start, model)
         world.after(0.0, self._dial)
         world.after(self._rng.choice((0.2, 3.0, 8.0)), self._loaded)
         self._every_second()
 
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether a person has started it, and not the fleet."""
+        return self._job is None
+
     def _now_us(self) -> int:
         return round(self.world.now * 1e6)
 
     def _loaded(self) -> None:
-        if self.is_alive:
+        if self.is_alive and self.state == LOADING:
             self.state = DRAINING if self.turns.is_draining else READY
             self.turns.seats = self._seats
             self._tell()
@@ -103,10 +130,17 @@ class Worker:
         self._dials += 1
         self._is_welcome = False
         call = Call(self.world, self.name, self._take, self._call_ended)
+        call.token = "" if self._job is None else self.world.worker_secrets.token(*self._job)
         self._call = call
         self.world.serve("ConnectWorker", call)
+        job, attempt = self._job or (0, 0)
         hello = sessions_pb2.WorkerHello(
-            model=self.model, endpoint=f"{self.name}:8001", ticket_secret=self._secret, worker_start=self.start
+            model=self.model,
+            endpoint=self.endpoint,
+            ticket_secret=b"" if job else self._secret,
+            worker_start=self.start,
+            job_id=job,
+            attempt=attempt,
         )
         call.send(sessions_pb2.ConnectWorkerRequest(hello=hello))
         self.world.after(WELCOME_SECONDS_MAX, self._give_up, self._dials)
@@ -174,9 +208,13 @@ class Worker:
             )
             for turn in self.turns.live()
         ]
+        seats, message = self.turns.seats, self._message()
         self._call.send(
-            wire.report(self.state, live, progress=1.0, message="", load=0.0, seats=self.turns.seats, suspects=())
+            wire.report(self.state, live, progress=1.0, message=message, load=0.0, seats=seats, suspects=())
         )
+
+    def _message(self) -> str:
+        return "a module is missing" if self.state == FAILED else ""
 
     def _every_second(self) -> None:
         if self.is_alive:
@@ -191,11 +229,29 @@ class Worker:
             self._call.send(sessions_pb2.ConnectWorkerRequest(ended=self._rng.choice(self._told_ends)))
 
     def drain(self) -> None:
-        """A person takes it down: no new turns."""
+        """A person takes it down, or the scheduler: no new turns."""
         self.turns.is_draining = True
         if self.state == READY:
             self.state = DRAINING
         self._tell()
+        self.world.after(FINISH_SECONDS, self._finish)
+
+    def stop(self) -> None:
+        """It is told to end, and its turns with it."""
+        self.turns.is_draining = True
+        self.state = DRAINING
+        for turn in self.turns.live():
+            self.end(turn.session, turn.epoch, "DRAINING")
+
+    def cannot_load(self) -> None:
+        """Its model needs what is not there."""
+        self.state = FAILED
+        self._tell()
+
+    def _finish(self) -> None:
+        """A worker that drains ends after its last turn."""
+        if self.is_alive and self.state == DRAINING and not self.turns.live():
+            self._on_finished()
 
     # --- streams of people
 
@@ -299,6 +355,7 @@ class Worker:
         ended = sessions_pb2.TurnEnded(session=session, epoch=turn.epoch, reason=reason, number=self._ends_count)
         self._ends = [*self._ends, ended][-ENDS_KEPT_MAX:]
         self._tell()
+        self.world.after(FINISH_SECONDS, self._finish)
 
     @property
     def is_connected(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from scheduler.state.sessions import SessionLimits
@@ -17,8 +18,18 @@ class SessionWorld(World):
 
     workers: dict[str, Worker]
     limits: dict[str, SessionLimits]
+    chosen = tuple(each.name for each in fields(SessionLimits))
+    """Each of the numbers was named when its model was served."""
     closed: set[str]
     """Sessions that a person of the team closed."""
+
+    starts = 0
+    """Workers that were started so far."""
+
+    def next_worker(self) -> int:
+        """A number for one more."""
+        self.starts += 1
+        return self.starts
 
     def idle_seconds(self, model: str) -> float:
         """After so long without input a turn ends."""

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-from scheduler.core.story import sentence
 from scheduler.state.ids import UserName
 from scheduler.state.replies import Done, Reply
 from scheduler.state.session_events import CloseRequested, ServeRequested
 from scheduler.state.sessions import Model, ModelName, SessionLimits
 from scheduler.state.units import SECOND, Span
-from tests.simulation.disks import SimulatedOutputs, SimulatedStore
-from tests.simulation.faults import STEP_SECONDS, STORE_FAULTS
+from tests.simulation.faults import STEP_SECONDS, STORE_FAULTS, Troubles
 from tests.simulation.gateways import Gateway
-from tests.simulation.loop import SimulatedLoop, StandStill
-from tests.simulation.network import Network
 from tests.simulation.people import Person
+from tests.simulation.run import Run
 from tests.simulation.scheduler import SchedulerProcess
+from tests.simulation.served import ServedFleet
 from tests.simulation.session_checks import SessionChecks
 from tests.simulation.session_workers import DRAINING, Worker
 from tests.simulation.session_world import SessionWorld
+from tests.simulation.users import Users
 from tests.simulation.world import Broken
 
 LOOK_SECONDS = 1.0
@@ -42,10 +37,38 @@ class Crowd:
     gateways: int
     arrive_seconds: float
     trouble_seconds: float
+    served: int = 0
+    """So many of the models are served by the fleet, on `nodes` machines with three GPUs each, beside `jobs` jobs."""
+    nodes: int = 0
+    jobs: int = 0
 
 
 SMALL = Crowd(people=30, workers=3, models=2, gateways=2, arrive_seconds=60.0, trouble_seconds=120.0)
-LARGE = Crowd(people=1_000, workers=8, models=3, gateways=3, arrive_seconds=60.0, trouble_seconds=150.0)
+SERVED = Crowd(
+    people=30,
+    workers=4,
+    models=3,
+    gateways=2,
+    arrive_seconds=60.0,
+    trouble_seconds=120.0,
+    served=2,
+    nodes=4,
+    jobs=12,
+)
+LARGE = Crowd(
+    people=1_000,
+    workers=8,
+    models=3,
+    gateways=3,
+    arrive_seconds=60.0,
+    trouble_seconds=150.0,
+    served=2,
+    nodes=5,
+    jobs=20,
+)
+CROWDS = {"small": SMALL, "served": SERVED, "large": LARGE}
+SUBMIT_SECONDS = 90.0
+NODE_TROUBLES = (3, 8, 15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,29 +91,30 @@ def simulate_sessions(seed: int, crowd: Crowd = SMALL, *, is_traced: bool = Fals
     return SessionsSimulation(seed, crowd, is_traced=is_traced).run()
 
 
-class SessionsSimulation:
-    """People behind gateways, workers with seats, and everything that can go wrong."""
+class SessionsSimulation(Run[SessionWorld]):
+    """People behind gateways, workers with seats, and everything that can go wrong.
+
+    The workers of the first models are started by hand, those of the last ones by the fleet.
+    """
 
     def __init__(self, seed: int, crowd: Crowd, *, is_traced: bool = False) -> None:
+        super().__init__(seed, SessionWorld, is_traced=is_traced)
         self.crowd = crowd
-        self.loop = SimulatedLoop(lambda call, future: self.world.execute(call, future))
-        self.loop.set_exception_handler(self._on_loop_problem)
-        self.world = SessionWorld(seed, self.loop, is_traced=is_traced)
-        self.world.on_scheduler_death = self._restart_scheduler
-        self.world.network = Network(self.world)
         self.world.workers = {}
         self.world.closed = set()
         self._rng = self.world.rng("sessions")
         self.models = [ModelName(f"model{number}") for number in range(crowd.models)]
         self.world.limits = {model: self._limits() for model in self.models}
-        self.store = SimulatedStore(self.world)
-        self.outputs = SimulatedOutputs(self.world)
-        self.checks = SessionChecks(self.world, self.store, self.outputs)
+        self.by_hand = self.models[: crowd.models - crowd.served]
+        served = self.models[len(self.by_hand) :]
+        self.fleet = ServedFleet(self.world, served, crowd.nodes, max(1, crowd.workers // 2))
+        self.checks = SessionChecks(self.world, self.store, self.outputs, self.fleet.machines)
         self.world.checks = self.checks
+        self.users = Users(self.world, crowd.jobs, SUBMIT_SECONDS)
         self.gateways: list[Gateway] = []
         self.people: list[Person] = []
-        self._starts = 0
         self._healed_at = 0.0
+        self._node_troubles: Troubles | None = None
 
     def _limits(self) -> SessionLimits:
         rng = self._rng
@@ -105,20 +129,17 @@ class SessionsSimulation:
         )
 
     def run(self) -> SessionsOutcome:
-        """Run it; what the programs would log is in the trace in other words."""
-        logging.disable(logging.CRITICAL)
-        try:
-            return self._run()
-        finally:
-            logging.disable(logging.NOTSET)
-
-    def _run(self) -> SessionsOutcome:
+        """Run it to its end."""
         world, crowd = self.world, self.crowd
         world.after(0.0, self._start_scheduler)
-        for model in self.models:
+        for model in self.by_hand:
             world.after(0.1, self._serve, model)
+        for model in self.fleet.models:
+            world.after(0.1, self.fleet.serve, model)
+        for machine in self.fleet.machines.values():
+            world.after(self._rng.uniform(0.1, 3.0), machine.start_agent)
         self.gateways.extend(Gateway(world, f"g{number}") for number in range(crowd.gateways))
-        for number in range(crowd.workers):
+        for number in range(self._hand_workers()):
             world.after(self._rng.uniform(0.1, 5.0), self._start_worker, f"w{number}", number)
         self.people.extend(Person(world, number, self.gateways, self.models) for number in range(crowd.people))
         for person in self.people:
@@ -126,44 +147,34 @@ class SessionsSimulation:
         self._plan_troubles()
         world.after(LOOK_SECONDS, self._look)
         world.after(crowd.trouble_seconds, self._heal)
-        try:
-            self.loop.run_forever()
-        except StandStill:
-            world.fail(Broken("nothing happens any more"))
-        finally:
-            self._close()
+        broken = self._play()
         return SessionsOutcome(
             seed=world.seed,
             steps=world.steps,
             commits=self.store.commits,
             seconds=world.now,
-            broken=world.broken,
+            broken=broken,
             trace=tuple(world.trace),
             sessions=self.checks.ended,
             met=frozenset(world.met | {type(record).__name__ for _, record in self.store.story}),
-            digest=self._digest(),
+            digest=self.digest(),
         )
 
-    def _digest(self) -> str:
-        lines = (f"{at:.6f} {sentence(record)}" for at, record in self.store.story)
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    def _hand_workers(self) -> int:
+        """The fleet starts the workers of its own models."""
+        return self.crowd.workers * len(self.by_hand) // len(self.models)
 
-    # --- the scheduler
+    def _started(self, process: SchedulerProcess) -> None:
+        self.checks.began(process)
 
-    def _start_scheduler(self) -> None:
-        if self.world.scheduler is None:
-            self.world.scheduler = SchedulerProcess(self.world, self.store, self.outputs)
-            self.checks.began(self.world.scheduler)
-
-    def _restart_scheduler(self) -> None:
-        seconds = 0.5 if self.world.is_healed else self._rng.choice((0.05, 0.5, 2.0, 10.0, self._rng.uniform(5, 70)))
-        self.world.after(seconds, self._start_scheduler)
+    def _away_seconds(self) -> float:
+        return 0.5 if self.world.is_healed else self._rng.choice((0.05, 0.5, 2.0, 10.0, self._rng.uniform(5, 70)))
 
     def _serve(self, model: ModelName) -> None:
         """Ask until it is served."""
         scheduler = self.world.scheduler
-        numbers = tuple(each.name for each in fields(SessionLimits))
-        wanted = Model(name=model, owner=UserName("alice"), limits=self.world.limits[model], chosen=numbers)
+        limits = self.world.limits[model]
+        wanted = Model(name=model, owner=UserName("alice"), limits=limits, chosen=self.world.chosen)
 
         def answered(reply: Reply | Exception) -> None:
             if not isinstance(reply, Done):
@@ -177,15 +188,13 @@ class SessionsSimulation:
     # --- workers
 
     def _start_worker(self, name: str, number: int) -> None:
-        self._starts += 1
-        model = self.models[number % len(self.models)]
-        seats = self._rng.choice((1, 2, 4))
-        worker = Worker(self.world, name, self._starts, model, seats)
-        self.world.workers[f"{name}:8001"] = worker
+        model = self.by_hand[number % len(self.by_hand)]
+        Worker(self.world, name, self.world.next_worker(), model, self._rng.choice((1, 2, 4)))
 
     def _kill_worker(self) -> None:
-        endpoint = self._rng.choice(list(self.world.workers))
-        self._end_worker(self.world.workers[endpoint], self._rng.choice((0.5, 3.0, 20.0)))
+        by_hand = [each for each in self._workers() if each.is_by_hand]
+        if by_hand:
+            self._end_worker(self._rng.choice(by_hand), self._rng.choice((0.5, 3.0, 20.0)))
 
     def _end_worker(self, worker: Worker, away_seconds: float) -> None:
         if worker.is_alive:
@@ -194,12 +203,10 @@ class SessionsSimulation:
             self.world.after(away_seconds, self._start_worker, worker.name, int(worker.name[1:]))
 
     def _drain_worker(self) -> None:
-        worker = self._worker()
-        self.world.note("{}: is drained", worker.start)
-        worker.drain()
-
-    def _worker(self) -> Worker:
-        return self._rng.choice(list(self.world.workers.values()))
+        if self._workers():
+            worker = self._rng.choice(self._workers())
+            self.world.note("{}: is drained", worker.start)
+            worker.drain()
 
     # --- troubles
 
@@ -216,10 +223,18 @@ class SessionsSimulation:
             (self._say_again, 8),
             (self._close_session, 3),
             (self._set_the_wall_clock, 2),
+            *self._fleet_troubles(),
         )
         calls, weights = zip(*kinds, strict=True)
         for call in self._rng.choices(calls, weights, k=self._rng.choice((6, 15, 30))):
             self.world.after(self._rng.uniform(8.0, self.crowd.trouble_seconds - 2.0), call)
+
+    def _fleet_troubles(self) -> tuple[tuple[Callable[[], None], int], ...]:
+        if not self.fleet.models:
+            return ()
+        seconds = self.crowd.trouble_seconds
+        self._node_troubles = Troubles(self.world, self.fleet.machines, self.users, seconds, NODE_TROUBLES)
+        return (self.fleet.kill_worker, 6), (self.fleet.cancel_worker, 2), (self.fleet.serve_again, 2)
 
     def _name(self) -> str:
         return self._rng.choice([*(each.name for each in self.gateways), *(each.name for each in self._workers())])
@@ -251,7 +266,8 @@ class SessionsSimulation:
         self._rng.choice(self.gateways).crash()
 
     def _fail_model(self) -> None:
-        self._worker().fail()
+        if self._workers():
+            self._rng.choice(self._workers()).fail()
 
     def _say_again(self) -> None:
         for worker in self._workers():
@@ -281,6 +297,8 @@ class SessionsSimulation:
         self.world.network.heal()
         if self.world.scheduler is not None:
             self.world.scheduler.faults.clear()
+        if self._node_troubles is not None:
+            self._node_troubles.heal()
         self._start_scheduler()
 
     def _look(self) -> None:
@@ -288,8 +306,10 @@ class SessionsSimulation:
         if scheduler is not None:
             self.checks.look(scheduler)
         for worker in self._workers():
-            if worker.state == DRAINING and not worker.held():
+            if worker.is_by_hand and worker.state == DRAINING and not worker.held():
                 self._end_worker(worker, 2.0)
+        if self.world.is_healed:
+            self.fleet.mend()
         if self.world.is_healed and scheduler is not None and self._is_over(scheduler):
             self.checks.at_the_end()
             self.loop.stop()
@@ -300,29 +320,10 @@ class SessionsSimulation:
         here = [f"{each} is here, {each.visit}" for each in self.people if not each.is_done]
         wrong = [*here, *self.checks.left_over(scheduler)]
         wrong += [f"{each.start} still has {each.held()}" for each in self._workers() if each.held()]
+        if not wrong:
+            self.fleet.stop_all()
+        wrong += self.checks.unfinished()
+        self.users.settle(list(self.fleet.machines))
         if wrong and self.world.now > self._healed_at + END_SECONDS_MAX:
             raise Broken("it does not come to its end: " + "; ".join(wrong)[:2000])
         return not wrong
-
-    def _close(self) -> None:
-        """End every task, so that nothing is left for the garbage collector to complain of."""
-        broken = self.world.broken
-        self.world.broken = broken or Broken("")
-        for _ in range(10):
-            tasks = asyncio.all_tasks(self.loop)
-            if not tasks:
-                break
-            for task in tasks:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self.loop.close()
-        self.store.accounts.let_go()
-        self.world.broken = broken
-
-    def _on_loop_problem(self, loop: Any, context: dict[str, Any]) -> None:
-        problem = context.get("exception")
-        if context.get("message", "").startswith("Exception in callback") and problem is not None:
-            if isinstance(problem, Broken):
-                self.world.fail(problem)
-            else:
-                self.world.fail_with(problem)

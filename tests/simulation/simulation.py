@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import logging
 from dataclasses import dataclass
-from typing import Any
-
-from gpufleet.v1 import node_pb2
 
 from scheduler.core.story import sentence
 from scheduler.state.jobs import Finished
 from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished, JobWarned, job_of
 from scheduler.state.units import SECOND
 from tests.simulation.checks import Checks
-from tests.simulation.disks import NodeDisk, SimulatedOutputs, SimulatedStore
 from tests.simulation.faults import Troubles
-from tests.simulation.loop import SimulatedLoop, StandStill
-from tests.simulation.machine import Machine
-from tests.simulation.network import Network
-from tests.simulation.scheduler import LIMITS, SchedulerProcess
+from tests.simulation.machine import DRIFT_MAX, Machine
+from tests.simulation.run import Run
+from tests.simulation.scheduler import LIMITS
 from tests.simulation.users import RUN_SECONDS_MAX, Users
 from tests.simulation.world import Broken, World
 
@@ -32,9 +24,6 @@ LOOK_SECONDS = 5.0
 QUIET_SECONDS_MAX = RUN_SECONDS_MAX + LIMITS.unreachable_span / SECOND
 """Once all works again, something is stored at least this often until all has ended: the longest run and the longest
 span of a rule may follow each other, and nothing else takes as long."""
-
-DRIFT_MAX = 0.009
-"""Clocks of nodes run at most 1 % faster or slower than the scheduler's, which is what the fence allows for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +50,11 @@ def simulate(seed: int, *, is_traced: bool = False) -> Outcome:
     return Simulation(seed, is_traced=is_traced).run()
 
 
-class Simulation:
+class Simulation(Run[World]):
     """Five nodes, forty jobs, and everything that can go wrong."""
 
     def __init__(self, seed: int, *, is_traced: bool = False) -> None:
-        self.loop = SimulatedLoop(lambda call, future: self.world.execute(call, future))
-        self.loop.set_exception_handler(self._on_loop_problem)
-        self.world = World(seed, self.loop, is_traced=is_traced)
-        self.world.on_scheduler_death = self._restart_scheduler
-        self.world.network = Network(self.world)
-        self.store = SimulatedStore(self.world)
-        self.outputs = SimulatedOutputs(self.world)
+        super().__init__(seed, World, is_traced=is_traced)
         self._rng = self.world.rng("fleet")
         self.machines = {machine.name: machine for machine in self._fleet()}
         self.world.checks = Checks(self.world, self.store, self.outputs, self.machines)
@@ -91,40 +74,16 @@ class Simulation:
         ]
 
     def _machine(self, name: str, *, gpus: int, cpus: int, is_virtual: bool) -> Machine:
-        devices = [
-            node_pb2.Device(
-                uuid=f"{name}-gpu{index}", index=index, name="GPU", memory_bytes=16 * 10**9, is_virtual=is_virtual
-            )
-            for index in range(gpus)
-        ]
-        return Machine(
-            world=self.world,
-            name=name,
-            info=node_pb2.NodeInfo(hostname=name, cpus=cpus, memory_bytes=64 * 10**9, devices=devices),
-            rate=1.0 + self._rng.uniform(-DRIFT_MAX, DRIFT_MAX),
-            disk=NodeDisk(agent_id=f"agent-{name}"),
-        )
+        rate = 1.0 + self._rng.uniform(-DRIFT_MAX, DRIFT_MAX)
+        return Machine.made(self.world, name, gpus=gpus, cpus=cpus, rate=rate, is_virtual=is_virtual)
 
     def run(self) -> Outcome:
-        """Run it; what the programs would log is in the trace in other words."""
-        logging.disable(logging.CRITICAL)
-        try:
-            return self._run()
-        finally:
-            logging.disable(logging.NOTSET)
-
-    def _run(self) -> Outcome:
+        """Run it to its end."""
         self.world.after(0.0, self._start_scheduler)
         for machine in self.machines.values():
             self.world.after(self._rng.uniform(0.1, 3.0), machine.start_agent)
         self.world.after(TROUBLE_SECONDS, self._heal)
-        try:
-            self.loop.run_forever()
-        except StandStill:
-            self.world.fail(Broken("nothing happens any more"))
-        finally:
-            self._close()
-        broken = self.world.broken
+        broken = self._play()
         accepted = [each for each in self.users.submissions if not each.refusal]
         return Outcome(
             seed=self.world.seed,
@@ -136,7 +95,7 @@ class Simulation:
             story=tuple(self.story(broken.job)) if broken is not None and broken.job is not None else (),
             jobs=sum(self._has_ended(job) for each in accepted for job in range(each.job, each.job + each.size)),
             asked=sum(each.size for each in accepted),
-            digest=self._digest(),
+            digest=self.digest(),
         )
 
     def _has_ended(self, number: int) -> bool:
@@ -167,18 +126,8 @@ class Simulation:
                     seen.add(name)
         return seen
 
-    def _digest(self) -> str:
-        lines = (f"{at:.6f} {sentence(record)}" for at, record in self.store.story)
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-    # --- the scheduler
-
-    def _start_scheduler(self) -> None:
-        if self.world.scheduler is None:
-            self.world.scheduler = SchedulerProcess(self.world, self.store, self.outputs)
-
-    def _restart_scheduler(self) -> None:
-        self.world.after(self.troubles.scheduler_away_seconds(), self._start_scheduler)
+    def _away_seconds(self) -> float:
+        return self.troubles.scheduler_away_seconds()
 
     # --- the end
 
@@ -212,30 +161,3 @@ class Simulation:
             return
         job = next((int(word.split()[1]) for word in unfinished if word.startswith("job ")), None)
         raise Broken(f"it does not converge, and {why}: " + "; ".join([*unfinished, *unanswered])[:2000], job)
-
-    def _close(self) -> None:
-        """End every task, so that nothing is left for the garbage collector to complain of."""
-        self.world.broken = self.world.broken or Broken("")
-        is_fine = not str(self.world.broken)
-        self._cancel_all()
-        self.loop.close()
-        self.store.accounts.let_go()
-        if is_fine:
-            self.world.broken = None
-
-    def _cancel_all(self) -> None:
-        for _ in range(10):
-            tasks = asyncio.all_tasks(self.loop)
-            if not tasks:
-                return
-            for task in tasks:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-
-    def _on_loop_problem(self, loop: Any, context: dict[str, Any]) -> None:
-        problem = context.get("exception")
-        if context.get("message", "").startswith("Exception in callback") and problem is not None:
-            if isinstance(problem, Broken):
-                self.world.fail(problem)
-            else:
-                self.world.fail_with(problem)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.session_bugs import SESSION_BUGS, Plant
-from tests.simulation.sessions import LARGE, SessionsOutcome, simulate_sessions
+from tests.simulation.session_bugs import SERVED_BUGS, SESSION_BUGS, Plant
+from tests.simulation.sessions import LARGE, SERVED, SessionsOutcome, simulate_sessions
 
 SEEDS = 60
+SERVED_SEEDS = 60
 BATCH = 20
 LARGE_SEEDS = 2
 CORNER_SEEDS = 30
@@ -32,11 +33,19 @@ def test_every_rule_of_lines_and_turns_holds(first: int) -> None:
         assert outcome.broken is None, told(outcome)
 
 
+@pytest.mark.parametrize("first", range(0, SERVED_SEEDS, BATCH))
+def test_every_rule_holds_where_the_fleet_starts_workers_beside_jobs(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        outcome = simulate_sessions(seed, SERVED)
+        assert outcome.broken is None, told(outcome, "served")
+
+
 @pytest.mark.parametrize("seed", range(LARGE_SEEDS))
 def test_a_thousand_people_on_eight_workers_are_served(seed: int) -> None:
+    """Two of the three models by workers that the fleet starts, as many as there are people for, beside jobs."""
     outcome = simulate_sessions(seed, LARGE)
     assert outcome.broken is None, told(outcome, "large")
-    assert outcome.sessions > 900, "most of them had a place"
+    assert outcome.sessions > 800, "most of them had a place"
 
 
 @pytest.mark.parametrize("plant", SESSION_BUGS, ids=lambda plant: plant.__name__)
@@ -46,6 +55,17 @@ def test_a_planted_bug_is_found(plant: Plant) -> None:
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
             if simulate_sessions(seed).broken is not None:
+                return
+    pytest.fail(f"{SEEDS_TO_FIND_A_BUG} seeds do not show that {plant.__doc__}")
+
+
+@pytest.mark.parametrize("plant", SERVED_BUGS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_of_served_models_is_found(plant: Plant) -> None:
+    first = SERVED_BUGS[plant]
+    for seed in range(first, first + SEEDS_TO_FIND_A_BUG):
+        with pytest.MonkeyPatch.context() as patch:
+            plant(patch)
+            if simulate_sessions(seed, SERVED).broken is not None:
                 return
     pytest.fail(f"{SEEDS_TO_FIND_A_BUG} seeds do not show that {plant.__doc__}")
 
@@ -63,6 +83,34 @@ def test_a_few_runs_of_sessions_reach_every_corner() -> None:
     missing = CORNERS - met
     assert not missing, f"no run came to {sorted(missing)}"
 
+
+def test_a_few_runs_with_served_models_reach_every_corner_of_their_own() -> None:
+    met: set[str] = set()
+    for seed in range(CORNER_SEEDS):
+        met |= simulate_sessions(seed, SERVED).met
+    missing = (CORNERS | SERVED_CORNERS) - met
+    assert not missing, f"no run came to {sorted(missing)}"
+
+
+SERVED_CORNERS = frozenset(
+    {
+        "AttemptPlaced",
+        "ModelFailed",
+        "ModelReady",
+        "ModelStopped",
+        "NodeLost",
+        "NodeReturned",
+        "WorkerDied",
+        "WorkerDrained",
+        "a fence that ended an attempt",
+        "a served worker that died",
+        "a served worker that was cancelled",
+        "a worker whose attempt is over",
+        "a worker whose model cannot be loaded",
+        "an array that has ended",
+        "end: DRAINING",
+    }
+)
 
 CORNERS = frozenset(
     {

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from scheduler.worker_secrets import WorkerSecrets
 from tests.simulation.loop import SimulatedLoop
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class World:
     network: Network
     checks: Checks
     scheduler: SchedulerProcess | None = None
+    worker_secrets = WorkerSecrets(bytes(32))
+    """Every start of the scheduler finds the same key."""
     is_healed = False
     wall_is_off = 0.0
     """By so many seconds the wall clock of the scheduler's machine is wrong now."""
