@@ -2,14 +2,24 @@
 
 import asyncio
 import gzip
+import pickle
 import statistics
 import time
 import urllib.request
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc
 
+from scheduler.metrics.devices import take_devices
+from scheduler.metrics.rendering import page
+from scheduler.metrics.taken import Ordered, TakenDevice
+from scheduler.state.ids import DeviceUuid
+
 from . import measures
+from .agents import beat
+from .big_fleet import big_fleet
 from .fleet import Fleet, scheduler_alone
 from .rows import Row, Run, percentile
 from .scale import simulated
@@ -24,8 +34,36 @@ def measure(run: Run) -> list[Row]:
     """The rows of the group `scrape`."""
     folder = run.folder / "scrape"
     folder.mkdir()
+    rows = asyncio.run(_parts(run.agents))
     with scheduler_alone(folder, "--metrics-port", "0") as fleet, simulated(fleet, run.agents, "full"):
-        return asyncio.run(_measure(fleet, run.agents))
+        return rows + asyncio.run(_measure(fleet, run.agents))
+
+
+async def _parts(nodes: int) -> list[Row]:
+    """What a page costs the event loop, and the process that writes it, in processor time."""
+    fleet = big_fleet(nodes)
+    for name, live in fleet.state.live.nodes.items():
+        for told in beat(name, 1, is_full=True).beat.samples:
+            uuid = DeviceUuid(told.uuid)
+            live.samples[uuid] = replace(live.samples[uuid], told=told.SerializeToString())
+    engine: Any = SimpleNamespace(view=fleet.state, now=lambda: fleet.now)
+    steps: list[float] = []
+    devices: list[TakenDevice] = []
+    begin = time.thread_time()
+    async for step in take_devices(engine):
+        pickle.dumps([tuple(device) for device in step], pickle.HIGHEST_PROTOCOL)
+        steps.append((time.thread_time() - begin) * 1e3)
+        devices += step
+        begin = time.thread_time()
+    begin = time.thread_time()
+    size = len(page(devices, Ordered(b"", 0, stale_s=float("inf"), is_packed=True)))
+    seconds = time.thread_time() - begin
+    of = f"{len(devices):,} devices"
+    return [
+        Row(f"taking the samples of {of}, processor time of the event loop", sum(steps), "ms"),
+        Row("the longest step of that, between which others have their turn", max(steps), "ms", 5, "to reach"),
+        Row(f"writing {of} and packing them, {size / 1e6:.1f} MB, in another process", seconds, "s", 5, "to reach"),
+    ]
 
 
 async def _measure(fleet: Fleet, agents: int) -> list[Row]:
