@@ -10,6 +10,8 @@ export default defineConfig({
     // The page brings no polyfill that would have to be an inline script.
     modulePreload: { polyfill: false },
     target: "es2022",
+    // What the page is built of besides our own files, with its licences.
+    license: { fileName: "licences.md" },
     rolldownOptions: { input: ["index.html", "dashboard.html"] },
   },
   // `npm run dev` shows the page while it is written; a gateway on its usual port answers.

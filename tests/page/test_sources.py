@@ -19,9 +19,16 @@ def test_the_pure_parts_of_the_page_pass_their_own_tests() -> None:
     assert "# fail 0" in ran.stdout and "# pass 0" not in ran.stdout, ran.stdout
 
 
+@pytest.mark.slow
+def test_what_the_page_is_built_of_comes_with_its_licence() -> None:
+    page.build()
+    told = (page.ROOT / "gateway" / "static" / "licences.md").read_text()
+    assert "## uplot" in told and "Permission is hereby granted" in told
+
+
 PICTURES = (
     *("page-models", "page-turn", "page-line-phone", "page-turn-phone"),
-    *("dashboard-gpus", "dashboard-gpus-phone", "dashboard-queue"),
+    *("dashboard-gpus", "dashboard-gpus-phone", "dashboard-queue", "dashboard-job", "dashboard-usage"),
 )
 
 

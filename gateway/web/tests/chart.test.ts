@@ -5,7 +5,7 @@ import { test } from "node:test";
 import {
   courseOf, joined, largest, newestRead, stacked, sumOf, timesOf, timesOfEnds, together, within, withGaps, withTail, type Courses,
 } from "../src/dashboard/chart/course.ts";
-import { amount, around, between, moment, niceTop, scaleFor, spoken, ticks } from "../src/dashboard/chart/words.ts";
+import { amount, around, between, moment, niceTop, scaleFor, spoken, steps, ticks } from "../src/dashboard/chart/words.ts";
 
 const plain = (text: string): string => text.replaceAll("\u00a0", " ");
 
@@ -87,6 +87,7 @@ test("amounts are told in the unit that fits the chart", () => {
 
 test("axes end where people count", () => {
   assert.deepEqual([0, 0.3, 7, 41, 240, 701, 1_000].map(niceTop), [1, 0.4, 8, 50, 250, 800, 1_000]);
+  assert.deepEqual(steps(60).filter((step) => step >= 60 && step <= 600), [60, 120, 300, 600], "minutes are counted in minutes");
   assert.deepEqual(around(41, 66), [40, 70]);
   assert.deepEqual(around(50, 51), [40, 60]);
   assert.deepEqual(around(3, 4), [0, 20]);

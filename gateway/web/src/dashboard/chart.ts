@@ -7,7 +7,7 @@ import "uplot/dist/uPlot.min.css";
 import { h, write } from "../dom.ts";
 import "./chart.css";
 import { isRead, stacked, sumOf, topOf, type Courses, type Line, type Values } from "./chart/course.ts";
-import { amount, around, between, moment, niceTop, scaleFor, spoken, ticks, type Scale, type Unit } from "./chart/words.ts";
+import { amount, around, between, moment, niceTop, scaleFor, spoken, steps, ticks, type Scale, type Unit } from "./chart/words.ts";
 
 /** What a chart is, whatever it shows. */
 export interface Plan {
@@ -128,13 +128,13 @@ export class Chart {
     return {
       width: Math.max(200, this.plot.clientWidth),
       height: HEIGHT,
-      padding: [10, 12, 0, 0],
+      padding: [10, 28, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: shape === "bars" ? { show: false } : { size: 8, width: 2 } },
       scales: { x: { time: true, ...(shape === "bars" ? { range: (u, min, max) => edges(u, min, max) } : {}) }, y: { range: (_, min, max) => this.range(min, max) } },
       axes: [
         { ...text, size: 40, gap: 6, space: 72, incrs: APART, values: (_, splits, __, ___, apart) => ticks(splits, apart) },
-        { ...text, size: 52, gap: 6, space: 34, values: (_, splits) => splits.map((each) => (each / this.scale.divisor).toLocaleString("en")) },
+        { ...text, size: 52, gap: 6, space: 34, incrs: () => steps(this.scale.divisor), values: (_, splits) => splits.map((each) => (each / this.scale.divisor).toLocaleString("en")) },
       ],
       ...(shape === "bars" ? this.bars() : this.lines()),
       hooks: { setCursor: [(u) => this.pointed(u)] },
@@ -156,7 +156,7 @@ export class Chart {
   }
 
   private bars(): Pick<uPlot.Options, "series"> {
-    const paths = uPlot.paths.bars?.({ size: [0.86, 48], align: 0 });
+    const paths = uPlot.paths.bars?.({ size: [0.86, 88], align: 0 });
     const series = this.courses.lines.map(({ name }, index): uPlot.Series => ({
       label: name, fill: () => ink(colourOf(name, index)), stroke: () => ink("--surface"), width: 1, points: { show: false }, ...(paths ? { paths } : {}),
     }));

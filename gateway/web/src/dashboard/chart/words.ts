@@ -21,7 +21,7 @@ export function scaleFor(unit: Unit, top: number): Scale {
   if (unit === "s" && top >= 7_200) return { divisor: 3_600, decimals: 1, unit: "h" };
   if (unit === "s" && top >= 120) return { divisor: 60, decimals: 1, unit: "min" };
   if (unit === "GPU-hours") return { divisor: 1, decimals: top < 1 ? 3 : top < 100 ? 2 : 0, unit };
-  if (unit === "jobs") return { divisor: 1, decimals: 0, unit };
+  if (unit === "jobs") return { divisor: 1, decimals: top < 100 ? 1 : 0, unit };
   return { divisor: 1, decimals: unit === "s" && top < 10 ? 1 : 0, unit };
 }
 
@@ -61,6 +61,12 @@ export function niceTop(value: number): number {
   const power = 10 ** Math.floor(Math.log10(value));
   const step = [1, 2, 2.5, 4, 5, 8, 10].find((each) => each * power >= value * 0.999999) ?? 10;
   return step * power;
+}
+
+/** What may lie between two marks of an axis: 1, 2 or 5 times a power of ten of what is written there. */
+export function steps(divisor: number): number[] {
+  const powers = Array.from({ length: 16 }, (_, index) => 10 ** (index - 4));
+  return powers.flatMap((power) => [1, 2, 5].map((each) => each * power * divisor));
 }
 
 /** An axis around values that never come near 0, such as temperatures: whole tens, and at least 20 of them. */

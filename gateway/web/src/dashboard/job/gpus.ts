@@ -12,8 +12,8 @@ import { time, type Attempt, type DevicesTold, type Job, type NodeHistory, type 
 /** How often the figures are asked for again while a job runs, and its history is read anew. */
 const STATS_MS = 5_000;
 const HISTORY_MS = 60_000;
-/** Steps of a history: as many as a chart has room for. */
-const POINTS = 600;
+/** Steps of a history: as many as a chart shows well. What lies between two of them is the band around its line. */
+const POINTS = 240;
 /** Nodes of one attempt that are read; a larger gang shows the charts of its first nodes. */
 const NODES_MAX = 16;
 

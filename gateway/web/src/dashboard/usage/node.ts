@@ -7,7 +7,7 @@ import { live, longer, memoryOf, nothing, ofHistory, Readings, type Charts, type
 import { problemWords, section } from "../job/parts.ts";
 import type { DevicesTold, NodeHistory } from "../job/told.ts";
 
-const POINTS = 600;
+const POINTS = 240;
 /** Spans up to this follow what is read just now, too. In seconds. */
 const LIVE_SECONDS_MAX = 3_600;
 

@@ -7,7 +7,7 @@ import { topOf } from "../chart/course.ts";
 import { problemWords, section } from "../job/parts.ts";
 import { coursesOf, type QueueHistory, type Told } from "./history.ts";
 
-const POINTS = 600;
+const POINTS = 240;
 export class QueueCharts {
   readonly element: HTMLElement;
   private readonly charts: Readonly<Record<Told, Chart>>;
@@ -19,7 +19,7 @@ export class QueueCharts {
     this.charts = {
       queued: new Chart({ ...plan, key: "queued", title: "Jobs that waited", unit: "jobs" }, until),
       running: new Chart({ ...plan, key: "running", title: "Jobs that ran", unit: "jobs" }, until),
-      wait_seconds: new Chart({ ...plan, key: "waits", title: "How long jobs had waited when they started", unit: "s", nothing: "No job started in this span." }, until),
+      wait_seconds: new Chart({ ...plan, key: "waits", title: "Waits of jobs that started", unit: "s", nothing: "No job started in this span." }, until),
     };
     this.element = section("queue-history", "Queue", this.note, h("div", { class: "charts" }, ...Object.values(this.charts).map(({ element }) => element)));
   }
