@@ -89,6 +89,24 @@ async def test_a_gpu_that_falls_off_the_bus_is_told_to_its_job_and_given_to_nobo
     assert (done.state, index_of(done)) == (job_pb2.JOB_STATE_SUCCEEDED, lost)
 
 
+async def test_errors_that_rise_on_a_gpu_are_told_to_the_job_that_holds_it(admin: Client, gpus: FakeNvml) -> None:
+    jobs = {index_of(job): job.id for job in [await running(admin), await running(admin)]}
+    gpus.set(0, ecc_uncorrected=2)
+
+    async def sentences(index: int) -> list[str]:
+        return [warning.sentence for warning in (await admin.job(jobs[index])).warnings]
+
+    async def are_warned() -> bool:
+        # An XID event between two listenings is lost, as with a real driver: raise it until one listens.
+        gpus.raise_xid(1, 48)
+        return bool(await sentences(0) and await sentences(1))
+
+    await until("both jobs are warned", are_warned)
+    assert "2 uncorrected memory errors" in (await sentences(0))[0]
+    assert "XID error 48" in (await sentences(1))[0]
+    assert not any(each.device.is_healthy for each in await devices(admin))
+
+
 async def test_a_reset_of_the_driver_under_load_costs_no_job_and_samples_go_on(admin: Client, gpus: FakeNvml) -> None:
     gpus.set(0, utilization=80, memory_used=40 * GB)
     gpus.set(1, utilization=80, memory_used=40 * GB)
