@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
 from gpufleet.devices import Device, DeviceSource
-from gpufleet.devices.kept_tallies import to_json
+from gpufleet.devices.kept_tallies import copy_of
 from gpufleet.devices.process_tree import read_tree
 from gpufleet.devices.tally import AttemptTally, DeviceTally, ProcessTally, Series, Tally, TreeReading, begun
 from gpufleet.statistics import series_message
@@ -136,7 +136,7 @@ class Usages:
         for key, tally in self._tallies.items():
             with self._keeping():
                 if self._records is not None:
-                    self._records.write(key, to_json(tally))
+                    self._records.write(key, tally)
 
     def of(self, key: AttemptKey) -> node_agent_pb2.AttemptUsage | None:
         """What a rank used so far, or until its end with the course of it; None when nothing was read of it."""
@@ -187,7 +187,7 @@ class Usages:
             if tally is not None:
                 self._kept_us[key] = now_us
                 with self._keeping():
-                    await asyncio.to_thread(records.write, key, to_json(tally))
+                    await asyncio.to_thread(records.write, key, copy_of(tally))
                     if key not in self._tallies:  # it was forgotten meanwhile
                         records.end(key)
 

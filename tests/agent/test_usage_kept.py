@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.devices.kept_tallies import from_json, to_json
-from gpufleet.devices.tally import COUNTERS, AttemptTally, DeviceTally, Point, ProcessTally, Series, Tally
+from gpufleet.devices import DeviceSample
+from gpufleet.devices.kept_tallies import copy_of, from_json, to_json
+from gpufleet.devices.tally import COUNTERS, AttemptTally, DeviceTally, Point, ProcessTally, Series, Tally, TreeReading
 from node_agent.core.outcome import AttemptKey
 from node_agent.usage import note_of
 from node_agent.usage_records import UsageRecords
@@ -190,3 +191,11 @@ def test_every_tally_comes_back(counters: dict[str, Tally], energy_mj: float | N
         sampling_us=250_000,
     )
     assert from_json(json.loads(json.dumps(to_json(tally)))) == tally
+    copy = copy_of(tally)
+    assert copy == tally
+    device.take(DeviceSample(uuid="a", utilization_percent=3, throttle_reasons=("hw_thermal_slowdown",)))
+    processes.take(TreeReading(cpu_seconds=9.0, memory_bytes=7), 1.0)
+    tally.series.setdefault("a", Series()).points.append(Point(99, 1, (None, None, None, None)))
+    assert from_json(to_json(copy)) == copy != tally
+    assert copy.devices["a"].count == 7 and "hw_thermal_slowdown" not in copy.devices["a"].throttle_reasons
+    assert copy.processes.memory_bytes.count == 0 and len(copy.series.get("a", Series()).points) == len(means)
