@@ -10,7 +10,7 @@ from gpufleet.errors import invalid
 
 from ..engine import Engine
 from ..series.accounts import BUCKET_SPAN, Hold, Totals, UsageSpan, bucket_of, holds_of
-from ..series.desk import HistoryDesk
+from ..series.desk import HistoryDesk, Told
 from ..series.held import Group
 from ..series.points import BAND, DEVICE, NOT_READ
 from ..series.reading import POINTS_DEFAULT, POINTS_MAX, Readings
@@ -59,19 +59,7 @@ class HistoryCalls:
         found = await self.histories.devices(node, index, begin, end, points, by_node=request.by_node)
         if node and not found.told and node not in self.engine.view.durable.nodes:
             raise no_such_node("node", node)
-        answer = capacity_pb2.GetNodeHistoryResponse(
-            start_time=timestamp(found.begin),
-            step=duration(found.step),
-        )
-        for facts, readings in found.told:
-            device = answer.devices.add(
-                node=facts.key.node, uuid=facts.key.uuid, name=facts.name, memory_bytes=facts.memory_bytes
-            )
-            if not request.by_node:
-                device.index = facts.index
-            for at, counter in enumerate(DEVICE.counters):
-                _fill(getattr(device, counter.name), readings, at)
-        return answer
+        return await self.histories.on_thread(lambda: _node_history(found, by_node=request.by_node))
 
     @answers
     async def GetQueueHistory(
@@ -101,19 +89,7 @@ class HistoryCalls:
         group = GROUPS[request.group]
         span = usage_span(begin, end, request.steps_max)
         found, known_since = await self.histories.usage(self._open_holds, span, group, request.user)
-        answer = capacity_pb2.ListUsageResponse(
-            start_time=timestamp(span.begin),
-            step=duration(span.step) if span.steps else None,
-            known_since_time=timestamp(known_since),
-        )
-        everything = Group(course=[0] * span.steps)
-        for each in found.values():
-            everything.totals.add_all(each.totals)
-            everything.course = [sum(pair) for pair in zip(everything.course, each.course, strict=True)]
-        largest = sorted(found.items(), key=lambda each: (-each[1].totals.milli_us, -each[1].totals.jobs, each[0]))
-        answer.rows.extend(_row(name, each) for name, each in largest[:ROWS_MAX])
-        answer.total.CopyFrom(_row("", everything))
-        return answer
+        return await self.histories.on_thread(lambda: _usage(found, span, known_since))
 
     def _open_holds(self) -> Callable[[], list[Hold]]:
         """What attempts hold at this moment; what they used is read when the answer is called, on another thread."""
@@ -157,6 +133,35 @@ class HistoryCalls:
         if end - begin > SPAN_MAX:
             raise invalid("start_time", "is more than ten years before the end")
         return begin, min(end, max(now, after(begin, SECOND)))
+
+
+def _node_history(found: Told, *, by_node: bool) -> capacity_pb2.GetNodeHistoryResponse:
+    answer = capacity_pb2.GetNodeHistoryResponse(start_time=timestamp(found.begin), step=duration(found.step))
+    for facts, readings in found.told:
+        device = answer.devices.add(
+            node=facts.key.node, uuid=facts.key.uuid, name=facts.name, memory_bytes=facts.memory_bytes
+        )
+        if not by_node:
+            device.index = facts.index
+        for at, counter in enumerate(DEVICE.counters):
+            _fill(getattr(device, counter.name), readings, at)
+    return answer
+
+
+def _usage(found: dict[str, Group], span: UsageSpan, known_since: Instant) -> capacity_pb2.ListUsageResponse:
+    answer = capacity_pb2.ListUsageResponse(
+        start_time=timestamp(span.begin),
+        step=duration(span.step) if span.steps else None,
+        known_since_time=timestamp(known_since),
+    )
+    everything = Group(course=[0] * span.steps)
+    for each in found.values():
+        everything.totals.add_all(each.totals)
+        everything.course = [sum(pair) for pair in zip(everything.course, each.course, strict=True)]
+    largest = sorted(found.items(), key=lambda each: (-each[1].totals.milli_us, -each[1].totals.jobs, each[0]))
+    answer.rows.extend(_row(name, each) for name, each in largest[:ROWS_MAX])
+    answer.total.CopyFrom(_row("", everything))
+    return answer
 
 
 def usage_span(begin: Instant, end: Instant, steps: int) -> UsageSpan:

@@ -4,7 +4,7 @@
 stay in memory, too, so that a reader need not wait for a writer.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .points import Kind, Point, Reading, Sums
@@ -115,13 +115,18 @@ class Course:
         self.tens = Track(kind, TENS)
         self.fives = Track(kind, FIVES)
 
-    def add(self, begin: int, end: int, readings: Iterable[Reading]) -> Iterator[Row]:
-        """Take in what was read from one second to another; yields the rows that are to be stored."""
+    def add(
+        self, begin: int, end: int, readings: Iterable[Reading], last: Sequence[float] | None = None
+    ) -> Iterator[Row]:
+        """Take in what was read from one second to another; yields the rows that are to be stored.
+
+        With `last` it is two readings, a second each, and this is the second one.
+        """
         if end < self._newest - LATE_SECONDS_MAX:
             return
         end = max(end, self._newest)
         point = Point(min(begin, end - 1), end, tuple(readings))
-        self._note_second(point)
+        self._note_second(point, last)
         is_row_due = False
         for ten in self.tens.add(point, point.end - point.begin):
             for _ in self.fives.add(ten, ten.end - ten.begin):
@@ -130,16 +135,16 @@ class Course:
         if is_row_due:
             yield from self.fives.rows()
 
-    def _note_second(self, point: Point) -> None:
+    def _note_second(self, point: Point, last: Sequence[float] | None) -> None:
         size, kept = self._kind.entry_bytes, self.seconds
         if point.end == self._newest and kept:
-            (last,) = self._kind.unpack(kept[-size:])
-            sums = Sums(len(self._kind.counters), last.begin, last.end)
-            sums.add(last.readings, last.end - last.begin)
-            sums.add(point.readings, point.end - point.begin)
+            before = list(self._kind.unpack(kept[-size:]))
+            sums = Sums(len(self._kind.counters), before[0].begin, point.end)
+            for each in (*before, point):
+                sums.add(each.readings, each.end - each.begin)
             kept[-size:] = self._kind.pack(sums.point())
         else:
-            kept += self._kind.pack(point)
+            kept += self._kind.pack(point) if last is None else self._kind.pack_pair(point, last)
         self._newest = point.end
         if len(kept) % (SECONDS_DROPPED * size) == 0:
             too_old = 0

@@ -22,6 +22,10 @@ from .recorder import Recorder
 
 T = TypeVar("T")
 
+READS_MAX = 32
+"""Reads that are under way or wait for their turn; more are refused."""
+COPIED_AT_ONCE = 64
+"""Devices whose newest points are copied in one hold of the event loop."""
 COMPLETE_SECONDS_MAX = 10.0
 """How long somebody waits for the account to be complete, after a start or a full disk."""
 JOB_POINTS_MAX = 600
@@ -43,6 +47,7 @@ class HistoryDesk:
     def __init__(self, recorder: Recorder, folder: Path, kept: Callable[[], Kept]) -> None:
         self._recorder = recorder
         self._kept = kept
+        self._reads = 0
         self._file = HistoryFile(folder, is_reader=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="history-reads")
 
@@ -51,7 +56,7 @@ class HistoryDesk:
     ) -> Told:
         """What the devices of a node, or of all, did."""
         recorder = self._recorder
-        stored = await self._on_thread(lambda: self._file.courses(node, index)) or []
+        stored = await self._of_file(lambda: self._file.courses(node, index)) or []
         known = {facts.key: facts for facts in stored} | {
             key: facts
             for key, facts in recorder.facts.items()
@@ -83,7 +88,11 @@ class HistoryDesk:
     async def _read(self, facts: Sequence[CourseFacts], steps: Steps, *, together: bool = False) -> Told:
         recorder = self._recorder
         least = least_level(steps)
-        asked = [InMemory.of(each, recorder.courses.get(each.key), least) for each in facts]
+        asked: list[InMemory] = []
+        for number, each in enumerate(facts, 1):
+            asked.append(InMemory.of(each, recorder.courses.get(each.key), least))
+            if number % COPIED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others have their turn
 
         def answer() -> list[tuple[CourseFacts, Readings]]:
             return _told(read(self._file, asked, steps), together=together)
@@ -91,9 +100,9 @@ class HistoryDesk:
         def without_file() -> list[tuple[CourseFacts, Readings]]:
             return _told(read(None, asked, steps), together=together)
 
-        told = await self._on_thread(answer)
+        told = await self._of_file(answer)
         if told is None:
-            told = await self._on_thread(without_file) or []
+            told = await self._of_file(without_file) or []
         return Told(Instant(steps.begin * SECOND), Span(steps.length * SECOND), told)
 
     async def usage(
@@ -125,13 +134,23 @@ class HistoryDesk:
         except (sqlite3.Error, OSError) as error:
             raise unavailable(f"what was used cannot be read: {error}") from None
 
-    async def _on_thread(self, call: Callable[[], T]) -> T | None:
+    async def _of_file(self, call: Callable[[], T]) -> T | None:
         """What a read of the file answers; None where the file is in trouble."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+            return await self.on_thread(call)
         except (sqlite3.Error, OSError):
             self._thread.submit(self._file.close)
             return None
+
+    async def on_thread(self, call: Callable[[], T]) -> T:
+        """Do what takes long beside the event loop. Errors: HISTORY_UNAVAILABLE where too many ask, and the call's."""
+        if self._reads >= READS_MAX:
+            raise unavailable(f"{self._reads} others ask for histories at this moment")
+        self._reads += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        finally:
+            self._reads -= 1
 
     def close(self) -> None:
         """Let go of the file. Blocks."""

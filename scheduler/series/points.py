@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 MISSING = -1.0
 """Stands for a value where nothing was read."""
-SPAN_SECONDS_MAX = 65_535
+SPAN_SECONDS_MAX = 32_767
 """The longest span of one point: what is longer is told of its end."""
+PAIR = 32_768
+"""Beside the length of an entry: it is two readings, the smallest and the largest, and its mean is the second one."""
 
 Reading = tuple[float, float, float]
 """Smallest, largest and mean value of a counter in a span; MISSING three times where it was not read."""
@@ -65,20 +67,30 @@ class Kind:
         except struct.error:
             return self._struct.pack(*self._cut(numbers))
 
+    def pack_pair(self, point: Point, last: Sequence[float]) -> bytes:
+        """Two readings, a second each, as one entry: `last` is the second one, and the other is what it is not."""
+        told = [(low, high, last[at]) for at, (low, high, _) in enumerate(point.readings)]
+        return self.pack(Point(point.end - 2 - PAIR, point.end, tuple(told)))
+
     def _cut(self, numbers: list[int]) -> Iterator[int]:
         """The same with each number in what fits; the largest one says that nothing was read."""
         yield numbers[0]
-        yield max(0, min(numbers[1], SPAN_SECONDS_MAX))
+        yield max(0, min(numbers[1], SPAN_SECONDS_MAX)) if numbers[1] != 2 + PAIR else numbers[1]
         for at, number in enumerate(numbers[2:]):
             largest = self._limits[at // 3][1]
             yield number if number == largest else min(number, largest - 1)
 
     def unpack(self, entries: bytes | bytearray) -> Iterator[Point]:
-        """The points of entries in a row; what is left over at the end is left out."""
+        """The points of entries in a row, two of a pair; what is left over at the end is left out."""
         whole = len(entries) // self.entry_bytes * self.entry_bytes
         for numbers in self._struct.iter_unpack(memoryview(entries)[:whole]):
             end, length = numbers[0], numbers[1]
-            yield Point(end - length, end, tuple(self._readings(numbers)))
+            if length < PAIR:
+                yield Point(end - length, end, tuple(self._readings(numbers)))
+                continue
+            pairs = tuple(self._readings(numbers))
+            yield Point(end - 2, end - 1, tuple(_same(high if last == low else low) for low, high, last in pairs))
+            yield Point(end - 1, end, tuple(_same(last) for _, _, last in pairs))
 
     def _readings(self, numbers: tuple[int, ...]) -> Iterator[Reading]:
         at = 2
@@ -90,6 +102,10 @@ class Kind:
     def end_of(self, entries: bytes | bytearray, number: int = 0) -> int:
         """When the entry of this number ends."""
         return int.from_bytes(entries[number * self.entry_bytes : number * self.entry_bytes + 4], "little")
+
+
+def _same(value: float) -> Reading:
+    return (value, value, value)
 
 
 DEVICE = Kind(

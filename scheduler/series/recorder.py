@@ -23,7 +23,7 @@ from ..state.nodes import Node
 from ..state.records import AttemptEnded, AttemptStarted, ItemsFinished, JobFinished
 from ..state.state import State
 from ..state.units import SECOND, Instant, Span
-from ..store.errors import StoreUnavailable
+from ..store.errors import StoreError
 from .accounts import wait_of
 from .courses import FIVES, TENS, Course, Row
 from .history_file import (
@@ -50,12 +50,16 @@ WRITE_SECONDS = 5.0
 
 
 class DeviceReading(NamedTuple):
-    """What a device did from one second to another, in the order of its counters."""
+    """What a device did from one second to another, in the order of its counters.
+
+    With `last` it was read twice, a second apart, and these are the second values.
+    """
 
     uuid: DeviceUuid
     begin: int
     end: int
     readings: tuple[Reading, ...]
+    last: tuple[float, ...] | None = None
 
 
 class Recorder:
@@ -87,11 +91,11 @@ class Recorder:
     def take_beat(self, node: NodeName, readings: Iterable[DeviceReading]) -> None:
         """Take in what a node read of its devices since the beat before."""
         known = self._courses_of(node)
-        for uuid, begin, end, told in readings:
+        for uuid, begin, end, told, last in readings:
             found = known.get(uuid)
             if found is not None:
                 facts, course = found
-                for row in course.add(begin, end, told):
+                for row in course.add(begin, end, told, last):
                     self._put(facts, row)
 
     def _courses_of(self, name: NodeName) -> dict[DeviceUuid, tuple[CourseFacts, Course]]:
@@ -201,7 +205,7 @@ class Recorder:
             if rows:
                 await self.on_thread(partial(self.file.write_points, tuple(rows.values())))
             await self.ledger.write(self.on_thread)
-        except (sqlite3.Error, OSError, StoreUnavailable, BegunAnew) as error:
+        except (sqlite3.Error, OSError, StoreError, BegunAnew) as error:
             self._rows = {**rows, **self._rows}
             self._tells.failed(str(error))
         else:
@@ -220,13 +224,14 @@ class Recorder:
                 dropped += found
         except (sqlite3.Error, OSError) as error:
             self._tells.failed(str(error))
-        gone = [key for key in self.courses if key.node != BAND_NODE and key.node not in self._view.durable.nodes]
+        there = {(node.name, device.uuid) for node in self._view.durable.nodes.values() for device in node.info.devices}
+        gone = [key for key in self.courses if key.node != BAND_NODE and (key.node, key.uuid) not in there]
         for key in gone:
             self._let_go(key)
         return dropped
 
     def _let_go(self, key: CourseKey) -> None:
-        """Store what is left of a course, and forget it: its node is gone."""
+        """Store what is left of a course, and forget it: its device, or its node, is gone."""
         facts = self.facts.pop(key)
         self._nodes.pop(key.node, None)
         for row in self.courses.pop(key).last_rows():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.series.courses import FIVES, SECONDS_DROPPED, SECONDS_KEPT, TENS, Course, Row
 from scheduler.series.file import squeezed, unsqueezed
 from scheduler.series.history_file import CourseFacts, CourseKey, HistoryFile
-from scheduler.series.points import DEVICE, NOT_READ, Point, Reading, Steps
+from scheduler.series.points import DEVICE, NOT_READ, SPAN_SECONDS_MAX, Point, Reading, Steps
 from scheduler.series.reading import InMemory, Kept, Readings, by_node, least_level, read, steps_for, steps_from
 from scheduler.state.ids import DeviceUuid, NodeName
 from scheduler.state.units import DAY
@@ -68,7 +68,9 @@ triples = (
 )
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 65_535), triples, st.booleans()), max_size=40))
+@given(
+    st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, SPAN_SECONDS_MAX), triples, st.booleans()), max_size=40)
+)
 def test_a_point_comes_back_as_it_was_packed(points: list[tuple[int, int, tuple[float, float, float], bool]]) -> None:
     made = [
         Point(end, end + length, (values, NOT_READ if is_absent else (0, 2**31, 10**6), values, values))
@@ -86,7 +88,7 @@ def test_a_point_comes_back_as_it_was_packed(points: list[tuple[int, int, tuple[
 
 def test_what_is_beyond_what_fits_is_cut_and_a_broken_row_is_empty() -> None:
     (point,) = DEVICE.unpack(DEVICE.pack(Point(T0, T0 + 10**6, ((9e9, 9e9, 9e9), *readings(1)[1:]))))
-    assert point.end - point.begin == 65_535
+    assert point.end - point.begin == SPAN_SECONDS_MAX
     assert point.readings[0] == (6553.4, 6553.4, 6553.4)
     assert unsqueezed(b"no zlib", DEVICE.entry_bytes, 1000) == b""
 
