@@ -70,7 +70,7 @@ class Spares:
 
     def give(self, directory: Path) -> None:
         """Keep a directory that is empty, or remove it where there are enough. OSError when it is not empty."""
-        if len(self._empty) >= SPARES_MAX or os.listdir(directory):  # noqa: PTH208
+        if len(self._empty) >= SPARES_MAX or any(directory.iterdir()):
             directory.rmdir()  # which says so where it is not empty
             return
         self._made += 1

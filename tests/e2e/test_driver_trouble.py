@@ -142,6 +142,39 @@ async def test_a_reset_of_the_driver_under_load_costs_no_job_and_samples_go_on(a
     await until("both GPUs are well", is_well)
 
 
+async def test_an_agent_that_starts_anew_beside_a_lost_gpu_keeps_its_job_and_gives_the_gpu_to_nobody(
+    fleet: Fleet, admin: Client, gpus: FakeNvml
+) -> None:
+    job = await running(admin)
+    lost = index_of(job)
+    gpus.lose(lost)
+
+    async def is_warned() -> bool:
+        return bool((await admin.job(job.id)).warnings)
+
+    await until("the job is warned", is_warned)
+    agent = fleet.agents["n1"]
+    await agent.stop()
+    agent.spawn()
+    await fleet.node_is_ready("n1")
+    other = await running(admin)
+    assert index_of(other) == 1 - lost
+    waiting = await admin.submit("true", gpus=1, min_memory_bytes=GB)
+    await admin.wait(waiting, QUEUED)
+    assert (await admin.job(job.id)).state == RUNNING
+    await admin.cancel(job.id)
+    assert (await admin.wait(job.id)).state == job_pb2.JOB_STATE_CANCELLED
+    # Back after a reset, with the agent started once more: it is given again when a person says so.
+    gpus.heal(lost)
+    await agent.stop()
+    agent.spawn()
+    await fleet.node_is_ready("n1")
+    assert (await admin.job(waiting)).state == QUEUED
+    await resume(admin)
+    done = await admin.wait(waiting)
+    assert (done.state, index_of(done)) == (job_pb2.JOB_STATE_SUCCEEDED, lost)
+
+
 async def test_a_counter_that_a_gpu_lacks_is_absent_everywhere_and_stops_nothing(admin: Client, gpus: FakeNvml) -> None:
     for index in (0, 1):
         gpus.lack(index, "power", "energy", "fan", "utilization", "temperature")
