@@ -20,7 +20,6 @@ from gpufleet.spelling import did_you_mean
 
 from . import screen
 from .async_client import AsyncClient, connected_async
-from .call_failures import may_pass
 from .following.shell import Taken, follow
 from .leaving import Left, until_told_to_leave
 from .listing import print_devices
@@ -28,11 +27,10 @@ from .render.table import WIDTH
 from .settings import Settings
 from .top_view.fleet import SORTS, Fleet, Order
 from .top_view.keys import KeyReader
-from .top_view.picture import age_text, frame, layout_for, table, totals_text
+from .top_view.picture import age_text, frame, layout_for, none_text, table, totals_text
 from .top_view.view import View, Wish
 
 PAGE_SIZE = 1000
-NO_GPU = "No GPU. See the nodes with: gpuctl nodes"
 OPEN, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 END_OF_LINE, CLEAR = "\x1b[K", "\x1b[2J"
 KEY_BYTES_MAX = 1024
@@ -85,7 +83,9 @@ async def _print_once(settings: Settings, client: AsyncClient, order: Order, use
     fleet, now = Fleet(order, user), time.monotonic()
     fleet.put(list(found.values()), now)
     look = screen.look(settings.format)
-    lines = table(fleet.shown, layout_for(fleet.shown, look.width), look, now) if fleet.shown else [NO_GPU]
+    lines = (
+        table(fleet.shown, layout_for(fleet.shown, look.width), look, now) if fleet.shown else [none_text(fleet.user)]
+    )
     print_devices(settings.format, [found[gpu.node, gpu.index] for gpu in fleet.shown], lambda look: lines)
 
 
@@ -100,6 +100,7 @@ class _Feed:
         self._fleet = fleet
         self.changed = asyncio.Event()
         self.heard_at = time.monotonic()
+        self.has_told = False
 
     def open(self) -> AsyncIterator[scheduler_pb2.WatchDevicesResponse]:
         """A new stream."""
@@ -114,6 +115,7 @@ class _Feed:
         """Take it in; the drawing follows."""
         self.heard_at = time.monotonic()
         self._fleet.take(message, self.heard_at)
+        self.has_told = True
         self.changed.set()
         is_news = message.is_whole or message.devices or message.removed_uuids
         return Taken.NEWS if is_news else Taken.SIGN_OF_LIFE
@@ -185,6 +187,7 @@ class _Top:
         self._is_away = False
         self._has_left = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
+        self._escape: asyncio.TimerHandle | None = None
         self._nodes = nodes
 
     async def run(self) -> None:
@@ -222,6 +225,9 @@ class _Top:
             size = os.terminal_size((WIDTH, 24))
         now = time.monotonic()
         look = screen.look(self._settings.format)
+        if not self._feed.has_told:
+            self.terminal.draw([f"Asking {self._settings.address} …"])
+            return
         self.terminal.draw(frame(self._view, look, size.columns, size.lines, self._head(now), now))
 
     def _head(self, now: float) -> str:
@@ -250,12 +256,18 @@ class _Top:
         self._feed.changed.set()
 
     def _on_typed(self) -> None:
-        typed = os.read(sys.stdin.fileno(), KEY_BYTES_MAX)
+        try:
+            typed = os.read(sys.stdin.fileno(), KEY_BYTES_MAX)
+        except OSError:  # its window was closed
+            typed = b""
         if not typed:
             self._has_left.set()
+        if self._escape is not None:
+            self._escape.cancel()
         self._press(self._keys.feed(typed))
         if self._keys.is_pending:
-            asyncio.get_running_loop().call_later(ESCAPE_S, lambda: self._press(self._keys.flush()))
+            loop = asyncio.get_running_loop()
+            self._escape = loop.call_later(ESCAPE_S, lambda: self._press(self._keys.flush()))
 
     def _press(self, keys: list[str]) -> None:
         for key in keys:  # a key that is held down, or a fast hand, comes as several at once
@@ -276,11 +288,8 @@ class _Top:
 
     async def _ask_for_fresh(self) -> None:
         request = scheduler_pb2.ListDevicesRequest(nodes=self._nodes, page_size=1, fresh=True)
-        try:
+        with contextlib.suppress(GpufleetError):  # whatever it is, the stream meets it, too, and tells
             await self._client.call(self._client.scheduler.ListDevices, request)
-        except GpufleetError as problem:
-            if not may_pass(problem):
-                raise
 
 
 async def _first_of(*works: Coroutine[Any, Any, Any]) -> None:

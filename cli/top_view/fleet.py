@@ -77,7 +77,8 @@ class Fleet:
     def __init__(self, order: Order, user: str = "") -> None:
         self._gpus: dict[tuple[str, int], Gpu] = {}
         self._order = order
-        self._user = user
+        self.user = user
+        """Whose GPUs are shown; empty for all."""
         self._filter: tuple[str, ...] = ()
         self._shown: list[Gpu] | None = None
         self._totals: Totals | None = None
@@ -117,7 +118,7 @@ class Fleet:
     def shown(self) -> list[Gpu]:
         """The rows in their order."""
         if self._shown is None:
-            mine = [gpu for gpu in self._gpus.values() if not self._user or self._user in gpu.users]
+            mine = [gpu for gpu in self._gpus.values() if not self.user or self.user in gpu.users]
             self.count = len(mine)
             found = [gpu for gpu in mine if all(word in gpu.words for word in self._filter)]
             self._shown = self._order.sorted(found)

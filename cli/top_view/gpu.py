@@ -74,7 +74,7 @@ def gpu_of(device: node_pb2.NodeDevice, now: float) -> Gpu:
         is_free=device.is_free,
         is_healthy=facts.is_healthy,
         old_since=now - age_s if age_s > OLD_S else None,
-        words=f"{node}:{facts.index} {clean(facts.name)} {job} {user} {state} {facts.uuid}".casefold(),
+        words=f"{node}:{facts.index} {clean(facts.name)} {job} {user} {state}".casefold(),
     )
 
 

@@ -117,6 +117,13 @@ def totals_text(totals: Totals, count: int) -> str:
     return ", ".join(parts)
 
 
+def none_text(user: str) -> str:
+    """Where there is nothing to show, what to type next."""
+    if user:
+        return f"No GPU is held by a job of {user}. See their jobs with: gpuctl queue --user {user}"
+    return "No GPU. See the nodes with: gpuctl nodes"
+
+
 def age_text(seconds: float) -> str:
     """`2s old`."""
     return f"{format_duration(timedelta(seconds=int(max(seconds, 0.0))))} old"
@@ -129,7 +136,7 @@ def _filled(lines: list[str], count: int) -> list[str]:
 def _nothing(view: View) -> str:
     if view.filter:
         return f'No GPU matches "{view.filter}"; Esc shows all.'
-    return "No GPU. See the nodes with: gpuctl nodes"
+    return none_text(view.fleet.user)
 
 
 def _foot(view: View, shown: int, seen: int) -> str:

@@ -71,12 +71,16 @@ class FreeDevice:
 
     @property
     def score(self) -> float | None:
-        """Its free share of memory and its idle share, weighted (0.6 and 0.4 unless set); None without telemetry."""
+        """Its free share of memory and its idle share, weighted (0.6 and 0.4 unless set); None without telemetry.
+
+        It is 0 to 1: weights that are more than 1 together are parts of their sum.
+        """
         if self.sample is None or self.sample.memory_free_bytes is None or not self.device.memory_bytes:
             return None
         busy = self.sample.utilization_percent or 0
         free_share, idle_share = self.sample.memory_free_bytes / self.device.memory_bytes, (100 - busy) / 100
-        return self.weights.free_memory * free_share + self.weights.idleness * idle_share
+        weighted = self.weights.free_memory * free_share + self.weights.idleness * idle_share
+        return weighted / max(1.0, self.weights.free_memory + self.weights.idleness)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,6 +147,12 @@ def test_a_user_is_shown_the_gpus_that_they_share_too() -> None:
     assert places(fleet(user="ada")) == [("n1", 0), ("n1", 1)]
 
 
+def test_a_user_without_a_gpu_is_told_where_their_jobs_are() -> None:
+    view = View(fleet(user="nora"))
+    wanted = "No GPU is held by a job of nora. See their jobs with: gpuctl queue --user nora"
+    assert wanted in frame(view, Look(), 90, 24, "", 0.0)
+
+
 def test_a_whole_picture_replaces_what_was_known_and_news_only_what_they_name() -> None:
     found = fleet()
     one, two, *_ = devices()

@@ -10,7 +10,7 @@ import pytest
 from scheduler.core.story import sentence
 from scheduler.state.ids import DeviceUuid, NodeName
 from scheduler.state.jobs import AllocationMethod, NodePins, Placement
-from scheduler.state.limits import Limits, NodeOrder
+from scheduler.state.limits import Limits, NodeOrder, ScoreWeights
 from scheduler.state.records import AttemptPlaced
 from scheduler.state.units import GB
 from tests.core.fleet import FakeNode, Fleet, spec
@@ -90,3 +90,10 @@ def test_between_nodes_the_tightest_fit_goes_first_or_the_idlest_node(order: Nod
         machine.samples = {uuid: replace(sample, utilization_percent=load) for uuid, sample in machine.samples.items()}
         made.join(machine)
     assert placed(made, gpus=1)[0].node == node
+
+
+def test_a_score_stays_between_0_and_1_whatever_the_weights_are() -> None:
+    made = Fleet(replace(Limits(), score_weights=ScoreWeights(free_memory=1.0, idleness=1.0)))
+    made.join(made.add_node("n1", gpus=1))
+    placement, _ = placed(made, gpus=1)
+    assert placement.devices[0].score == 1.0
