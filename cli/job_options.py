@@ -291,6 +291,14 @@ class JobOptions:
             "--notify",
             metavar="CMD|URL",
             rich_help_panel=RULES,
-            help="Run CMD on the job's node, or POST to URL, at start, end, and 80 and 90 % of the time limit.",
+            help="Run CMD on the job's node, or POST to URL, at start, end, warnings, 80 and 90 % of the time limit.",
         ),
     ] = None
+    no_warnings: Annotated[
+        bool,
+        Option(
+            "--no-warnings",
+            rich_help_panel=RULES,
+            help="Do not warn of idle or slow GPUs, unused memory or the time limit.",
+        ),
+    ] = False

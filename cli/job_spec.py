@@ -55,6 +55,7 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
         is_preemptible=options.preemptible,
         no_requeue=not options.requeue,
         no_gpu_selection=options.no_gpu_selection,
+        no_warnings=options.no_warnings,
         trace_context=inherited_traceparent(environment),
     )
     if options.band is not None:
@@ -339,6 +340,8 @@ def _options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
         options.append(("--blame-limit", str(spec.blame_limit)))
     if spec.notify:
         options.append(("--notify", spec.notify))
+    if spec.no_warnings:
+        options.append(("--no-warnings", None))
     if spec.HasField("array"):
         cap = f"%{spec.array.max_active_count}" if spec.array.max_active_count else ""
         options.append(("--array", f"{spec.array.indices}{cap}"))

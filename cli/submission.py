@@ -62,6 +62,7 @@ OPTION_OF_FIELD = {
     "retries": "--retries",
     "blame_limit": "--blame-limit",
     "notify": "--notify",
+    "no_warnings": "--no-warnings",
     "request_id": "--request-id",
 }
 """The server names fields of the spec; people typed options."""

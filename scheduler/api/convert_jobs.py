@@ -107,6 +107,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         blame_limit=spec.blame_limit or 0,
         is_preemptible=spec.is_preemptible,
         notify=spec.notify,
+        no_warnings=spec.no_warnings,
         no_gpu_selection=resources.ignores_telemetry,
         node_count=resources.node_count,
         no_span=resources.no_span,

@@ -181,6 +181,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> WantedJob:
             is_preemptible=spec.is_preemptible,
             blame_limit=_in_range(spec.blame_limit, 0, BLAME_LIMIT_MAX, f"{path}.blame_limit") or None,
             notify=notify_of(spec.notify, f"{path}.notify"),
+            no_warnings=spec.no_warnings,
         ),
         band=band,
         is_held=spec.is_held,

@@ -175,9 +175,10 @@ def _not_told(job: Job, node: NodeName, kind: WarningKind, devices: Iterable[Pla
 
 
 def _warned(at: Instant, job: Job, kind: WarningKind, about: tuple[str, ...], sentence: str) -> Iterator[JobWarned]:
-    """The warning, unless it was given before."""
+    """The warning, unless it was given before, or its person wants none."""
     attempt = job.attempt
-    if attempt is None or all(is_told(job.warnings, kind, each) for each in about):
+    is_wanted = kind is WarningKind.DEVICE_TROUBLE or not job.spec.no_warnings
+    if attempt is None or not is_wanted or all(is_told(job.warnings, kind, each) for each in about):
         return
     warning = JobWarning(kind=kind, at=at, attempt=attempt.number, sentence=sentence, about=about)
     yield JobWarned(at=at, job=job.id, warning=warning)

@@ -180,6 +180,7 @@ class JobSpec(_OfClass):
     notify: str = ""
     serves: ModelName = ModelName("")
     sampling: Span | None = None
+    no_warnings: bool = False
 
     @property
     def run_span(self) -> Span | None:

@@ -176,6 +176,7 @@ def test_every_field_that_an_option_sets_is_named_as_that_option_when_it_is_refu
         gpus=2,
         node_gpu_ids="n1:0,1",
         no_gpu_selection=True,
+        no_warnings=True,
         cpus=2,
         memory="1GB",
         nodelist=["n1"],
@@ -280,7 +281,7 @@ def test_every_option_of_a_job_works_in_a_script(fake: FakeScheduler, gpuctl: Gp
         "--node-gpu-ids n1:0,1 --cpus 3 --memory 1GB --nodelist n1 --exclude n2 --node-label zone=east",
         "--name mine --env A=1 --env-all --cwd /data --label team=vision --band high --hold --time-limit 1h",
         "--grace 5s --no-requeue --requeue-fence 1m --after 1 --begin 2h --queue-timeout 1h --retries 2",
-        "--preemptible --blame-limit 2 --notify true",
+        "--preemptible --blame-limit 2 --notify true --no-warnings",
     ]
     Path("train.sh").write_text("#!/bin/sh\n" + "".join(f"#gpuctl {line}\n" for line in lines))
     assert gpuctl("submit", "--", "train.sh").code == 0
@@ -324,6 +325,7 @@ OPTIONS = st.fixed_dictionaries(
             lambda ids: st.tuples(*(st.sampled_from([f"{job}", f"{job}:any", f"{job}:fail"]) for job in ids)).map(list)
         ),
         "no_gpu_selection": st.booleans(),
+        "no_warnings": st.booleans(),
         "hold": st.just(False),
     },
 )

@@ -124,6 +124,7 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         blame_limit=words.integer("blame-limit", 0) or None,
         is_preemptible=words.switch("preemptible"),
         notify=words.value("notify"),
+        no_warnings=words.switch("no-warnings"),
     )
 
 

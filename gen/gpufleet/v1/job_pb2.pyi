@@ -594,6 +594,7 @@ class JobSpec(_message.Message):
     INPUT_FIELD_NUMBER: _builtins.int
     SERVES_FIELD_NUMBER: _builtins.int
     SAMPLING_INTERVAL_FIELD_NUMBER: _builtins.int
+    NO_WARNINGS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
     node_count: _builtins.int
@@ -636,6 +637,8 @@ class JobSpec(_message.Message):
     """What its standard input is; nothing by default. With one, somebody can attach and type."""
     serves: _builtins.str
     """The model that a service is a worker of; set by the scheduler."""
+    no_warnings: _builtins.bool
+    """Whether it is warned of nothing but devices in trouble; see Job.warnings."""
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The program and its arguments; at least one, and 2 MB in all at most."""
@@ -740,10 +743,11 @@ class JobSpec(_message.Message):
         input: Global___InputMode.ValueType = ...,
         serves: _builtins.str = ...,
         sampling_interval: _duration_pb2.Duration | None = ...,
+        no_warnings: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "grace", b"grace", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "pins", b"pins", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "retries", b"retries", "sampling_interval", b"sampling_interval", "serves", b"serves", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "pins", b"pins", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "retries", b"retries", "sampling_interval", b"sampling_interval", "serves", b"serves", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
