@@ -95,8 +95,9 @@ def _free_now(state: State, trial: Trial, job: Job, at: Instant) -> str:
     missing = max(0, resources.gpus - usable)
     named = ", ".join(f"node {name}: {count}" for count, name in counts[:NODES_TOLD])
     more = f", {len(counts) - NODES_TOLD} more nodes" if len(counts) > NODES_TOLD else ""
-    told = f"free now: {free} of {asked_text(state, resources)}" + (f" ({named}{more})" if counts else "")
-    return f"{told}, {missing} missing{' on one node' if free > usable else ''}" if missing else told
+    on_one = " on one node" if free > usable else ""
+    told = f"free now: {usable} of {asked_text(state, resources)}{on_one}" + (f" ({named}{more})" if counts else "")
+    return f"{told}, {missing} missing" if missing else told
 
 
 def _latest(state: State, trial: Trial, job: Job, at: Instant) -> Bound:
