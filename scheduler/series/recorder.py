@@ -132,7 +132,10 @@ class Recorder:
 
     def _put(self, facts: CourseFacts, row: Row) -> None:
         self._rows[facts.key, row.level, row.begin] = (facts, row)
-        if len(self._rows) > ROWS_WAITING_MAX:
+        self._give_up_rows()
+
+    def _give_up_rows(self) -> None:
+        while len(self._rows) > ROWS_WAITING_MAX:
             self._rows.pop(next(iter(self._rows)))
             self._tells.failed("more points wait than may")
 
@@ -168,14 +171,19 @@ class Recorder:
 
     async def run(self) -> None:
         """Look at the queue, and write, until cancelled."""
-        waited = WRITE_SECONDS
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_every_second(), name="history-queue")
+            group.create_task(self._write_for_ever(), name="history-writes")
+
+    async def _look_every_second(self) -> None:
         while True:
-            if waited >= WRITE_SECONDS:
-                waited = 0.0
-                await self.write()
             await asyncio.sleep(1.0)
             self._look_at_queue(self.now() // SECOND)
-            waited += 1.0
+
+    async def _write_for_ever(self) -> None:
+        while True:
+            await self.write()
+            await asyncio.sleep(WRITE_SECONDS)
 
     def _look_at_queue(self, now: int) -> None:
         waits, self._waits = self._waits, {}
@@ -204,12 +212,15 @@ class Recorder:
         try:
             if rows:
                 await self.on_thread(partial(self.file.write_points, tuple(rows.values())))
+                rows = {}
             await self.ledger.write(self.on_thread)
         except (sqlite3.Error, OSError, StoreError, BegunAnew) as error:
-            self._rows = {**rows, **self._rows}
             self._tells.failed(str(error))
         else:
             self._tells.worked()
+        finally:
+            self._rows = {**rows, **self._rows}  # a row that is written twice is the same row
+            self._give_up_rows()
 
     async def on_thread(self, call: Callable[[], T]) -> T:
         """Do something with the file, when what was asked before is done."""

@@ -75,6 +75,8 @@ async def test_a_job_gets_the_best_gpu_and_what_that_did_is_its_own(fleet: Fleet
         assert (await client.wait(other)).attempts[0].gpu_info.indices == ["0"]
         await client.cancel(job)
         await client.wait(job)
+        queued = await client.stub.Queue(scheduler_pb2.QueueRequest(include_finished=True))
+        assert {each.id: each.has_stats for each in queued.jobs}[job]
         ended = await client.stub.GetJobStats(asked)
         assert ended.is_final and ended.monitoring_duration.ToSeconds() >= 0
 
