@@ -6,7 +6,7 @@ from gpufleet.metrics import OFF, SECONDS, WAITS, Metrics
 
 from ..state.durable import Durable
 from ..state.jobs import Band, Finished, Job
-from ..state.records import AttemptPlaced, ItemsFinished, JobFinished, NodeLost, Record
+from ..state.records import AttemptPlaced, ItemsFinished, JobFinished, JobWarned, NodeLost, Record
 from ..state.units import SECOND
 
 
@@ -24,6 +24,7 @@ class Measures:
             "gpufleet.job.wait", "s", "From when a job could run, or came back, until it had its devices.", WAITS
         )
         self._ended = metrics.counter("gpufleet.job.ends", "{job}", "Jobs that ended for good, by how.")
+        self._warned = metrics.counter("gpufleet.job.warnings", "{warning}", "Warnings that jobs were given, by kind.")
         self._lost = metrics.counter("gpufleet.node.losses", "{node}", "Nodes that were lost.")
 
     def passed(self, seconds: float) -> None:
@@ -46,6 +47,8 @@ class Measures:
                     self._count_end(finished, 1)
                 case ItemsFinished(finished=finished, spans=spans):
                     self._count_end(finished, sum(last - first + 1 for first, last in spans))
+                case JobWarned(warning=warning):
+                    self._warned.add(kind=warning.kind.value.lower())
                 case NodeLost():
                     self._lost.add()
                 case _:
