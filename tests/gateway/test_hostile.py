@@ -25,9 +25,11 @@ NO_CODE = 1006
 
 
 @asynccontextmanager
-async def watching(stage: Stage, model: str) -> AsyncIterator[Callable[[], Coroutine[None, None, None]]]:
+async def watching(
+    stage: Stage, model: str, *, gateway: str = ""
+) -> AsyncIterator[Callable[[], Coroutine[None, None, None]]]:
     """Somebody who means well, with a turn; what is yielded returns once their frames have gone on."""
-    async with browser(stage) as ann:
+    async with browser(stage, gateway=gateway) as ann:
         await ann.hello(model)
         await ann.text("turn")
 

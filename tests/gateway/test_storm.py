@@ -1,0 +1,125 @@
+"""5,000 sockets of people who mean ill, at a real gateway, while somebody draws."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+from collections import Counter
+from contextlib import suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app import REFUSED_ADDRESS, REFUSED_FULL
+from gateway.person import SILENT
+from gpufleet.machine_facts import raise_open_files
+from tests.e2e.processes import DEADLINE_SECONDS, until
+from tests.gateway.stage import Stage, browser
+from tests.gateway.test_hostile import watching
+from tests.gateway.test_memory import resident_bytes
+
+WARM, SOCKETS, ADDRESSES = 2_500, 5_000, 10
+"""The first ones are as many as the gateway holds at once: it has taken by then what it keeps from the system for them."""
+
+PER_ADDRESS, PEOPLE = 100, 600
+"""The limits of this gateway: so many sessions of one address, and so many in all."""
+
+SPARE_FILES = 500
+GROWTH_BYTES_MAX = 10_000_000
+"""2 kB for each socket; one that stays has cost more."""
+
+UPGRADE = (
+    b"GET /ws HTTP/1.1\r\nHost: gateway\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+TAKEN, CLOSE_FRAME = b"HTTP/1.1 101 ", 0x88
+CUT = 0
+"""In place of a close code: the connection was cut before it was one of a person."""
+
+
+async def ending_of(address: tuple[str, int], source: str) -> int:
+    """Open a WebSocket from that address and say nothing; answers how the gateway ended it."""
+    reader, writer = await asyncio.open_connection(*address, local_addr=(source, 0))
+    try:
+        with suppress(ConnectionError):
+            writer.write(UPGRADE)
+            said = await reader.read()
+            if said.startswith(TAKEN):
+                closing = said.partition(b"\r\n\r\n")[2]
+                assert closing[0] == CLOSE_FRAME, closing
+                return int.from_bytes(closing[2:4], "big")
+            assert said == b"", said
+        return CUT
+    finally:
+        writer.close()
+
+
+async def storm(address: tuple[str, int], sockets: int) -> Counter[int]:
+    """So many at once, from several addresses; how often each ending came."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        sources = [f"127.0.0.{2 + number % ADDRESSES}" for number in range(sockets)]
+        return Counter(await asyncio.gather(*(ending_of(address, source) for source in sources)))
+
+
+def open_files(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def health(address: tuple[str, int]) -> dict[str, Any]:
+    connection = HTTPConnection(*address, timeout=DEADLINE_SECONDS)
+    try:
+        connection.request("GET", "/healthz")
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+        return answer
+    finally:
+        connection.close()
+
+
+async def test_5000_sockets_are_refused_by_code_and_who_means_well_goes_on(stage: Stage) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if raise_open_files() < SOCKETS + SPARE_FILES:
+        pytest.skip(f"this account may open {before[1]:,} files at once, and {SOCKETS:,} sockets need more")
+    file = stage.folder / "stormy.toml"
+    file.write_text(f"[limits]\npeople_per_address_max = {PER_ADDRESS}\npeople_max = {PEOPLE}\n")
+    side = stage.another_gateway("stormy", "--config", str(file))
+    host, _, port = (await side.address()).rpartition(":")
+    address = (host, int(port))
+    worker = stage.worker("stormed", rate="30")
+    await worker.is_served()
+    assert side.process is not None
+    pid = side.process.pid
+    try:
+        async with watching(stage, "stormed", gateway=f"{host}:{port}") as goes_on:
+            await storm(address, WARM)
+            await until("the first ones are gone", lambda: health(address)["people"] == 1)
+            files, memory, drawn = open_files(pid), resident_bytes(pid), 0
+            raging = asyncio.create_task(storm(address, SOCKETS))
+            while not raging.done():
+                await goes_on()  # a click of theirs is shown
+                drawn += 1
+                await asyncio.sleep(0.2)
+            ends = await raging
+            assert drawn > 1, "their session went on meanwhile"
+
+            # Nobody had a turn or a place: each was told why, or cut as one of a crowd.
+            assert ends.total() == SOCKETS
+            assert set(ends) <= {CUT, SILENT, REFUSED_ADDRESS, REFUSED_FULL}, ends
+            assert 0 < ends[SILENT] < PEOPLE
+            assert ends[REFUSED_ADDRESS] + ends[REFUSED_FULL] > 0
+
+            await until("all are gone", lambda: health(address)["people"] == 1)
+            await until("their sockets are closed", lambda: open_files(pid) <= files)
+            grown = resident_bytes(pid) - memory
+            assert grown < GROWTH_BYTES_MAX, f"grown by {grown / 1e6:.1f} MB by {SOCKETS:,} sockets"
+        async with browser(stage, gateway=f"{host}:{port}") as next_one:
+            await next_one.hello("stormed")
+            await next_one.text("turn")
+            await next_one.say(type="leave")
+            await next_one.text("end")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    side.end()
+    worker.end()
