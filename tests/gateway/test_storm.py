@@ -22,7 +22,7 @@ from tests.gateway.test_hostile import watching
 from tests.gateway.test_memory import resident_bytes
 
 WARM, SOCKETS, ADDRESSES = 2_500, 5_000, 10
-"""The first ones are as many as the gateway holds at once: it has taken by then what it keeps from the system for them."""
+"""The first ones are as many as the gateway holds at once: it has what it keeps of the system by then."""
 
 PER_ADDRESS, PEOPLE = 100, 600
 """The limits of this gateway: so many sessions of one address, and so many in all."""

@@ -6,21 +6,44 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from gpufleet.v1 import inference_pb2_grpc
+
+from gpufleet.addresses import parse_address
+from gpufleet.channel import Target, connect_async
+from gpufleet.tickets import sign_ticket, ticket_for
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
+from tests.inference.serving import ME, Client
+from tests.inference.test_link import FakeScheduler, scheduler
 
 WITHOUT_POSIX = """
-import importlib, os, pkgutil, signal, sys
+import asyncio, importlib, os, pkgutil, signal, socket, sys
 
-for name in ("pwd", "grp", "fcntl", "termios", "tty", "pty", "resource", "syslog", "crypt", "spwd"):
+for name in ("pwd", "grp", "fcntl", "termios", "tty", "pty", "resource", "syslog", "crypt", "spwd", "uvloop"):
     sys.modules[name] = None
 for name in ("getuid", "geteuid", "getgid", "getegid", "fork", "forkpty", "fchmod", "fchown", "chown", "setsid",
-             "killpg", "sched_getaffinity", "posix_spawn", "getloadavg", "O_DIRECTORY"):
+             "killpg", "sched_getaffinity", "posix_spawn", "getloadavg", "O_DIRECTORY", "O_CLOEXEC", "O_NOFOLLOW",
+             "WNOHANG", "waitid", "getpgid", "mkfifo", "sync", "statvfs", "nice"):
     delattr(os, name)
-for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGKILL", "SIGCHLD", "SIGPIPE", "SIGTSTP"):
+for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGKILL", "SIGCHLD", "SIGPIPE", "SIGTSTP", "SIGQUIT", "SIGALRM",
+             "SIGCONT", "SIGSTOP", "SIGWINCH", "pthread_sigmask", "pthread_kill", "sigwait", "setitimer", "alarm"):
     delattr(signal, name)
+delattr(socket, "SO_REUSEPORT")
 
+
+def not_here(*arguments, **more):
+    raise NotImplementedError
+
+
+asyncio.SelectorEventLoop.add_signal_handler = asyncio.SelectorEventLoop.remove_signal_handler = not_here
+"""
+"""What Windows lacks, removed before anything of the project is loaded."""
+
+WORKER = """
 import gpufleet, gpufleet.inference
 
 OTHERS = ("gpufleet.scheduler", "gpufleet.node_agent", "gpufleet.gateway", "gpufleet.cli", "gpufleet.v1")
@@ -31,25 +54,54 @@ for package in (gpufleet, gpufleet.inference):
 
 from gpufleet.inference.__main__ import main
 
-sys.exit(main(["test-pattern", "--standalone", "--port", "0", "--device", "cpu", "--ticket-secret-file", sys.argv[1]]))
+sys.exit(main(["test-pattern", "--port", "0", "--device", "cpu", *sys.argv[1:]]))
 """
+"""The worker's program, after every module of it and of the library was loaded."""
 
 
-async def test_a_worker_needs_nothing_that_only_posix_has(tmp_path: Path) -> None:
-    log = tmp_path / "worker.log"
-    command = [sys.executable, "-P", "-c", WITHOUT_POSIX, str(tmp_path / "ticket.secret")]
+@asynccontextmanager
+async def without_posix(folder: Path, *flags: str) -> AsyncIterator[Path]:
+    """A worker, and its log; in the end it is told to stop, and must."""
+    log = folder / "worker.log"
+    command = [sys.executable, "-P", "-c", WITHOUT_POSIX + WORKER, *flags]
     with log.open("wb") as opened:
         process = subprocess.Popen(  # noqa: ASYNC220
-            command, stdin=subprocess.DEVNULL, stdout=opened, stderr=opened, env=clean_environment(tmp_path, {})
+            command, stdin=subprocess.DEVNULL, stdout=opened, stderr=opened, env=clean_environment(folder, {})
         )
     try:
 
         def is_ready() -> bool:
             assert process.poll() is None, log.read_text()
-            return re.search(r"ready: test-pattern, \d+ seats", log.read_text()) is not None
+            return re.search(r"ready: [\w-]+, \d+ seats", log.read_text()) is not None
 
         await until("the worker is ready", is_ready)
+        yield log
     finally:
         process.send_signal(signal.SIGTERM)
         code = process.wait(DEADLINE_SECONDS)
     assert code == 0, log.read_text()
+    assert "stopping" in log.read_text() and "Traceback" not in log.read_text(), log.read_text()
+
+
+async def test_a_worker_needs_nothing_that_only_posix_has(tmp_path: Path) -> None:
+    secret = tmp_path / "ticket.secret"
+    async with without_posix(tmp_path, "--standalone", "--ticket-secret-file", str(secret)) as log:
+        found = re.search(r"listening on (\S+), start (\w+)", log.read_text())
+        assert found is not None
+        async with connect_async(Target(address=parse_address(found[1]))) as channel:
+            client = Client(inference_pb2_grpc.InferenceStub(channel).Stream())
+            ticket = ticket_for("s", 1, worker_start=found[2], identity=ME, now_s=time.time())
+            await client.open(sign_ticket(ticket, bytes.fromhex(secret.read_text())))
+            await client.click()
+            await client.frame_with(1)
+            await client.leave()
+
+
+async def test_a_worker_by_hand_dials_its_scheduler_and_certifies_itself_without_posix(tmp_path: Path) -> None:
+    fake = FakeScheduler()
+    async with scheduler(fake) as port:
+        reached = ("--host", "0.0.0.0", "--scheduler", f"127.0.0.1:{port}", "--name", "drawn")
+        async with without_posix(tmp_path, *reached):
+            await until("the scheduler hears that it takes turns", lambda: any(each.seats for each in fake.reports))
+    assert fake.hellos[0].model == "drawn"
+    assert "BEGIN CERTIFICATE" in fake.hellos[0].certificate and fake.hellos[0].ticket_secret
