@@ -169,11 +169,11 @@ def usage_span(begin: Instant, end: Instant, steps: int) -> UsageSpan:
     first = bucket_of(begin)
     length = -(-(end - first) // BUCKET_SPAN) * BUCKET_SPAN
     if not steps:
-        return UsageSpan(first, Span(length), 0)
+        return UsageSpan(first, after(first, length), Span(length))
     step = -(-length // steps // BUCKET_SPAN) * BUCKET_SPAN
     while -(-length // step) > steps:
         step += BUCKET_SPAN
-    return UsageSpan(first, Span(step), -(-length // step))
+    return UsageSpan(first, after(first, length), Span(step), -(-length // step))
 
 
 def _instant_of(time: Timestamp, field: str) -> Instant:

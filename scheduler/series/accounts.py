@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ..state.ids import NodeName, UserName
 from ..state.jobs import Attempt, Band, EndedAttempt, Job, Outcome, Rank
 from ..state.shares import WHOLE_MILLI
-from ..state.units import MINUTE, Instant, Span, after
+from ..state.units import MINUTE, Instant, Span
 from ..state.used import RankUse
 
 BUCKET_SPAN = Span(5 * MINUTE)
@@ -194,16 +194,15 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class UsageSpan:
-    """A span in whole buckets, in `steps` equal steps; 0 means that no course is wanted."""
+    """A span in whole buckets, in `steps` steps of equal length, of which the last may be cut short.
+
+    0 steps mean that no course is wanted; then `step` is all of the span.
+    """
 
     begin: Instant
+    end: Instant
     step: Span
-    steps: int
-
-    @property
-    def end(self) -> Instant:
-        """Where it ends."""
-        return after(self.begin, self.step * max(1, self.steps))
+    steps: int = 0
 
 
 def spread(hold: Hold, span: UsageSpan, course: list[int]) -> None:
@@ -214,7 +213,7 @@ def spread(hold: Hold, span: UsageSpan, course: list[int]) -> None:
     last = min(span.steps - 1, (hold.end - 1 - span.begin) // span.step)
     for number in range(first, last + 1):
         at = span.begin + number * span.step
-        course[number] += hold.milli * max(0, min(hold.end, at + span.step) - max(hold.begin, at))
+        course[number] += hold.milli * max(0, min(hold.end, at + span.step, span.end) - max(hold.begin, at))
 
 
 def name_in(hold: Hold, group: str) -> str:

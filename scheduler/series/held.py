@@ -135,7 +135,7 @@ def read(
 
 def _lies_in_step(step: str) -> str:
     last = f"?1 + ({step} + 1) * ?3"
-    return f"end_us < {last}"
+    return f"(end_us < {last} AND end_us < ?2)"
 
 
 def _count(of: Callable[[str], Group], hold: Hold, span: UsageSpan, group: str) -> None:

@@ -135,8 +135,8 @@ class Scheduler:
         known = self.file.accounted()
         more = [hold for number, hold in self.ledger.waiting if known is None or number > known.sequence]
         first = bucket_of(after(BEGIN, begin))
-        step = Span(span if not steps else span // steps)
-        found = self.file.usage(more, UsageSpan(first, step, steps), group, "")
+        step = Span(span if not steps else -(-span // steps // BUCKET_SPAN) * BUCKET_SPAN)
+        found = self.file.usage(more, UsageSpan(first, after(first, span), step, steps), group, "")
         whole = Totals()
         for each in found.values():
             whole.add_all(each.totals)
@@ -190,6 +190,10 @@ def test_the_sum_over_rows_is_the_sum_of_the_spans_whatever_happens(happened: li
             total = scheduler.total(group=group)
             assert total.milli_us == scheduler.expected.milli_us
             assert (total.jobs, total.starts) == (scheduler.expected.jobs, scheduler.expected.starts)
+        # Steps that do not divide the span: the last one is cut short, and nothing behind the span counts.
+        cut = 100 * BUCKET_SPAN
+        assert scheduler.total(span=cut, steps=7).milli_us == scheduler.total(span=cut).milli_us
+        assert scheduler.total(span=cut, steps=7).jobs == scheduler.total(span=cut).jobs
         # Whatever the steps, and wherever a span is cut in two: nothing is lost and nothing is there twice.
         assert scheduler.total(span=BUCKET_SPAN * 900, steps=300).milli_us == scheduler.expected.milli_us
         cut = 12 * BUCKET_SPAN

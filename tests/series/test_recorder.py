@@ -181,7 +181,7 @@ async def test_more_reads_than_may_be_are_refused(stage: Stage, monkeypatch: pyt
 
 async def test_usage_is_not_told_before_it_is_complete(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desks, "COMPLETE_SECONDS_MAX", 0.05)
-    span = UsageSpan(bucket_of(BEGIN), BUCKET_SPAN, 1)
+    span = UsageSpan(bucket_of(BEGIN), after(bucket_of(BEGIN), BUCKET_SPAN), BUCKET_SPAN)
     with pytest.raises(GpufleetError, match="still being counted") as caught:
         await stage.desk.usage(lambda: list, span, "user", "")
     assert caught.value.reason is Reason.HISTORY_UNAVAILABLE

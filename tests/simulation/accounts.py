@@ -93,7 +93,7 @@ class Accounts:
         expected = expected_of(store)
         for group in ("user", "node", "model", "band"):
             found = Totals()
-            for each in self._disk.usage(more, UsageSpan(Instant(0), KEPT, 0), group, "").values():
+            for each in self._disk.usage(more, UsageSpan(Instant(0), Instant(KEPT), KEPT), group, "").values():
                 found.add_all(each.totals)
             told = (found.milli_us, found.jobs, found.starts)
             if told != expected:
