@@ -166,11 +166,30 @@ async def test_a_scheduler_that_restarts_is_told_and_the_page_goes_on_where_it_w
         await expect(page.lines).to_have_text(["line 1", "line 2"])
         (fleet.work / "step2").touch()
         await expect(page.lines).to_have_text(["line 1", "line 2", "line 3"])
+        await expect(ann.page.locator(".job-title .badge")).to_have_text("running")
         before = int(await ChartOf(ann.page, "utilisation").root.get_attribute("data-points") or 0)
         await ChartOf(ann.page, "utilisation").has_points(before + 1)
     async with own_house.client("ann") as client:
         await client.cancel(job)
         await client.wait(job)
+
+
+async def test_a_job_that_ended_while_nobody_was_heard_is_shown_as_it_ended(house: House) -> None:
+    async with house.client("ann") as client, house.visitor("ann") as ann:
+        job = await client.submit("sh", "-c", "until [ -e quiet ]; do sleep 0.05; done", name="quiet")
+        await client.wait(job, RUNNING)
+        await ann.page.route("**/api/v1/stream/Watch?*", lambda route: route.abort())
+        await ann.turn(f"job/{job}", f"Job {job}: quiet")
+        badge = ann.page.locator(".job-title .badge")
+        await expect(badge).to_have_text("running")
+        await expect(ann.page.locator("p.stale")).to_be_visible()
+        (house.stage.fleet.work / "quiet").touch()
+        await client.wait(job)
+        await expect(badge).to_have_text("running")
+        await ann.page.unroute("**/api/v1/stream/Watch?*")
+        await expect(badge).to_have_text("succeeded")
+        await expect(ann.page.locator("p.stale")).to_be_hidden()
+        await expect(JobPage(ann.page).story.last).to_contain_text("succeeded")
 
 
 async def test_a_job_that_waits_says_why_where_it_stands_and_what_happens_to_it(house: House) -> None:
@@ -203,7 +222,6 @@ async def test_a_job_that_waits_says_why_where_it_stands_and_what_happens_to_it(
         await expect(ann.heading).to_have_text(f"Job {first}: next")
         await ann.page.go_back()
         await house.ended("ann", *holders, first)
-        await client.wait(job)
         await expect(ann.page.locator(".job-title .badge")).to_have_text("succeeded")
         await expect(why).to_be_hidden()
         await expect(page.story.last).to_contain_text("succeeded")

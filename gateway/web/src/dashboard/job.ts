@@ -1,7 +1,7 @@
 // The page of one job: #/job/ID. Each part has a file in job/; this one reads the job, follows it, and tells them.
 
 import { h, show as reveal } from "../dom.ts";
-import { call, CallError, stream, type Liveness, type Problem } from "./api.ts";
+import { call, CallError, stream } from "./api.ts";
 import { Gpus } from "./job/gpus.ts";
 import { Head, missing } from "./job/head.ts";
 import { Items } from "./job/items.ts";
@@ -40,6 +40,7 @@ class JobPage {
   private readonly placed = new Placed();
   private readonly attempts = choice("Attempt", () => this.tell());
   private job: Job | undefined;
+  private isInPicture = false;
 
   constructor(private readonly place: HTMLElement, private readonly id: number, private readonly until: AbortSignal) {
     this.head = new Head(id);
@@ -55,13 +56,17 @@ class JobPage {
     this.place.append(h("h1", { tabindex: "-1" }, `Job ${this.id}`));
     const job = await this.first();
     if (job === undefined) return;
+    const hadFocus = this.place.contains(document.activeElement);
     this.place.replaceChildren(
       this.head.element, this.waiting.element, this.items.element, this.attempts.element,
       this.output.element, this.gpus.element, this.gpus.stats.element, this.story.element, this.placed.element,
     );
     this.take(job);
+    // Whoever came by a link stands at the heading, also when it is another one now.
+    if (hadFocus) this.place.querySelector("h1")?.focus();
     everySecond(() => this.tick(), this.until);
-    stream<Change>("Watch", { job_ids: [this.id] }, { onMessage: (change) => this.changed(change), onState: (state, problem) => this.linked(state, problem) }, this.until);
+    // Each time that it comes back it begins with the job as it is then.
+    stream<Change>("Watch", { job_ids: [this.id] }, { onMessage: (change) => this.changed(change) }, this.until);
   }
 
   /** The job as it is now; tried until there is an answer, and nothing where there is no such job. */
@@ -84,13 +89,19 @@ class JobPage {
 
   private changed({ event, job, view_time: at }: Change): void {
     heard(at);
-    if (job !== undefined && whole(job.id) === this.id && event !== "WATCH_EVENT_REMOVED") this.take(job);
+    const isOwn = job !== undefined && whole(job.id) === this.id;
+    if (isOwn && event !== "WATCH_EVENT_REMOVED") this.take(job);
+    if (event === "WATCH_EVENT_SNAPSHOT" && isOwn) this.isInPicture = true;
+    else if (event === "WATCH_EVENT_SYNCED") {
+      // The picture has no job that has ended: it may have done so before, or while nobody was heard.
+      if (!this.isInPicture) void this.again();
+      this.isInPicture = false;
+    }
   }
 
-  private linked(state: Liveness, problem: Problem | null): void {
-    this.place.dataset["state"] = state;
-    // The story may have grown while nobody listened.
-    if (state === "live" && problem === null) this.story.update();
+  private async again(): Promise<void> {
+    const job = await this.first();
+    if (job !== undefined) this.take(job);
   }
 
   private take(job: Job): void {
