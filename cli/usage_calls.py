@@ -61,5 +61,5 @@ def show_usage(settings: Settings, by: str, since: str, until: str | None, user:
         answer.rows,
         whole=answer,
         name=lambda row: row.name or NO_NAME,
-        lines=lambda look: usage_screen(by, answer, screen.local_now(), look),
+        lines=lambda look: usage_screen(by, answer, screen.local_now(), look, request.end_time if until else None),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import capacity_pb2
 
 from gpufleet.units import format_duration
@@ -17,14 +18,18 @@ ROWS_MAX = 1_000
 """More are not answered."""
 
 
-def usage_screen(by: str, answer: capacity_pb2.ListUsageResponse, now: datetime, look: Look) -> list[str]:
-    """The whole screen of `gpuctl usage`."""
-    since = clock(answer.start_time, now)
+def usage_screen(
+    by: str, answer: capacity_pb2.ListUsageResponse, now: datetime, look: Look, until: Timestamp | None = None
+) -> list[str]:
+    """The whole screen of `gpuctl usage`; `until` is absent where it is now."""
+    since = f"since {clock(answer.start_time, now)}"
+    if until is not None:
+        since = f"from {clock(answer.start_time, now)} to {clock(until, now)}"
     known = clock(answer.known_since_time, now)
     is_cut = answer.known_since_time.ToMicroseconds() > answer.start_time.ToMicroseconds()
     note = [f"What was used before {known} is not known."] if is_cut else []
     if not answer.rows:
-        return [f"Nothing was used since {since}. Look further back with: gpuctl usage --since 90d", *note]
+        return [f"Nothing was used {since}. Look further back with: gpuctl usage --since 90d", *note]
     columns = [
         Column(by.upper(), least=12),
         Column("GPU HOURS", is_right=True),
@@ -40,7 +45,7 @@ def usage_screen(by: str, answer: capacity_pb2.ListUsageResponse, now: datetime,
     rows = [_row(each, answer.total, look) for each in answer.rows]
     if len(answer.rows) > 1:
         rows.append(_row(answer.total, answer.total, look, name="all"))
-    lines = [f"{_hours(answer.total)} GPU hours since {since}.", *note, "", *draw(columns, rows, look)]
+    lines = [f"{_hours(answer.total)} GPU hours {since}.", *note, "", *draw(columns, rows, look)]
     if len(answer.rows) >= ROWS_MAX:
         lines.append(f"Only the {counted(ROWS_MAX, by)} with the most are shown.")
     return lines

@@ -64,6 +64,8 @@ def test_wide_usage_by_model_of_which_the_beginning_is_not_known() -> None:
 def test_one_row_needs_no_sum_and_no_row_says_what_to_do_next() -> None:
     assert "all " not in text(used(row("n1", 5, 1)), Look(), "node")
     assert_golden("usage_empty", text(used(), Look()))
+    (head, *_) = usage_screen("user", used(*PEOPLE), NOW, Look(), ago(3 * 86_400))
+    assert head.endswith("GPU hours from Feb 25 15:00 to Mar 01 15:00.")
 
 
 def test_what_is_asked_is_what_was_typed(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
