@@ -133,7 +133,8 @@ def _unused_memory(state: State, at: Instant, job: Job, placement: Placement, pe
     used, reserved, _ = max((each for each in found if each[2] in fresh), key=lambda each: each[0])
     each_of = " each" if len(fresh) > 1 else ""
     asked = job.spec.resources.min_memory_bytes is not None
-    would_do = f"--min-memory {_size_that_would_do(used)}" if asked else "a smaller GPU, or a share of one,"
+    less = "a smaller share" if placement.devices[0].share_milli else "a smaller GPU, or a share of one,"
+    would_do = f"--min-memory {_size_that_would_do(used)}" if asked else less
     of_what = f"the {reserved // MB:,} MB {'asked for' if asked else 'given'}{each_of}"
     sentence = (
         f"{gpus_words(fresh)} of node {placement.node}: at most {used // MB:,} MB of {of_what} were used, "
@@ -146,8 +147,8 @@ def _little_used(
     state: State, job: Job, placement: Placement, peak: MemoryPeak
 ) -> Iterator[tuple[int, int, PlacedDevice]]:
     """Devices of which little memory was used: how much, how much was reserved, and which, in bytes."""
-    node = state.durable.nodes[placement.node]
-    sizes = {device.uuid: device.memory_bytes for device in node.info.devices}
+    node = state.durable.nodes.get(placement.node)  # it may have been forgotten since the rank ended
+    sizes = {} if node is None else {device.uuid: device.memory_bytes for device in node.info.devices}
     for device in placement.devices:
         asked = device.share_memory_bytes or job.spec.resources.min_memory_bytes
         reserved, used = asked or sizes.get(device.uuid, 0), peak.used_bytes.get(device.uuid)
