@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
 
+from tests.cli.terminal import Terminal
 from tests.e2e.client import span
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import until
@@ -144,3 +145,29 @@ async def test_how_often_gpus_are_read_is_a_setting_of_the_agent_and_of_each_job
         assert (summary.min, summary.max, summary.mean, summary.last) == (0, 0, 0, 0) and summary.count >= 2
         await client.cancel(job)
         await client.wait(job)
+
+
+async def test_who_watches_another_machine_stays_marked_stale_while_the_scheduler_is_away(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    file = tmp_path / "load.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in LOAD))
+    await fleet.add_node("n1", "--virtual-gpus", "2", "--virtual-load", str(file))
+    environment = {
+        **os.environ,
+        "GPUCTL_SCHEDULER": fleet.scheduler.address,
+        "GPUCTL_TOKEN": fleet.scheduler.token("admin"),
+    }
+    terminal = Terminal("monitor", "--node", "n1", "--interval", "200ms", environment=environment)
+    try:
+        await asyncio.to_thread(terminal.wait_for, "Ctrl-C ends it")
+        fleet.scheduler.kill()
+        at = await asyncio.to_thread(terminal.wait_for, "STALE: ")
+        await fleet.scheduler.start()
+        await asyncio.to_thread(terminal.wait_for, "Ctrl-C ends it", at)
+        terminal.type("\x03")
+        at = await asyncio.to_thread(terminal.wait_for, "watched for", at)
+        await asyncio.to_thread(terminal.wait_for, "1,000 MB", at)
+        assert await asyncio.to_thread(terminal.end) == 0
+    finally:
+        terminal.close()
