@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpufleet.model import Event, Inputs, Key, Pointer, Session, Text, Wheel
-from inference.models.canvas.model import Canvas
+from inference.models.canvas.model import STEPS_CPU, STEPS_GPU, Canvas
 
 PAPER = 700
 """The lightest points of an untouched sheet, red, green and blue together."""
@@ -128,3 +128,10 @@ def test_what_makes_no_sense_is_refused() -> None:
     for wrong in ({"width": 8}, {"steps": -1}, {"scale": 99}):
         with pytest.raises(ValueError, match=r"sides|steps"):
             canvas(**wrong)
+
+
+def test_without_arguments_it_is_512_by_384_with_many_steps_on_a_gpu_and_few_on_a_cpu() -> None:
+    model = Canvas()
+    frame = model.step(model.open(Session(id="s")), Inputs())
+    assert tuple(frame.shape) == (384, 512, 3)
+    assert (STEPS_GPU, STEPS_CPU) == (32, 2)

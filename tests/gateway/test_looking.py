@@ -1,0 +1,82 @@
+"""What people see of models, turns and lines from the terminal and over HTTP, while two of them share a seat."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from gpufleet.v1 import sessions_pb2
+
+from tests.gateway.stage import Stage, browser
+from tests.gateway.test_served import gpuctl
+from tests.gateway.test_sessions import _get
+
+NUMBERS = {"idle": 90, "idle_warning": 30, "turn": 120, "turn_warning": 20, "grace": 5}
+
+
+async def models(stage: Stage) -> dict[str, sessions_pb2.Model]:
+    async with stage.fleet.client() as admin:
+        listed = await admin.stub.ListModels(sessions_pb2.ListModelsRequest())
+        return {model.name: model for model in listed.models}
+
+
+async def test_turns_and_lines_are_listed_and_closed_from_the_terminal_and_shown_to_who_has_a_token(
+    stage: Stage, long_lived: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    with long_lived("a node beside the stage"):
+        await stage.fleet.add_node("n1")
+    worker = stage.worker("looked-at", seats="1")
+    await worker.is_served()
+    async with browser(stage) as ann, browser(stage) as bob:
+        await ann.hello("looked-at")
+        turn = await ann.text("turn")
+        assert turn["worker"].startswith("worker ") and ":" not in turn["worker"], "a name, and not where it is"
+        await ann.frame()
+        await bob.hello("looked-at")
+        await bob.text("place")
+
+        shown = await gpuctl(stage, "sessions", "--model", "looked-at")
+        heading, first, second = shown.out.splitlines()
+        assert heading.split() == ["SESSION", "MODEL", "STATE", "PLACE", "JOINED", "ENDS", "WORKER"]
+        assert first.split()[:4] == [turn["session"], "looked-at", "limited", "–"]
+        assert second.split()[1:4] == ["looked-at", "waiting", "1"]
+        listed = json.loads((await gpuctl(stage, "sessions", "-o", "json")).out)["sessions"]
+        assert [each["state"] for each in listed] == ["SESSION_STATE_LIMITED", "SESSION_STATE_WAITING"]
+
+        token = stage.fleet.scheduler.token("admin")
+        answer = await asyncio.to_thread(_get, stage, "/api/v1/status/workers", token)
+        status: dict[str, Any] = json.loads(answer.body)
+        (model,) = (each for each in status["models"] if each["name"] == "looked-at")
+        assert (model["turn_count"], model["waiting_count"]) == (1, 1)
+        (told,) = model["workers"]
+        assert (told["state"], told["seats"], told["taken_seats"]) == ("WORKER_STATE_READY", 1, 1)
+        assert told["endpoint"] == await worker.address() and told["last_contact_time"]
+        assert [(agent["name"], agent["state"]) for agent in status["agents"]] == [("n1", "NODE_STATE_READY")]
+
+        closed = await gpuctl(stage, "sessions", "close", turn["session"], "--reason", "a demo begins")
+        assert closed.code == 0, closed.err
+        end = await ann.text("end")
+        assert end["reason"] == "CLOSED" and "a demo begins" in end["message"]
+        assert (await bob.text("turn"))["session"] != turn["session"]
+        await bob.say(type="leave")
+        await bob.text("end")
+    worker.end()
+
+
+async def test_every_number_of_a_model_is_named_where_it_is_served_and_changed_alone(stage: Stage) -> None:
+    spans = [word for name, seconds in NUMBERS.items() for word in (f"--{name.replace('_', '-')}", f"{seconds}s")]
+    own = ("--name", "numbered", "--gpus", "1", "--min", "0", "--max", "3", "--line-length", "7", "--no-wait")
+    served = await gpuctl(stage, "serve", "test-pattern", *own, *spans)
+    assert served.code == 0, served.err
+    model = (await models(stage))["numbered"]
+    assert {name: getattr(model.limits, name).seconds for name in NUMBERS} == NUMBERS
+    assert (model.limits.line_length, model.min_workers, model.max_workers) == (7, 0, 3)
+
+    changed = await gpuctl(stage, "serve", "numbered", "--update", "--turn-warning", "40s")
+    assert changed.code == 0, changed.err
+    model = (await models(stage))["numbered"]
+    assert {name: getattr(model.limits, name).seconds for name in NUMBERS} == {**NUMBERS, "turn_warning": 40}
+    assert (await gpuctl(stage, "serve", "numbered", "--stop")).code == 0
