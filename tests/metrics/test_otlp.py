@@ -142,6 +142,27 @@ assert not [name for name in sys.modules if name.startswith(("opentelemetry", "p
 
 
 @pytest.mark.parametrize(
+    "program",
+    [
+        "scheduler.program",
+        "node_agent.agent",
+        "node_agent.metrics",
+        "inference.worker",
+        "gateway.metrics",
+        "cli.tracing",
+    ],
+)
+def test_no_program_brings_telemetry_along_before_somebody_asks(program: str) -> None:
+    code = f"""
+import sys
+import gpufleet.{program}
+found = [name for name in sys.modules if name.startswith(("opentelemetry", "prometheus_client", "requests"))]
+assert not found, found
+"""
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize(
     ("variables", "warning"),
     [
         ({"OTEL_METRICS_EXPORTER": "prometheus"}, "give scheduler and gateway --metrics-port instead"),
