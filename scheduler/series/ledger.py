@@ -24,6 +24,8 @@ from .history_file import Accounted, BegunAnew, HistoryFile
 
 T = TypeVar("T")
 KINDS = ("AttemptEnded", "ItemsFinished", "JobFinished")
+FIRST_KINDS = ("TokenCreated",)
+"""The first record of every store; it goes when the first others do."""
 RECORDS_AT_ONCE = 500
 """Records that are read of the store at once while the account is behind."""
 PAUSE_SECONDS = 0.02
@@ -131,8 +133,7 @@ class Ledger:
             after = 0 if accounted is None else accounted.sequence
             page = await on_thread(partial(self._store.records_from, KINDS, after, RECORDS_AT_ONCE))
             if accounted is None:
-                begin = page[0].at if page else self._now()
-                accounted = Accounted(0, max(begin, Instant(self._now() - self._kept())))
+                accounted = Accounted(0, await self._known_since(page, on_thread))
             holds = await self._holds_of(page, on_thread)
             accounted = Accounted(page[-1].sequence if page else after, accounted.known_since)
             await on_thread(partial(self._file.write_holds, holds, accounted, after))
@@ -141,6 +142,14 @@ class Ledger:
             await asyncio.sleep(PAUSE_SECONDS)
         self.is_complete.set()
         self._stored(accounted)
+
+    async def _known_since(self, page: Sequence[StoredRecord], on_thread: OnThread) -> Instant:
+        """Since when the store's records tell of all that ended: since ever, while its first one is there."""
+        first = await on_thread(partial(self._store.records_from, FIRST_KINDS, 0, 1))
+        if first and first[0].sequence == 1:
+            return Instant(0)
+        begin = page[0].at if page else self._now()
+        return max(begin, Instant(self._now() - self._kept()))
 
     async def _holds_of(self, page: Sequence[StoredRecord], on_thread: OnThread) -> list[tuple[int, Hold]]:
         jobs: dict[JobId, Job | None] = {}

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.ports import Commit
+from scheduler.ports import Commit, StoredRecord
 from scheduler.series import held, ledger
 from scheduler.series.accounts import BUCKET_SPAN, Totals, UsageSpan, bucket_of
 from scheduler.series.history_file import HistoryFile
 from scheduler.series.ledger import Ledger
-from scheduler.state.ids import DeviceUuid, JobId, NodeName, UserName
+from scheduler.state.access import Role, Token
+from scheduler.state.ids import DeviceUuid, JobId, NodeName, TokenId, UserName
 from scheduler.state.jobs import (
     Band,
     EndedAttempt,
@@ -32,7 +33,7 @@ from scheduler.state.jobs import (
     Rank,
     RankExit,
 )
-from scheduler.state.records import AttemptEnded, JobFinished, Record
+from scheduler.state.records import AttemptEnded, JobFinished, Record, TokenCreated
 from scheduler.state.state import State
 from scheduler.state.units import DAY, MINUTE, SECOND, Instant, Span, after
 from scheduler.state.used import DeviceUse, RankUse, Statistic
@@ -225,6 +226,28 @@ async def test_what_ended_while_nothing_could_be_written_is_counted_from_the_sto
     total = scheduler.total()
     assert total.milli_us == scheduler.expected.milli_us == 23 * 30 * SECOND * 1000
     assert (total.jobs, total.failed, total.starts) == (23, 23, 23)
+    scheduler.file.close()
+
+
+async def test_what_is_known_is_known_since_ever_while_the_first_record_is_there(tmp_path: Path) -> None:
+    scheduler = Scheduler(tmp_path)
+    scheduler.ends(attempt(1, 5 * MINUTE, SECOND))
+    await scheduler.write()
+    known = scheduler.file.accounted()
+    assert known is not None and known.known_since == after(BEGIN, 5 * MINUTE + SECOND)  # older ones may be gone
+    scheduler.file.close()
+    lose(tmp_path)
+    token = Token(id=TokenId("t"), digest="d", user=UserName("ada"), role=Role.ADMIN, created_at=BEGIN)
+    first = TokenCreated(at=BEGIN, token=token, by=UserName("ada"))
+    scheduler.store.records.insert(0, StoredRecord(sequence=0, at=BEGIN, record=first))
+    scheduler.store.records = [
+        StoredRecord(sequence=number, at=each.at, record=each.record)
+        for number, each in enumerate(scheduler.store.records, 1)
+    ]
+    scheduler.start()
+    await scheduler.write()
+    known = scheduler.file.accounted()
+    assert known is not None and known.known_since == 0
     scheduler.file.close()
 
 
