@@ -98,6 +98,10 @@ test("an attempt is shown by the finer of history and its own series", () => {
   const fine = ofHistory([history("n1", [0], [-1, ...values, -1], "2s")], first);
   assert.deepEqual(finest(fine, series).utilization_percent.lines[0]?.course.min?.slice(1, 3), [0, 1]);
   assert.equal(finest(fine, series).utilization_percent.times.length, 40, "steps beside it are not shown");
+  const rolled = ofHistory([history("n1", [0], [1, 5, 9, 13, 17, 21, 25, 29, 33], "10s")], first);
+  const long = ofSeries(stats(Array.from({ length: 45 }, (_, at) => at)), AT);
+  const course = finest(rolled, long).utilization_percent.lines[0]?.course;
+  assert.deepEqual([course?.mean[7], course?.min?.[7], course?.max?.[7]], [7, 4, 7], "within the second step of the history");
   const coarse = ofHistory([history("n1", [0], values.map(() => 5), "2s")], first);
   assert.equal(finest(coarse, series).utilization_percent, series.utilization_percent);
   assert.equal(finest(nothing(), series).utilization_percent, series.utilization_percent);

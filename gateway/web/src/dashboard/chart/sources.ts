@@ -2,7 +2,7 @@
 
 import {
   courseOf, isRead, joined, NONE, timesOf, timesOfEnds, valueOf, withGaps, within, withTail, type Course,
-  type Courses, type Line,
+  type Courses, type Line, type Values,
 } from "./course.ts";
 import { COUNTERS, seconds, time, whole, type Counter, type DeviceHistory, type DevicesTold, type NodeDevice, type NodeHistory, type Stats } from "../job/told.ts";
 import { deviceName } from "../job/words.ts";
@@ -119,15 +119,35 @@ const HISTORY_POINTS_MIN = 8;
 const HISTORY_POINTS_SHARE = 4;
 
 /**
- * The history, with its smallest and largest values, as long as it is fine enough; the job's own series where the history
- * was rolled up or dropped meanwhile, or not kept yet.
+ * The history, with its smallest and largest values, as long as it is fine enough. Where it was rolled up meanwhile the
+ * job's own series is the line and the history the band around it; where there is too little of it, the series alone.
  */
 export function finest(history: Charts, series: Charts): Charts {
   return each((counter) => {
     const [fine, own] = [detail(history[counter]), detail(series[counter])];
-    const isFine = fine >= own || (fine >= HISTORY_POINTS_MIN && fine * HISTORY_POINTS_SHARE >= own);
-    return isFine ? trimmed(history[counter]) : series[counter];
+    if (fine >= own || fine >= HISTORY_POINTS_MIN && fine * HISTORY_POINTS_SHARE >= own) return trimmed(history[counter]);
+    return fine >= HISTORY_POINTS_MIN ? banded(series[counter], history[counter]) : series[counter];
   });
+}
+
+/** Lines with the smallest and largest values of the steps of another one that they lie in. */
+function banded(lines: Courses, steps: Courses): Courses {
+  const first = steps.times[0] ?? 0;
+  const length = (steps.times[1] ?? first + 1) - first;
+  const known = new Map(steps.lines.map(({ name, course }) => [name, course]));
+  return {
+    times: lines.times,
+    lines: lines.lines.map(({ name, course: { mean } }) => {
+      const around = known.get(name);
+      const value = (index: number, of: Values | undefined, pick: (...values: number[]) => number): number | null | undefined => {
+        const own = mean[index], other = of?.[Math.round(((lines.times[index] ?? 0) - first) / length)];
+        return isRead(own) && isRead(other) ? pick(own, other) : own;
+      };
+      const min = mean.map((_, index) => value(index, around?.min, Math.min));
+      const max = mean.map((_, index) => value(index, around?.max, Math.max));
+      return { name, course: { mean, min, max } };
+    }),
+  };
 }
 
 /** Points that say something new: one long step of a history is told once for every short one that lies in it. */

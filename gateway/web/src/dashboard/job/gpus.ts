@@ -113,7 +113,8 @@ export class Gpus {
       if (signal.aborted) return;
       this.answers = answers;
       this.history = ofHistory(answers, this.wanted);
-      this.say("");
+      const all = new Set(attempt.ranks.map(({ node }) => node)).size;
+      this.say(all > NODES_MAX ? `These are the GPUs of the first ${NODES_MAX} of its ${all} nodes.` : "");
     } catch (problem) {
       if (!signal.aborted) this.say(problemWords(problem));
     }

@@ -48,7 +48,7 @@ export class Waiting {
   private explain(job: Job, told: Explanation): void {
     this.facts.set("Place", job.queue_position > 0 ? job.queue_position.toLocaleString("en") : undefined);
     if (told.reason !== undefined) write(this.reason, sentence(told.reason.sentence));
-    write(this.change, sentence(told.nearest_change));
+    write(this.change, `It would start now ${told.nearest_change}.`);
     show(this.change, told.nearest_change !== "");
     const others = told.ahead_count - told.ahead_job_ids.length;
     const ids = told.ahead_job_ids.flatMap((id, index) => [index > 0 ? ", " : "", jobLink(id)]);
