@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { finest, live, longer, memoryOf, nothing, ofHistory, ofSeries, Readings, TAIL_POINTS_MAX } from "../src/dashboard/chart/sources.ts";
+import { finest, live, longer, memoryOf, nothing, ofHistory, ofSeries, Readings, TAIL_POINTS_MAX, whollyWithin } from "../src/dashboard/chart/sources.ts";
 import type { DevicesTold, NodeHistory, Stats } from "../src/dashboard/job/told.ts";
 
 const START = "2026-11-22T10:00:00Z";
@@ -54,6 +54,13 @@ test("with several nodes devices are called by both, and a whole node by its nam
   const wanted = new Map<string, ReadonlySet<number> | "all">([["n1", new Set([0])], ["n2", "all"]]);
   const charts = ofHistory([history("n1", [0, 1], [1]), history("n2", [0, undefined], [2])], wanted);
   assert.deepEqual(charts.utilization_percent.lines.map(({ name }) => name), ["n1:0", "n2:0", "n2"]);
+});
+
+test("what a GPU did for somebody else just before is not shown of a job", () => {
+  const charts = ofHistory([history("n1", [0], [99, 10, 20, 99])], first);
+  const own = whollyWithin(charts, AT + 8, AT + 31, 10);
+  assert.deepEqual(own.utilization_percent.lines[0]?.course.mean, [10, 20]);
+  assert.deepEqual(whollyWithin(charts, AT + 8, Infinity, 10).utilization_percent.times.length, 3, "one that runs has no end yet");
 });
 
 test("readings go on where the history ends, in its units, and with what lay between", () => {

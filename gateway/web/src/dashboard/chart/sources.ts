@@ -114,6 +114,11 @@ export function live(kept: Charts, tail: Charts): Charts {
   return each((counter) => withTail(kept[counter], withGaps(tail[counter], TAIL_GAP_SECONDS)));
 }
 
+/** Only the steps that lie whole in a span: in one that begins before it, the device may have been somebody else's. */
+export function whollyWithin(charts: Charts, from: number, to: number, step: number): Charts {
+  return each((counter) => within(charts[counter], from + step / 2, to - step / 2));
+}
+
 /** Points of the history from which it tells more of a job than the job's own series, which has no smallest and largest. */
 const HISTORY_POINTS_MIN = 8;
 const HISTORY_POINTS_SHARE = 4;

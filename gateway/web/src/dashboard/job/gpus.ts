@@ -3,11 +3,11 @@
 import { h, show, write } from "../../dom.ts";
 import { call, stream } from "../api.ts";
 import { DeviceCharts } from "../chart/devices.ts";
-import { finest, live, longer, memoryOf, nothing, ofHistory, ofSeries, Readings, type Charts, type Wanted } from "../chart/sources.ts";
+import { finest, live, longer, memoryOf, nothing, ofHistory, ofSeries, Readings, whollyWithin, type Charts, type Wanted } from "../chart/sources.ts";
 import { paced } from "./pace.ts";
 import { problemWords, section } from "./parts.ts";
 import { StatsView } from "./stats.ts";
-import { time, type Attempt, type DevicesTold, type Job, type NodeHistory, type Stats } from "./told.ts";
+import { seconds, time, type Attempt, type DevicesTold, type Job, type NodeHistory, type Stats } from "./told.ts";
 
 /** How often the figures are asked for again while a job runs, and its history is read anew. */
 const STATS_MS = 5_000;
@@ -112,7 +112,9 @@ export class Gpus {
       const answers = await Promise.all(nodes.map((node) => call<NodeHistory>("GetNodeHistory", { node, ...span })));
       if (signal.aborted) return;
       this.answers = answers;
-      this.history = ofHistory(answers, this.wanted);
+      // A step may be longer on one node than on another; the longest one tells least.
+      const step = Math.max(0, ...answers.map((answer) => seconds(answer.step) ?? 0));
+      this.history = whollyWithin(ofHistory(answers, this.wanted), time(span.start_time) ?? 0, time(attempt.end_time) ?? Infinity, step);
       const all = new Set(attempt.ranks.map(({ node }) => node)).size;
       this.say(all > NODES_MAX ? `These are the GPUs of the first ${NODES_MAX} of its ${all} nodes.` : "");
     } catch (problem) {
