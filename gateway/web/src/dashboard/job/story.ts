@@ -85,7 +85,7 @@ function item({ time: at, kind, sentence: said }: StoryLine, key: string, now: n
 /** What makes a line stand out: records by their names (scheduler/state/records.py). */
 const TONES: Readonly<Record<string, string>> = {
   AttemptPlaced: "go", AttemptStarted: "go", JobFinished: "end",
-  AttemptUnreachable: "turn", AttemptVoided: "turn", AttemptStopping: "turn", JobDeviceMarked: "turn", JobHeld: "turn",
+  AttemptUnreachable: "turn", AttemptVoided: "turn", AttemptStopping: "turn", JobWarned: "turn", JobHeld: "turn",
 };
 
 function toneOf(kind: string): string {
