@@ -113,7 +113,7 @@ async def test_others_wait_a_limit_is_told_and_lifted_and_kept(theatre: Theatre)
         await expect(cid.page.locator(".number")).to_have_text("1")
         await cid.button("Leave the line").click()
         await expect(ann.page.locator(".time")).to_have_text("No time limit")
-        await expect(ann.page.get_by_role("status")).to_contain_text("Nobody waits any more")
+        await expect(ann.page.get_by_role("status")).to_contain_text("Your turn has no end any more")
 
         await theatre.serve(NARROW, turn=2)
         await bob.button(f"Join {NARROW} again").click()

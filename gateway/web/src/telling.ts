@@ -26,7 +26,7 @@ export class Teller {
     if (was.kind === "turn" && was.idle !== null && (is.kind !== "turn" || is.idle === null)) this.speech.forget("idle");
     if (was.kind === "turn" && is.kind === "turn") {
       if (was.limit !== null && is.limit === null && now.link === "open" && before.link === "open") {
-        this.speech.say("Nobody waits any more: your turn has no end.");
+        this.speech.say("Your turn has no end any more.");
       }
       if (was.limit === null && is.limit !== null) {
         this.speech.warn(`Somebody waits. Your turn ends in ${spokenSpan((is.limit.endsAt - at) / 1_000)}.`);
