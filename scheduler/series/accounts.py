@@ -4,7 +4,7 @@ What is still held is added when somebody asks (`open_spans`). So nothing is cou
 accounting that a restart could miss or see twice, and the sum over rows is the sum of the attempts' spans.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..state.ids import NodeName, UserName
@@ -224,11 +224,3 @@ def name_in(hold: Hold, group: str) -> str:
 def is_short(hold: Hold) -> bool:
     """Whether a hold lies within one bucket, so that nothing is lost when it is summed up with others there."""
     return hold.end < bucket_of(hold.begin) + BUCKET_SPAN
-
-
-def total_of(holds: Iterable[Hold], begin: Instant, end: Instant) -> Totals:
-    """All of them together."""
-    totals = Totals()
-    for hold in holds:
-        totals.add(hold, begin, end)
-    return totals

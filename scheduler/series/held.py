@@ -3,14 +3,13 @@ of the same user, node, model and band. So a flood of small jobs costs no more t
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..state.ids import NodeName, UserName
 from ..state.jobs import Band
-from ..state.units import Instant, Span
+from ..state.units import Instant
 from .accounts import Hold, Totals, UsageSpan, bucket_of, is_short, name_in, spread
 
 ROWS_MAX = 10_000_000
@@ -39,15 +38,41 @@ ON CONFLICT (begin_us, user, node, model, band) WHERE is_sum DO UPDATE SET
     load_milli_us = load_milli_us + excluded.load_milli_us, load = load + excluded.load,
     energy_mj = CASE WHEN energy_mj IS NULL THEN excluded.energy_mj
         ELSE energy_mj + coalesce(excluded.energy_mj, 0) END"""
-_COLUMNS = {"user": "user", "node": "node", "model": "model", "band": "band"}
-_CROSSING = (
-    "SELECT begin_us, end_us, milli, user, node, model, band, started_us, finished_us, wait_us, jobs, failed, "
-    "load_milli_us, load, energy_mj FROM held WHERE end_us >= ?1 AND begin_us < ?2 AND NOT is_sum "
+GROUPS = frozenset({"user", "node", "model", "band"})
+"""Columns by which what was held can be told."""
+# Of what follows ?1 is the begin of the span, ?2 its end, ?3 the length of a step, ?4 the user or ''. Sums of integers
+# are taken in two parts, since all of them together may be more than an integer of the database holds.
+_IN_SPAN = "FROM held WHERE end_us >= ?1 AND begin_us < ?2 AND (?4 = '' OR user = ?4)"
+_OVERLAP = "max(0, min(end_us, ?2) - max(begin_us, ?1))"
+_HELD = f"CASE WHEN is_sum THEN milli_us ELSE milli * {_OVERLAP} END"
+_PART = f"CASE WHEN is_sum OR end_us = begin_us THEN 1.0 ELSE {_OVERLAP} * 1.0 / (end_us - begin_us) END"
+_HAS_ENDED = "is_sum OR (finished_us >= ?1 AND finished_us < ?2)"
+_HAS_STARTED = "is_sum OR (started_us >= ?1 AND started_us < ?2)"
+_TOTALS = f"""
+WITH found AS (
+    SELECT *, {_HELD} AS part_us, {_PART} AS part, {_HAS_ENDED} AS has_ended,
+        ({_HAS_STARTED}) AND starts > 0 AS has_started {_IN_SPAN}
 )
-_SUMS = (
-    "sum(milli_us / 1000000), sum(milli_us % 1000000), sum(jobs), sum(failed), sum(starts), sum(wait_us), "
-    "min(CASE WHEN starts THEN wait_us_min END), max(wait_us_max), total(load_milli_us), total(load), sum(energy_mj)"
+SELECT {{group}}, sum(part_us / 1000000), sum(part_us % 1000000),
+    total(CASE WHEN has_ended THEN jobs END), total(CASE WHEN has_ended THEN failed END),
+    total(CASE WHEN has_started THEN starts END), total(CASE WHEN has_started THEN wait_us END),
+    min(CASE WHEN has_started THEN wait_us_min END), max(CASE WHEN has_started THEN wait_us_max END),
+    total(load_milli_us * part), total(load * part), sum(energy_mj * part)
+FROM found GROUP BY 1"""
+_FIRST_STEP = "(max(begin_us, ?1) - ?1) / ?3"
+_LAST_STEP = "CASE WHEN is_sum THEN (begin_us - ?1) / ?3 ELSE (max(begin_us + 1, min(end_us, ?2)) - 1 - ?1) / ?3 END"
+_COURSE = f"""
+WITH RECURSIVE found AS (SELECT *, {_HELD} AS part_us, {_FIRST_STEP} AS first, {_LAST_STEP} AS last {_IN_SPAN}),
+cut(name, milli, begin_us, end_us, step, last) AS (
+    SELECT {{group}}, milli, begin_us, end_us, first, last FROM found WHERE first < last
+    UNION ALL SELECT name, milli, begin_us, end_us, step + 1, last FROM cut WHERE step < last
+),
+parts(name, step, part_us) AS (
+    SELECT {{group}}, first, part_us FROM found WHERE first >= last
+    UNION ALL SELECT name, step,
+        milli * (min(end_us, ?2, ?1 + (step + 1) * ?3) - max(begin_us, ?1 + step * ?3)) FROM cut
 )
+SELECT name, step, sum(part_us / 1000000), sum(part_us % 1000000) FROM parts GROUP BY 1, 2"""
 
 
 @dataclass(slots=True)
@@ -101,6 +126,7 @@ def read(
     connection: sqlite3.Connection, more: Iterable[Hold], span: UsageSpan, group: str, user: str
 ) -> dict[str, Group]:
     """What is stored, and `more`, by user, node, model or band, as far as it lies in the span."""
+    assert group in GROUPS, group
     found: dict[str, Group] = {}
 
     def of(name: str) -> Group:
@@ -108,41 +134,24 @@ def read(
             found[name] = Group(course=[0] * span.steps)
         return found[name]
 
-    # What lies whole in one step is summed up by the database; what crosses a border is cut here.
-    only = "AND user = ?4" if user else "AND ?4 = ''"
-    step = "(begin_us - ?1) / ?3"
-    within = (
-        f"SELECT {_COLUMNS[group]} AS name, {step} AS step, {_SUMS} FROM held WHERE end_us >= ?1 AND begin_us >= ?1 "
-        f"AND begin_us < ?2 AND (is_sum OR {_lies_in_step(step)}) {only} GROUP BY name, step"
-    )
     bounds = (span.begin, span.end, span.step, user)
-    with closing(connection.execute(within, bounds)) as rows:
-        for name, number, *sums in rows:
-            each = of(Band(name).name.lower() if group == "band" else name)
-            totals = _totals(sums)
-            each.totals.add_all(totals)
-            if span.steps:
-                each.course[number] += totals.milli_us
-    crossing = _CROSSING + f"AND NOT (begin_us >= ?1 AND {_lies_in_step(step)}) {only}"
-    with closing(connection.execute(crossing, bounds)) as rows:
-        for row in rows:
-            _count(of, _hold(row), span, group)
+    with closing(connection.execute(_TOTALS.format(group=group), bounds)) as rows:
+        for value, *sums in rows:
+            of(_name(value, group)).totals.add_all(_totals(sums))
+    if span.steps:
+        with closing(connection.execute(_COURSE.format(group=group), bounds)) as rows:
+            for value, step, whole, rest in rows:
+                of(_name(value, group)).course[step] += whole * 1_000_000 + rest
     for hold in more:
-        if not user or hold.user == user:
-            _count(of, hold, span, group)
+        if (not user or hold.user == user) and hold.begin < span.end and hold.end >= span.begin:
+            each = of(name_in(hold, group))
+            each.totals.add(hold, span.begin, span.end)
+            spread(hold, span, each.course)
     return found
 
 
-def _lies_in_step(step: str) -> str:
-    last = f"?1 + ({step} + 1) * ?3"
-    return f"(end_us < {last} AND end_us < ?2)"
-
-
-def _count(of: Callable[[str], Group], hold: Hold, span: UsageSpan, group: str) -> None:
-    if hold.begin < span.end and hold.end >= span.begin:
-        each = of(name_in(hold, group))
-        each.totals.add(hold, span.begin, span.end)
-        spread(hold, span, each.course)
+def _name(value: Any, group: str) -> str:
+    return Band(value).name.lower() if group == "band" else str(value)
 
 
 def _totals(sums: list[float | None]) -> Totals:
@@ -158,24 +167,4 @@ def _totals(sums: list[float | None]) -> Totals:
         load_milli_us=sums[8] or 0.0,
         load=sums[9] or 0.0,
         energy_mj=sums[10],
-    )
-
-
-def _hold(row: tuple[Any, ...]) -> Hold:
-    begin, end, milli, user, node, model, band, started, finished, wait, jobs, failed, load_milli_us, load, energy = row
-    return Hold(
-        begin=Instant(begin),
-        end=Instant(end),
-        milli=milli,
-        user=UserName(user),
-        node=NodeName(node),
-        model=str(model),
-        band=Band(band),
-        started_at=started,
-        waited=Span(wait),
-        finished_at=finished,
-        jobs=jobs,
-        failed=failed,
-        load_percent=load / load_milli_us if load_milli_us else None,
-        energy_mj=energy,
     )
