@@ -1,9 +1,10 @@
 """What the dashboard in a browser asks for: a login, calls of the scheduler, and streams of what changes.
 
     browser ── cookie ─▶ guard ─▶ calls  ─▶ scheduler          (JSON there and back, with the person's own token)
-                              └─▶ events ═▶ scheduler          (server-sent events, one message each)
+                              └─▶ events ═▶ scheduler          (over one WebSocket a page, or as server-sent events)
 
 Nothing is decided here: the scheduler's roles say who may do what. Read `serving.py` first. `login.py` seals a token
 into a cookie that any gateway of the fleet opens, `guard.py` says which requests are answered at all, `bounds.py` how
-many, `calls.py` and `events.py` pass on what a list allows, `answers.py` tells errors.
+many, `calls.py` and `events.py` pass on what a list allows, `streams.py` carries all streams of a page, `answers.py`
+tells errors.
 """

@@ -7,7 +7,7 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.tokens import TOKEN_CHARACTERS, TOKEN_PREFIX
@@ -22,7 +22,7 @@ OWN_SITES = ("same-origin", "none")
 """What Sec-Fetch-Site says of a page of ours, and of an address that a person typed."""
 
 
-def check_origin(request: Request) -> None:
+def check_origin(request: HTTPConnection) -> None:
     """Refuse what a page from elsewhere sends: a browser adds the cookie also to requests of another port's page.
 
     Programs send neither header. Raises PERMISSION_DENIED.
@@ -38,13 +38,13 @@ def check_origin(request: Request) -> None:
         )
 
 
-def bearer_in(request: Request) -> str | None:
+def bearer_in(request: HTTPConnection) -> str | None:
     """The token that a program brings."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-def address_of(request: Request) -> str:
+def address_of(request: HTTPConnection) -> str:
     """Where it comes from."""
     return request.client.host if request.client is not None else ""
 

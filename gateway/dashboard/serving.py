@@ -1,4 +1,4 @@
-"""The dashboard's side of the gateway: `/api/v1/login`, `logout`, `me`, `rpc/METHOD` and `stream/METHOD`."""
+"""The dashboard's side of the gateway: `/api/v1/login`, `logout`, `me`, `rpc/METHOD`, `stream/METHOD` and `streams`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
-from starlette.requests import Request
+from google.protobuf.message import Message
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gpufleet.channel import Target
 from gpufleet.errors import Code, GpufleetError, Reason, invalid
@@ -25,6 +27,7 @@ from .calls import CALLS, STREAMS, Scheduler, Who, json_text, request_of, who_is
 from .events import Events
 from .guard import address_of, bearer_in, check_origin, json_body, json_object, not_a_token
 from .login import LOGIN_SECONDS, Seals, person_of
+from .streams import POLICY, Page, as_json
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ class Dashboard:
             Route("/api/v1/me", _answered(self._me)),
             Route("/api/v1/rpc/{method}", _answered(self._rpc), methods=["POST"]),
             Route("/api/v1/stream/{method}", _answered(self._stream)),
+            WebSocketRoute("/api/v1/streams", self._streams_of_a_page),
         ]
 
     @asynccontextmanager
@@ -77,7 +81,7 @@ class Dashboard:
             raise invalid("token", "is empty", reason=Reason.TOKEN_MISSING)
         if not is_token(token):
             raise not_a_token()
-        who = await self._checked(request, lambda: who_is(self._scheduler, token))
+        who = await self._checked(request, lambda: who_is(self._scheduler, token), is_login=True)
         log.info("logged in to the dashboard", extra=fields(user=who.user, role=who.role, address=address_of(request)))
         return self._with_cookie(request, _told(who), token)
 
@@ -109,19 +113,48 @@ class Dashboard:
             raise invalid("request", f"is longer than {STREAM_REQUEST_CHARS_MAX:,} characters")
         asked = request_of(STREAMS, name, json_object("request", said))
         person = person_of(token)
-        self._streams.open(person)
-        events: Events | None = None
+        events = self._opened(name, asked, token)
         try:
-            events = Events(self._scheduler, name, asked, token, self._leaving)
             await self._checked(request, events.begin)
         except BaseException:
             self._streams.closed(person)
-            if events is not None:
-                await events.close()
+            await events.close()
             raise
         return _Stream(events, lambda: self._streams.closed(person))
 
-    def _token(self, request: Request) -> str:
+    def _opened(self, name: str, asked: Message, token: str) -> Events:
+        """A stream that counts as one of the person's. Raises TOO_MANY_STREAMS."""
+        self._streams.open(person_of(token))
+        return Events(self._scheduler, name, asked, token, self._leaving)
+
+    async def _streams_of_a_page(self, socket: WebSocket) -> None:
+        """Any number of streams of one page.
+
+        Who is not logged in is told so behind the handshake, since a browser's script learns nothing of one that was
+        refused; of a foreign page it shall not.
+        """
+        try:
+            check_origin(socket)
+        except GpufleetError:
+            await socket.close()
+            return
+        await socket.accept()
+        try:
+            token = self._token(socket)
+            await self._checked(socket, lambda: who_is(self._scheduler, token))
+        except GpufleetError as error:
+            with suppress(WebSocketDisconnect):
+                await socket.send_text(f'{{"error":{as_json(error).decode()}}}')
+                await socket.close(POLICY)
+            return
+        person = person_of(token)
+        await Page(
+            socket,
+            lambda name, asked: self._opened(name, asked, token),
+            lambda: self._streams.closed(person),
+        ).serve()
+
+    def _token(self, request: HTTPConnection) -> str:
         """The person's token, of a program or in the cookie. Raises TOKEN_MISSING, TOKEN_INVALID, QUOTA_EXCEEDED."""
         brought = bearer_in(request)
         token = brought or self._seals.token_in(request.cookies.get(self._seals.cookie))
@@ -134,8 +167,15 @@ class Dashboard:
         self._rates.take(person_of(token), time.monotonic())
         return token
 
-    async def _checked(self, request: Request, ask: Callable[[], Awaitable[_Asked]]) -> _Asked:
-        """What the scheduler answers; that it does not know the token is told the more slowly the more often it is."""
+    async def _checked(
+        self, request: HTTPConnection, ask: Callable[[], Awaitable[_Asked]], *, is_login: bool = False
+    ) -> _Asked:
+        """What the scheduler answers; that it does not know a token is told the more slowly the more often it is.
+
+        A cookie is no guess, since nobody else can seal one: whoever is in is not kept waiting by who is not.
+        """
+        if not is_login and bearer_in(request) is None:
+            return await ask()
         address = address_of(request)
         self._guesses.check(address)
         try:

@@ -143,7 +143,7 @@ class Visitor:
 
 def _is_a_fault(kind: str, text: str) -> bool:
     """Chromium itself notes each request that failed; a page that asks again makes more of them."""
-    return kind == "error" and not text.startswith("Failed to load resource")
+    return kind == "error" and not text.startswith(("Failed to load resource", "WebSocket connection to"))
 
 
 class House:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from gpufleet.v1 import scheduler_pb2
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.dashboard.answers import STATUS_OF
 from gateway.dashboard.bounds import (
@@ -28,6 +32,7 @@ from gateway.dashboard.bounds import (
 from gateway.dashboard.calls import CALLS, STREAMS
 from gateway.dashboard.guard import BODY_BYTES_MAX
 from gateway.dashboard.login import LOGIN_SECONDS, Seals
+from gateway.dashboard.streams import POLICY, SAID_AT_ONCE
 from gpufleet.errors import Code, GpufleetError, Reason
 from gpufleet.tokens import make_token
 from scheduler.api.roles import ROLES_OF
@@ -234,14 +239,107 @@ async def test_one_person_has_so_many_streams_and_each_that_ends_makes_room(stag
     for each in opened:
         await each.__aexit__(None, None, None)
 
+    cookie = (await logged_in(stage, token)).cookie
+
+    async def has_room() -> bool:
+        async with page(stage, cookie) as socket:
+            await socket.send(json.dumps({"stream": 1, "method": "Watch", "request": {"skip_snapshot": True}}))
+            return "message" in await told(socket)
+
+    await until("there is room for one more", has_room)
+
+
+@asynccontextmanager
+async def page(stage: Stage, cookie: str, origin: str | None = None) -> AsyncIterator[ClientConnection]:
+    """The socket that a page opens for its streams."""
+    url = f"ws://{stage.gateway}/api/v1/streams"
+    headers = {"Cookie": cookie}
+    async with connect(url, additional_headers=headers, origin=origin, proxy=None) as socket:  # type: ignore[arg-type]
+        yield socket
+
+
+async def told(socket: ClientConnection) -> dict[str, Any]:
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            try:
-                async with stream(stage.gateway, "Watch", {"skip_snapshot": True}, token) as events:
-                    assert (await events.next())[0] == "message"
-                    break
-            except AssertionError:
-                continue
+        return dict(json.loads(await socket.recv()))
+
+
+async def test_a_page_has_all_its_streams_on_one_socket_and_each_ends_by_itself(stage: Stage) -> None:
+    token = (await token_for(stage, "windows")).secret
+    cookie = (await logged_in(stage, token)).cookie
+    watch = {"method": "Watch", "request": {"user": "windows", "skip_snapshot": True}}
+    async with page(stage, cookie, f"http://{stage.gateway}") as socket, stage.fleet.client(token) as person:
+        for number in (1, 2):
+            await socket.send(json.dumps({"stream": number, **watch}))
+            synced = await told(socket)
+            assert (synced["stream"], synced["message"]["event"]) == (number, "WATCH_EVENT_SYNCED")
+        job = await person.submit("true", is_held=True)
+        both = [await told(socket), await told(socket)]
+        assert {each["stream"] for each in both} == {1, 2}
+        assert {each["message"]["job"]["id"] for each in both} == {str(job)}
+        await socket.send(json.dumps({"stream": 1, "end": True}))
+        # What is refused is told of its own stream, and the other ones go on.
+        await socket.send(json.dumps({"stream": 3, "method": "StreamOutput", "request": {"job_id": 987654}}))
+        await socket.send(json.dumps({"stream": 4, "method": "Cancel", "request": {}}))
+        await socket.send(json.dumps({"stream": 5, "method": "Watch", "request": {"nonsense": 1}}))
+        refusals = [await told(socket) for _ in range(3)]
+        assert {each["stream"]: each["error"]["error"] for each in refusals} == {
+            3: "JOB_NOT_FOUND",
+            4: "METHOD_UNKNOWN",
+            5: "INVALID_ARGUMENT",
+        }
+        await person.stub.Cancel(scheduler_pb2.CancelRequest(jobs=scheduler_pb2.JobSelector(job_ids=[job])))
+        ended = await told(socket)
+        assert (ended["stream"], ended["message"]["job"]["state"]) == (2, "JOB_STATE_CANCELLED")
+        output = {"method": "StreamOutput", "request": {"job_id": job, "follow": True}}
+        await socket.send(json.dumps({"stream": 1, **output}))
+        while "end" not in (last := await told(socket)):
+            assert last["stream"] == 1
+        assert last == {"stream": 1, "end": {}}
+
+
+async def test_a_socket_is_for_this_gateways_own_pages_and_for_who_is_logged_in(stage: Stage) -> None:
+    made = await token_for(stage, "leaving")
+    cookie = (await logged_in(stage, made.secret)).cookie
+    with pytest.raises(InvalidStatus, match="403"):
+        async with page(stage, cookie, "http://evil.example"):
+            pass
+    async with page(stage, "") as socket:
+        assert (await told(socket))["error"]["error"] == "TOKEN_MISSING"
+        await socket.wait_closed()
+        assert socket.close_code == POLICY
+    async with page(stage, cookie) as socket:
+        await socket.send(json.dumps({"stream": 1, "method": "Watch", "request": {"skip_snapshot": True}}))
+        assert "message" in await told(socket)
+        await revoke(stage, made)
+        assert (await told(socket))["error"]["error"] == "TOKEN_REVOKED"
+    async with page(stage, cookie) as socket:
+        assert (await told(socket))["error"]["error"] == "TOKEN_REVOKED"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (["{"], "INVALID_ARGUMENT"),
+        ([b"\x00"], "INVALID_ARGUMENT"),
+        (['{"stream": "x"}'], "INVALID_ARGUMENT"),
+        (['{"stream": true}'], "INVALID_ARGUMENT"),
+        (['{"stream": 1, "method": "Watch"}'] * 2, "INVALID_ARGUMENT"),
+        ([f'{{"stream": {number}, "end": true}}' for number in range(2 * SAID_AT_ONCE)], "QUOTA_EXCEEDED"),
+    ],
+)
+async def test_a_page_that_means_ill_ends_its_own_socket(stage: Stage, said: list[str | bytes], reason: str) -> None:
+    cookie = (await logged_in(stage, (await token_for(stage, "hostile")).secret)).cookie
+    async with page(stage, cookie) as socket:
+        with suppress(ConnectionClosed):
+            for each in said:
+                await socket.send(each)
+        last: dict[str, Any] = {}
+        with suppress(ConnectionClosed):
+            while True:
+                last = await told(socket)
+        assert last["error"]["error"] == reason
+        assert socket.close_code == POLICY
+    assert (await ask(stage.gateway, "/api/v1/me", cookie=cookie)).status == 200
 
 
 @pytest.fixture

@@ -2,38 +2,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Fleet, passes } from "../src/dashboard/devices/fleet.ts";
-import { EventReader, type ServerEvent } from "../src/dashboard/events.ts";
 import { Lines, countsInWords } from "../src/dashboard/queue/lines.ts";
 import { addressOf, routeOf } from "../src/dashboard/router.ts";
 import { EMPTY, draftOf, fieldOf, keptOf, lineOf, specOf } from "../src/dashboard/submit/draft.ts";
 import type { Job, JobSpec, JobState, NodeDevice } from "../src/dashboard/types.ts";
 import { readDuration, readSize, writeDuration, writeSize } from "../src/dashboard/units.ts";
 import { ending, gpusAsked, gpusHad, itemsInWords, lasting, placeOf, sentence, shortModel } from "../src/dashboard/words.ts";
-
-function read(...pieces: string[]): ServerEvent[] {
-  const reader = new EventReader();
-  return pieces.flatMap((piece) => reader.take(piece));
-}
-
-test("events are read however they are cut", () => {
-  const text = ': still here\n\ndata: {"a":1}\n\nevent: error\ndata: {"b":2}\n\nevent: end\ndata: {}\n\n';
-  const whole = read(text);
-  assert.deepEqual(whole, [
-    { name: "message", data: '{"a":1}' },
-    { name: "error", data: '{"b":2}' },
-    { name: "end", data: "{}" },
-  ]);
-  for (let at = 1; at < text.length; at += 1) assert.deepEqual(read(text.slice(0, at), text.slice(at)), whole);
-  assert.deepEqual(read(...text), whole);
-});
-
-test("what has no end is no event, and does not fill the memory", () => {
-  const reader = new EventReader();
-  const piece = `data: ${"x".repeat(9_000_000)}`;
-  assert.throws(() => {
-    for (let count = 0; count < 10; count += 1) reader.take(piece);
-  }, /without an end/);
-});
 
 test("addresses lead to views and back", () => {
   assert.deepEqual(routeOf("#/job/12"), { view: "job", parameter: "12" });

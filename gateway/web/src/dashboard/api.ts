@@ -1,17 +1,9 @@
 // What the dashboard asks the gateway for: calls, and streams that come back by themselves.
 
-import { EventReader } from "./events.ts";
+import type { Problem } from "./problem.ts";
+import { streams } from "./socket.ts";
 
-/** What the gateway says of an error. */
-export interface Problem {
-  /** A stable reason, such as "NOT_YOUR_JOB"; "GATEWAY_UNREACHABLE" where nothing answered. */
-  readonly error: string;
-  readonly message: string;
-  readonly next_step: string;
-  /** The first wrong field's path in the request; empty where it is none. */
-  readonly field: string;
-  readonly fields?: readonly { readonly field: string; readonly why: string }[];
-}
+export type { Problem };
 
 /** A call that was refused, or had no answer. `status` is 0 where nothing answered. */
 export class CallError extends Error {
@@ -44,11 +36,9 @@ export interface StreamListener<T> {
 }
 
 const ANSWER_MS_MAX = 30_000;
-/** The gateway says something every 15 s. */
-const SILENCE_MS_MAX = 40_000;
 export const RETRY_MS_MIN = 500;
 export const RETRY_MS_MAX = 10_000;
-/** A tab that nobody sees gives its connections back after this: browsers have six for all tabs of one address. */
+/** A tab that nobody sees gives its streams back after this. */
 const HIDDEN_MS = 20_000;
 
 const AWAY: Problem = {
@@ -125,6 +115,7 @@ class Session {
   /** Somebody has logged in: streams that waited for it go on. */
   begin(): void {
     this.isOn = true;
+    streams.cut();
     const waiting = this.waiting;
     this.waiting = [];
     for (const each of waiting) each();
@@ -214,55 +205,35 @@ class Following<T> {
   }
 
   /** One connection as long as it lasts; answers why it ended. */
-  private async once(): Promise<Problem | null | "ended" | "hidden"> {
-    const cut = new AbortController();
-    const stop = () => cut.abort();
-    this.until.addEventListener("abort", stop, { once: true });
-    let why: "hidden" | null = null;
-    const hiding = onceHidden(() => {
-      why = "hidden";
-      cut.abort();
+  private once(): Promise<Problem | "ended" | "hidden"> {
+    const request = typeof this.request === "function" ? this.request() : this.request;
+    return new Promise((resolve) => {
+      const done = (why: Problem | "ended" | "hidden") => {
+        leave();
+        seen();
+        this.until.removeEventListener("abort", stop);
+        resolve(why);
+      };
+      const stop = () => done("ended");
+      const leave = streams.follow(this.method, request, {
+        onMessage: (message) => {
+          if (this.until.aborted) return;
+          this.pause = RETRY_MS_MIN;
+          this.become("live", null);
+          this.listener.onMessage(message as T);
+        },
+        onEnd: (ended) => {
+          if (ended.why === "lost") done(AWAY);
+          else if (ended.why === "error") done(this.refused(new CallError(ended.problem, statusOf(ended.problem))));
+          else {
+            this.become("ended", null);
+            done("ended");
+          }
+        },
+      });
+      const seen = onceHidden(() => done("hidden"));
+      this.until.addEventListener("abort", stop, { once: true });
     });
-    let silence = setTimeout(stop, SILENCE_MS_MAX);
-    const heard = () => {
-      clearTimeout(silence);
-      silence = setTimeout(stop, SILENCE_MS_MAX);
-    };
-    try {
-      return await this.read(cut.signal, heard);
-    } catch (error) {
-      if (error instanceof CallError) return this.refused(error);
-      return why ?? AWAY;
-    } finally {
-      clearTimeout(silence);
-      hiding();
-      this.until.removeEventListener("abort", stop);
-      cut.abort();
-    }
-  }
-
-  private async read(signal: AbortSignal, heard: () => void): Promise<Problem | null | "ended"> {
-    const said = typeof this.request === "function" ? this.request() : this.request;
-    const response = await fetch(`api/v1/stream/${this.method}?request=${encodeURIComponent(JSON.stringify(said))}`, { signal });
-    if (!response.ok || response.body === null) throw await errorIn(response);
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    const events = new EventReader();
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) return AWAY;
-      heard();
-      for (const event of events.take(value)) {
-        if (event.name === "error") throw new CallError(JSON.parse(event.data) as Problem, statusOf(event.data));
-        if (event.name === "end") {
-          this.become("ended", null);
-          return "ended";
-        }
-        if (event.name !== "message" || this.until.aborted) continue;
-        this.pause = RETRY_MS_MIN;
-        this.become("live", null);
-        this.listener.onMessage(JSON.parse(event.data) as T);
-      }
-    }
   }
 
   private refused(error: CallError): Problem | "ended" {
@@ -289,9 +260,8 @@ const PASSING = new Set([
   ...["TOO_MANY_STREAMS", "QUOTA_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN"],
 ]);
 
-/** The status that an error in the midst of a stream would have had as an answer, as far as it matters here. */
-function statusOf(data: string): number {
-  const { error } = JSON.parse(data) as Problem;
+/** The status that an error of a stream would have had as an answer, as far as it matters here. */
+function statusOf({ error }: Problem): number {
   if (GONE.has(error)) return 401;
   return PASSING.has(error) ? 503 : 400;
 }
