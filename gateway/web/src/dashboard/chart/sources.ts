@@ -122,6 +122,8 @@ export function whollyWithin(charts: Charts, from: number, to: number, step: num
 /** Points of the history from which it tells more of a job than the job's own series, which has no smallest and largest. */
 const HISTORY_POINTS_MIN = 8;
 const HISTORY_POINTS_SHARE = 4;
+/** Steps of a history from which they are a band around the line of a series. */
+const BAND_STEPS_MIN = 4;
 
 /**
  * The history, with its smallest and largest values, as long as it is fine enough. Where it was rolled up meanwhile the
@@ -131,7 +133,7 @@ export function finest(history: Charts, series: Charts): Charts {
   return each((counter) => {
     const [fine, own] = [detail(history[counter]), detail(series[counter])];
     if (fine >= own || fine >= HISTORY_POINTS_MIN && fine * HISTORY_POINTS_SHARE >= own) return trimmed(history[counter]);
-    return fine >= HISTORY_POINTS_MIN ? banded(series[counter], history[counter]) : series[counter];
+    return fine >= BAND_STEPS_MIN ? banded(series[counter], history[counter]) : series[counter];
   });
 }
 
