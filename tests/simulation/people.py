@@ -124,7 +124,9 @@ class Person:
         if not told.HasField("longest_wait") and not told.bound_cause:
             raise Broken(f"{self} is told no bound, and not why")
         if visit.session != told.session:
-            if visit.session and not (visit.was_away or visit.has_closed or visit.has_left):
+            did_something = visit.was_away or visit.has_closed or visit.has_left
+            # Its end may be on its way to a page that joins just then, or was said while this gateway was not heard.
+            if visit.session and not did_something and not self.world.has_ended(visit.session):
                 raise Broken(f"{self} was session {visit.session} and is now {told.session}, and did nothing")
             visit.session = told.session
             self._generation += 1
@@ -253,7 +255,7 @@ class Person:
                 same = visit.before if visit.before is not None and visit.before.session == visit.session else visit
                 true = visit.opened + same.opened > 0 or visit.lost_stream
             case "DISCONNECTED":
-                true = visit.was_away or visit.lost_stream
+                true = visit.was_away or visit.has_closed or visit.lost_stream
             case "CLOSED":
                 true = not visit.session or self.world.was_closed(visit.session)
             case _:

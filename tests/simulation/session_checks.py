@@ -41,7 +41,7 @@ STALL_SPAN = Span(100 * MILLISECOND)
 NEWS_SPAN = Span(NEWS_INTERVAL + SECOND)
 """After something that no bound allows for, everybody is told a new one within so long."""
 
-UNKNOWN_SPAN_MAX = Span(100 * SECOND)
+UNKNOWN_SECONDS_MAX = 100.0
 """By then a worker is told to end a turn that nobody knows: a commit takes 70 s at most, and a broken stream 20 s."""
 
 
@@ -73,7 +73,7 @@ class SessionChecks(Checks):
         self._upset_at: dict[ModelName, Instant] = {}
         self._ready_seats: dict[ModelName, int] = {}
         self._fronted: set[SessionId] = set()
-        self._unknown_since: dict[tuple[str, str, int], Instant] = {}
+        self._unknown_since: dict[tuple[str, str, int], float] = {}
 
     # --- what is stored
 
@@ -100,6 +100,7 @@ class SessionChecks(Checks):
                     self.ended += 1
                     ended.add(session_id)
                     del self.alive[session_id]
+                    self._sessions_world.ended.add(f"s{session_id}")
                     touched[model] = None
                     self._promised.pop(session_id, None)
                 case SessionRequeued(session=session_id, model=model):
@@ -243,7 +244,7 @@ class SessionChecks(Checks):
         state, now = process.state, process.engine.now()
         if process.waiting or process.engine.store_error:
             self._upset_at = dict.fromkeys(state.durable.models, now)
-        self._turns_are_known(state, now)
+        self._turns_are_known(state)
         for model in state.durable.models:
             ready = sum(each.seats for each in state.live.turns.workers_of(model) if each.state is WorkerState.READY)
             if ready < self._ready_seats.get(model, 0):
@@ -256,9 +257,11 @@ class SessionChecks(Checks):
             elif isinstance(session.state, Waiting) and promise.term == process.store.term:
                 self._is_kept(session_id, promise, session.model, now)
 
-    def _turns_are_known(self, state: State, now: Instant) -> None:
+    def _turns_are_known(self, state: State) -> None:
         """No worker holds a turn for long that the scheduler does not know to be there: its seat would be lost."""
-        unknown: dict[tuple[str, str, int], Instant] = {}
+        # By true time: a scheduler that starts anew may have another clock.
+        now = self._world.now
+        unknown: dict[tuple[str, str, int], float] = {}
         for worker in self._sessions_world.workers.values():
             for turn in worker.turns.live() if worker.is_alive else ():
                 session = state.durable.sessions.by_id.get(SessionId(int(turn.session[1:])))
@@ -268,8 +271,8 @@ class SessionChecks(Checks):
                     unknown[key] = self._unknown_since.get(key, now)
         self._unknown_since = unknown
         for (start, name, epoch), since in unknown.items():
-            if now - since > UNKNOWN_SPAN_MAX:
-                raise Broken(f"{start} has {name}.{epoch} for {(now - since) / SECOND:.0f} s, and nobody knows")
+            if now - since > UNKNOWN_SECONDS_MAX:
+                raise Broken(f"{start} has {name}.{epoch} for {now - since:.0f} s, and nobody knows")
 
     # --- the end
 
