@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gpufleet.v1 import sessions_pb2
 
+from scheduler.state.sessions import EndReason
 from tests.simulation.gateways import Gateway, Place
 from tests.simulation.session_workers import TurnStream
 from tests.simulation.session_world import SessionWorld
@@ -38,6 +39,9 @@ HEARD_SECONDS_MAX = 7.5
 
 IDLE_SLACK_SECONDS = 0.2
 
+RELOAD_SECONDS = 2.0
+"""A page that was closed for longer was no reload (SESSIONS.md 1.5): its person was away."""
+
 INPUT_SECONDS = 3.0
 """Somebody who is at it does something at least this often."""
 
@@ -49,6 +53,7 @@ class Visit:
     model: str
     has_left: bool = False
     has_closed: bool = False
+    closed_at: float = 0.0
     was_away: bool = False
     has_moved: bool = False
     lost_stream: bool = False
@@ -93,6 +98,8 @@ class Person:
         self._is_away = False
         if self.visit is None or self.visit.model != model:
             self.visit = self._last = Visit(model, before=self._last)
+        elif self.visit.has_closed and self.world.now - self.visit.closed_at > RELOAD_SECONDS:
+            self.visit.was_away = True
         gateway = self._rng.choice(self._gateways)
         place = gateway.join(self, model, key)
         place.visit = self.visit
@@ -126,7 +133,8 @@ class Person:
         if visit.session != told.session:
             did_something = visit.was_away or visit.has_closed or visit.has_left
             # Its end may be on its way to a page that joins just then, or was said while this gateway was not heard.
-            if visit.session and not did_something and not self.world.has_ended(visit.session):
+            is_over = self.world.ended.get(visit.session) in (EndReason.TURN_ENDED, EndReason.CLOSED)
+            if visit.session and not did_something and not is_over:
                 raise Broken(f"{self} was session {visit.session} and is now {told.session}, and did nothing")
             visit.session = told.session
             self._generation += 1
@@ -255,7 +263,7 @@ class Person:
                 same = visit.before if visit.before is not None and visit.before.session == visit.session else visit
                 true = visit.opened + same.opened > 0 or visit.lost_stream
             case "DISCONNECTED":
-                true = visit.was_away or visit.has_closed or visit.lost_stream
+                true = visit.was_away or visit.lost_stream
             case "CLOSED":
                 true = not visit.session or self.world.was_closed(visit.session)
             case _:
@@ -305,7 +313,7 @@ class Person:
         if not place.is_open or place is not self._place:
             return
         self.world.note("{}: closes the page", self)
-        place.visit.has_closed = True
+        place.visit.has_closed, place.visit.closed_at = True, self.world.now
         place.gateway.leave(place, "closed")
         self.places.remove(place)
         if comes_back:

@@ -100,7 +100,7 @@ class SessionChecks(Checks):
                     self.ended += 1
                     ended.add(session_id)
                     del self.alive[session_id]
-                    self._sessions_world.ended.add(f"s{session_id}")
+                    self._sessions_world.ended[f"s{session_id}"] = reason
                     touched[model] = None
                     self._promised.pop(session_id, None)
                 case SessionRequeued(session=session_id, model=model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from scheduler.state.sessions import SessionLimits
+from scheduler.state.sessions import EndReason, SessionLimits
 from scheduler.state.units import SECOND
 from tests.simulation.world import World
 
@@ -22,8 +22,8 @@ class SessionWorld(World):
     """Each of the numbers was named when its model was served."""
     closed: set[str]
     """Sessions that a person of the team closed."""
-    ended: set[str]
-    """Sessions whose end is stored."""
+    ended: dict[str, EndReason]
+    """Sessions whose end is stored, and why."""
 
     starts = 0
     """Workers that were started so far."""
@@ -41,10 +41,6 @@ class SessionWorld(World):
         """After so long without input a person is asked."""
         limits = self.limits[model]
         return (limits.idle - limits.idle_warning) / SECOND
-
-    def has_ended(self, session: str) -> bool:
-        """Whether the end of this session is stored."""
-        return session in self.ended
 
     def was_closed(self, session: str) -> bool:
         """Whether a person of the team closed it."""

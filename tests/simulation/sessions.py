@@ -101,7 +101,7 @@ class SessionsSimulation(Run[SessionWorld]):
         super().__init__(seed, SessionWorld, is_traced=is_traced)
         self.crowd = crowd
         self.world.workers = {}
-        self.world.closed, self.world.ended = set(), set()
+        self.world.closed, self.world.ended = set(), {}
         self._rng = self.world.rng("sessions")
         self.models = [ModelName(f"model{number}") for number in range(crowd.models)]
         self.world.limits = {model: self._limits() for model in self.models}
