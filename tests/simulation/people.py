@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +54,8 @@ class Visit:
     model: str
     has_left: bool = False
     has_closed: bool = False
-    closed_at: float = 0.0
+    closed_at: float = math.inf
+    """Since when the page is closed."""
     was_away: bool = False
     has_moved: bool = False
     lost_stream: bool = False
@@ -98,8 +100,9 @@ class Person:
         self._is_away = False
         if self.visit is None or self.visit.model != model:
             self.visit = self._last = Visit(model, before=self._last)
-        elif self.visit.has_closed and self.world.now - self.visit.closed_at > RELOAD_SECONDS:
-            self.visit.was_away = True
+        else:
+            self.visit.was_away |= self.world.now - self.visit.closed_at > RELOAD_SECONDS
+            self.visit.closed_at = math.inf
         gateway = self._rng.choice(self._gateways)
         place = gateway.join(self, model, key)
         place.visit = self.visit
@@ -263,7 +266,8 @@ class Person:
                 same = visit.before if visit.before is not None and visit.before.session == visit.session else visit
                 true = visit.opened + same.opened > 0 or visit.lost_stream
             case "DISCONNECTED":
-                true = visit.was_away or visit.lost_stream
+                was_closed = self.world.now - visit.closed_at > RELOAD_SECONDS
+                true = visit.was_away or visit.lost_stream or was_closed
             case "CLOSED":
                 true = not visit.session or self.world.was_closed(visit.session)
             case _:
