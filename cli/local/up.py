@@ -225,7 +225,9 @@ def _tell_what_runs(programs: Programs, before: str, *, is_detached: bool, gatew
     lines.append(f'context    "{CONTEXT}" is in use now{back}')
     lines.append("")
     lines.append("Try:  gpuctl run --gpus 1 -- python -m gpufleet.selftest")
-    lines.append("Look: gpuctl queue · gpuctl doctor")
+    if programs.pages:
+        lines.append("      gpuctl serve canvas --gpus 1     and draw with it on the page")
+    lines.append("Look: gpuctl queue · gpuctl top · gpuctl doctor")
     lines.append("Stop: gpuctl down" if is_detached else "Stop: Ctrl-C, or from elsewhere gpuctl down")
     print("\n".join(lines), flush=True)
 

@@ -433,7 +433,7 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ServeModel(self, request, context):
-        """ServeModel creates or changes a served model. Its workers are started by hand; starting them is not built.
+        """ServeModel creates or changes a served model. With a worker to start, the fleet starts as many as people need.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

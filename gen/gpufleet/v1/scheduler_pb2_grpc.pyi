@@ -91,7 +91,7 @@ class SchedulerStub:
     UpdateServer: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateServerRequest, _scheduler_pb2.UpdateServerResponse]
     """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level."""
     ServeModel: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.ServeModelRequest, _sessions_pb2.ServeModelResponse]
-    """ServeModel creates or changes a served model. Its workers are started by hand; starting them is not built."""
+    """ServeModel creates or changes a served model. With a worker to start, the fleet starts as many as people need."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.ListModelsRequest, _sessions_pb2.ListModelsResponse]
     """ListModels lists the served models with their lines and workers."""
     StopModel: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.StopModelRequest, _sessions_pb2.StopModelResponse]
@@ -181,7 +181,7 @@ class SchedulerAsyncStub(SchedulerStub):
     UpdateServer: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateServerRequest, _scheduler_pb2.UpdateServerResponse]  # type: ignore[assignment]
     """UpdateServer changes what can be changed while the scheduler, or a node's agent, runs: its log level."""
     ServeModel: _aio.UnaryUnaryMultiCallable[_sessions_pb2.ServeModelRequest, _sessions_pb2.ServeModelResponse]  # type: ignore[assignment]
-    """ServeModel creates or changes a served model. Its workers are started by hand; starting them is not built."""
+    """ServeModel creates or changes a served model. With a worker to start, the fleet starts as many as people need."""
     ListModels: _aio.UnaryUnaryMultiCallable[_sessions_pb2.ListModelsRequest, _sessions_pb2.ListModelsResponse]  # type: ignore[assignment]
     """ListModels lists the served models with their lines and workers."""
     StopModel: _aio.UnaryUnaryMultiCallable[_sessions_pb2.StopModelRequest, _sessions_pb2.StopModelResponse]  # type: ignore[assignment]
@@ -430,7 +430,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _sessions_pb2.ServeModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sessions_pb2.ServeModelResponse, _abc.Awaitable[_sessions_pb2.ServeModelResponse]]:
-        """ServeModel creates or changes a served model. Its workers are started by hand; starting them is not built."""
+        """ServeModel creates or changes a served model. With a worker to start, the fleet starts as many as people need."""
 
     @_abc_1.abstractmethod
     def ListModels(
