@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from scheduler.core.decide import make_true, step
 from scheduler.core.decision import Decision
+from scheduler.state.attempts import ExitCode, RankExit
 from scheduler.state.events import (
     Event,
     InventoryReported,
@@ -17,9 +18,9 @@ from scheduler.state.events import (
     SchedulerStarted,
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
-from scheduler.state.jobs import Band, ExitCode, JobSpec, RankExit, Resources
 from scheduler.state.nodes import Device, DeviceSample, NodeInfo
 from scheduler.state.records import Record
+from scheduler.state.specs import Band, JobSpec, Resources
 from scheduler.state.state import State
 from scheduler.state.units import GB, HOUR, MINUTE, SECOND, Instant, Span, after
 

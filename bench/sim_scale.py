@@ -18,9 +18,9 @@ from scheduler.policy.known_nodes import KnownNodes
 from scheduler.state.events import JobsSubmitted
 from scheduler.state.ids import JobId, RankKey, UserName
 from scheduler.state.invariants import check_all
-from scheduler.state.jobs import Band, JobSpec
 from scheduler.state.limits import Limits
 from scheduler.state.records import AttemptPlaced, Record
+from scheduler.state.specs import Band, JobSpec
 from scheduler.state.units import DAY, MINUTE, SECOND, Instant, Span, after
 
 from .big_fleet import DEVICES_PER_NODE, USERS, BigFleet, big_fleet

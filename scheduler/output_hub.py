@@ -17,8 +17,8 @@ from gpufleet.logs import fields
 
 from .outputs.errors import OutputStoreUnavailable
 from .ports import OutputStore
+from .state.attempts import OutputEnd, OutputStream
 from .state.ids import JobId, RankKey
-from .state.jobs import OutputEnd, OutputStream
 from .store.errors import TermSuperseded
 
 SYNC_SECONDS = 0.1

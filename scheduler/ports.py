@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from .state.attempts import OutputStream
 from .state.commands import Command
 from .state.durable import Entity, EntityKey
 from .state.ids import JobId, RankKey, UserName
-from .state.jobs import Job, Outcome, OutputStream
+from .state.jobs import Job
 from .state.records import Record
+from .state.specs import Outcome
 from .state.units import Instant
 
 

@@ -43,9 +43,10 @@ from .series.desk import HistoryDesk
 from .series.reading import Kept
 from .series.recorder import Recorder
 from .session_links import SessionLinks
+from .state.attempts import OutputEnd
 from .state.events import OutputSynced
 from .state.ids import ModelName, RankKey
-from .state.jobs import Job, OutputEnd
+from .state.jobs import Job
 from .state.limits import Limits, NodeOrder, ScoreWeights, WarningLimits
 from .state.sessions import SessionLimits
 from .state.units import Span

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Mapping
 
 from gpufleet.telemetry import Telemetry
 
+from .state.attempts import EndedAttempt
 from .state.durable import Durable
 from .state.events import Event, OutputSynced, RankExited
 from .state.ids import JobId, RankKey
-from .state.jobs import EndedAttempt, Job
+from .state.jobs import Job
 from .state.records import AttemptEnded, JobFinished, Record, job_of
 
 EXITS_FOLLOWED_MAX = 10_000

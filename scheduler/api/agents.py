@@ -16,6 +16,7 @@ from ..links import Connection, Links
 from ..output_hub import OutputHub
 from ..outputs.errors import OutputHole
 from ..series.recorder import DeviceReading
+from ..state.attempts import OutputStream
 from ..state.events import (
     InventoryReported,
     NodeAnnounced,
@@ -30,7 +31,6 @@ from ..state.events import (
     SpoolFilled,
 )
 from ..state.ids import NodeName, RankKey
-from ..state.jobs import OutputStream
 from ..state.replies import NodeChanged, Reply
 from ..state.units import MB, Span
 from .answers import answers, reply_of

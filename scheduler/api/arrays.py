@@ -6,23 +6,11 @@ from gpufleet.errors import GpufleetError, Reason
 
 from ..engine import Engine
 from ..policy.explain import next_item
+from ..state.attempts import Attempt, EndedAttempt
 from ..state.durable import Durable
 from ..state.ids import JobId
-from ..state.jobs import (
-    Attempt,
-    Deferred,
-    EndedAttempt,
-    Finished,
-    Held,
-    Items,
-    Job,
-    Outcome,
-    Queued,
-    Running,
-    Starting,
-    Stopping,
-    item_ended_together,
-)
+from ..state.jobs import Deferred, Finished, Held, Items, Job, Queued, Running, Starting, Stopping, item_ended_together
+from ..state.specs import Outcome
 from .convert import timestamp
 from .convert_jobs import exit_proto, state_of
 

@@ -17,7 +17,8 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 
 from ..engine import Engine
 from ..state.ids import JobId, NodeName, RankKey
-from ..state.jobs import InputMode, Job
+from ..state.jobs import Job
+from ..state.specs import InputMode
 from ..watching import ChangeHub
 from .channels import Channel, ChannelClosed, Channels, Keyboard, Keyboards
 from .following import JobFollower

@@ -2,6 +2,7 @@
 
 from gpufleet.v1 import node_agent_pb2
 
+from ..state.attempts import Placement, StopCause
 from ..state.commands import (
     AbortAttempt,
     ClearTroubles,
@@ -16,7 +17,6 @@ from ..state.commands import (
     StopAttempt,
     TellWarning,
 )
-from ..state.jobs import Placement, StopCause
 from ..state.shares import DeviceShare
 from .convert import duration, key_proto
 from .convert_jobs import INPUT_MODES, share_proto

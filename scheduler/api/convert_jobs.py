@@ -9,29 +9,10 @@ from ..core.story import sentence
 from ..policy.explain import Explanation
 from ..policy.forecast import Bound, Estimate
 from ..ports import StoredRecord
-from ..state.jobs import (
-    Attempt,
-    Deferred,
-    Divided,
-    EndedAttempt,
-    EndWanted,
-    ExitCode,
-    ExitSignal,
-    ExitStatus,
-    Finished,
-    Held,
-    InputMode,
-    Job,
-    JobSpec,
-    Outcome,
-    OutputEnd,
-    Queued,
-    Rank,
-    Running,
-    Starting,
-    Stopping,
-)
+from ..state.attempts import Attempt, EndedAttempt, ExitCode, ExitSignal, ExitStatus, OutputEnd, Rank
+from ..state.jobs import Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, Stopping
 from ..state.shares import DeviceShare
+from ..state.specs import EndWanted, InputMode, JobSpec, Outcome
 from ..state.units import MB
 from ..state.warnings import JobWarning
 from .convert import duration, timestamp

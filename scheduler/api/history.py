@@ -15,8 +15,8 @@ from ..series.held import Group
 from ..series.points import BAND, DEVICE, NOT_READ
 from ..series.reading import POINTS_DEFAULT, POINTS_MAX, Readings
 from ..state.ids import NodeName
-from ..state.jobs import Band
 from ..state.shares import WHOLE_MILLI
+from ..state.specs import Band
 from ..state.units import DAY, HOUR, SECOND, Instant, Span, after
 from ..state.used import RankUse
 from .answers import answers

@@ -28,9 +28,10 @@ from ..state.events import (
 )
 from ..state.ids import JobId, NodeName, UserName
 from ..state.indices import Indices
-from ..state.jobs import Finished, Items, Job, Outcome, index_of, items_alike
+from ..state.jobs import Finished, Items, Job, index_of, items_alike
 from ..state.records import is_shared, job_of
 from ..state.replies import JobsChanged, Submitted
+from ..state.specs import Outcome
 from ..watching import ChangeHub
 from . import queue_page
 from .answers import answers, reply_of, streams

@@ -10,8 +10,8 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 from ..engine import Engine
 from ..output_hub import OutputHub
 from ..outputs.errors import OutputStoreUnavailable
+from ..state.attempts import OutputStream
 from ..state.ids import ModelName, RankKey, UserName
-from ..state.jobs import OutputStream
 from ..state.session_events import ServeRequested, StopModelRequested
 from ..state.sessions import Model, ModelFailure
 from .answers import answers, reply_of

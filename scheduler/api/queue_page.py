@@ -19,7 +19,8 @@ from ..policy.order import order_from
 from ..ports import FinishedQuery
 from ..state.durable import Durable
 from ..state.ids import JobId, UserName
-from ..state.jobs import Band, Deferred, Held, Job, Queued, Running, Starting, Stopping
+from ..state.jobs import Deferred, Held, Job, Queued, Running, Starting, Stopping
+from ..state.specs import Band
 from ..state.units import Instant
 from .arrays import state_now, who_waits
 from .convert_jobs import OUTCOMES

@@ -1,6 +1,7 @@
 """Whether there are statistics of what a job's newest attempt used, without reading them."""
 
-from ..state.jobs import Job, Rank, rank_keys
+from ..state.attempts import Rank
+from ..state.jobs import Job, rank_keys
 from ..state.live import Live
 
 

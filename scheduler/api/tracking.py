@@ -17,10 +17,11 @@ from ..policy.fit import FreeDevice, NodeView, node_views
 from ..series.attempts import AttemptSeries
 from ..series.desk import HistoryDesk
 from ..series.history_file import CourseFacts, CourseKey
+from ..state.attempts import Attempt, EndedAttempt, Rank
 from ..state.events import JobsSubmitted
 from ..state.ids import DeviceUuid, NodeName, RankKey
 from ..state.indexes import NodeHold
-from ..state.jobs import Attempt, EndedAttempt, Job, Rank
+from ..state.jobs import Job
 from ..state.replies import Submitted
 from ..state.units import DAY, SECOND, Span
 from ..state.used import RankUse

@@ -9,9 +9,9 @@ from gpufleet.errors import GpufleetError, invalid
 
 from ..series.desk import Told
 from ..series.points import DEVICE
+from ..state.attempts import Attempt, EndedAttempt, Placement
 from ..state.courses import MemoryPeak
 from ..state.ids import DeviceUuid, JobId, RankKey
-from ..state.jobs import Attempt, EndedAttempt, Placement
 from ..state.shares import WHOLE_MILLI
 from ..state.units import MB, MILLISECOND, SECOND, Instant, Span
 from ..state.used import DeviceUse, ProcessUse, RankUse, Statistic, ToldUse

@@ -12,17 +12,9 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.job_names import name_of_command
 
 from ..state.ids import JobId, NodeName
-from ..state.jobs import (
-    DEFAULT_GRACE,
-    Band,
-    Dependency,
-    EndWanted,
-    Items,
-    JobSpec,
-    NodePins,
-    Resources,
-)
+from ..state.jobs import Items
 from ..state.shares import WHOLE_MILLI
+from ..state.specs import DEFAULT_GRACE, Band, Dependency, EndWanted, JobSpec, NodePins, Resources
 from ..state.units import DAY, SECOND, Instant, Span
 from .array_spec import items_of
 from .convert_jobs import INPUT_MODES

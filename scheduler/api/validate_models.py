@@ -9,8 +9,8 @@ from gpufleet.v1 import job_pb2, sessions_pb2
 from gpufleet.errors import invalid
 
 from ..state.ids import ModelName
-from ..state.jobs import Band, JobSpec
 from ..state.sessions import SessionLimits
+from ..state.specs import Band, JobSpec
 from ..state.units import DAY, SECOND, Span
 from .validate import band_of, span_of, wanted_job
 

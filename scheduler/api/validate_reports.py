@@ -6,16 +6,9 @@ from gpufleet.v1 import node_agent_pb2, node_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 
+from ..state.attempts import ExitCode, ExitSignal, ExitStatus, OutputEnd, OutputStream, RankExit
 from ..state.events import Seen, SeenExited, SeenRefused, SeenRunning, SeenStarting
 from ..state.ids import DeviceUuid, JobId, RankKey
-from ..state.jobs import (
-    ExitCode,
-    ExitSignal,
-    ExitStatus,
-    OutputEnd,
-    OutputStream,
-    RankExit,
-)
 from ..state.nodes import Device, DeviceProcess, DeviceSample, NodeInfo
 from ..state.units import Instant, Span
 from ..state.warnings import SLOWED_BY

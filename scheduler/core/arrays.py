@@ -1,6 +1,8 @@
 """Arrays: when the end of an item means the end of those that wait, and how an array ended."""
 
-from ..state.jobs import ExitCode, Finished, Job, Outcome, Tally
+from ..state.attempts import ExitCode
+from ..state.jobs import Finished, Job, Tally
+from ..state.specs import Outcome
 from ..state.units import Instant
 
 

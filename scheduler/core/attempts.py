@@ -7,26 +7,12 @@ Finished means stored: an end is decided only when every byte of the output is s
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ..state.attempts import Attempt, EndedAttempt, ExitCode, ExitSignal, ExitStatus, Rank, RankExit, StopCause
 from ..state.commands import Command, ForgetAttempt, KillAttempt
 from ..state.durable import NODE_LOSS_REASONS
 from ..state.events import OutputSynced, RankExited, RankRefused, RankStarted, SpoolFilled
 from ..state.ids import NodeName, RankKey
-from ..state.jobs import (
-    Attempt,
-    EndedAttempt,
-    ExitCode,
-    ExitSignal,
-    ExitStatus,
-    Finished,
-    Job,
-    Outcome,
-    Rank,
-    RankExit,
-    Starting,
-    StopCause,
-    Stopping,
-    rank_keys,
-)
+from ..state.jobs import Finished, Job, Starting, Stopping, rank_keys
 from ..state.records import (
     AttemptEnded,
     AttemptStarted,
@@ -37,6 +23,7 @@ from ..state.records import (
     SpoolStateChanged,
 )
 from ..state.refusals import BLAMES_THE_JOB
+from ..state.specs import Outcome
 from ..state.state import State
 from ..state.units import Instant
 from ..state.used import RankUse

@@ -9,7 +9,7 @@ from ..policy.preemption import may_be_taken_at
 from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced, Event, NodeAnnounced, ReadingResumed, SchedulerStarted
 from ..state.ids import NodeName
-from ..state.jobs import Deferred, Divided, Finished, Job, Outcome, rank_keys
+from ..state.jobs import Deferred, Divided, Finished, Job, rank_keys
 from ..state.live import SWEEP_SPAN, NodeLive, silent_from
 from ..state.nodes import Node, Reach
 from ..state.records import (
@@ -24,6 +24,7 @@ from ..state.records import (
     Record,
     RequestForgotten,
 )
+from ..state.specs import Outcome
 from ..state.state import State
 from ..state.units import Instant, Span, after
 from .attempts import without_its_node

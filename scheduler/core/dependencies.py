@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from ..policy.explain import WANTED_WORDS
 from ..state.ids import JobId
-from ..state.jobs import Deferred, Dependency, EndedTogether, EndWanted, Finished, Held, Outcome, Queued, Tally
+from ..state.jobs import Deferred, EndedTogether, Finished, Held, Queued, Tally
 from ..state.records import AttemptEnded, AttemptVoided, DependencyMet, ItemsFinished, JobFinished, Record
 from ..state.replies import Refused
+from ..state.specs import Dependency, EndWanted, Outcome
 from ..state.state import State
 from ..state.units import Instant
 from .arrays import end_of_array, too_many_failures

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from ..state.attempts import Attempt, Rendezvous
 from ..state.commands import KillAttempt
 from ..state.ids import NodeName
-from ..state.jobs import Attempt, Job, Rendezvous, Starting, rank_keys
+from ..state.jobs import Job, Starting, rank_keys
 from ..state.nodes import Reach
 from ..state.records import AttemptUnreachable
 from ..state.state import State

@@ -9,23 +9,11 @@ it ended is how the job did.
 
 from ..policy.admission import minimum_memory
 from ..policy.shares import memory_to_find_bytes, shares_in
+from ..state.attempts import Attempt, EndedAttempt, ExitCode, Placement, RankExit, Rendezvous, StopCause
 from ..state.commands import AbortAttempt, Command, LaunchAttempt, PrepareAttempt, StartAttempt, StopAttempt
 from ..state.events import RankReady
 from ..state.ids import NodeName, RankKey
-from ..state.jobs import (
-    Attempt,
-    EndedAttempt,
-    ExitCode,
-    Job,
-    Placement,
-    RankExit,
-    Rendezvous,
-    Running,
-    Starting,
-    StopCause,
-    index_of,
-    rank_keys,
-)
+from ..state.jobs import Job, Running, Starting, index_of, rank_keys
 from ..state.records import AttemptReady, AttemptStopping, AttemptVoided
 from ..state.state import State
 from ..state.units import Instant, after

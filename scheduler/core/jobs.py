@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ..policy.admission import notes_for, refusal
 from ..state.access import RememberedRequest
+from ..state.attempts import Attempt, RankExit, StopCause
 from ..state.commands import Command, KillAttempt, SignalAttempt, StopAttempt
 from ..state.equal_jobs import EqualJobs
 from ..state.events import (
@@ -16,24 +17,7 @@ from ..state.events import (
     SignalRequested,
 )
 from ..state.ids import JobId, NodeName, UserName
-from ..state.jobs import (
-    Attempt,
-    Deferred,
-    Dependency,
-    Divided,
-    Finished,
-    Held,
-    Job,
-    Outcome,
-    Queued,
-    RankExit,
-    Resources,
-    Running,
-    Starting,
-    StopCause,
-    Stopping,
-    rank_keys,
-)
+from ..state.jobs import Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, Stopping, rank_keys
 from ..state.records import (
     AttemptStopping,
     ItemsFinished,
@@ -50,6 +34,7 @@ from ..state.records import (
     SignalSent,
 )
 from ..state.replies import JobChange, JobsChanged, Refused, Submitted
+from ..state.specs import Dependency, Outcome, Resources
 from ..state.state import State
 from ..state.units import Instant
 from .attempts import ended_attempt, given_up

@@ -1,7 +1,8 @@
 """Which attempts are live, where, and until when a silent node's are waited for."""
 
+from ..state.attempts import Attempt
 from ..state.ids import JobId, NodeName, RankKey
-from ..state.jobs import Attempt, Job
+from ..state.jobs import Job
 from ..state.live import NodeLive
 from ..state.state import State
 from ..state.units import Instant, after

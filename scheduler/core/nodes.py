@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ..state.attempts import Attempt
 from ..state.commands import ClearTroubles, Command, ForgetAttempt, KeepAttempt, KillAttempt, StopAttempt
 from ..state.events import (
     DrainRequested,
@@ -18,7 +19,7 @@ from ..state.events import (
     SeenStarting,
 )
 from ..state.ids import NodeName, RankKey
-from ..state.jobs import Attempt, Job, Starting, Stopping
+from ..state.jobs import Job, Starting, Stopping
 from ..state.live import inventory_is_late, inventory_is_welcome
 from ..state.nodes import Node, UnhealthyDevice
 from ..state.records import (

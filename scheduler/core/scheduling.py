@@ -5,9 +5,10 @@ from ..policy.known_nodes import KnownNodes
 from ..policy.order import queue_order
 from ..policy.preemption import victims_for
 from ..policy.trial import Trial
+from ..state.attempts import Attempt, Rank, StopCause
 from ..state.commands import Command
 from ..state.ids import NodeName
-from ..state.jobs import Attempt, Job, Rank, StopCause
+from ..state.jobs import Job
 from ..state.records import AttemptPlaced, AttemptStopping, Record
 from ..state.state import State
 from ..state.units import Instant, after

@@ -11,26 +11,17 @@ from dataclasses import dataclass, replace
 from ..policy.admission import refusal
 from ..policy.scaling import Load, Scale, gives_up_a_worker, may_shrink_at, workers_wanted
 from ..policy.serving import may_start_at, numbers_of
+from ..state.attempts import StopCause
 from ..state.commands import Command
 from ..state.ids import JobId, ModelName
-from ..state.jobs import (
-    Deferred,
-    Finished,
-    Held,
-    Job,
-    Outcome,
-    Queued,
-    Running,
-    Starting,
-    StopCause,
-    Stopping,
-)
+from ..state.jobs import Deferred, Finished, Held, Job, Queued, Running, Starting, Stopping
 from ..state.records import AttemptStopping, JobFinished, JobQueued, Record, WorkerDrained
 from ..state.serving import Serving, WorkersSeenTo
 from ..state.session_commands import DrainWorker, SessionCommand
 from ..state.session_events import ServeRequested, WorkerState
 from ..state.session_records import ModelServed
 from ..state.sessions import Model
+from ..state.specs import Outcome
 from ..state.state import State
 from ..state.turns import WorkerLive
 from ..state.units import SECOND, Instant, Span, after

@@ -5,6 +5,17 @@ A new record is a type error here until it can be told.
 
 from typing import assert_never
 
+from ..state.attempts import (
+    AllocationMethod,
+    Attempt,
+    EndedAttempt,
+    ExitCode,
+    ExitSignal,
+    PlacedDevice,
+    Placement,
+    RankExit,
+    StopCause,
+)
 from ..state.commands import (
     AbortAttempt,
     ClearTroubles,
@@ -20,22 +31,7 @@ from ..state.commands import (
     TellWarning,
 )
 from ..state.ids import JobId, UserName
-from ..state.jobs import (
-    AllocationMethod,
-    Attempt,
-    Deferred,
-    Divided,
-    EndedAttempt,
-    ExitCode,
-    ExitSignal,
-    Held,
-    Job,
-    Outcome,
-    PlacedDevice,
-    Placement,
-    RankExit,
-    StopCause,
-)
+from ..state.jobs import Deferred, Divided, Held, Job
 from ..state.records import (
     AttemptEnded,
     AttemptPlaced,
@@ -75,6 +71,7 @@ from ..state.records import (
 )
 from ..state.session_records import SessionRecord
 from ..state.shares import share_text
+from ..state.specs import Outcome
 from ..state.units import HOUR, MILLISECOND, MINUTE, SECOND
 from .session_story import session_sentence, tell_session
 

@@ -6,11 +6,12 @@ tells it no second time.
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..state.attempts import EndedAttempt, PlacedDevice, Placement, Rank
 from ..state.commands import TellWarning
 from ..state.courses import IDLE_PERCENT, MemoryPeak
 from ..state.events import NodeBeat
 from ..state.ids import JobId, NodeName
-from ..state.jobs import EndedAttempt, Job, PlacedDevice, Placement, Rank, Running, rank_keys
+from ..state.jobs import Job, Running, rank_keys
 from ..state.limits import WarningLimits
 from ..state.nodes import UnhealthyDevice
 from ..state.records import JobWarned

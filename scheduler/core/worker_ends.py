@@ -7,13 +7,15 @@ A worker ends like any job; `with_worker_ends` reads such ends in a decision and
 from dataclasses import replace
 
 from ..policy.serving import DEATHS_MAX, DEATHS_SPAN, deaths_since, may_start_at
+from ..state.attempts import EndedAttempt, ExitCode, ExitStatus
 from ..state.durable import NODE_LOSS_REASONS
-from ..state.jobs import EndedAttempt, ExitCode, ExitStatus, Finished, Job, Outcome
+from ..state.jobs import Finished, Job
 from ..state.records import AttemptEnded, JobFinished, Record
 from ..state.refusals import BLAMES_THE_JOB
 from ..state.serving import WorkerGone
 from ..state.session_records import ClaimMissed, ModelFailed, SessionEnded, SessionRequeued, WorkerDied
 from ..state.sessions import ModelFailure, SessionId
+from ..state.specs import Outcome
 from ..state.state import State
 from ..state.units import MINUTE, Instant, after
 from .decision import NOTHING, Decision, together

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from gpufleet.metrics import OFF, SECONDS, WAITS, Metrics
 
 from ..state.durable import Durable
-from ..state.jobs import Band, Finished, Job
+from ..state.jobs import Finished, Job
 from ..state.records import AttemptPlaced, ItemsFinished, JobFinished, JobWarned, NodeLost, Record
+from ..state.specs import Band
 from ..state.units import SECOND
 
 

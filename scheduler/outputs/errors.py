@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..state.attempts import OutputStream
 from ..state.ids import RankKey
-from ..state.jobs import OutputStream
 
 
 class OutputStoreUnavailable(Exception):

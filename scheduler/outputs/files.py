@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ..state.attempts import OutputStream
 from ..state.ids import JobId, RankKey
-from ..state.jobs import OutputStream
 from ..state.units import Instant
 from .errors import OutputStoreUnavailable, UnsyncedBytesLost
 from .layout import Segment

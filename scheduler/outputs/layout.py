@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..ports import Gap
-from ..state.jobs import OutputStream
+from ..state.attempts import OutputStream
 from .times import Marked
 
 MIB = 1024 * 1024

@@ -15,8 +15,8 @@ from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 
+from ..state.attempts import OutputStream
 from ..state.ids import JobId, RankKey
-from ..state.jobs import OutputStream
 from ..state.units import Instant
 from ..store.errors import TermSuperseded
 from ..store.schema import meta, output_chunk, output_time

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 from ..clock import wall_time
 from ..ports import Gap, Piece
+from ..state.attempts import OutputStream
 from ..state.ids import JobId, RankKey
-from ..state.jobs import OutputStream
 from ..state.units import Instant
 from .errors import OutputHole, OutputStoreUnavailable, UnsyncedBytesLost
 from .layout import MIB, AttemptLayout, OutputLimits, Segment, StreamLayout

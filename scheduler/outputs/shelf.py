@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from ..state.attempts import OutputStream
 from ..state.ids import JobId, RankKey
-from ..state.jobs import OutputStream
 from .layout import Segment
 from .retention import StoredJob
 from .times import Mark

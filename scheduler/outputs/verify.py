@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..state.attempts import EndedAttempt
 from ..state.ids import RankKey
-from ..state.jobs import EndedAttempt, Job
+from ..state.jobs import Job
 from .shelf import Shelf, StreamKey
 
 PROBLEMS_MAX = 100

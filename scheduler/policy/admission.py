@@ -8,9 +8,9 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from ..state.ids import NodeName
-from ..state.jobs import JobSpec, Resources
 from ..state.nodes import Node
 from ..state.replies import Refused
+from ..state.specs import JobSpec, Resources
 from ..state.state import State
 from .fit import could_ever_hold, default_min_memory_bytes
 from .gangs import Ranks, could_ever, most_gpus, ranks_of

@@ -5,8 +5,9 @@ The same line tells a person who asks before submitting, and a job that waited f
 
 from dataclasses import dataclass, replace
 
-from ..state.jobs import Deferred, Divided, Job, Resources, items_alike
+from ..state.jobs import Deferred, Divided, Job, items_alike
 from ..state.shares import share_text
+from ..state.specs import Resources
 from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory

@@ -6,19 +6,8 @@ from datetime import UTC, datetime
 
 from ..state.durable import Durable
 from ..state.ids import JobId, NodeName
-from ..state.jobs import (
-    Deferred,
-    Divided,
-    EndWanted,
-    Finished,
-    Held,
-    Job,
-    Queued,
-    Running,
-    Starting,
-    Stopping,
-    items_alike,
-)
+from ..state.jobs import Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, Stopping, items_alike
+from ..state.specs import EndWanted
 from ..state.state import State
 from ..state.units import SECOND, Instant
 from .admission import minimum_memory

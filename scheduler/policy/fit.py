@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from ..state.attempts import Placement
 from ..state.ids import DeviceUuid, JobId, NodeName
-from ..state.jobs import NodePins, Placement, Resources
 from ..state.limits import Limits, ScoreWeights
 from ..state.live import NodeLive, silent_from
 from ..state.nodes import Device, DeviceSample, Node
 from ..state.shares import DeviceShare, share_text
+from ..state.specs import NodePins, Resources
 from ..state.state import State
 from ..state.units import GB, MB, Instant
 from .shares import memory_to_find_bytes, room_on, share_of, shares_in

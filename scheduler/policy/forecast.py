@@ -15,8 +15,9 @@ from functools import partial
 from itertools import count, islice
 
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Asked, Job, Running
+from ..state.jobs import Job, Running
 from ..state.lines import Line
+from ..state.specs import Asked
 from ..state.state import State
 from ..state.units import Instant, Span, after
 from .admission import minimum_memory

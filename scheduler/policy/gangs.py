@@ -12,9 +12,11 @@ from ipaddress import ip_address
 from itertools import groupby, islice
 from typing import Any, TypeVar
 
+from ..state.attempts import Placement
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Job, NodePins, Placement, Resources
+from ..state.jobs import Job
 from ..state.nodes import Node
+from ..state.specs import NodePins, Resources
 from ..state.units import Instant
 from .fit import Miss, NodeView, could_ever_hold, devices_that_fit
 from .placement import Candidates, placement_on

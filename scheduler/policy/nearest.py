@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ..state.ids import NodeName
-from ..state.jobs import Job, Resources
+from ..state.jobs import Job
 from ..state.shares import share_text
+from ..state.specs import Resources
 from ..state.state import State
 from ..state.units import MB, Instant
 from .admission import minimum_memory

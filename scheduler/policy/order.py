@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterator
 
 from ..state.durable import Durable
 from ..state.ids import JobId, UserName
-from ..state.jobs import Asked, Band, Job, Queued
+from ..state.jobs import Job, Queued
 from ..state.lines import Entry, UserLines
+from ..state.specs import Asked, Band
 from ..state.units import MINUTE, SECOND, Instant
 from ..state.usage import GPU_WEIGHT
 

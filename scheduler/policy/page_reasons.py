@@ -7,7 +7,8 @@ classes of request on it, never a walk down the order; and nothing that it says 
 
 from itertools import islice
 
-from ..state.jobs import Asked, Job, Resources
+from ..state.jobs import Job
+from ..state.specs import Asked, Resources
 from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
+from ..state.attempts import AllocationMethod, PlacedDevice, Placement
 from ..state.ids import DeviceUuid, JobId, NodeName
-from ..state.jobs import AllocationMethod, Asked, Job, PlacedDevice, Placement, Resources
+from ..state.jobs import Job
 from ..state.limits import NodeOrder
 from ..state.nodes import NodeInfo
+from ..state.specs import Asked, Resources
 from ..state.units import Instant
 from .fit import NOTHING, Changes, FreeDevice, Miss, NodeView, could_ever_hold, devices_that_fit, hold_of
 from .shares import milli_left, share_of

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from ..state.durable import Durable
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Band, Divided, Job, Outcome, Queued
+from ..state.jobs import Divided, Job, Queued
 from ..state.limits import Limits
 from ..state.live import Arrival, Live
+from ..state.specs import Band, Outcome
 from ..state.state import State
 from ..state.units import DAY, HOUR, MINUTE, SECOND, Instant
 from .admission import minimum_memory

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
+from ..state.attempts import Attempt
 from ..state.durable import Durable
 from ..state.ids import DeviceUuid, JobId, NodeName
-from ..state.jobs import Attempt, Job, Resources, Stopping
+from ..state.jobs import Job, Stopping
 from ..state.shares import WHOLE_MILLI, DeviceShare
+from ..state.specs import Resources
 from ..state.units import NEVER, SECOND, Instant, Span, after
 from .fit import FreeDevice, Hold, NodeView, Outlook, could_ever_hold, hold_of, memory_text
 from .gangs import Ranks

@@ -6,10 +6,11 @@ given; and by the newest sample, as much memory must be free as the share may us
 
 from collections.abc import Mapping
 
+from ..state.attempts import Placement
 from ..state.ids import DeviceUuid
-from ..state.jobs import Placement, Resources
 from ..state.nodes import Device, DeviceSample
 from ..state.shares import WHOLE_MILLI, DeviceShare
+from ..state.specs import Resources
 
 DRIVER_PART = 0.1
 """Of a share that is given by thousandths alone, this part of its memory may be missing: drivers keep some."""

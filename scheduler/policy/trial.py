@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
+from ..state.attempts import Placement
 from ..state.ids import JobId, NodeName, UserName
-from ..state.jobs import Asked, Job, NodePins, Placement, Queued, Resources
+from ..state.jobs import Job, Queued
+from ..state.specs import Asked, NodePins, Resources
 from ..state.state import State
 from ..state.units import Instant
 from .admission import minimum_memory

@@ -7,9 +7,11 @@ accounting that a restart could miss or see twice, and the sum over rows is the 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from ..state.attempts import Attempt, EndedAttempt, Rank
 from ..state.ids import NodeName, UserName
-from ..state.jobs import Attempt, Band, EndedAttempt, Job, Outcome, Rank
+from ..state.jobs import Job
 from ..state.shares import WHOLE_MILLI
+from ..state.specs import Band, Outcome
 from ..state.units import MINUTE, Instant, Span
 from ..state.used import RankUse
 

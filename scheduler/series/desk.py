@@ -11,7 +11,7 @@ from typing import TypeVar
 from gpufleet.errors import GpufleetError, Reason
 
 from ..state.ids import DeviceUuid, NodeName
-from ..state.jobs import Band
+from ..state.specs import Band
 from ..state.units import SECOND, Instant, Span
 from .accounts import Hold, UsageSpan
 from .held import Group

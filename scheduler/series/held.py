@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..state.jobs import Band
+from ..state.specs import Band
 from ..state.units import Instant
 from .accounts import Hold, Totals, UsageSpan, bucket_of, is_short, name_in, spread
 

@@ -13,8 +13,9 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from ..ports import StoredRecord
+from ..state.attempts import Rank
 from ..state.ids import JobId
-from ..state.jobs import Job, Rank
+from ..state.jobs import Job
 from ..state.records import AttemptEnded, ItemsFinished, JobFinished, Record
 from ..state.state import State
 from ..state.units import Instant, Span

@@ -18,9 +18,10 @@ from gpufleet.logs import fields
 
 from ..ports import Commit
 from ..state.ids import DeviceUuid, JobId, NodeName, RankKey
-from ..state.jobs import Band, Job
+from ..state.jobs import Job
 from ..state.nodes import Node
 from ..state.records import AttemptEnded, AttemptStarted, ItemsFinished, JobFinished
+from ..state.specs import Band
 from ..state.state import State
 from ..state.units import SECOND, Instant, Span
 from ..store.errors import StoreError

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from .attempts import Placement, StopCause
 from .ids import JobId, NodeName, RankKey, UserName
-from .jobs import JobSpec, Placement, StopCause
+from .specs import JobSpec
 from .units import Span
 from .warnings import JobWarning
 

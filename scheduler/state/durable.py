@@ -10,17 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from .access import Counters, RememberedRequest, Token
+from .attempts import Attempt, EndedAttempt
 from .equal_jobs import EqualJobs, Jobs
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
 from .indexes import ItemsLive, NodeHold, index, index_alike, index_equals, unindex, unindex_alike
 from .jobs import (
     ATTEMPTS_KEPT,
     ActiveState,
-    Attempt,
     Deferred,
-    Dependency,
     Divided,
-    EndedAttempt,
     EndedTogether,
     Held,
     Job,
@@ -74,6 +72,7 @@ from .records import (
 from .session_records import SessionRecord, changed_by, gone_by
 from .sessions import Model, ModelName, Session, SessionId, Sessions
 from .shares import WHOLE_MILLI
+from .specs import Dependency
 from .units import SECOND, Instant
 from .usage import Usage, UserHold, weight_of
 

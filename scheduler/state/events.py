@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .access import Token
+from .attempts import OutputEnd, RankExit
 from .courses import MemoryPeak
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
-from .jobs import Band, Items, JobSpec, Outcome, OutputEnd, RankExit
+from .jobs import Items
 from .nodes import DeviceSample, NodeInfo
 from .session_events import SessionEvent
+from .specs import Band, JobSpec, Outcome
 from .units import Instant, Span
 from .used import ToldUse
 

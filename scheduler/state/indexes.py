@@ -6,9 +6,10 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from .attempts import Attempt
 from .equal_jobs import EqualJobs
 from .ids import DeviceUuid, JobId, RankKey
-from .jobs import Attempt, Deferred, Divided, Finished, Held, Job, JobState, Queued, Running, Starting, Stopping
+from .jobs import Deferred, Divided, Finished, Held, Job, JobState, Queued, Running, Starting, Stopping
 from .shares import WHOLE_MILLI, DeviceShare
 from .usage import UserHold
 

@@ -7,11 +7,12 @@ what one decision touched, so that a simulation can ask after every step. Neithe
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
+from .attempts import Attempt
 from .durable import Durable, Entity, EntityKey, load
 from .equal_jobs import EqualJobs
 from .ids import DeviceUuid, JobId, NodeName, RankKey
 from .indexes import ItemsLive, NodeHold
-from .jobs import ATTEMPTS_KEPT, Attempt, Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, rank_keys
+from .jobs import ATTEMPTS_KEPT, Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, rank_keys
 from .live import Live
 from .nodes import Node
 from .shares import WHOLE_MILLI

@@ -11,7 +11,8 @@ from typing import NamedTuple, overload
 
 from .equal_jobs import EqualJobs
 from .ids import JobId, UserName
-from .jobs import Asked, Band, Job
+from .jobs import Job
+from .specs import Asked, Band
 from .units import Instant
 
 Entry = tuple[Instant, JobId]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from .attempts import Attempt, EndedAttempt, OutputStream, Rank, RankExit
 from .courses import DeviceCourse, follow_readings
 from .durable import Durable
 from .events import (
@@ -30,7 +31,7 @@ from .events import (
     SpoolFilled,
 )
 from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
-from .jobs import Attempt, EndedAttempt, Outcome, OutputStream, Rank, RankExit, Starting
+from .jobs import Starting
 from .limits import Limits
 from .nodes import DeviceSample, Reach
 from .records import (
@@ -58,6 +59,7 @@ from .records import (
 from .refusals import BLAMES_DEVICES, BLAMES_NOBODY, BLAMES_THE_JOB
 from .session_events import SessionEvent
 from .session_records import SessionRecord
+from .specs import Outcome
 from .time_limits import TimeLimits
 from .turns import Turns
 from .turns import follow as follow_session

@@ -6,10 +6,12 @@ A record is a fact that holds from now on. Its fields say everything that `apply
 from dataclasses import dataclass
 
 from .access import RememberedRequest, Token
+from .attempts import Attempt, EndedAttempt, RankExit, Rendezvous, StopCause
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
-from .jobs import Attempt, Band, EndedAttempt, Finished, Job, RankExit, Rendezvous, StopCause
+from .jobs import Finished, Job
 from .nodes import Node, UnhealthyDevice
 from .session_records import SessionRecord
+from .specs import Band
 from .units import Instant
 from .warnings import JobWarning
 

@@ -13,7 +13,7 @@ from typing import NewType
 
 from .ids import JobId, UserName
 from .ids import ModelName as ModelName
-from .jobs import Band, JobSpec
+from .specs import Band, JobSpec
 from .units import SECOND, Instant, Span
 
 SessionId = NewType("SessionId", int)

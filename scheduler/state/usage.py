@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 
 from .ids import UserName
-from .jobs import Resources
 from .shares import WHOLE_MILLI
+from .specs import Resources
 from .units import DAY, Instant, Span
 
 HALF_LIFE = Span(7 * DAY)

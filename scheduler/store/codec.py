@@ -20,7 +20,7 @@ import json
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from ..state.jobs import Resources
+from ..state.specs import Resources
 from .decoding import DecodeError, Decoders, Upgrades
 from .encoding import Encoders
 from .shapes import FORMAT_KEY

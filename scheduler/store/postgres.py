@@ -109,6 +109,10 @@ class PostgresDatabase:
         return []  # The server checks its pages itself; a broken one fails the reading of its rows.
 
     def close(self) -> None:
+        if self._writer is not None:
+            # The server notices some time later that a connection was closed, and until then its lock is held.
+            with suppress(psycopg.Error):
+                self._writer.execute(b"SELECT pg_advisory_unlock_all()")
         self._hang_up()
         self.engine.dispose()
 

@@ -8,8 +8,8 @@ from sqlalchemy import Select, literal, select, tuple_
 
 from ..ports import FinishedQuery
 from ..state.ids import JobId
-from ..state.jobs import Outcome
 from ..state.records import SHARED_KINDS, JobQueued
+from ..state.specs import Outcome
 from ..state.units import Instant
 from . import schema
 from .kinds import searchable

@@ -33,12 +33,13 @@ from scheduler.state.events import (
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
-from scheduler.state.jobs import Band, Job, JobSpec, Resources, item_ended_together
+from scheduler.state.jobs import Job, item_ended_together
 from scheduler.state.limits import Limits
 from scheduler.state.nodes import Device, DeviceSample, NodeInfo
 from scheduler.state.records import Record
 from scheduler.state.replies import Reply
 from scheduler.state.session_commands import SessionCommand
+from scheduler.state.specs import Band, JobSpec, Resources
 from scheduler.state.state import State
 from scheduler.state.units import GB, SECOND, Instant, after
 

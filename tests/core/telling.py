@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from scheduler.state.attempts import EndedAttempt
 from scheduler.state.durable import Durable
 from scheduler.state.ids import JobId
-from scheduler.state.jobs import Divided, EndedAttempt, Finished, Job
+from scheduler.state.jobs import Divided, Finished, Job
 from scheduler.state.replies import JobsChanged, NodeGone, Refused, Reply, Submitted
 from scheduler.state.units import SECOND, Instant
 from tests.core.fleet import BEGIN

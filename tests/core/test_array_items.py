@@ -10,7 +10,8 @@ from scheduler.policy.order import order_from, queue_order
 from scheduler.state.events import CancelRequested, HoldRequested, JobsSubmitted
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.indices import Indices
-from scheduler.state.jobs import Band, Items
+from scheduler.state.jobs import Items
+from scheduler.state.specs import Band
 from tests.core.fleet import Fleet, spec
 
 

@@ -12,8 +12,9 @@ from scheduler.policy.fit import Miss, devices_that_fit, node_views
 from scheduler.policy.placement import candidates_of, take
 from scheduler.policy.reservation import ends_if_placed, holds_on, keep, reserve
 from scheduler.state.ids import JobId, UserName
-from scheduler.state.jobs import Band, Job, JobSpec, Queued, Resources
+from scheduler.state.jobs import Job, Queued
 from scheduler.state.limits import NodeOrder
+from scheduler.state.specs import Band, JobSpec, Resources
 from scheduler.state.units import MINUTE, Span
 from tests.core.transcript import Transcript
 

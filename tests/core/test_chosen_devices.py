@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from scheduler.core.story import sentence
+from scheduler.state.attempts import AllocationMethod, Placement
 from scheduler.state.ids import DeviceUuid, NodeName
-from scheduler.state.jobs import AllocationMethod, NodePins, Placement
 from scheduler.state.limits import Limits, NodeOrder, ScoreWeights
 from scheduler.state.records import AttemptPlaced
+from scheduler.state.specs import NodePins
 from scheduler.state.units import GB
 from tests.core.fleet import FakeNode, Fleet, spec
 

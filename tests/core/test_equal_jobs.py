@@ -9,8 +9,9 @@ from scheduler.state import durable
 from scheduler.state.durable import Durable, load
 from scheduler.state.equal_jobs import EqualJobs, Jobs
 from scheduler.state.ids import JobId, UserName
-from scheduler.state.jobs import Band, Finished, Held, Job, JobSpec, Outcome, Queued
+from scheduler.state.jobs import Finished, Held, Job, Queued
 from scheduler.state.records import JobFinished, JobHeld, JobQueued, JobReleased
+from scheduler.state.specs import Band, JobSpec, Outcome
 from scheduler.state.units import Instant
 
 NOW = Instant(1_000_000)

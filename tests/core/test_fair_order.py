@@ -12,8 +12,9 @@ from scheduler.policy.order import TURN, jobs_ahead, order_from, position, queue
 from scheduler.state import durable
 from scheduler.state.durable import Durable
 from scheduler.state.ids import JobId, UserName
-from scheduler.state.jobs import Band, Job, JobSpec, Queued, Resources
+from scheduler.state.jobs import Job, Queued
 from scheduler.state.records import JobQueued
+from scheduler.state.specs import Band, JobSpec, Resources
 from scheduler.state.units import SECOND, Instant
 from scheduler.state.usage import HALF_LIFE, Usage
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from scheduler.policy.gangs import could_ever, ranks_of
+from scheduler.state.attempts import ExitSignal, RankExit, StopCause
 from scheduler.state.commands import AbortAttempt, KillAttempt, PrepareAttempt, StartAttempt
 from scheduler.state.events import CancelRequested, RankExited, RankReady, RankStarted
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
-from scheduler.state.jobs import ExitSignal, NodePins, RankExit, Resources, StopCause
 from scheduler.state.nodes import Device, Node, NodeInfo
 from scheduler.state.records import AttemptReady, RankEnded
+from scheduler.state.specs import NodePins, Resources
 from scheduler.state.units import GB, Instant
 from tests.core.fleet import Fleet, Turn, spec
 

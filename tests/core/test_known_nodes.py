@@ -13,11 +13,13 @@ import pytest
 
 from scheduler.core.scheduling import schedule
 from scheduler.policy.known_nodes import KnownNodes
+from scheduler.state.attempts import ExitCode, RankExit
 from scheduler.state.events import DrainRequested, RankExited, RankRefused, RankStarted
 from scheduler.state.ids import NodeName, RankKey, UserName
-from scheduler.state.jobs import Band, ExitCode, NodePins, RankExit, Starting
+from scheduler.state.jobs import Starting
 from scheduler.state.limits import Limits, NodeOrder
 from scheduler.state.nodes import DeviceProcess
+from scheduler.state.specs import Band, NodePins
 from scheduler.state.units import GB, MILLISECOND, MINUTE, SECOND, Span, after
 from tests.core.fleet import Fleet, spec
 

@@ -11,6 +11,7 @@ import pytest
 from scheduler.core.deadlines import REQUESTS_PER_SWEEP, wake_at
 from scheduler.core.story import sentence, tell
 from scheduler.state.access import Role, Token
+from scheduler.state.attempts import Attempt, ExitCode, OutputEnd, OutputStream, Placement, Rank, RankExit
 from scheduler.state.commands import LaunchAttempt
 from scheduler.state.events import (
     CancelRequested,
@@ -23,22 +24,13 @@ from scheduler.state.events import (
     TokenRequested,
 )
 from scheduler.state.ids import JobId, NodeName, RankKey, TokenId, UserName
-from scheduler.state.jobs import (
-    Attempt,
-    Band,
-    ExitCode,
-    OutputEnd,
-    OutputStream,
-    Placement,
-    Rank,
-    RankExit,
-    Running,
-)
+from scheduler.state.jobs import Running
 from scheduler.state.limits import Limits
 from scheduler.state.nodes import Reach
 from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptStarted, JobFinished, Record
 from scheduler.state.replies import Done, Refused, Submitted
 from scheduler.state.session_records import SessionRecord
+from scheduler.state.specs import Band
 from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span, after
 from tests.core.fleet import BEGIN, Fleet, Turn, spec
 from tests.core.test_properties import OFTEN, STEPS, World

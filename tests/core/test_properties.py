@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.state.access import Role, Token
+from scheduler.state.attempts import ExitCode, ExitSignal, OutputEnd, OutputStream, RankExit, StopCause
 from scheduler.state.durable import Durable, apply
 from scheduler.state.events import (
     BandRequested,
@@ -41,19 +42,8 @@ from scheduler.state.events import (
 )
 from scheduler.state.ids import JobId, NodeName, RankKey, TokenId, UserName
 from scheduler.state.indices import Indices
-from scheduler.state.jobs import (
-    Band,
-    Dependency,
-    EndWanted,
-    ExitCode,
-    ExitSignal,
-    Items,
-    NodePins,
-    OutputEnd,
-    OutputStream,
-    RankExit,
-    StopCause,
-)
+from scheduler.state.jobs import Items
+from scheduler.state.specs import Band, Dependency, EndWanted, NodePins
 from scheduler.state.units import DAY, HOUR, MINUTE, SECOND, Instant, Span
 from tests.core.fleet import FakeNode, Fleet, assert_same, spec
 

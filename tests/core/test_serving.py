@@ -8,23 +8,11 @@ import pytest
 
 from scheduler.core.story import sentence, tell
 from scheduler.policy.serving import DEATHS_MAX, deaths_since, may_start_at
+from scheduler.state.attempts import ExitCode, ExitSignal, ExitStatus, RankExit, StopCause
 from scheduler.state.commands import LaunchAttempt, StopAttempt
 from scheduler.state.events import CancelRequested, Event, RankExited, RankStarted, SeenRunning, SeenStarting
 from scheduler.state.ids import JobId, RankKey, UserName
-from scheduler.state.jobs import (
-    ExitCode,
-    ExitSignal,
-    ExitStatus,
-    Job,
-    JobSpec,
-    Queued,
-    RankExit,
-    Resources,
-    Running,
-    Starting,
-    StopCause,
-    Stopping,
-)
+from scheduler.state.jobs import Job, Queued, Running, Starting, Stopping
 from scheduler.state.records import AttemptEnded, Record, WorkerDrained
 from scheduler.state.session_commands import DrainWorker, OfferSeat
 from scheduler.state.session_events import (
@@ -41,6 +29,7 @@ from scheduler.state.session_events import (
 )
 from scheduler.state.session_records import ModelFailed, ModelReady, SessionRequeued, WorkerDied
 from scheduler.state.sessions import Identity, Model, ModelName, WorkerId
+from scheduler.state.specs import JobSpec, Resources
 from scheduler.state.units import MINUTE, SECOND, Instant, Span, after
 from tests.core.fleet import Fleet, Turn
 

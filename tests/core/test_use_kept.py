@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from scheduler.state.attempts import ExitCode, RankExit
 from scheduler.state.events import CancelRequested, NodeBeat, RankExited, RankStarted
 from scheduler.state.ids import JobId, NodeName, RankKey, UserName
-from scheduler.state.jobs import ExitCode, RankExit
 from scheduler.state.units import HOUR, MINUTE, SECOND, Span
 from scheduler.state.used import RankUse, ToldUse
 from tests.core.fleet import Fleet, spec

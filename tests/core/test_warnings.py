@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from scheduler.core.warnings import rough_span
+from scheduler.state.attempts import ExitCode, RankExit
 from scheduler.state.courses import DeviceCourse, MemoryPeak
 from scheduler.state.events import NodeBeat, RankExited, RankStarted
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey
-from scheduler.state.jobs import ExitCode, RankExit, Running
+from scheduler.state.jobs import Running
 from scheduler.state.limits import Limits, WarningLimits
 from scheduler.state.nodes import DeviceSample
 from scheduler.state.records import JobFinished, JobWarned

@@ -47,11 +47,11 @@ from scheduler.state.events import (
     TokenRequested,
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
-from scheduler.state.jobs import Band
 from scheduler.state.limits import NodeOrder, ScoreWeights, WarningLimits
 from scheduler.state.nodes import DeviceProcess
 from scheduler.state.records import is_shared, job_of
 from scheduler.state.replies import Refused, Submitted
+from scheduler.state.specs import Band
 from scheduler.state.units import Instant, Span
 from tests.core.fleet import Fleet, Turn
 from tests.core.telling import GAP, clock_text, reply_lines, state_text, wrapped

@@ -9,24 +9,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from gpufleet.units import parse_duration, parse_size
+from scheduler.state.attempts import ExitCode, ExitSignal, ExitStatus, OutputEnd, OutputStream, RankExit, StopCause
 from scheduler.state.events import Seen, SeenExited, SeenRefused, SeenRunning, SeenStarting
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey
 from scheduler.state.indices import Indices
-from scheduler.state.jobs import (
-    Dependency,
-    EndWanted,
-    ExitCode,
-    ExitSignal,
-    ExitStatus,
-    Items,
-    JobSpec,
-    NodePins,
-    OutputEnd,
-    OutputStream,
-    RankExit,
-    Resources,
-    StopCause,
-)
+from scheduler.state.jobs import Items
+from scheduler.state.specs import Dependency, EndWanted, JobSpec, NodePins, Resources
 from scheduler.state.units import Instant, Span
 from scheduler.state.used import DeviceUse, RankUse, Statistic
 

@@ -16,8 +16,9 @@ from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.opening import FOLDER, open_shelf
 from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.ports import Piece
+from scheduler.state.attempts import EndedAttempt, ExitCode
 from scheduler.state.ids import JobId
-from scheduler.state.jobs import EndedAttempt, ExitCode, Finished, Job
+from scheduler.state.jobs import Finished, Job
 from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptVoided, JobFinished, RankEnded, Record
 from scheduler.state.shares import WHOLE_MILLI
 from scheduler.store import reading, schema

@@ -11,8 +11,9 @@ from scheduler.ports import Commit, FinishedQuery, StoredRecord
 from scheduler.state.commands import Command
 from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
 from scheduler.state.ids import JobId
-from scheduler.state.jobs import Finished, Job, Outcome
+from scheduler.state.jobs import Finished, Job
 from scheduler.state.records import SHARED_KINDS, JobQueued, job_of
+from scheduler.state.specs import Outcome
 from scheduler.state.units import SECOND, Instant
 from scheduler.store.errors import StoreUnavailable
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from scheduler.engine import Changes, Engine
+from scheduler.state.attempts import ExitCode, OutputEnd, RankExit
 from scheduler.state.durable import Durable
 from scheduler.state.events import (
     CancelRequested,
@@ -21,10 +22,11 @@ from scheduler.state.events import (
     Seen,
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
-from scheduler.state.jobs import Band, ExitCode, Job, JobSpec, OutputEnd, RankExit
+from scheduler.state.jobs import Job
 from scheduler.state.limits import Limits
 from scheduler.state.nodes import Device, DeviceSample, NodeInfo
 from scheduler.state.replies import Reply, Submitted
+from scheduler.state.specs import Band, JobSpec
 from scheduler.state.units import GB
 from tests.core.fleet import assert_same, spec
 from tests.engine.fakes import FakeClock, FakeStore, RecordingLink

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine import PASS_INTERVAL, StoreAway
 from scheduler.state.access import Role, Token
+from scheduler.state.attempts import ExitCode, RankExit
 from scheduler.state.events import (
     BandRequested,
     DrainRequested,
@@ -26,7 +27,8 @@ from scheduler.state.events import (
 )
 from scheduler.state.ids import JobId, NodeName, RankKey, TokenId
 from scheduler.state.invariants import check_all
-from scheduler.state.jobs import Band, ExitCode, Job, RankExit
+from scheduler.state.jobs import Job
+from scheduler.state.specs import Band
 from scheduler.state.units import MINUTE, SECOND, Span
 from scheduler.store.errors import StoreUnavailable
 from tests.core.fleet import assert_same, spec

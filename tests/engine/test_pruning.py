@@ -20,8 +20,8 @@ from scheduler.outputs.files import FileShelf
 from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.pruning import Pruner
+from scheduler.state.attempts import OutputStream
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import OutputStream
 from scheduler.state.units import DAY, Instant
 from scheduler.store.errors import StoreUnavailable, TermSuperseded
 from tests.engine.fakes import FakeStore

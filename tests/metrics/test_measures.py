@@ -7,21 +7,12 @@ from dataclasses import replace
 
 from gpufleet import metrics
 from scheduler.metrics.measures import Measures
+from scheduler.state.attempts import AllocationMethod, Attempt, Placement, Rank
 from scheduler.state.durable import Durable, apply
 from scheduler.state.ids import JobId, NodeName, UserName
-from scheduler.state.jobs import (
-    AllocationMethod,
-    Attempt,
-    Band,
-    Finished,
-    Job,
-    JobSpec,
-    Outcome,
-    Placement,
-    Queued,
-    Rank,
-)
+from scheduler.state.jobs import Finished, Job, Queued
 from scheduler.state.records import AttemptPlaced, ItemsFinished, JobFinished, JobQueued, JobWarned, NodeLost
+from scheduler.state.specs import Band, JobSpec, Outcome
 from scheduler.state.units import SECOND, Instant
 from scheduler.state.warnings import JobWarning, WarningKind
 

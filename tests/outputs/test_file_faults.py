@@ -21,8 +21,8 @@ from scheduler.outputs.files import FileShelf
 from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.ports import Gap, Piece
+from scheduler.state.attempts import OutputStream
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import OutputStream
 from tests.leaks import open_files
 
 OUT, ERR = OutputStream.STDOUT, OutputStream.STDERR

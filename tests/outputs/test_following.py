@@ -29,8 +29,8 @@ from scheduler.outputs.errors import OutputStoreUnavailable
 from scheduler.outputs.files import FileShelf
 from scheduler.outputs.layout import SEGMENT_BYTES_MIN, OutputLimits
 from scheduler.outputs.segmented import SegmentedOutputStore
+from scheduler.state.attempts import OutputStream
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import OutputStream
 from scheduler.state.units import SECOND, Instant
 from scheduler.watching import ChangeHub
 from tests.e2e.processes import until

@@ -16,8 +16,8 @@ from scheduler.outputs.files import FileShelf
 from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.ports import Gap, Piece
+from scheduler.state.attempts import OutputStream
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import OutputStream
 
 LIMITS = OutputLimits(head_bytes=20, tail_bytes=64)
 STREAMS = [(RankKey(JobId(1), 1, rank), stream) for rank in (0, 1) for stream in OutputStream]

@@ -16,8 +16,8 @@ from scheduler.outputs.errors import OutputHole, OutputStoreUnavailable
 from scheduler.outputs.files import FileShelf
 from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.segmented import SegmentedOutputStore
+from scheduler.state.attempts import OutputEnd, OutputStream
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import OutputEnd, OutputStream
 from scheduler.store.errors import TermSuperseded
 from tests.e2e.processes import until
 

@@ -13,8 +13,8 @@ from scheduler.outputs.errors import OutputHole
 from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.ports import Gap, OutputStore, Piece
+from scheduler.state.attempts import OutputStream
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import OutputStream
 from scheduler.state.units import Instant
 from tests.outputs.conftest import Reopen
 

@@ -15,8 +15,8 @@ from scheduler.outputs.opening import open_outputs
 from scheduler.outputs.rows import ROW_BYTES
 from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.ports import Piece
+from scheduler.state.attempts import OutputStream
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import OutputStream
 from scheduler.state.units import Instant
 from scheduler.store.errors import TermSuperseded
 from scheduler.store.opening import open_store

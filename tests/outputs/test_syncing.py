@@ -10,8 +10,8 @@ import pytest
 
 from scheduler import output_hub
 from scheduler.output_hub import SYNC_BYTES, OutputHub
+from scheduler.state.attempts import OutputStream
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import OutputStream
 
 KEY = RankKey(JobId(1), 1, 0)
 NEVER_SECONDS = 1e6

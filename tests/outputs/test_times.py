@@ -19,8 +19,8 @@ from scheduler.outputs.layout import SEGMENT_BYTES_MIN, OutputLimits
 from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.outputs.times import ENTRY_BYTES, MARKS_MAX, Mark, Marked, arrived_before, packed, thinned, unpacked
 from scheduler.ports import Gap, OutputStore
+from scheduler.state.attempts import OutputStream
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import OutputStream
 from scheduler.state.units import DAY, MINUTE, SECOND, Instant
 from tests.outputs.conftest import Reopen
 

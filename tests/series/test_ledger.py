@@ -20,20 +20,11 @@ from scheduler.series.accounts import BUCKET_SPAN, Totals, UsageSpan, bucket_of
 from scheduler.series.history_file import HistoryFile
 from scheduler.series.ledger import Ledger
 from scheduler.state.access import Role, Token
+from scheduler.state.attempts import EndedAttempt, PlacedDevice, Placement, Rank, RankExit
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, TokenId, UserName
-from scheduler.state.jobs import (
-    Band,
-    EndedAttempt,
-    Finished,
-    Job,
-    JobSpec,
-    Outcome,
-    PlacedDevice,
-    Placement,
-    Rank,
-    RankExit,
-)
+from scheduler.state.jobs import Finished, Job
 from scheduler.state.records import AttemptEnded, JobFinished, Record, TokenCreated
+from scheduler.state.specs import Band, JobSpec, Outcome
 from scheduler.state.state import State
 from scheduler.state.units import DAY, MINUTE, SECOND, Instant, Span, after
 from scheduler.state.used import DeviceUse, RankUse, Statistic

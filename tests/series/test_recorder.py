@@ -19,8 +19,8 @@ from scheduler.series.history_file import FILE, Accounted
 from scheduler.series.reading import Kept
 from scheduler.series.recorder import DeviceReading, Recorder
 from scheduler.state.ids import DeviceUuid, NodeName
-from scheduler.state.jobs import Band
 from scheduler.state.nodes import Device, Node, NodeInfo
+from scheduler.state.specs import Band
 from scheduler.state.state import State
 from scheduler.state.units import DAY, HOUR, MINUTE, SECOND, Instant, Span, after
 from tests.e2e.processes import until

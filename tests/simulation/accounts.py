@@ -14,7 +14,7 @@ from scheduler.series.accounts import Totals, UsageSpan
 from scheduler.series.history_file import SCHEMA, HistoryFile
 from scheduler.series.ledger import Ledger
 from scheduler.series.recorder import Recorder
-from scheduler.state.jobs import EndedAttempt
+from scheduler.state.attempts import EndedAttempt
 from scheduler.state.records import AttemptEnded, ItemsFinished, JobFinished
 from scheduler.state.shares import WHOLE_MILLI
 from scheduler.state.units import DAY, Instant, Span

@@ -9,26 +9,17 @@ from typing import TYPE_CHECKING
 
 from node_agent.core.outcome import AttemptKey, ExitedWith, ExitStatus, KilledBy, Stream
 from scheduler.ports import Commit
+from scheduler.state.attempts import Attempt, EndedAttempt, ExitCode, ExitSignal, OutputStream
 from scheduler.state.commands import Command, ForgetAttempt, LaunchAttempt, PrepareAttempt, StartAttempt
 from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
 from scheduler.state.ids import JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
-from scheduler.state.jobs import (
-    Attempt,
-    EndedAttempt,
-    ExitCode,
-    ExitSignal,
-    Finished,
-    Items,
-    Job,
-    Outcome,
-    OutputStream,
-    Tally,
-)
+from scheduler.state.jobs import Finished, Items, Job, Tally
 from scheduler.state.nodes import Node
 from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptReady, AttemptVoided, JobFinished, JobWarned
 from scheduler.state.session_commands import SessionCommand
 from scheduler.state.shares import WHOLE_MILLI
+from scheduler.state.specs import Outcome
 from scheduler.state.state import State
 from scheduler.state.units import SECOND
 from scheduler.state.warnings import JobWarning, WarningKind

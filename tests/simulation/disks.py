@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from node_agent.core.outcome import AttemptEnd, AttemptKey, Offsets, Stream
 from scheduler.outputs.errors import OutputHole
 from scheduler.ports import Commit, StoredRecord
+from scheduler.state.attempts import OutputStream
 from scheduler.state.durable import Entity, EntityKey, key_of
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import Job, OutputStream, Tally, item_ended_together
+from scheduler.state.jobs import Job, Tally, item_ended_together
 from scheduler.state.records import Record
 from scheduler.state.units import Instant
 from scheduler.store.errors import StoreUnavailable

@@ -23,10 +23,11 @@ from scheduler.output_hub import OutputHub
 from scheduler.outputs.errors import OutputHole
 from scheduler.session_links import SessionLinks
 from scheduler.state.access import Role
+from scheduler.state.attempts import OutputEnd
 from scheduler.state.commands import Command
 from scheduler.state.events import Event, OutputSynced
 from scheduler.state.ids import RankKey, TokenId, UserName
-from scheduler.state.jobs import Job, OutputEnd
+from scheduler.state.jobs import Job
 from scheduler.state.limits import Limits, WarningLimits
 from scheduler.state.replies import Reply
 from scheduler.state.session_commands import SessionCommand

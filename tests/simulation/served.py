@@ -10,10 +10,10 @@ from node_agent.core.launch import Launch
 from node_agent.core.outcome import ExitedWith, ExitStatus, KilledBy, Stream
 from scheduler.state.events import CancelRequested, Event
 from scheduler.state.ids import JobId, UserName
-from scheduler.state.jobs import JobSpec, Resources
 from scheduler.state.replies import Done, Reply
 from scheduler.state.session_events import ServeRequested, StopModelRequested
 from scheduler.state.sessions import Model, ModelName
+from scheduler.state.specs import JobSpec, Resources
 from scheduler.state.units import SECOND, Instant, Span
 from tests.simulation.machine import DRIFT_MAX, NEVER, SIGKILL, Machine, Plan, Process
 from tests.simulation.session_workers import Worker

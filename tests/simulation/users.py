@@ -18,8 +18,9 @@ from scheduler.state.events import (
 )
 from scheduler.state.ids import JobId, NodeName, UserName
 from scheduler.state.indices import Indices
-from scheduler.state.jobs import Band, Dependency, EndWanted, Items, JobSpec, Resources
+from scheduler.state.jobs import Items
 from scheduler.state.replies import Refused, Reply, Submitted
+from scheduler.state.specs import Band, Dependency, EndWanted, JobSpec, Resources
 from scheduler.state.units import SECOND, Instant, Span, seconds
 from tests.simulation.machine import NEVER, Plan
 from tests.simulation.world import Broken, World

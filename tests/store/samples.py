@@ -13,9 +13,10 @@ from scheduler.ports import Commit
 from scheduler.state.access import Counters, RememberedRequest, Role, Token
 from scheduler.state.durable import Entity, key_of
 from scheduler.state.ids import JobId, NodeName, TokenId, UserName
-from scheduler.state.jobs import Band, Finished, Job, JobSpec, Outcome, Queued
+from scheduler.state.jobs import Finished, Job, Queued
 from scheduler.state.nodes import Node, NodeInfo
 from scheduler.state.records import JobFinished, JobHeld, JobQueued, Record
+from scheduler.state.specs import Band, JobSpec, Outcome
 from scheduler.state.units import Instant
 
 START = Instant(1_700_000_000_000_000)

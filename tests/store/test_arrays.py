@@ -8,8 +8,9 @@ from scheduler.ports import Commit, FinishedQuery
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.indices import Indices
-from scheduler.state.jobs import Divided, Finished, Items, Job, Outcome, Queued, Tally, items_alike
+from scheduler.state.jobs import Divided, Finished, Items, Job, Queued, Tally, items_alike
 from scheduler.state.records import ItemsFinished, ItemsHeld, JobHeld, Record
+from scheduler.state.specs import Outcome
 from scheduler.store.store import SqlStore
 from tests.store.samples import at, finish, finished, held, job, submit
 

@@ -4,7 +4,8 @@ import sys
 import threading
 
 from scheduler.state.ids import JobId, UserName
-from scheduler.state.jobs import Band, Job, JobSpec, Queued
+from scheduler.state.jobs import Job, Queued
+from scheduler.state.specs import Band, JobSpec
 from scheduler.state.units import Instant
 from scheduler.store.codec import Codec
 

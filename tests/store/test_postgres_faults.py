@@ -114,6 +114,22 @@ def test_a_connection_that_only_the_server_still_believes_in_does_not_keep_us_ou
         assert list(store.load()) == [job(1), job(2)]
 
 
+def test_a_store_that_was_closed_is_free_before_the_server_has_noticed_its_closed_connection(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.url(postgres.new_database())
+    connected: list[psycopg.Connection] = []
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(psycopg.Connection, "close", lambda each: connected.append(each))
+            open_store(url).close()
+        with closing(open_store(url)) as again:
+            assert again.term == 2
+    finally:
+        for each in connected:
+            each.close()
+
+
 def test_a_scheduler_that_was_cut_off_while_another_took_over_is_superseded(
     postgres: PostgresServer, proxy: Proxy
 ) -> None:

@@ -16,8 +16,8 @@ from scheduler.ports import Commit, FinishedQuery, Store
 from scheduler.state.durable import Entity, key_of
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, UserName
-from scheduler.state.jobs import Outcome
 from scheduler.state.records import NodeForgotten, NodeRegistered, TokenCreated
+from scheduler.state.specs import Outcome
 from scheduler.state.units import Instant
 from scheduler.store import store as store_module
 from scheduler.store.errors import StoreCorrupt, StoreLocked, StoreTooNew, TermSuperseded

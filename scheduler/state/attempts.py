@@ -1,0 +1,171 @@
+"""Attempts: a run of a job on the devices that it was given, rank by rank, and how each rank ended."""
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from .ids import DeviceUuid, NodeName
+from .shares import DeviceShare
+from .units import Instant
+from .used import RankUse
+
+
+class StopCause(Enum):
+    """Why an attempt was told to stop."""
+
+    CANCELLED = "CANCELLED"
+    TIME_LIMIT = "TIME_LIMIT"
+    FENCED = "FENCED"
+    PREEMPTED = "PREEMPTED"
+    GANG = "GANG"
+    STALE = "STALE"
+    REQUEUED = "REQUEUED"
+
+
+class OutputStream(IntEnum):
+    """One of the two outputs of a process."""
+
+    STDOUT = 1
+    STDERR = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCode:
+    """The process ended by itself with a code, 0 to 255."""
+
+    code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitSignal:
+    """A signal ended the process."""
+
+    signal: int
+
+
+ExitStatus = ExitCode | ExitSignal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputEnd:
+    """Where one stream of one rank ended: `end_offset` bytes were written in all."""
+
+    rank: int
+    stream: OutputStream
+    end_offset: int
+    was_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExit:
+    """How one rank ended. `exit` is None when nobody knows, or when it never ran. `use` is what was read of it.
+
+    `is_presumed`: nobody saw the end; its node's fence says that it must be over.
+    """
+
+    exit: ExitStatus | None
+    reason: str
+    message: str = ""
+    stop_cause: StopCause | None = None
+    output_ends: tuple[OutputEnd, ...] = ()
+    output_is_complete: bool = True
+    cpu_seconds: float = 0.0
+    memory_bytes_max: int = 0
+    is_presumed: bool = False
+    use: RankUse | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedDevice:
+    """One device as it was when the scheduler decided; None where there was no telemetry.
+
+    With `share_milli` a share of it was given, with `share_memory_bytes` of its memory; else the whole device.
+    """
+
+    index: int
+    uuid: DeviceUuid
+    name: str
+    memory_free_bytes: int | None = None
+    utilization_percent: int | None = None
+    score: float | None = None
+    share_milli: int = 0
+    share_memory_bytes: int = 0
+
+    @property
+    def share(self) -> DeviceShare | None:
+        """The share of it; None for the whole device."""
+        return DeviceShare(self.share_milli, self.share_memory_bytes) if self.share_milli else None
+
+
+class AllocationMethod(Enum):
+    """How the devices of a placement were chosen.
+
+    SCORE: the best of those that fit. PINNED: those that were named. SHARE: the fullest that had room, so that whole
+    ones stay whole. FALLBACK: in plain order, as was asked or because what one of them does was not known.
+    """
+
+    NONE = "none"
+    SCORE = "score"
+    PINNED = "pinned"
+    FALLBACK = "fallback"
+    SHARE = "fragmentation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One rank's hold on a node. `agent_id` and `boot_id` are those of the node when it was decided."""
+
+    node: NodeName
+    agent_id: str
+    boot_id: str
+    devices: tuple[PlacedDevice, ...] = ()
+    cpus: int = 1
+    memory_bytes: int = 0
+    method: AllocationMethod = AllocationMethod.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One node's part of an attempt and how far it is."""
+
+    placement: Placement
+    started_at: Instant | None = None
+    exit: RankExit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Where the ranks of a gang meet: rank 0 listens there. From `at` on, when all were prepared, they may run."""
+
+    address: str
+    port: int
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A run of a job that holds its devices. A gang has a `rendezvous` once all its ranks were prepared."""
+
+    number: int
+    placed_at: Instant
+    ranks: tuple[Rank, ...]
+    is_unreachable: bool = False
+    rendezvous: Rendezvous | None = None
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether it has a rank on more than one node."""
+        return len(self.ranks) > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempt:
+    """A run that is over; its devices are free. How `deciding_rank` ended is how the run did."""
+
+    number: int
+    placed_at: Instant
+    ended_at: Instant
+    ranks: tuple[Rank, ...]
+    reason: str
+    message: str = ""
+    output_is_complete: bool = True
+    deciding_rank: int = 0
