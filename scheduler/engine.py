@@ -22,7 +22,6 @@ from .changes import Reaches, SeenWorkers, changed_arrays, changed_jobs, changed
 from .core.deadlines import Wakes
 from .core.decide import make_true, step
 from .core.decision import NOTHING, Decision
-from .core.nodes import on_node_beat
 from .core.scheduling import schedule
 from .core.turns import settle
 from .metrics.measures import UNMEASURED, Measures
@@ -167,9 +166,13 @@ class Engine:
         return reply
 
     def report(self, event: Event) -> asyncio.Future[Reply]:
-        """Post what a node reports; done once it is durable. A beat that changes nothing durable never waits."""
+        """Post what a node reports; done once it is durable.
+
+        A beat waits for no store: the node is heard, which its fence counts from, and what the beat would change (a
+        device in trouble, a warning, a node that is back) the first one after the store is back changes as well.
+        """
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        if self.store_error and isinstance(event, NodeBeat) and on_node_beat(self._state, event) is NOTHING:
+        if self.store_error and isinstance(event, NodeBeat):
             live.observe(self._state.live, self._state.durable, self._state.limits, event)
             self._reaches.note(event.node)
             reply.set_result(NOTHING.reply)

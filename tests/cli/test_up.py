@@ -97,7 +97,7 @@ def test_the_page_is_shown_to_other_machines_only_in_so_many_words(data: Path) -
     assert read_record(data) is None and not data.exists()
     started = gpuctl(*up, "--gateway-host", "0.0.0.0", "--insecure")
     assert (started.returncode, started.stderr) == (0, "")
-    pages = re.findall(r"http://(\S+)", started.stdout)
+    pages = re.findall(r"http://(\S+:\d+)$", started.stdout, re.MULTILINE)
     assert pages[0].startswith("localhost:")
     for page in pages:
         with urlopen(f"http://{page}/healthz", timeout=WAIT_S_MAX) as answer:
