@@ -85,9 +85,22 @@ def released_by(seat: SeatNow, limits: SessionLimits, now: Instant) -> Instant:
 def bounds(seats: Iterable[SeatNow], places: int, limits: SessionLimits, now: Instant) -> list[Instant]:
     """When the first `places` of a line have a seat at the latest, in their order; empty when there is no seat.
 
-    The promise holds while every offered seat is claimed and no worker is lost (SESSIONS.md 1.4).
+    The promise holds while every offered seat is claimed and no worker is lost (SESSIONS.md 1.4). A turn without an end
+    counts behind those that have one: while these are as many as wait, it is given none, however long it has lasted.
     """
-    return _releases([released_by(seat, limits, now) for seat in seats], places, longest_turn(limits))
+    ends, endless = [], []
+    last_end = now
+    for seat in seats:
+        latest = released_by(seat, limits, now)
+        if seat.turn is None:
+            ends.append(latest)
+        elif seat.turn.ends_at is None:
+            endless.append(latest)
+        else:
+            ends.append(latest)
+            last_end = max(last_end, latest)
+    ends += [max(latest, last_end) for latest in endless]
+    return _releases(ends, places, longest_turn(limits))
 
 
 def estimates(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler.core.story import sentence, tell
 from scheduler.policy.scaling import Load, Scale, gives_up_a_worker, may_shrink_at, workers_wanted
-from scheduler.policy.turns import SeatNow, TurnNow, bounds, limit_changes, longest_turn
+from scheduler.policy.turns import SeatNow, TurnNow, bounds, limit_changes, longest_turn, released_by
 from scheduler.state.ids import UserName
 from scheduler.state.records import Record
 from scheduler.state.replies import Refused
@@ -322,6 +322,13 @@ def test_the_bound_of_a_place_is_the_nth_release() -> None:
     assert longest_turn(LIMITS) == 81 * SECOND
     assert [at // SECOND for at in bounds(seats, 4, LIMITS, now)] == [41, 76, 122, 157]
     assert bounds([], 4, LIMITS, now) == []
+
+
+def test_a_turn_without_an_end_counts_behind_those_that_have_one_however_long_it_has_lasted() -> None:
+    now = Instant(0)
+    old, limited = TurnNow(Instant(-600 * SECOND), None), TurnNow(Instant(0), Instant(60 * SECOND))
+    first, second = bounds([SeatNow(turn=old), SeatNow(turn=limited)], 2, LIMITS, now)
+    assert first == second == released_by(SeatNow(turn=limited), LIMITS, now)
 
 
 def test_as_many_workers_are_wanted_as_seat_everybody() -> None:
