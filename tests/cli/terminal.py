@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -46,8 +47,13 @@ class Terminal:
 
     def signal(self, number: int) -> None:
         """Send the program a signal, as `kill` does."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        os.kill(int(children[0]) if children else self.process.pid, number)  # setsid forks where it has to
+        os.kill(self._program_pid(), number)
+
+    def suspend(self) -> None:
+        """Suspend the program as a shell does, which takes the terminal when the program has stopped, and not before."""
+        self.signal(signal.SIGTSTP)
+        stat = Path(f"/proc/{self._program_pid()}/stat")
+        self.wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "its stop")
 
     def modes(self) -> list[int]:
         """How it treats what is typed and shown: the flags of termios(3)."""
@@ -79,6 +85,10 @@ class Terminal:
             self.process.kill()
         self.process.wait()
         os.close(self._master)
+
+    def _program_pid(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(children[0]) if children else self.process.pid  # setsid forks where it has to
 
     def _read(self, wait_s: float) -> bool:
         """Take in what is shown; False when the program has closed the terminal."""

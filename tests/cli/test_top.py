@@ -308,7 +308,7 @@ def test_a_window_that_is_closed_ends_it_without_a_word(terminal: Terminal) -> N
 
 def test_it_takes_the_terminal_back_after_it_was_suspended(terminal: Terminal) -> None:
     at = terminal.wait_for("by node")
-    terminal.signal(signal.SIGTSTP)
+    terminal.suspend()
     at = terminal.wait_for(CLOSED, at)
     terminal.signal(signal.SIGCONT)
     terminal.wait_for("by node", at)

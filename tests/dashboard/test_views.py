@@ -141,7 +141,15 @@ async def test_a_job_is_held_released_moved_requeued_and_cancelled_from_the_page
 
 async def test_finished_jobs_come_by_themselves_with_their_gpus_and_are_submitted_again(house: House) -> None:
     async with house.visitor("ann", "finished") as ann, house.client("ann") as client:
-        failed = await client.submit("/bin/sh", "-c", "exit 3", gpus=1, name="fails", seconds=300, labels={"a": "b"})
+        is_read = house.stage.folder / "is-read"
+        command = f"until [ -e {is_read} ]; do sleep 0.05; done; exit 3"
+        failed = await client.submit("/bin/sh", "-c", command, gpus=1, name="fails", seconds=300, labels={"a": "b"})
+
+        async def has_stats() -> bool:
+            return (await client.job(failed)).has_stats
+
+        await until("its GPU was read once", has_stats)
+        is_read.touch()
         plain = await client.submit("true", name="no-gpu")
         await expect(ann.cell(failed, "state")).to_contain_text("exit 3")
         await expect(ann.cell(failed, "gpus")).to_contain_text(re.compile(r"1 ×\svirtual"))
@@ -151,7 +159,7 @@ async def test_finished_jobs_come_by_themselves_with_their_gpus_and_are_submitte
         await expect(ann.cell(plain, "ended")).to_contain_text("ago")
         await ann.page.get_by_role("link", name=f"Resubmit job {failed}", exact=True).click()
         await expect(ann.heading).to_have_text("Submit a job")
-        await expect(ann.page.get_by_label("Command")).to_have_value("exit 3")
+        await expect(ann.page.get_by_label("Command")).to_have_value(command)
         await expect(ann.page.get_by_label("Time limit")).to_have_value("5m")
         await expect(ann.page.locator("#view .lead")).to_contain_text("Kept as they were, too: labels.")
         await ann.button("Check").click()
@@ -161,7 +169,7 @@ async def test_finished_jobs_come_by_themselves_with_their_gpus_and_are_submitte
         job = await client.wait(again)
         assert (job.spec.name, list(job.spec.argv), dict(job.spec.labels)) == (
             "fails",
-            ["/bin/sh", "-c", "exit 3"],
+            ["/bin/sh", "-c", command],
             {"a": "b"},
         )
         assert job.spec.time_limit.seconds == 300 and job.spec.devices[0].count == 1
