@@ -50,7 +50,7 @@ class Terminal:
         os.kill(self._program_pid(), number)
 
     def suspend(self) -> None:
-        """Suspend the program as a shell does, which takes the terminal when the program has stopped, and not before."""
+        """Suspend the program as a shell does, which waits until the program has stopped."""
         self.signal(signal.SIGTSTP)
         stat = Path(f"/proc/{self._program_pid()}/stat")
         self.wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "its stop")
