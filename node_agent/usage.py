@@ -43,14 +43,26 @@ KEPT_EVERY_SECONDS, KEPT_EVERY_SECONDS_EACH = 10.0, 0.2
 KEPT_PER_TICK_MAX = 8
 """Sums that are written down at one tick, those first whose turn has come for longest."""
 
-NOTE = re.compile(r"devices=(?P<indices>[0-9,]*) sampling_us=(?P<sampling_us>[0-9]*)( trace=.*)?")
-"""The note of a launch, for the next start of the agent: the indices of its devices, and how often they are read."""
+NOTED_UUIDS_CHARS_MAX = 6_000
+"""Within the keeper's bound of a note. Some 140 real GPUs fit; only of virtual ones may there be more."""
+
+NOTE = re.compile(
+    r"(uuids=(?P<uuids>[^ ]*)|devices=(?P<indices>[0-9,]*)) sampling_us=(?P<sampling_us>[0-9]*)( trace=.*)?"
+)
+"""The note of a launch, for the next start of the agent: its devices, and how often they are read.
+
+They are named by UUID, for an index belongs to another device when one of them is gone. Indices are read as well:
+agents of before noted these, and so does a launch with more UUIDs than fit.
+"""
 
 
 def note_of(uuids: Iterable[str], devices: dict[str, Device], sampling_us: int | None = None) -> str:
     """What a launch notes of its devices."""
-    indices = ",".join(str(devices[uuid].index) for uuid in uuids if uuid in devices)
-    return f"devices={indices} sampling_us={'' if sampling_us is None else sampling_us}"
+    held = [devices[uuid] for uuid in uuids if uuid in devices]
+    named = "uuids=" + ",".join(device.uuid for device in held)
+    if len(named) > NOTED_UUIDS_CHARS_MAX:
+        named = "devices=" + ",".join(str(device.index) for device in held)
+    return f"{named} sampling_us={'' if sampling_us is None else sampling_us}"
 
 
 class Usages:
@@ -241,9 +253,11 @@ class Usages:
         noted = NOTE.fullmatch(note)
         if noted is None:
             return [], None
+        sampling_us = int(noted["sampling_us"]) if noted["sampling_us"] else None
+        if noted["uuids"] is not None:
+            return [uuid for uuid in noted["uuids"].split(",") if uuid in self._devices], sampling_us
         indices = noted["indices"].split(",")
-        uuids = [uuid for uuid, device in self._devices.items() if str(device.index) in indices]
-        return uuids, int(noted["sampling_us"]) if noted["sampling_us"] else None
+        return [uuid for uuid, device in self._devices.items() if str(device.index) in indices], sampling_us
 
 
 def _has_readings(tally: AttemptTally) -> bool:

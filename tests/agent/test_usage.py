@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 from gpufleet.devices import Device, DeviceSample, Vendor
 from gpufleet.devices.process_tree import read_tree
 from gpufleet.devices.tally import POINTS_MAX, DeviceTally, Meter, ProcessTally, Series, Tally, TreeReading
+from gpufleet.devices.virtual import VIRTUAL_GPUS_MAX
+from node_agent.core.launch import NOTE_CHARS_MAX
 from node_agent.core.outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView, ExitedWith, Offsets
 from node_agent.usage import Usages, device_summary, note_of
 from node_agent.usage_records import UsageRecords
@@ -110,15 +113,16 @@ def test_a_course_of_any_length_has_few_points_in_order_and_the_same_mean(steps:
 
 
 class Source:
-    """Two devices; what is put into `ready` is told once."""
+    """Two devices, or these; what is put into `ready` is told once."""
 
-    def __init__(self) -> None:
+    def __init__(self, uuids: Iterable[str] = "ab") -> None:
+        self.uuids = list(uuids)
         self.ready: dict[str, list[int]] = {}
 
     def list(self) -> tuple[Device, ...]:
         return tuple(
             Device(uuid=uuid, index=index, name="GPU", memory_bytes=1, vendor=Vendor.NVIDIA)
-            for index, uuid in enumerate("ab")
+            for index, uuid in enumerate(self.uuids)
         )
 
     def drain(self) -> dict[str, DeviceTally]:
@@ -134,8 +138,8 @@ class Source:
 class Bench:
     """Usages over a source and a clock that a test holds."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.source = Source()
+    def __init__(self, folder: Path | None = None, uuids: Iterable[str] = "ab") -> None:
+        self.source = Source(uuids)
         self.now_us = 0
         self.tick_seconds = 0.0
         self.often: list[float | None] = []
@@ -232,6 +236,36 @@ async def test_a_new_start_of_the_agent_knows_the_devices_by_the_note_of_the_lau
     assert bench.loads(ONE) == [(60, 60, 1)]
     bench.usages.see(ended(TWO, SECOND_US))  # it ended under the agent before this one
     assert bench.usages.of(TWO) is None
+
+
+async def test_a_note_means_the_same_device_when_another_one_is_gone_and_the_indices_moved() -> None:
+    before, after = Bench(), Bench(uuids="bc")
+    note = note_of(["a", "b"], {device.uuid: device for device in before.source.list()}, SECOND_US // 4)
+    after.tick_seconds = 1.0
+    after.usages.see(view(ONE, note=note))
+    after.source.ready = {"b": [60], "c": [70]}
+    after.usages.take_beat()
+    assert after.loads(ONE) == [(60, 60, 1)] and after.usages.interval_seconds == 0.25
+
+
+async def test_the_note_of_an_agent_of_before_names_devices_by_index() -> None:
+    bench = Bench()
+    bench.tick_seconds = 1.0
+    bench.usages.see(view(ONE, note="devices=1 sampling_us=250000 trace=00-0a-0b-01"))
+    bench.source.ready = {"a": [50], "b": [60]}
+    bench.usages.take_beat()
+    assert bench.loads(ONE) == [(60, 60, 1)] and bench.usages.interval_seconds == 0.25
+
+
+async def test_a_note_of_more_devices_than_fit_names_them_by_index() -> None:
+    bench = Bench(uuids=[f"VIRTUAL-{'n' * 120}-{index}" for index in range(VIRTUAL_GPUS_MAX)])
+    devices = {device.uuid: device for device in bench.source.list()}
+    note = note_of(devices, devices)
+    assert len(note) < NOTE_CHARS_MAX
+    bench.usages.see(view(ONE, note=note))
+    bench.source.ready = {uuid: [50] for uuid in devices}
+    bench.usages.take_beat()
+    assert bench.loads(ONE) == [(50, 50, 1)] * VIRTUAL_GPUS_MAX
 
 
 # --- trees of processes
