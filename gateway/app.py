@@ -31,6 +31,7 @@ from .lines import Lines
 from .listing import model_shown
 from .measures import UNMEASURED, Measures
 from .person import Person
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Gateway:
         self.dashboard = dashboard
         self._targets = targets
         self._identities = identities
-        self._worker_target = worker_target
+        self._worker_channels = Workers(worker_target)
         self._settings = settings
         self._telemetry = telemetry
         self._measures = measures
@@ -100,6 +101,7 @@ class Gateway:
             await self._lines.flush(FLUSH_S_MAX)
             holding.cancel()
             await asyncio.gather(holding, return_exceptions=True)
+            await self._worker_channels.close()
             await self._channel.close()
 
     async def _healthz(self, request: Request) -> Response:
@@ -179,7 +181,7 @@ class Gateway:
             messages_max = self._settings().limits.messages_per_second_max
             identity = identity_of(person)
             served = Person(
-                socket, identity, self._lines, self._worker_target, messages_max, self._telemetry, self._measures
+                socket, identity, self._lines, self._worker_channels, messages_max, self._telemetry, self._measures
             )
             await served.serve()
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,7 +13,6 @@ import grpc.aio
 from gpufleet.v1 import inference_pb2, sessions_pb2
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gpufleet.channel import Target
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.telemetry import OFF, Telemetry
 
@@ -23,6 +21,7 @@ from .lines import Lines, Place, Response
 from .measures import UNMEASURED, InputTimer, Measures
 from .trails import Trail
 from .turn import Turn, Unreachable
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class Person:
         socket: WebSocket,
         identity: str,
         lines: Lines,
-        target: Callable[[sessions_pb2.TurnGrant], Target],
+        workers: Workers,
         messages_per_second_max: float,
         telemetry: Telemetry = OFF,
         measures: Measures = UNMEASURED,
@@ -70,7 +69,7 @@ class Person:
         self._socket = socket
         self._identity = identity
         self._lines = lines
-        self._target = target
+        self._workers = workers
         self._trail = Trail(telemetry)
         self._measures = measures
         self._timer = InputTimer(measures)
@@ -254,7 +253,7 @@ class Person:
         self._worker = grant.worker
         self._trail.drop()
         self._timer.drop()
-        self._turn = Turn(grant, self._hello_said, self._target)
+        self._turn = Turn(grant, self._hello_said, self._workers)
         self._stream_base = self._frame
         self._turning = asyncio.create_task(self._run_turn(self._turn), name=f"turn-{grant.session}")
 
@@ -265,7 +264,7 @@ class Person:
             log.info("session %s ends: its browser takes no frame", turn.grant.session)
             if self._telling is not None:
                 self._telling.cancel()
-        except Unreachable as problem:
+        except (Unreachable, GpufleetError) as problem:
             log.warning("worker %s of session %s: %s", turn.grant.endpoint, turn.grant.session, problem)
             if self._place is not None:
                 self._lines.worker_is_unreachable(self._place)

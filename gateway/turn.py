@@ -13,9 +13,8 @@ import grpc.aio
 from gpufleet.v1 import inference_pb2, inference_pb2_grpc, sessions_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gpufleet.channel import Target, connect_async
-
 from .protocol import Hello, is_mere_move
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +42,10 @@ class Turn:
     is cancelled instead.
     """
 
-    def __init__(
-        self, grant: sessions_pb2.TurnGrant, hello: Hello, target: Callable[[sessions_pb2.TurnGrant], Target]
-    ) -> None:
+    def __init__(self, grant: sessions_pb2.TurnGrant, hello: Hello, workers: Workers) -> None:
         self.grant = grant
         self._hello = hello
-        self._target = target(grant)
+        self._workers = workers
         self._waiting: deque[Up] = deque()
         self._wakeup = asyncio.Event()
         self._room = asyncio.Event()
@@ -84,16 +81,14 @@ class Turn:
 
     async def run(self, take: Callable[[Down], Awaitable[None]]) -> None:
         """Until the turn ends or this stream does. Raises Unreachable, AioRpcError."""
-        channel = connect_async(self._target)
         try:
-            await self._run(channel, take)
+            async with self._workers.reached(self.grant) as channel:
+                await self._run(channel, take)
         except asyncio.CancelledError:
             current = asyncio.current_task()
             # A call that is cancelled raises this, too.
             if not self._is_stopped or (current is not None and current.cancelling()):
                 raise
-        finally:
-            await channel.close()
 
     async def _run(self, channel: grpc.aio.Channel, take: Callable[[Down], Awaitable[None]]) -> None:
         call: Any = inference_pb2_grpc.InferenceStub(channel).Stream()
@@ -107,14 +102,17 @@ class Turn:
             encodings=self._hello.encodings,
         )
         try:
-            await call.write(Up(open=opening))
-            first: Any = await call.read()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            first = grpc.aio.EOF
-        if first is grpc.aio.EOF:
-            await self._explain(call, channel)
-            return
-        await self._talk(call, first, take)
+            try:
+                await call.write(Up(open=opening))
+                first: Any = await call.read()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                first = grpc.aio.EOF
+            if first is grpc.aio.EOF:
+                await self._explain(call, channel)
+            else:
+                await self._talk(call, first, take)
+        finally:
+            call.cancel()
 
     async def _talk(self, call: Any, first: Down, take: Callable[[Down], Awaitable[None]]) -> None:
         writing = asyncio.create_task(self._write(call), name="turn-writer")
@@ -127,7 +125,6 @@ class Turn:
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
-            call.cancel()
 
     async def _write(self, call: Any) -> None:
         while True:
@@ -149,10 +146,10 @@ class Turn:
             health: Any = health_pb2_grpc.HealthStub(channel)
             await health.Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_S_MAX)
         except grpc.aio.AioRpcError as problem:
-            raise Unreachable(_why_unreachable(problem.details() or "", self._target)) from None
+            raise Unreachable(_why_unreachable(problem.details() or "", self.grant)) from None
 
 
-def _why_unreachable(said: str, target: Target) -> str:
-    if target.certificate and CERTIFICATE_REFUSED in said:
+def _why_unreachable(said: str, grant: sessions_pb2.TurnGrant) -> str:
+    if grant.certificate and CERTIFICATE_REFUSED in said:
         return "what answers there holds another certificate than the worker told the scheduler; nothing was said to it"
     return f"it is not reached from here: {said}"

@@ -80,9 +80,9 @@ def connect(target: Target) -> grpc.Channel:
     return cast(grpc.Channel, _WithMetadata(channel, _metadata_of(target)))
 
 
-def connect_async(target: Target) -> grpc.aio.Channel:
-    """A channel for asyncio; to be made inside the running loop."""
-    options = _options_for(target)
+def connect_async(target: Target, options: Options = ()) -> grpc.aio.Channel:
+    """A channel for asyncio, with options beyond a client's usual ones; to be made inside the running loop."""
+    options = (*_options_for(target), *options)
     if target.uses_tls:
         channel = grpc.aio.secure_channel(str(target.address), _credentials(target), options=options)
     else:
