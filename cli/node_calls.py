@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
@@ -18,8 +19,18 @@ from .render import words
 from .render.as_json import print_message
 from .render.nodes import free_screen, nodes_screen
 from .settings import Settings
+from .submission import in_options
 
 PAGE_SIZE = 1000
+
+
+@contextmanager
+def nodes_as_typed(option: str = "--node") -> Iterator[None]:
+    """A refusal of a node's name names the option that was typed in place of the request's field."""
+    try:
+        yield
+    except GpufleetError as problem:
+        raise in_options(problem, lambda field: option if field.startswith("nodes[") else field) from None
 
 
 def all_nodes(client: Client, names: Sequence[str] = (), *, fresh: bool = False) -> list[node_pb2.Node]:
@@ -58,7 +69,8 @@ def show_free(settings: Settings, request: scheduler_pb2.ListDevicesRequest) -> 
     """Print the free GPUs of all nodes, best first."""
     with connected(settings) as client:
         pages = all_pages(client, client.scheduler.ListDevices, request)
-        devices = [device for page in pages for device in page.devices]
+        with nodes_as_typed():
+            devices = [device for page in pages for device in page.devices]
     print_devices(settings.format, devices, lambda look: free_screen(devices, look))
 
 

@@ -25,6 +25,7 @@ from .async_client import AsyncClient, connected_async
 from .call_failures import LOST, is_told_to_end, may_pass
 from .errors import FAILED
 from .live_devices import Look, until_left
+from .node_calls import nodes_as_typed
 from .settings import Settings
 
 PUSHED_SECONDS_MIN, PUSHED_SECONDS_MAX = 0.1, 60.0
@@ -84,7 +85,8 @@ class NodeWatch:
     async def begin(self) -> bool:
         """Ask once, so that what is refused is told before a screen is opened; False where there is no GPU."""
         request = scheduler_pb2.ListDevicesRequest(nodes=[self._node])
-        answer = await self._client.call(self._client.scheduler.ListDevices, request)
+        with nodes_as_typed():
+            answer = await self._client.call(self._client.scheduler.ListDevices, request)
         if answer.devices:
             self._take(scheduler_pb2.WatchDevicesResponse(is_whole=True, devices=answer.devices))
             return True

@@ -23,6 +23,7 @@ from .async_client import AsyncClient, connected_async
 from .following.shell import Taken, follow
 from .leaving import Left, until_told_to_leave
 from .listing import print_devices
+from .node_calls import nodes_as_typed
 from .render.table import WIDTH
 from .settings import Settings
 from .top_view.fleet import SORTS, Fleet, Order
@@ -54,10 +55,11 @@ async def run_top(settings: Settings, user: str, nodes: Sequence[str], sort: str
         if user == "me":
             info = await client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
             user = info.user
-        if settings.format in ("json", "jsonl", "name") or not (sys.stdout.isatty() and sys.stdin.isatty()):
-            await _print_once(settings, client, order, user, nodes)
-            return 0
-        await client.call(client.scheduler.ListDevices, scheduler_pb2.ListDevicesRequest(nodes=nodes, page_size=1))
+        with nodes_as_typed():
+            if settings.format in ("json", "jsonl", "name") or not (sys.stdout.isatty() and sys.stdin.isatty()):
+                await _print_once(settings, client, order, user, nodes)
+                return 0
+            await client.call(client.scheduler.ListDevices, scheduler_pb2.ListDevicesRequest(nodes=nodes, page_size=1))
         top = _Top(client, settings, View(Fleet(order, user)), nodes)
         try:
             await until_told_to_leave(top.run())

@@ -36,8 +36,12 @@ def stats_object(job_id: int, answer: capacity_pb2.GetJobStatsResponse) -> dict[
     return of_job | statistics_object(answer)
 
 
-def stats_screen(job_id: int, answer: capacity_pb2.GetJobStatsResponse, look: Look) -> list[str]:
+def stats_screen(
+    job_id: int, answer: capacity_pb2.GetJobStatsResponse, look: Look, *, has_ended: bool = False
+) -> list[str]:
     """The whole screen of `gpuctl stats`."""
+    if not answer.attempt and has_ended:
+        return [f"Job {job_id} ended without having run. See why with: gpuctl job {job_id}"]
     if not answer.attempt:
         return [f"Job {job_id} has not run yet. See why it waits with: gpuctl explain {job_id}"]
     so_far = "" if answer.is_final else " so far"

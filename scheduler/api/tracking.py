@@ -64,7 +64,12 @@ class TrackingCalls:
         if job.attempt is not None:
             known[job.attempt.number] = job.attempt
         if request.attempt and request.attempt not in known:
-            raise invalid("attempt", f"is {request.attempt}; known of job {job.id}: {sorted(known) or 'none'}")
+            there_are = ", ".join(map(str, sorted(known))) or "none"
+            raise invalid(
+                "attempt",
+                f"job {job.id} has no attempt {request.attempt}; those known of it: {there_are}",
+                next_step="Leave it out for the newest.",
+            )
         attempt = known.get(request.attempt or max(known, default=0))
         if attempt is None:
             return capacity_pb2.GetJobStatsResponse()

@@ -203,6 +203,16 @@ def test_what_a_scheduler_says_of_an_argument_does_not_name_a_field_that_nobody_
     assert gpuctl("drain", "n9").err == "gpuctl: no node is called 'n9'\nList them with: x\n"
 
 
+@pytest.mark.parametrize("words", ["top --nodes n9", "monitor --node n9", "nodes --free --node n9"])
+def test_a_node_that_nobody_knows_is_told_by_the_option_that_was_typed(
+    gpuctl: Gpuctl, fake: FakeScheduler, words: str
+) -> None:
+    missing = invalid("nodes[0]", "no node is called 'n9'", reason=Reason.NODE_NOT_FOUND, next_step="list them with: x")
+    fake.faults["ListDevices"].append(missing)
+    refused = gpuctl(*words.split())
+    assert (refused.code, refused.err) == (3, "gpuctl: --node: no node is called 'n9'\nList them with: x\n")
+
+
 def test_a_name_that_no_machine_has_is_no_broken_connection(gpuctl: Gpuctl) -> None:
     refused = gpuctl("queue", "--scheduler", "nowhere.invalid")
     assert refused.code == 5

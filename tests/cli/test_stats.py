@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 from gpufleet.v1 import capacity_pb2 as pb
+from gpufleet.v1 import job_pb2
 
 from cli.render.stats import stats_screen
 from cli.render.table import Look
+from gpufleet.errors import invalid
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler, job
 from tests.cli.golden import assert_golden
@@ -103,6 +105,28 @@ def test_a_counter_that_nobody_read_is_left_out(fake: FakeScheduler, gpuctl: Gpu
     told = json.loads(gpuctl("stats", "12", "-o", "json").text)
     assert told["gpu_stats"] == {"0": {"name": "gpufleet virtual GPU", "uuid": "VIRTUAL-n1-0"}}
     assert "energy_wh" not in told and "idle_share" not in told
+
+
+def test_of_a_job_that_ended_without_having_run_it_is_told_where_the_reason_stands(
+    fake: FakeScheduler, gpuctl: Gpuctl
+) -> None:
+    fake.jobs, fake.stats = {14: job(14, job_pb2.JOB_STATE_FAILED)}, pb.GetJobStatsResponse()
+    fake.jobs[14].end_time.GetCurrentTime()
+    assert gpuctl("stats", "14").text == "Job 14 ended without having run. See why with: gpuctl job 14\n"
+    fake.jobs[14] = job(14, job_pb2.JOB_STATE_QUEUED)
+    assert gpuctl("stats", "14").text == "Job 14 has not run yet. See why it waits with: gpuctl explain 14\n"
+
+
+def test_an_attempt_that_there_is_not_is_named_as_it_was_typed(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
+    fake.jobs = {14: job(14)}
+    fake.faults["GetJobStats"].append(
+        invalid("attempt", "job 14 has no attempt 9; those known of it: 1", next_step="leave it out for the newest.")
+    )
+    refused = gpuctl("stats", "14", "--attempt", "9")
+    assert (refused.code, refused.err) == (
+        2,
+        "gpuctl: --attempt: job 14 has no attempt 9; those known of it: 1\nLeave it out for the newest.\n",
+    )
 
 
 def test_the_screen() -> None:
