@@ -30,6 +30,9 @@ from tests.inference.test_streams import Recorder
 
 Down = sessions_pb2.ConnectWorkerResponse
 
+ON_ITS_WAY_S = TICKET_LIFE_S / 2
+"""How old a ticket is that a worker takes: what the clock said may have been as long on its way."""
+
 
 class FakeScheduler:
     """Takes workers' streams, notes what they say, and says what a test wants."""
@@ -189,7 +192,7 @@ async def test_tickets_expire_by_the_schedulers_clock() -> None:
         old = running.ticket("s")
         with pytest.raises(GpufleetError, match="expired"):
             worker.ticket(old)
-        assert worker.ticket(running.ticket("s", at_s=time.time() + 3_600)).session == "s"
+        assert worker.ticket(running.ticket("s", at_s=time.time() + 3_600 - ON_ITS_WAY_S)).session == "s"
         with pytest.raises(GpufleetError, match="future"):
             worker.ticket(running.ticket("s", at_s=time.time() + 3_600 + TICKET_LIFE_S))
         # That clock may be set while the worker is connected: each turn that is announced tells it anew.
@@ -197,7 +200,7 @@ async def test_tickets_expire_by_the_schedulers_clock() -> None:
         announced.server_time.FromMicroseconds(round((time.time() + 7_200) * 1e6))
         await fake.say(expect=announced)
         await until(lambda: bool(worker.turning.turns._expected))
-        assert worker.ticket(running.ticket("t", at_s=time.time() + 7_200)).session == "t"
+        assert worker.ticket(running.ticket("t", at_s=time.time() + 7_200 - ON_ITS_WAY_S)).session == "t"
 
 
 def test_flags_that_make_no_sense_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,6 +247,15 @@ async def test_gpuctl_worker_serves_a_model_of_the_current_folder_until_it_is_to
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)},
         stderr=asyncio.subprocess.PIPE,
     )
+    try:
+        await streams_until_it_is_stopped(process, tmp_path)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+async def streams_until_it_is_stopped(process: asyncio.subprocess.Process, folder: Path) -> None:
     assert process.stderr is not None
     lines: list[str] = []
     async with asyncio.timeout(WAIT_S_MAX):
@@ -253,17 +265,16 @@ async def test_gpuctl_worker_serves_a_model_of_the_current_folder_until_it_is_to
             lines.append(line)
     found = re.search(r"listening on (\S+), start (\w+)", "".join(lines))
     assert found is not None
-    channel = connect_async(Target(address=parse_address(found[1])))
-    client = Client(inference_pb2_grpc.InferenceStub(channel).Stream())
-    ticket = ticket_for("s", 1, worker_start=found[2], identity=ME, now_s=time.time())
-    await client.open(sign_ticket(ticket, bytes.fromhex(secret.read_text())), encodings=["raw"])
-    await client.key("a")
-    assert (await client.frame_with(1)).data[0] == 1
-    process.send_signal(signal.SIGTERM)
-    last = await client.end()
-    assert last is not None and (last.reason, last.is_end) == ("DRAINING", True)
-    assert "This worker is being stopped." in last.message
-    await channel.close()
+    async with connect_async(Target(address=parse_address(found[1]))) as channel:
+        client = Client(inference_pb2_grpc.InferenceStub(channel).Stream())
+        ticket = ticket_for("s", 1, worker_start=found[2], identity=ME, now_s=time.time())
+        await client.open(sign_ticket(ticket, bytes.fromhex((folder / "secret").read_text())), encodings=["raw"])
+        await client.key("a")
+        assert (await client.frame_with(1)).data[0] == 1
+        process.send_signal(signal.SIGTERM)
+        last = await client.end()
+        assert last is not None and (last.reason, last.is_end) == ("DRAINING", True)
+        assert "This worker is being stopped." in last.message
     async with asyncio.timeout(WAIT_S_MAX):
         rest = (await process.stderr.read()).decode()
         assert await process.wait() == 0, rest

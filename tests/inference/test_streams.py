@@ -22,10 +22,10 @@ from gpufleet.errors import Reason
 from gpufleet.model import Inputs, Key, Pointer, Session, Text
 from gpufleet.status import from_rpc_error
 from gpufleet.tickets import TICKET_LIFE_S
-from inference import turning
+from inference import turning, worker
 from inference.models.test_pattern import TestPattern
 from inference.worker import READY
-from tests.inference.serving import Client, Running, serving, until
+from tests.inference.serving import WAIT_S_MAX, Client, Running, serving, until
 
 
 class Recorder:
@@ -48,7 +48,7 @@ class Recorder:
         return session.id
 
     def step(self, state: str, inputs: Inputs) -> Any:
-        self.go_on.wait(10)
+        self.go_on.wait(WAIT_S_MAX)
         for event in inputs.events:
             self.events[state].append(event)
             match event:
@@ -70,6 +70,12 @@ class Together(Recorder):
     def step_many(self, states: Sequence[str], inputs: Sequence[Inputs]) -> list[Any]:
         self.batches.append(len(states))
         return [self.step(state, each) for state, each in zip(states, inputs, strict=True)]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker for which no step takes too long: a test holds one for as long as what it sends is on its way."""
+    monkeypatch.setattr(worker, "STEP_US_MAX", 10 * WAIT_S_MAX * 1_000_000)
 
 
 def pixel(frame: inference_pb2.Frame) -> int:
@@ -116,6 +122,7 @@ async def test_every_encoding_shows_the_same_numbers(encoding: str) -> None:
         await client.leave()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_flood_of_moves_loses_no_click_and_keeps_their_order_and_places() -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
@@ -163,6 +170,11 @@ async def test_who_says_nothing_is_shown_gets_a_few_frames_and_then_the_newest()
             while len(model.events["s"]) < number:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         frames.append(await client.frame(says_shown=False))
+        # The model's thread has been given the last key, and may still be on its way with the picture.
+        stream = running.worker.turning.held["s"].stream
+        assert stream is not None
+        outlet = stream.sender._outlet
+        await until(lambda: outlet.waiting is not None and outlet.waiting.newest == 49)
         await client.say(shown=inference_pb2.FrameShown(frame=2))
         frames.append(await client.frame())
         assert [each.sequence for each in frames] == [1, 2, 3]
@@ -224,10 +236,11 @@ async def test_a_stream_that_comes_before_its_seat_is_free_waits_for_it() -> Non
     model = Recorder()
     async with serving(lambda: model) as running:
         clients = [await running.open(f"s{number}") for number in range(8)]
-        early = asyncio.ensure_future(running.open("t"))
-        await until(lambda: running.worker.turning.early_count == 1)
-        running.worker.turning.end("s3", 1, "TURN_ENDED", "Your turn is over.")
-        await (await early).leave()
+        with patch.object(turning, "SEAT_WAIT_S", WAIT_S_MAX):
+            early = asyncio.ensure_future(running.open("t"))
+            await until(lambda: running.worker.turning.early_count == 1)
+            running.worker.turning.end("s3", 1, "TURN_ENDED", "Your turn is over.")
+            await (await early).leave()
         for client in clients[:3] + clients[4:]:
             await client.leave()
 
@@ -246,6 +259,7 @@ async def test_no_seat_is_given_twice() -> None:
             await client.leave()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_several_sessions_are_stepped_together() -> None:
     model = Together()
     async with serving(lambda: model) as running:

@@ -20,7 +20,7 @@ from inference import worker as worker_module
 from inference.loading import NotLoaded, Wanted, load
 from inference.turning import Turning
 from inference.worker import FAILED
-from tests.inference.serving import Client, serving, until
+from tests.inference.serving import WAIT_S_MAX, Client, serving, until
 
 SESSIONS = 1_000
 WARM_SESSIONS = 200
@@ -50,7 +50,7 @@ class Small:
         return state
 
     def step(self, state: State, inputs: Inputs) -> Any:
-        self.hang.wait(30)
+        self.hang.wait(WAIT_S_MAX)
         state.field[: len(inputs.events)] += 1
         return state.field[: 16 * 16 * 3].reshape(16, 16, 3).copy()
 
@@ -87,8 +87,6 @@ async def test_a_thousand_sessions_leave_the_memory_flat() -> None:
 
 
 async def test_a_step_that_hangs_costs_the_worker_which_names_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "STEP_US_MAX", 300_000)
-    monkeypatch.setattr(worker_module, "STEP_US_LATE", 100_000)
     model = Small()
     async with serving(lambda: model) as running:
         try:
@@ -96,6 +94,10 @@ async def test_a_step_that_hangs_costs_the_worker_which_names_the_session(monkey
             client = await running.open("s")
             await other.frame()
             await client.frame()
+            # Not before: on a busy machine any step may take so long.
+            await until(lambda: running.worker.model.call is None)
+            monkeypatch.setattr(worker_module, "STEP_US_MAX", 300_000)
+            monkeypatch.setattr(worker_module, "STEP_US_LATE", 100_000)
             model.hang.clear()
             await client.key("a")
             for each in (client, other):
@@ -108,7 +110,7 @@ async def test_a_step_that_hangs_costs_the_worker_which_names_the_session(monkey
         finally:
             model.hang.set()
         await until(lambda: running.worker.model.call is None)
-        assert running.worker.model.stop(5)
+        assert running.worker.model.stop(WAIT_S_MAX)
 
 
 async def test_a_late_step_stops_the_idle_time_and_its_end_lets_it_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +129,9 @@ async def test_a_late_step_stops_the_idle_time_and_its_end_lets_it_go_on(monkeyp
         await client.leave()
 
 
-async def test_idle_time_is_told_and_only_real_input_ends_it() -> None:
+async def test_idle_time_is_told_and_only_real_input_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A late step, as any may be on a busy machine, would stop the idle time as well.
+    monkeypatch.setattr(worker_module, "STEP_US_LATE", WAIT_S_MAX * 1_000_000)
     async with serving(Small) as running:
         client = await running.open("s")
         await client.frame()
