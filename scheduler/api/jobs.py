@@ -34,6 +34,7 @@ from ..state.replies import JobsChanged, Submitted
 from ..state.specs import Outcome
 from ..watching import ChangeHub
 from . import queue_page
+from .alike_specs import KnownSpecs
 from .answers import answers, reply_of, streams
 from .arrays import failed_indices, find_job, page_of_items, show_items, state_now, who_waits
 from .attaching import Attachment, check_input, first_request, person_of
@@ -72,6 +73,7 @@ class JobCalls:
     one_stream: Callable[[], AbstractContextManager[None]]
     channels: Channels
     keyboards: Keyboards
+    known_specs: KnownSpecs
     _arrays: dict[JobId, Job]
 
     @answers
@@ -83,7 +85,7 @@ class JobCalls:
         with self.telemetry.span("submit", parent=parent, jobs=request.count or len(request.specs)) as span:
             for spec in request.specs:
                 spec.trace_context = span.traceparent or new_traceparent()
-            submitted = await self._submitted(request, span.traceparent or new_traceparent())
+            submitted = await self._submitted(request, span.traceparent)
             reply = await reply_of(self.engine.request(submitted))
         assert isinstance(reply, Submitted)
         if request.dry_run:
@@ -99,7 +101,7 @@ class JobCalls:
     async def _submitted(self, request: scheduler_pb2.SubmitRequest, trace: str) -> JobsSubmitted:
         if request.rerun_failed_job_id and not (request.specs or request.count):
             return await self._submitted_again(request, trace)
-        jobs = wanted_jobs(request)
+        jobs = wanted_jobs(request, self.known_specs)
         named = {each.job for job in jobs for each in job.spec.after}
         ended = {job_id: await self._outcome(job_id) for job_id in named}
         return JobsSubmitted(
@@ -133,7 +135,7 @@ class JobCalls:
             array = await self._find(job.array)
             assert array.items is not None
             items = replace(array.items, indices=Indices.of_numbers([index_of(array, job)]), ended=None)
-        spec = replace(job.spec, after=(), begin_at=None, trace_context=trace)
+        spec = replace(job.spec, after=(), begin_at=None, trace_context=trace or new_traceparent())
         return JobsSubmitted(
             at=self.engine.now(),
             user=caller().user,

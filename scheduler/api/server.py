@@ -23,6 +23,7 @@ from ..series.desk import HistoryDesk
 from ..session_links import SessionLinks
 from ..watching import ChangeHub
 from .agents import AgentService
+from .alike_specs import KnownSpecs
 from .channels import Channels, Keyboards
 from .decoding import DecodingInterceptor
 from .device_board import DeviceBoard
@@ -88,6 +89,7 @@ class SchedulerService(  # type: ignore[misc]
         self.channels = channels
         self.session_links = session_links
         self.keyboards = Keyboards()
+        self.known_specs = KnownSpecs()
         self._arrays = {}
         self._outputs = outputs
         self._streams = 0

@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal
 
 from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -12,10 +10,10 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.job_names import name_of_command
 
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Items
 from ..state.shares import WHOLE_MILLI
 from ..state.specs import DEFAULT_GRACE, Band, Dependency, EndWanted, JobSpec, NodePins, Resources
 from ..state.units import DAY, SECOND, Instant, Span
+from .alike_specs import Common, Key, KnownSpecs, WantedJob, key_of
 from .array_spec import items_of
 from .convert_jobs import INPUT_MODES
 from .notify_targets import notify_of
@@ -55,18 +53,8 @@ USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 INPUT_MODE_OF = {number: mode for mode, number in INPUT_MODES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class WantedJob:
-    """A checked spec with what belongs to the job and not to the spec."""
-
-    spec: JobSpec
-    band: Band
-    is_held: bool
-    items: Items | None = None
-
-
-def wanted_jobs(request: scheduler_pb2.SubmitRequest) -> list[WantedJob]:
-    """The jobs of a submit."""
+def wanted_jobs(request: scheduler_pb2.SubmitRequest, lately: KnownSpecs | None = None) -> list[WantedJob]:
+    """The jobs of a submit. `lately` are the kinds of spec that came before; those of this request are added."""
     if request.rerun_failed_job_id and (request.specs or request.count):
         raise invalid("rerun_failed_job_id", "goes without specs and count", next_step="leave out the command")
     if not request.specs:
@@ -81,8 +69,9 @@ def wanted_jobs(request: scheduler_pb2.SubmitRequest) -> list[WantedJob]:
     named = sum(len(spec.after) for spec in request.specs)
     if named > AFTER_IN_ALL_MAX:
         raise invalid("specs", f"name {named:,} jobs to wait for; at most {AFTER_IN_ALL_MAX:,} in one request")
-    alike: dict[bytes, tuple[WantedJob, dict[str, Any]]] = {}
-    jobs = [_wanted_like_others(spec, f"specs[{number}]", alike) for number, spec in enumerate(request.specs)]
+    here: dict[Key, Common] = {}
+    lately = lately or KnownSpecs()
+    jobs = [_wanted_like_others(spec, f"specs[{number}]", here, lately) for number, spec in enumerate(request.specs)]
     if len(jobs) * max(request.count, 1) > 1:
         array = next((number for number, job in enumerate(jobs) if job.items is not None), None)
         if array is not None:
@@ -90,31 +79,18 @@ def wanted_jobs(request: scheduler_pb2.SubmitRequest) -> list[WantedJob]:
     return jobs
 
 
-OWN_FIELDS: tuple[Literal["argv", "name", "trace_context"], ...] = ("argv", "name", "trace_context")
-"""What jobs of one request differ by that have all else in common."""
-
-
-def _wanted_like_others(
-    spec: job_pb2.JobSpec, path: str, alike: dict[bytes, tuple[WantedJob, dict[str, Any]]]
-) -> WantedJob:
-    """One checked spec. What it has in common with others of the request is checked, and kept, once."""
-    common = job_pb2.JobSpec()
-    common.CopyFrom(spec)
-    for field in OWN_FIELDS:
-        common.ClearField(field)
-    key = common.SerializeToString(deterministic=True)
-    known = alike.get(key)
+def _wanted_like_others(spec: job_pb2.JobSpec, path: str, here: dict[Key, Common], lately: KnownSpecs) -> WantedJob:
+    """One checked spec. What it has in common with others of the request, or of those before, is checked once."""
+    key = key_of(spec)
+    known = here.get(key) or lately.get(key)
     if known is None:
         first = wanted_job(spec, path)
-        shared = {each.name: getattr(first.spec, each.name) for each in fields(JobSpec) if each.name not in OWN_FIELDS}
-        alike[key] = (first, shared)
+        here[key] = Common.of(first)
+        lately.keep(key, here[key])
         return first
+    here[key] = known
     _check_command(spec, path)
-    like, shared = known
-    name, context = _checked_name(spec, path), _trace_context(spec)
-    own = JobSpec(argv=tuple(spec.argv), name=name, trace_context=context, **shared)
-    own.share_class_of(like.spec)
-    return WantedJob(own, like.band, like.is_held, like.items)
+    return known.with_own(tuple(spec.argv), _checked_name(spec, path), _trace_context(spec))
 
 
 def check_request_id(request_id: str) -> None:

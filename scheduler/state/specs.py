@@ -168,6 +168,6 @@ class JobSpec(_OfClass):
             object.__setattr__(self, "_asked", Asked(self.resources, self.run_span))
             return self._asked
 
-    def share_class_of(self, other: "JobSpec") -> None:
+    def share_class(self, asked: Asked) -> None:
         """Know that another spec asks for the same: what is one object is found without comparing it."""
-        object.__setattr__(self, "_asked", other.asked)
+        object.__setattr__(self, "_asked", asked)

@@ -1,4 +1,4 @@
-"""What many specs of one submit have in common is checked once, and what they have of their own each time."""
+"""What many specs have in common is checked once, and what they have of their own each time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError
+from scheduler.api import alike_specs
+from scheduler.api.alike_specs import KnownSpecs, WantedJob
 from scheduler.api.validate import wanted_job, wanted_jobs
 
 
@@ -46,3 +48,42 @@ def test_what_is_wrong_with_a_later_one_is_found(others: dict[str, object], fiel
     with pytest.raises(GpufleetError) as caught:
         wanted_jobs(scheduler_pb2.SubmitRequest(specs=[spec(1), spec(2, **others)]))
     assert [violation.field for violation in caught.value.violations] == [field]
+
+
+def submitted(known: KnownSpecs, *specs: job_pb2.JobSpec) -> list[WantedJob]:
+    return wanted_jobs(scheduler_pb2.SubmitRequest(specs=specs), known)
+
+
+def test_what_comes_again_in_another_request_is_kept_once() -> None:
+    known = KnownSpecs()
+    (first,), (second,) = submitted(known, spec(1)), submitted(known, spec(2))
+    assert second == wanted_job(spec(2), "specs[0]")
+    assert first.spec.env is second.spec.env
+    assert first.spec.asked is second.spec.asked
+
+
+def test_what_is_wrong_with_one_of_a_known_kind_is_found() -> None:
+    known = KnownSpecs()
+    submitted(known, spec(1))
+    with pytest.raises(GpufleetError) as caught:
+        submitted(known, spec(2, name="a\nb"))
+    assert [violation.field for violation in caught.value.violations] == ["specs[0].name"]
+
+
+def test_what_was_refused_is_not_known() -> None:
+    known = KnownSpecs()
+    for _ in range(2):
+        with pytest.raises(GpufleetError):
+            submitted(known, spec(1, cwd="here"))
+
+
+def test_the_kinds_that_came_last_are_known_and_no_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alike_specs, "KEPT", 2)
+    known = KnownSpecs()
+    long = {"env": {"A": "x" * alike_specs.KEPT_BYTES_MAX}}
+    submitted(known, spec(1, cpus=1))
+    (second,) = submitted(known, spec(2, cpus=2))
+    submitted(known, spec(3, cpus=1), spec(3, cpus=3), spec(3, **long))
+    assert [known.get(alike_specs.key_of(spec(0, cpus=cpus))) is None for cpus in (1, 2, 3)] == [False, True, False]
+    assert known.get(alike_specs.key_of(spec(0, **long))) is None
+    assert submitted(known, spec(4, cpus=2))[0].spec.resources is not second.spec.resources
