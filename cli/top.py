@@ -20,6 +20,7 @@ from gpufleet.spelling import did_you_mean
 
 from . import screen
 from .async_client import AsyncClient, connected_async
+from .errors import SIGNALLED
 from .following.shell import Taken, follow
 from .leaving import Left, until_told_to_leave
 from .listing import print_devices
@@ -188,12 +189,13 @@ class _Top:
         self._keys = KeyReader()
         self._is_away = False
         self._has_left = asyncio.Event()
+        self._is_hung_up = False
         self._refreshing: asyncio.Task[None] | None = None
         self._escape: asyncio.TimerHandle | None = None
         self._nodes = nodes
 
     async def run(self) -> None:
-        """Stay until q is pressed. What the scheduler refuses for good is raised."""
+        """Stay until q is pressed. Raises what the scheduler refuses for good, and Left when the window is closed."""
         loop = asyncio.get_running_loop()
         self.terminal.open()
         loop.add_reader(sys.stdin.fileno(), self._on_typed)
@@ -203,6 +205,8 @@ class _Top:
             limits, translated = self._settings.time_outs.without_end(), self._client.translated
             following = follow(self._feed, limits, translated, on_cut_off=self._on_cut_off)
             await _first_of(following, self._draw_for_ever(), self._has_left.wait())
+            if self._is_hung_up:
+                raise Left(SIGNALLED + signal.SIGHUP)  # the end of the keys may be seen before the signal is
         finally:
             loop.remove_reader(sys.stdin.fileno())
             loop.remove_signal_handler(signal.SIGWINCH)
@@ -263,6 +267,7 @@ class _Top:
         except OSError:  # its window was closed
             typed = b""
         if not typed:
+            self._is_hung_up = True
             self._has_left.set()
         if self._escape is not None:
             self._escape.cancel()

@@ -22,7 +22,7 @@ from gpufleet.v1 import capacity_pb2, job_pb2, node_pb2, scheduler_pb2, schedule
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.status import to_status
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 60.0
 POLL_S = 0.01
 
 A = TypeVar("A", bound=Message)

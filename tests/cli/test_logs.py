@@ -159,7 +159,8 @@ def test_a_log_that_is_followed_goes_on_after_a_restart_and_shows_each_line_once
         b"2026-03-04T15:00:00.004Z INFO e, cut in the mid",
     ]
     fake.logs += [b"".join(lines[:2]), b"".join(lines), b"".join(lines) + b"dle\n"]
-    done = gpuctl("logs", "--program", "scheduler", "-f", "--tail", "2", "--session-timeout", "2s")
+    done = gpuctl("logs", "--program", "scheduler", "-f", "--tail", "2")
+    assert done.code == 4, "behind the third stream it is refused"
     assert done.out == b"".join(lines) + b"dle\n"
     asked = fake.asked("StreamOutput")
     assert [request.tail_lines for request in asked[:3]] == [2, 1000, 1000]

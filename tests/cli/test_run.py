@@ -133,24 +133,24 @@ def test_a_silent_job_that_lives_is_followed_on(fake: FakeScheduler, gpuctl: Gpu
     fake.before["GetJob"] = lambda request: quiet.set() if len(fake.asked("GetJob")) == 2 else None
     done = gpuctl("run", "--max-wait-time", "1s", "--max-consecutive-timeouts", "1", "--", "train")
     assert (done.code, done.out) == (0, b"at last\n")
-    assert len(fake.asked("GetJob")) == 2
+    assert len(fake.asked("GetJob")) >= 2
 
 
 def test_a_scheduler_that_answers_nothing_is_given_up_and_the_job_goes_on(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
     fake.output[1] = [Until(threading.Event())]
     fake.faults["GetJob"] += [Fault.HANG] * 5
     done = gpuctl(
-        *("run", "--max-wait-time", "1s", "--connection-timeout", "200ms", "--max-consecutive-timeouts", "3"),
+        *("run", "--max-wait-time", "1s", "--connection-timeout", "2s", "--max-consecutive-timeouts", "3"),
         *("--", "train"),
     )
     assert done.code == 125
-    assert "did not answer for 0.6 s; giving up; job 1 goes on. Follow it with: gpuctl logs -f 1" in done.err
+    assert "did not answer for 6 s; giving up; job 1 goes on. Follow it with: gpuctl logs -f 1" in done.err
     assert len(fake.asked("GetJob")) == 3 and not fake.asked("Cancel")
 
 
 def test_a_session_ends_at_its_time_out_and_the_job_goes_on(fake: FakeScheduler, gpuctl: Gpuctl) -> None:
     fake.output[1] = [Piece(b"working\n"), Until(threading.Event(), sends_keepalives=True)]
-    done = gpuctl("run", "--session-timeout", "1s", "--", "train")
+    done = gpuctl("run", "--session-timeout", "5s", "--", "train")
     assert (done.code, done.out) == (125, b"working\n")
-    assert "the session reached its 1 s; job 1 goes on. Follow it with: gpuctl logs -f 1" in done.err
+    assert "the session reached its 5 s; job 1 goes on. Follow it with: gpuctl logs -f 1" in done.err
     assert not fake.asked("Cancel")

@@ -16,7 +16,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from tests.cli import cluster
 from tests.cli.conftest import RUN_S_MAX, start_gpuctl
-from tests.cli.fake_scheduler import FakeScheduler, Piece, Serving, Until, ended, job
+from tests.cli.fake_scheduler import Break, FakeScheduler, Piece, Serving, Until, ended, job
 from tests.cli.terminal import Terminal
 
 NOT_YET = threading.Event()
@@ -26,8 +26,8 @@ NOT_YET = threading.Event()
 def terminals() -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def open_terminal(*arguments: str) -> Terminal:
-        opened.append(Terminal(*arguments))
+    def open_terminal(*arguments: str, is_patient: bool = False) -> Terminal:
+        opened.append(Terminal(*arguments, is_patient=is_patient))
         return opened[-1]
 
     yield open_terminal
@@ -61,7 +61,7 @@ def test_ctrl_c_is_sent_to_the_job_a_second_cancels_it_and_we_stay_for_its_end(
     end = threading.Event()
     fake.output[1] = [Piece(b"training\n"), Until(end), Piece(b"cleaned up\n")]
     fake.before["Cancel"] = cancelled(fake, end)
-    terminal = terminals("run", "--", "train")
+    terminal = terminals("run", "--", "train", is_patient=True)
     terminal.wait_for("training")
     terminal.type("\x03")
     terminal.wait_for("sent SIGINT to job 1; Ctrl-C again within 3 s cancels it")
@@ -75,7 +75,7 @@ def test_ctrl_c_is_sent_to_the_job_a_second_cancels_it_and_we_stay_for_its_end(
 
 def test_a_third_ctrl_c_leaves_a_job_that_does_not_end(fake: FakeScheduler, terminals: Callable[..., Terminal]) -> None:
     fake.output[1] = [Piece(b"training\n"), Until(NOT_YET)]
-    terminal = terminals("run", "--", "train")
+    terminal = terminals("run", "--", "train", is_patient=True)
     after = terminal.wait_for("training")
     for said in ("sent SIGINT", "cancelling job 1", "left; job 1 goes on. Follow it with: gpuctl logs -f 1"):
         terminal.type("\x03")
@@ -91,15 +91,21 @@ def test_on_a_terminal_progress_is_told_before_the_job_runs(
     running.attempt_count = 1
     waits = job(1, job_pb2.JOB_STATE_QUEUED, wait_reason=job_pb2.WaitReason(sentence="2 jobs are ahead of it"))
 
+    is_seen = threading.Event()
+
     def start() -> None:
         fake.jobs[1] = running
 
+    def finish() -> None:
+        fake.jobs[1] = ended(1, code=7)
+
     fake.jobs[1] = waits
-    fake.output[1] = [start]
-    terminal = terminals("run", "--session-timeout", "2s", "--", "train")
+    fake.output[1] = [start, Break(), Until(is_seen), finish]
+    terminal = terminals("run", "--", "train")
     terminal.wait_for("job 1 is queued: 2 jobs are ahead of it")
     terminal.wait_for("job 1 runs on n1:0,1")
-    assert terminal.end() == 125
+    is_seen.set()
+    assert terminal.end() == 7
 
 
 def test_without_a_terminal_the_first_sigint_cancels(fake: FakeScheduler) -> None:
@@ -176,7 +182,7 @@ def test_the_watched_queue_is_drawn_again_on_a_change_and_is_marked_stale_withou
     fake.watch = [Until(change), scheduler_pb2.WatchResponse(event=scheduler_pb2.WATCH_EVENT_CHANGED)]
     serving = Serving(fake)
     try:
-        terminal = terminals("queue", "-w", "--scheduler", fake.address, "--connection-timeout", "500ms")
+        terminal = terminals("queue", "-w", "--scheduler", fake.address)
         terminal.wait_for("resnet")
         terminal.wait_for("8 × NVIDIA H200")
         wait_until(lambda: fake.asked("Watch"), "nobody watches")

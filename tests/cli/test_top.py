@@ -306,6 +306,17 @@ def test_a_window_that_is_closed_ends_it_without_a_word(terminal: Terminal) -> N
     assert terminal.close_window() == 128 + signal.SIGHUP
 
 
+def test_a_window_that_is_closed_is_left_the_same_way_before_the_signal_for_it_comes(fake: FakeScheduler) -> None:
+    fake.nodes = nodes()
+    environment = {**os.environ, "GPUCTL_SCHEDULER": fake.address}
+    terminal = Terminal("top", environment=environment, is_controlling=False)  # so that no signal comes at all
+    try:
+        terminal.wait_for("by node")
+        assert terminal.close_window() == 128 + signal.SIGHUP
+    finally:
+        terminal.close()
+
+
 def test_it_takes_the_terminal_back_after_it_was_suspended(terminal: Terminal) -> None:
     at = terminal.wait_for("by node")
     terminal.suspend()

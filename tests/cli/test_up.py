@@ -20,7 +20,8 @@ import pytest
 from cli.local.record import read_record
 from tests.cli.terminal import Terminal
 
-pytestmark = pytest.mark.slow
+# Each starts and stops several programs, one after the other.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 WAIT_S_MAX = 60.0
 
@@ -28,7 +29,7 @@ WAIT_S_MAX = 60.0
 def gpuctl(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run gpuctl as a process of its own, to its end."""
     command = [sys.executable, "-P", "-m", "gpufleet.cli", *arguments]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=False)
 
 
 def wait_until(is_so: Callable[[], object], what: str) -> None:
@@ -50,8 +51,8 @@ def data(tmp_path: Path) -> Iterator[Path]:
 def terminals() -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def open_terminal(*arguments: str) -> Terminal:
-        opened.append(Terminal(*arguments))
+    def open_terminal(*arguments: str, is_patient: bool = False) -> Terminal:
+        opened.append(Terminal(*arguments, is_patient=is_patient))
         return opened[-1]
 
     yield open_terminal
@@ -60,10 +61,12 @@ def terminals() -> Iterator[Callable[..., Terminal]]:
 
 
 def start_job_that_waits_for(file: Path) -> str:
-    """A running job that ends when the file is there; answers its id."""
-    script = f"trap 'echo told; exit 4' TERM; while [ ! -e {file} ]; do sleep 0.05; done; echo done"
+    """A running job that ends when the file is there, and says when it was told to end; answers its id."""
+    waits = file.with_suffix(".waits")
+    script = f"trap 'echo told; exit 4' TERM; touch {waits}; while [ ! -e {file} ]; do sleep 0.05; done; echo done"
     job_id = gpuctl("submit", "--gpus", "1", "--", script).stdout.strip()
-    wait_until(lambda: "RUNNING" in gpuctl("job", job_id, "-o", "json").stdout, "the job does not start")
+    wait_until(waits.exists, "the job does not start")
+    wait_until(lambda: "RUNNING" in gpuctl("job", job_id, "-o", "json").stdout, "nobody hears that it runs")
     return job_id
 
 
@@ -161,7 +164,7 @@ def test_ctrl_c_stops_everything_and_running_jobs_only_at_the_second(
     after = terminal.wait_for("1 job runs and goes on for the next gpuctl up; Ctrl-C again within 3 s ends them")
     terminal.wait_for("stopping the scheduler", after)
     assert terminal.end() == 0
-    terminal = terminals(*up)
+    terminal = terminals(*up, is_patient=True)
     terminal.wait_for("1 running, 0 waiting")
     terminal.type("\x03")
     terminal.wait_for("Ctrl-C again")
