@@ -31,7 +31,12 @@ def up(
     gateway_port: Annotated[
         int,
         Option(
-            "--gateway-port", metavar="PORT", min=0, max=65535, help="The page; 7860 by default, 0 takes a free one."
+            "--port",
+            "--gateway-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="The page; 7860 by default, 0 takes a free one.",
         ),
     ] = GATEWAY_PORT,
     gateway_host: Annotated[

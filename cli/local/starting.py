@@ -30,7 +30,7 @@ START_S_MAX = 60.0
 STOP_S_MAX = 15.0
 POLL_S = 0.05
 HOST = "127.0.0.1"
-GATEWAY_FLAG = "--gateway-port"
+SCHEDULER_FLAG, GATEWAY_FLAG = "--scheduler-port", "--port"
 
 R = TypeVar("R")
 
@@ -87,9 +87,11 @@ def local_client(address: str, folders: Folders) -> Client:
 def start_programs(options: UpOptions, say: Callable[[str], None]) -> Programs:
     """Start them; when it fails, nothing is left running."""
     programs = Programs(options.folders)
+    ports = [(Address(HOST, options.port), SCHEDULER_FLAG)]
     if (gateway := options.gateway) is not None:
-        settings = gateway.settings
-        if gateway.port and (taken := why_not(Address(settings.host, gateway.port), GATEWAY_FLAG)):
+        ports.append((Address(gateway.settings.host, gateway.port), GATEWAY_FLAG))
+    for address, flag in ports:
+        if address.port and (taken := why_not(address, flag)):
             raise taken
     try:
         say("starting the scheduler")

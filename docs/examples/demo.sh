@@ -25,7 +25,7 @@ finish() {
 }
 trap finish EXIT
 
-show up --detach --scheduler-port 0 --gateway-port 0
+show up --detach --scheduler-port 0 --port 0
 show nodes
 show run --gpus 1 --name demo -- "$bin/python" "$here/train.py"
 show queue -a

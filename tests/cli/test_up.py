@@ -93,7 +93,7 @@ def test_one_command_makes_a_fleet_that_works_without_flags_and_another_takes_it
 
 
 def test_the_page_is_shown_to_other_machines_only_in_so_many_words(data: Path) -> None:
-    up = ("up", "--data", str(data), "--scheduler-port", "0", "--gateway-port", "0", "--no-agent", "--detach")
+    up = ("up", "--data", str(data), "--scheduler-port", "0", "--port", "0", "--no-agent", "--detach")
     refused = gpuctl(*up, "--gateway-host", "0.0.0.0")
     assert refused.returncode == 2, refused
     assert "0.0.0.0 is beyond this machine" in refused.stderr and "--insecure" in refused.stderr
@@ -201,9 +201,9 @@ def test_a_taken_port_is_told_with_its_holder_and_nothing_is_left_running(data: 
         taken.listen()
         port = str(taken.getsockname()[1])
         up = gpuctl("up", "--data", str(data), "--scheduler-port", port, "--no-gateway", "--detach")
-    assert up.returncode == 1
-    assert port in up.stderr and str(os.getpid()) in up.stderr and "--port" in up.stderr
-    assert read_record(data) is None
+    assert up.returncode == 4
+    assert port in up.stderr and str(os.getpid()) in up.stderr and "--scheduler-port" in up.stderr
+    assert read_record(data) is None and not (data / "scheduler").exists()
 
 
 def test_a_taken_port_of_the_page_is_told_with_the_flag_before_anything_starts(data: Path) -> None:
@@ -211,9 +211,9 @@ def test_a_taken_port_of_the_page_is_told_with_the_flag_before_anything_starts(d
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        up = gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--gateway-port", port, "--detach")
+        up = gpuctl("up", "--data", str(data), "--scheduler-port", "0", "--port", port, "--detach")
     assert up.returncode == 4
-    assert port in up.stderr and str(os.getpid()) in up.stderr and "--gateway-port" in up.stderr
+    assert port in up.stderr and str(os.getpid()) in up.stderr and " --port." in up.stderr
     assert not (data / "scheduler").exists()
 
 
