@@ -32,6 +32,9 @@ RETRY_S_MAX = 5.0
 REPORT_S = 1.0
 """While there are turns, their idle times are told this often; what changes is told at once."""
 
+QUIET_REPORT_S = 10.0
+"""Without turns: so that when a worker was heard last, and its load, are those of now."""
+
 WELCOME_S_MAX = 10.0
 """A scheduler that does not answer a hello in this time is taken for absent."""
 
@@ -95,7 +98,8 @@ class Link:
             await self._hold(address, scheduler_pb2_grpc.SchedulerStub(channel))
         except grpc.aio.AioRpcError as problem:
             refused = from_rpc_error(problem)
-            self._say(logging.WARNING, f"not connected to {address}: {refused.reason.name}: {refused.message}")
+            why = f"{refused.reason.name}: {refused.message} {refused.next_step}".rstrip()
+            self._say(logging.WARNING, f"not connected to {address}: {why}")
         except ConnectionError as problem:
             self._say(logging.WARNING, f"not connected to {address}: {problem}")
         except Exception:
@@ -138,7 +142,7 @@ class Link:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def _send(self, call: Any) -> None:
-        """Reports: the first at once, then whatever is new, and idle times once in a second."""
+        """Reports: the first at once, then whatever is new, and else idle times, or that the worker is there."""
         worker = self._worker
         self._ends_told = 0
         while True:
@@ -151,7 +155,7 @@ class Link:
             if not worker.changed.is_set():
                 self._told.set()
             try:
-                async with asyncio.timeout(REPORT_S if worker.turning.held else None):
+                async with asyncio.timeout(REPORT_S if worker.turning.held else QUIET_REPORT_S):
                     await worker.changed.wait()
             except TimeoutError:
                 pass

@@ -132,10 +132,17 @@ def secret_of(given: argparse.Namespace, environment: Mapping[str, str] = os.env
     return make_secret(), False
 
 
-def token_of(given: argparse.Namespace) -> str | None:
-    """The worker's token: --token-file or GPUCTL_TOKEN."""
-    found = find_token(given.token_file, os.environ, None)
-    return found.token if found is not None else None
+def token_of(given: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> str:
+    """The worker's token: --token-file or GPUCTL_TOKEN. Raises TOKEN_MISSING and what is wrong with the one named."""
+    found = find_token(given.token_file, environment, None)
+    if found is None:
+        raise GpufleetError(
+            Reason.TOKEN_MISSING,
+            "a worker needs a token of role worker",
+            next_step="Make one with: gpuctl token create USER --role worker · then give --token-file FILE or set "
+            "GPUCTL_TOKEN.",
+        )
+    return found.token
 
 
 def _arguments(pairs: Sequence[str]) -> dict[str, str]:

@@ -42,6 +42,8 @@ class Program:
     def __init__(self, given: argparse.Namespace, traces: Telemetry, metrics: Metrics = OFF) -> None:
         self._given = given
         self._schedulers = schedulers_of(given)
+        if self._schedulers:
+            token_of(given)  # without one no scheduler would ever take it
         secret, self._is_launched = secret_of(given)
         wanted = wanted_of(given)
         self._device = device_number(wanted)

@@ -20,10 +20,12 @@ from gpufleet.v1 import inference_pb2_grpc, sessions_pb2
 
 from gpufleet.addresses import Address, parse_address
 from gpufleet.channel import Target, connect_async
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.status import to_status
 from gpufleet.tickets import TICKET_LIFE_S, sign_ticket, ticket_for
+from inference import link as link_module
 from inference.link import Link
-from inference.options import parser, schedulers_of, secret_of, wanted_of
+from inference.options import parser, schedulers_of, secret_of, token_of, wanted_of
 from inference.worker import DRAINING, READY
 from tests.inference.serving import ME, WAIT_S_MAX, Client, Running, serving, until
 from tests.inference.test_streams import Recorder
@@ -44,10 +46,13 @@ class FakeScheduler:
         self.tokens: list[str] = []
         self.clock_ahead_s = 0.0
         self.stream: Any = None
+        self.refusal: GpufleetError | None = None
 
     async def connect_worker(self, requests: Any, context: Any) -> None:
         self.tokens += [str(value) for key, value in context.invocation_metadata() if key == "authorization"]
         self.stream = context
+        if self.refusal is not None:
+            await context.abort_with_status(to_status(self.refusal))
         async for request in requests:
             match request.WhichOneof("body"):
                 case "hello":
@@ -137,6 +142,21 @@ async def test_idle_times_are_told_while_there_are_turns() -> None:
         await client.leave()
 
 
+async def test_a_worker_without_people_is_heard_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "QUIET_REPORT_S", 0.05)
+    fake = FakeScheduler()
+    async with serving(Recorder) as running, scheduler(fake) as port, linked(running, port):
+        await until(lambda: len(fake.reports) >= 5)
+        assert not any(each.turns for each in fake.reports)
+
+
+async def test_a_refusal_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeScheduler()
+    fake.refusal = GpufleetError(Reason.TOKEN_INVALID, "the token has expired", next_step="Make another one.")
+    async with serving(Recorder) as running, scheduler(fake) as port, linked(running, port):
+        await until(lambda: "TOKEN_INVALID: the token has expired Make another one." in caplog.text)
+
+
 async def test_the_scheduler_announces_ends_and_drains() -> None:
     fake = FakeScheduler()
     async with serving(Recorder) as running, scheduler(fake) as port, linked(running, port):
@@ -210,6 +230,7 @@ def test_flags_that_make_no_sense_are_refused(tmp_path: Path, monkeypatch: pytes
         (["m:C", "--standalone", "--scheduler", "h"], schedulers_of, "choose one"),
         (["m:C", "--device", "a b"], wanted_of, "neither a number nor cpu"),
         (["m:C", "--model-arg", "steps"], wanted_of, "NAME=VALUE"),
+        (["m:C", "--scheduler", "h"], lambda given: token_of(given, {}), "a token of role worker"),
         (["m:C"], lambda given: secret_of(given, {"GPUFLEET_TICKET_SECRET": "abc"}), "hexadecimal"),
     ]
     for words, read, said in wrong:

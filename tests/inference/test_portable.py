@@ -16,6 +16,7 @@ from gpufleet.v1 import inference_pb2_grpc
 from gpufleet.addresses import parse_address
 from gpufleet.channel import Target, connect_async
 from gpufleet.tickets import sign_ticket, ticket_for
+from gpufleet.tokens import make_token
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
 from tests.inference.serving import ME, Client
 from tests.inference.test_link import FakeScheduler, scheduler
@@ -60,13 +61,13 @@ sys.exit(main(["test-pattern", "--port", "0", "--device", "cpu", *sys.argv[1:]])
 
 
 @asynccontextmanager
-async def without_posix(folder: Path, *flags: str) -> AsyncIterator[Path]:
+async def without_posix(folder: Path, *flags: str, **variables: str) -> AsyncIterator[Path]:
     """A worker, and its log; in the end it is told to stop, and must."""
     log = folder / "worker.log"
     command = [sys.executable, "-P", "-c", WITHOUT_POSIX + WORKER, *flags]
     with log.open("wb") as opened:
         process = subprocess.Popen(  # noqa: ASYNC220
-            command, stdin=subprocess.DEVNULL, stdout=opened, stderr=opened, env=clean_environment(folder, {})
+            command, stdin=subprocess.DEVNULL, stdout=opened, stderr=opened, env=clean_environment(folder, variables)
         )
     try:
 
@@ -101,7 +102,7 @@ async def test_a_worker_by_hand_dials_its_scheduler_and_certifies_itself_without
     fake = FakeScheduler()
     async with scheduler(fake) as port:
         reached = ("--host", "0.0.0.0", "--scheduler", f"127.0.0.1:{port}", "--name", "drawn")
-        async with without_posix(tmp_path, *reached):
+        async with without_posix(tmp_path, *reached, GPUCTL_TOKEN=make_token()):
             await until("the scheduler hears that it takes turns", lambda: any(each.seats for each in fake.reports))
     assert fake.hellos[0].model == "drawn"
     assert "BEGIN CERTIFICATE" in fake.hellos[0].certificate and fake.hellos[0].ticket_secret

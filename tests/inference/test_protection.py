@@ -12,12 +12,18 @@ from gpufleet.addresses import parse_address
 from gpufleet.channel import Target, connect_async
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.telemetry import OFF
+from gpufleet.tokens import make_token
 from inference.options import parser
 from inference.program import Program
 from tests.inference.serving import WAIT_S_MAX, until
 from tests.inference.test_link import FakeScheduler, scheduler
 
 EVERYWHERE = ("test-pattern", "--device", "cpu", "--host", "0.0.0.0", "--port", "0")
+
+
+@pytest.fixture(autouse=True)
+def a_token_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCTL_TOKEN", make_token())
 
 
 async def hello_of(*flags: str) -> tuple[sessions_pb2.WorkerHello, str]:
