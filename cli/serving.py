@@ -60,6 +60,8 @@ def serve_model(settings: Settings, request: sessions_pb2.ServeModelRequest, *, 
 
 async def _serve(settings: Settings, request: sessions_pb2.ServeModelRequest, *, waits: bool) -> int:
     async with connected_async(settings) as client:
+        if not request.model.entry_point:
+            await _model(client, request.model.name)  # a name that is spelled wrong must not become a model of its own
         try:
             answer = await client.call(client.scheduler.ServeModel, request)
         except GpufleetError as problem:
@@ -98,6 +100,7 @@ async def _until_ready(client: AsyncClient, model: sessions_pb2.Model) -> sessio
 
 
 async def _model(client: AsyncClient, name: str) -> sessions_pb2.Model:
+    """The model as it is now. Raises MODEL_NOT_FOUND."""
     request = sessions_pb2.ListModelsRequest(page_size=PAGE_SIZE)
     while True:
         page = await client.call(client.scheduler.ListModels, request)
@@ -106,7 +109,7 @@ async def _model(client: AsyncClient, name: str) -> sessions_pb2.Model:
                 found: sessions_pb2.Model = model
                 return found
         if not page.next_page_token:
-            raise GpufleetError(Reason.MODEL_NOT_FOUND, f"model {name} was stopped")
+            raise GpufleetError(Reason.MODEL_NOT_FOUND, f"no model is called '{name}'")
         request.page_token = page.next_page_token
 
 

@@ -106,7 +106,7 @@ class Reason(Enum):
     NODE_NOT_FOUND = (Code.NOT_FOUND, "There is no node with this name.",
         "See the nodes with: gpuctl nodes")
     MODEL_NOT_FOUND = (Code.NOT_FOUND, "There is no model with this name.",
-        "Check how the name is spelled.")
+        "See what is served with: gpuctl models")
     SESSION_NOT_FOUND = (Code.NOT_FOUND, "No session with this id waits or has a turn.",
         "See them with: gpuctl sessions")
     OUTPUT_NOT_FOUND = (Code.NOT_FOUND, "There is no output of this rank or stream, or it was pruned.",

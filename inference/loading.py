@@ -105,6 +105,9 @@ def _tried(call: Callable[[], Any], looking_for: str = "") -> Any:
     except FileNotFoundError as problem:
         name = problem.filename
         raise NotLoaded(f"there is no file {name}" if name else last_line(problem)) from problem
+    except SyntaxError as problem:
+        where = f"{problem.filename or 'the module'}, line {problem.lineno or '?'}"
+        raise NotLoaded(f"{last_line(problem)} ({where})") from problem
     except BaseException as problem:
         # A model's own SystemExit as well: what it loads must not decide how this program ends.
         raise NotLoaded(last_line(problem)) from problem

@@ -31,11 +31,17 @@ def serve(
     and --max at once; what its workers are started with, for new workers only. See it with gpuctl models, what its
     workers write with gpuctl logs --model NAME. For instance: gpuctl serve canvas --gpus 1 --max 4 --model-arg steps=32
     """
+    from gpufleet.errors import invalid
+
     from ..serving import request_of, serve_model, stop_model
     from ..settings import resolve
 
     settings = resolve(connection, output)
     if stop:
+        if update or worker != WorkerOptions() or turns != TurnOptions():
+            raise invalid(
+                "--stop", "it ends the model, whatever else is said", next_step="Leave out --stop or the rest."
+            )
         stop_model(settings, name or model.rpartition(":")[2])
         return
     request = request_of(model, name, worker, turns, update=update)

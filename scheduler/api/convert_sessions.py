@@ -153,7 +153,7 @@ def _job_of_worker(job: Job) -> sessions_pb2.WorkerInfo:
     """A worker of which there is only its job as yet, or still."""
     match job.state:
         case Queued():
-            state, message = inference_pb2.WORKER_STATE_QUEUED, "waits for a device"
+            state, message = inference_pb2.WORKER_STATE_QUEUED, "waits in the queue"
         case Deferred():
             state, message = inference_pb2.WORKER_STATE_QUEUED, "ended, and is started again in a moment"
         case Held():

@@ -290,7 +290,7 @@ def _models() -> list[sessions_pb2.Model]:
     painter.failure.job_id = 16
     painter.failure.last_lines.extend(["Traceback (most recent call last):", "ModuleNotFoundError: torch"])
     depth = sessions_pb2.Model(name="depth", entry_point="depth:Depth", min_workers=1)
-    depth.workers.add(state=queued, message="waits for a device", job_id=17)
+    depth.workers.add(state=queued, message="waits in the queue", job_id=17)
     return [
         canvas,
         depth,

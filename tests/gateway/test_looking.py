@@ -79,4 +79,12 @@ async def test_every_number_of_a_model_is_named_where_it_is_served_and_changed_a
     assert changed.code == 0, changed.err
     model = (await models(stage))["numbered"]
     assert {name: getattr(model.limits, name).seconds for name in NUMBERS} == {**NUMBERS, "turn_warning": 40}
+
+    misspelt = await gpuctl(stage, "serve", "numberd", "--update", "--turn", "40s")
+    assert (misspelt.code, "no model is called 'numberd'" in misspelt.err) == (3, True), misspelt
+    assert "gpuctl models" in misspelt.err
+    meant_otherwise = await gpuctl(stage, "serve", "numbered", "--stop", "--turn", "40s")
+    assert (meant_otherwise.code, "--stop: " in meant_otherwise.err) == (2, True), meant_otherwise
+    listed = await models(stage)
+    assert "numberd" not in listed and listed["numbered"] == model
     assert (await gpuctl(stage, "serve", "numbered", "--stop")).code == 0

@@ -218,12 +218,16 @@ class NeedsModule(Model):
 class Leaves(Model):
     def __init__(self): raise SystemExit(3)
 
+class Unread(Model):
+    def __init__(self): import unread
+
 class Mute: ...
 
 class Greedy(Model):
     seats = 0
 """
     )
+    (tmp_path / "unread.py").write_text("a = 1\ndef step(\n")
     return name
 
 
@@ -253,6 +257,7 @@ def test_arguments_are_read_as_what_they_are_annotated_with(models: str) -> None
         ("Mute", {}, "TypeError: Mute has no method open"),
         ("Greedy", {}, "TypeError: Greedy.seats is 0, and should be a number from 1"),
         ("Modell", {}, "has no Modell"),
+        ("Unread", {}, "/unread.py, line 2)"),
     ],
 )
 def test_what_cannot_be_loaded_says_so_in_one_sentence(
