@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from playwright.async_api import Locator, Page
 
@@ -43,6 +43,31 @@ class JobPage:
         return await self.lines.all_inner_texts()
 
 
+class Read(NamedTuple):
+    """What a chart tells at its crosshair, all at the same moment."""
+
+    value: str
+    """Of the first line."""
+    told: str
+    """To ears."""
+    step: int
+    steps: int
+    when: str
+    when_there: str
+    """When another chart tells it to be."""
+
+
+READ = """([root, other]) => {
+    const text = (element, part) => element.querySelector(part).innerText;
+    const plot = root.querySelector("[role=slider]");
+    return [
+        `${text(root, ".chart-value")} ${text(root, ".chart-span")}`.trim(), plot.getAttribute("aria-valuetext"),
+        Number(plot.getAttribute("aria-valuenow")), Number(plot.getAttribute("aria-valuemax")),
+        text(root, ".chart-when"), text(other, ".chart-when"),
+    ].map((each) => (typeof each === "string" ? each.replaceAll("\u00a0", " ") : each));
+}"""
+
+
 class ChartOf:
     """One chart of the page."""
 
@@ -59,6 +84,12 @@ class ChartOf:
         rows = self.root.locator(".chart-legend li")
         told = [(await row.inner_text()).replace(NBSP, " ").split("\n") for row in await rows.all()]
         return {row[0]: " ".join(row[1:]).strip() for row in told}
+
+    async def read(self, other: str) -> Read:
+        """What is read at the crosshair, and when the other chart says that it is."""
+        there = await self.root.page.locator(f'figure.chart[data-chart="{other}"]').element_handle()
+        here = await self.root.element_handle()
+        return Read(*await self.root.page.evaluate(READ, [here, there]))
 
     async def has_points(self, least: int) -> None:
         """Return once so many points are drawn."""

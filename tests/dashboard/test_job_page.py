@@ -49,20 +49,19 @@ async def test_the_charts_show_the_load_that_was_played_and_gpuctl_tells_the_sam
         assert re.search(r"GPU 0: .*largest 318 W", await ChartOf(ann.page, "power").heard())
         legend = await load.legend()
         assert list(legend) == ["GPU 0", "GPU 1"]
-        assert re.fullmatch(r"mean 9\d % 88–97 %", legend["GPU 0"]), legend
+        mean = re.fullmatch(r"mean (\d\d) % 88–97 %", legend["GPU 0"])
+        assert mean is not None and 88 <= int(mean[1]) <= 97, legend
         # The arrow keys go back in time, step by step, and what is read there is told to ears, too; all charts follow.
         await load.plot.focus()
         for _ in range(2):
             await ann.page.keyboard.press("ArrowLeft")
-        read = await load.legend()
-        assert 88 <= int(read["GPU 0"].split()[0]) <= 97, read
-        told = await load.plot.get_attribute("aria-valuetext") or ""
-        assert f"GPU 0 {read['GPU 0']}" in told.replace(NBSP, " "), told
-        newest = int(await load.plot.get_attribute("aria-valuemax") or 0)
-        assert int(await load.plot.get_attribute("aria-valuenow") or 0) < newest
-        when = await load.root.locator(".chart-when").inner_text()
-        assert re.fullmatch(r"\d\d:\d\d:\d\d", when)
-        assert await memory.root.locator(".chart-when").inner_text() == when
+        while (read := await load.read("memory")).value == "–":  # a busy machine has left out a reading
+            await ann.page.keyboard.press("ArrowLeft")
+        assert 88 <= int(read.value.split()[0]) <= 97, read
+        assert f"GPU 0 {read.value}" in read.told, read
+        assert read.step < read.steps, read
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", read.when)
+        assert read.when_there == read.when
 
         async def is_summed_up() -> bool:
             stats = (await gpuctl(house, "stats", str(job)))["gpu_stats"]
@@ -86,7 +85,11 @@ async def test_the_charts_show_the_load_that_was_played_and_gpuctl_tells_the_sam
             assert (f"{most / 1e3:g} GB" if most >= 1e3 else f"{most:g} MB") in cells[2], (cells, device)
         samples = JobPage(ann.page).fact("Samples")
         await expect(samples).to_have_text(f"{stats['sample_count']:,}")
-        assert "smallest 88 %, largest 97 %" in await load.heard()
+
+        async def is_kept() -> bool:
+            return "smallest 88 %, largest 97 %" in await load.heard()
+
+        await until("the chart of the ended job has all of the load", is_kept)
         placed = ann.page.get_by_role("region", name="Each GPU as it was when it was chosen")
         await expect(placed.get_by_role("row")).to_have_count(3)
         await expect(JobPage(ann.page).part("How it was placed")).to_contain_text("(score)")
@@ -235,8 +238,12 @@ async def test_a_job_that_waits_says_why_where_it_stands_and_what_happens_to_it(
         await expect(ann.page.locator(".job-title .badge")).to_have_text("succeeded")
         await expect(why).to_be_hidden()
         await expect(page.story.last).to_contain_text("succeeded")
-        kinds = [await each.get_attribute("data-kind") for each in await ann.page.locator(".timeline li").all()]
-        assert kinds == await client.kinds(job)
+
+        async def is_all_told() -> bool:
+            kinds = "each => each.map((line) => line.dataset.kind)"
+            return bool(await ann.page.locator(".timeline li").evaluate_all(kinds) == await client.kinds(job))
+
+        await until("the page tells the whole story", is_all_told)
 
 
 async def test_each_attempt_can_be_looked_at_with_its_own_output_and_end(house: House) -> None:
@@ -267,10 +274,10 @@ async def test_ranks_of_several_nodes_are_told_apart(house: House) -> None:
         assert sorted(await page.texts()) == ["rank 0I am 0", "rank 1I am 1"]
         await ann.page.get_by_role("combobox", name="Rank", exact=True).select_option("1")
         await expect(page.lines.locator("span:last-child")).to_have_text(["I am 1"])
-        await ChartOf(ann.page, "memory").has_points(2)
-        assert list(await ChartOf(ann.page, "memory").legend()) == ["n1:0", "n1:1", "n2:0", "n2:1"]
+        lines = ChartOf(ann.page, "memory").root.locator(".chart-name")
+        await expect(lines).to_have_text(["n1:0", "n1:1", "n2:0", "n2:1"])
         await ann.page.get_by_role("combobox", name="GPU", exact=True).select_option("n2:1")
-        assert list(await ChartOf(ann.page, "memory").legend()) == ["n2:1"]
+        await expect(lines).to_have_text(["n2:1"])
         await page.fact("Runs on").get_by_role("link", name="n2").click()
         await expect(ann.heading).to_have_text("Node n2")
         await house.ended("ann", job)
@@ -297,9 +304,10 @@ async def test_an_array_has_its_counts_and_a_link_to_each_item(house: House) -> 
 
 async def test_a_warning_is_told_where_it_cannot_be_overlooked(house: House) -> None:
     async with house.client("ann") as client, house.visitor("ann") as ann:
-        job = await client.submit("sleep", "600", time_limit=span(4), name="short")
+        # A fifth of the limit is left to warn of it: long enough for a machine that is busy just then.
+        job = await client.submit("sleep", "600", time_limit=span(25), name="short")
         await ann.turn(f"job/{job}", f"Job {job}: short")
-        await expect(ann.page.locator(".warnings li").first).to_contain_text("80 % of its time limit")
+        await expect(ann.page.locator(".warnings li").first).to_contain_text(re.compile("(80|95) % of its time limit"))
         await expect(ann.page.locator(".job-title .badge")).to_have_text("timed out")
         await expect(ann.page.locator(".job-head > .end")).to_contain_text("time limit")
 

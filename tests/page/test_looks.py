@@ -28,6 +28,9 @@ RUN_AXE = """async () => {
         .map((each) => `${each.id}: ${each.help}: ${each.nodes.map((node) => node.html).join(" | ")}`);
 }"""
 
+FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+"""Nothing is wider than the window: at once, or when what is drawn by a script has been drawn anew."""
+
 
 async def check(page: Page, what: str) -> None:
     """axe-core finds nothing serious on this screen: light and dark, on a desktop and on a phone."""
@@ -39,8 +42,7 @@ async def check(page: Page, what: str) -> None:
             await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             found = await page.evaluate(RUN_AXE)
             assert not found, f"{what}, {scheme}, {width['viewport']}:\n" + "\n".join(found)
-            wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert wide <= 0, f"{what} is {wide} pixels wider than {width['viewport']}"
+            await until(f"{what} fits {width['viewport']}", lambda: page.evaluate(FITS))
     await page.set_viewport_size(DESKTOP["viewport"])
     await page.emulate_media(color_scheme="light", reduced_motion="no-preference")
 
@@ -70,15 +72,7 @@ async def test_every_screen_of_a_session_is_for_everybody(theatre: Theatre) -> N
         await check(bob.page, "the line")
         await expect(ann.page.locator(".time")).to_contain_text("left")
         await check(ann.page, "a limited turn")
-        await theatre.relay.cut()
-        await expect(ann.page.locator(".veil")).to_contain_text("Connection lost")
-        await expect(bob.page.locator(".waiting .trouble")).to_contain_text("The connection is lost")
-        await check(ann.page, "a turn whose connection is lost")
-        await check(bob.page, "a place whose connection is lost")
-        theatre.relay.mend()
-        await expect(bob.page.locator(".waiting .trouble")).to_be_hidden()
         await bob.button("Leave the line").click()
-        await ann.plays()
         await theatre.serve(NARROW, idle=120, idle_warning=119)
         await ann.page.mouse.click(*await ann.point(0.5, 0.5))
         await expect(ann.page.locator(".banner")).to_contain_text("Still there?")
@@ -88,6 +82,16 @@ async def test_every_screen_of_a_session_is_for_everybody(theatre: Theatre) -> N
         async with ann.page.expect_download() as saved:
             await ann.button("Save the last picture").click()
         assert (await saved.value).suggested_filename == f"{NARROW}.png"
+        # A turn is kept for 15 s, and a busy machine needs longer to look at both: nothing comes behind it.
+        await ann.button(f"Join {NARROW} again").click()
+        await ann.plays()
+        await bob.button(f"Join {NARROW} again").click()
+        await expect(bob.page.locator(".number")).to_have_text("1")
+        await theatre.relay.cut()
+        await expect(ann.page.locator(".veil")).to_contain_text("Connection lost")
+        await expect(bob.page.locator(".waiting .trouble")).to_contain_text("The connection is lost")
+        await check(ann.page, "a turn whose connection is lost")
+        await check(bob.page, "a place whose connection is lost")
 
 
 async def test_without_models_or_gateway_it_says_what_to_do(theatre: Theatre) -> None:
