@@ -49,5 +49,6 @@ class Freshness:
         live, node = self._engine.view.live.nodes.get(name), self._engine.view.durable.nodes.get(name)
         if live is None or node is None:
             return True  # it is gone, and nobody will say more of it
-        samples = (live.samples.get(device.uuid) for device in node.info.devices)
+        gone = {mark.uuid for mark in node.unhealthy if mark.is_gone}
+        samples = (live.samples.get(device.uuid) for device in node.info.devices if device.uuid not in gone)
         return all(sample is not None and sample.taken_at >= since for sample in samples)

@@ -21,7 +21,7 @@ from ..state.events import (
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import Job, Starting, Stopping
 from ..state.live import inventory_is_late, inventory_is_welcome
-from ..state.nodes import Node, UnhealthyDevice
+from ..state.nodes import Node, UnhealthyDevice, resumed
 from ..state.records import (
     AttemptEnded,
     AttemptUnreachable,
@@ -30,14 +30,13 @@ from ..state.records import (
     JobWarned,
     NodeDrained,
     NodeForgotten,
-    NodeRegistered,
     NodeResumed,
     NodeReturned,
     Record,
 )
 from ..state.replies import NodeChanged, NodeGone
 from ..state.state import State
-from . import gangs
+from . import gangs, gone_devices
 from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
 from .decision import NOTHING, Decision, refused, together
 from .live_ranks import jobs_on
@@ -71,9 +70,8 @@ def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
         is_lost=known.is_lost if known else False,
         unhealthy=known.unhealthy if known else (),
     )
-    if known is not None and replace(node, version=known.version) == known:
-        return Decision(reply=NodeChanged(node=known, changed=False))
-    return Decision(records=(NodeRegistered(at=event.at, node=node),), reply=NodeChanged(node=node, changed=True))
+    registered = gone_devices.registered(state, event.at, known, node)
+    return replace(registered, reply=NodeChanged(node=node, changed=bool(registered.records)))
 
 
 def _refusal_to_another_agent(state: State, known: Node) -> Decision | None:
@@ -152,6 +150,7 @@ def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
         job = state.durable.jobs[key.job]
         assert job.attempt is not None
         decisions.append(_bring_together(state, event, job, job.attempt, key, seen.pop(key, None)))
+    decisions.append(Decision(records=tuple(gone_devices.without_those_of_an_old_boot(state, node, event))))
     decisions.append(Decision(commands=tuple(_unexpected(event.node, key, what) for key, what in seen.items())))
     return together(*decisions)
 
@@ -256,12 +255,12 @@ def on_drain_requested(state: State, event: DrainRequested) -> Decision:
         drained = replace(node, is_draining=True, drain_reason=event.reason)
         record: Record = NodeDrained(at=event.at, node=node.name, by=event.by, reason=event.reason)
         return Decision(records=(record,), reply=NodeChanged(node=drained, changed=True))
-    if not node.is_draining and not node.unhealthy:
+    after = resumed(node, state.durable.hold(node.name).device_uuids())
+    if after == node:
         return Decision(reply=NodeChanged(node=node, changed=False))
-    resumed = replace(node, is_draining=False, drain_reason="", unhealthy=())
     record = NodeResumed(at=event.at, node=node.name, by=event.by)
     clear = (ClearTroubles(node=node.name),) if node.unhealthy else ()
-    return Decision(records=(record,), commands=clear, reply=NodeChanged(node=resumed, changed=True))
+    return Decision(records=(record,), commands=clear, reply=NodeChanged(node=after, changed=True))
 
 
 def on_forget_requested(state: State, event: ForgetRequested) -> Decision:

@@ -31,7 +31,7 @@ from .jobs import (
     items_alike,
 )
 from .lines import Lines
-from .nodes import Node
+from .nodes import Node, resumed
 from .records import (
     AttemptEnded,
     AttemptPlaced,
@@ -393,7 +393,7 @@ def apply(durable: Durable, record: Record) -> None:
         case NodeDrained(node=name, reason=reason):
             _put_node(durable, replace(durable.nodes[name], is_draining=True, drain_reason=reason))
         case NodeResumed(node=name):
-            _put_node(durable, replace(durable.nodes[name], is_draining=False, drain_reason="", unhealthy=()))
+            _put_node(durable, resumed(durable.nodes[name], durable.hold(name).device_uuids()))
         case NodeForgotten(node=name):
             durable.set_node(name, None)
             durable.touched["node", name] = None

@@ -31,6 +31,10 @@ class NodeHold:
     ranks: dict[RankKey, None] = field(default_factory=dict)
     version: int = field(default=0, compare=False)
 
+    def device_uuids(self) -> set[DeviceUuid]:
+        """Devices of which somebody holds anything."""
+        return self.devices.keys() | self.shares.keys()
+
 
 @dataclass(slots=True)
 class ItemsLive:

@@ -1,6 +1,7 @@
 """Nodes and devices, and what is only known while the node is heard."""
 
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from .ids import DeviceUuid, NodeName
@@ -44,10 +45,14 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnhealthyDevice:
-    """A device that is not placed on until a person resumes its node."""
+    """A device that is not placed on until a person resumes its node.
+
+    `is_gone`: its agent does not find it, and it is listed only because a job holds it.
+    """
 
     uuid: DeviceUuid
     reason: str
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,14 @@ class Node:
     is_lost: bool = False
     unhealthy: tuple[UnhealthyDevice, ...] = ()
     version: int = 1
+
+
+def resumed(node: Node, held: Container[DeviceUuid]) -> Node:
+    """A node that may be given all that it has. What is gone leaves its list, or stays as it is while it is `held`."""
+    stay = tuple(mark for mark in node.unhealthy if mark.is_gone and mark.uuid in held)
+    leave = {mark.uuid for mark in node.unhealthy if mark.is_gone and mark.uuid not in held}
+    devices = tuple(device for device in node.info.devices if device.uuid not in leave)
+    return replace(node, is_draining=False, drain_reason="", unhealthy=stay, info=replace(node.info, devices=devices))
 
 
 class Reach(Enum):

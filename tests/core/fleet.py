@@ -61,7 +61,14 @@ class FakeNode:
     samples: dict[DeviceUuid, DeviceSample] = field(default_factory=dict)
 
     def readings(self, at: Instant) -> tuple[DeviceSample, ...]:
-        return tuple(replace(sample, taken_at=at) for sample in self.samples.values())
+        return tuple(replace(self.samples[device.uuid], taken_at=at) for device in self.info.devices)
+
+    def found(self, numbers: Iterable[int]) -> NodeInfo:
+        """What a new start of its agent tells when it finds only these of its devices, by their first indices."""
+        uuids = [f"{self.name}-gpu{number}" for number in numbers]
+        first = next(iter(self.info.devices))
+        devices = tuple(replace(first, uuid=DeviceUuid(uuid), index=index) for index, uuid in enumerate(uuids))
+        return replace(self.info, devices=devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

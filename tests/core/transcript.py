@@ -119,10 +119,15 @@ class Transcript:
         return self.told(self.fleet.join(node))
 
     def announce(self, words: Words) -> list[str]:
-        """An agent registers, after a restart of it or of the machine, or another one under the same name."""
+        """An agent registers, after a restart of it or of the machine, or another one under the same name.
+
+        `found=0,2` are the GPUs that it finds, by the indices that they had first.
+        """
         node = self.fleet.nodes[NodeName(words.next())]
+        found = words.list("found")
         node = replace(
             node,
+            info=node.found(map(int, found)) if found else node.info,
             agent_id=words.value("agent", node.agent_id),
             boot_id=words.value("boot", node.boot_id),
             incarnation=words.integer("incarnation", node.incarnation),
@@ -442,6 +447,18 @@ class Transcript:
             if job_of(record) == job or (job_of(record) == known.told_with and is_shared(record, known))
         ]
 
+    def devices(self, words: Words) -> list[str]:
+        """A node's devices as they are listed."""
+        node = self.fleet.state.durable.nodes[NodeName(words.next())]
+        marks = {mark.uuid: mark.reason for mark in node.unhealthy}
+        held = self.fleet.state.durable.hold(node.name).devices
+        return [
+            f"{device.index}: {device.uuid}"
+            + (f", job {held[device.uuid]}" if device.uuid in held else "")
+            + (f", unhealthy: {marks[device.uuid]}" if device.uuid in marks else "")
+            for device in node.info.devices
+        ]
+
     def holds(self, words: Words) -> list[str]:
         """What is given on each node."""
         lines = []
@@ -512,6 +529,7 @@ COMMANDS: dict[str, Command] = {
     "queue": Transcript.queue,
     "show": Transcript.show,
     "story": Transcript.story,
+    "devices": Transcript.devices,
     "holds": Transcript.holds,
 }
 

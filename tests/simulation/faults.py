@@ -13,6 +13,8 @@ from tests.simulation.world import World
 TROUBLES = (12, 30, 60)
 """Faults of one run: few, so that a long silence comes to its end, or so many that they meet."""
 
+DEVICE_LOST_PROBABILITY = 0.4
+
 STEP_SECONDS = STEP_SPAN / SECOND
 """A wall clock that is off by more is not followed."""
 
@@ -60,6 +62,9 @@ class Troubles:
             world.after(self._rng.uniform(4.0, seconds - 2.0), call)
         if self._rng.random() < 0.2:
             world.after(self._rng.uniform(30.0, seconds - 2.0), self._lose_for_good)
+        self._rng_of_devices = world.rng("devices that are gone")
+        if self._rng_of_devices.random() < DEVICE_LOST_PROBABILITY:
+            world.after(self._rng_of_devices.uniform(10.0, seconds - 2.0), self._lose_a_device)
 
     def scheduler_away_seconds(self) -> float:
         """How long a scheduler that died is away; now and then longer than a fence."""
@@ -121,6 +126,29 @@ class Troubles:
             machine.hot |= hot
             self._world.after(self._rng.uniform(3.0, 60.0), machine.hot.difference_update, hot)
 
+    def _lose_a_device(self) -> None:
+        """One falls off the bus, and the agent, or the machine, is started anew and does not find it; later it does."""
+        rng = self._rng_of_devices
+        machine = rng.choice([each for each in self._machines.values() if each.devices])
+        uuid = rng.choice([device.uuid for device in machine.devices])
+        self._world.note("{}: {} is gone", machine.name, uuid)
+        machine.find_devices(but=uuid)
+        self._start_anew(machine)
+        self._world.after(rng.uniform(5.0, 60.0), self._find_devices, machine)
+
+    def _find_devices(self, machine: Machine) -> None:
+        machine.find_devices()
+        self._start_anew(machine)
+
+    def _start_anew(self, machine: Machine) -> None:
+        if self._rng_of_devices.random() < 0.3:
+            machine.power_off()
+            self._world.network.break_streams(machine.name)
+            self._world.after(5.0, machine.power_on)
+        else:
+            machine.crash_agent()
+            self._world.after(0.5, machine.start_agent)
+
     def _drain(self) -> None:
         machine = self._machine()
         self._users.drain(machine.name, is_draining=True)
@@ -153,6 +181,9 @@ class Troubles:
         for machine in self._machines.values():
             machine.foreign.clear()
             machine.hot.clear()
+            if len(machine.info.devices) < len(machine.devices):
+                machine.find_devices()
+                machine.crash_agent()
             machine.power_on()
             machine.start_agent()
         if self._world.scheduler is not None:

@@ -355,6 +355,7 @@ class Machine:
     processes: dict[AttemptKey, Process] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)
     hot: set[str] = field(default_factory=set)
+    devices: tuple[node_pb2.Device, ...] = ()
     make_process: ProcessMaker = Process
     booted_at: float = 0.0
 
@@ -368,7 +369,19 @@ class Machine:
             for index in range(gpus)
         ]
         info = node_pb2.NodeInfo(hostname=name, cpus=cpus, memory_bytes=64 * 10**9, devices=devices)
-        return cls(world=world, name=name, info=info, rate=rate, disk=NodeDisk(agent_id=f"agent-{name}"))
+        disk = NodeDisk(agent_id=f"agent-{name}")
+        return cls(world=world, name=name, info=info, rate=rate, disk=disk, devices=tuple(devices))
+
+    def find_devices(self, *, but: str = "") -> None:
+        """What the next start of the agent finds: all devices, or all but this one, with other indices then."""
+        found = [device for device in self.devices if device.uuid != but]
+        told = [node_pb2.Device.FromString(device.SerializeToString()) for device in found]
+        for index, device in enumerate(told):
+            device.index = index
+        info = node_pb2.NodeInfo.FromString(self.info.SerializeToString())
+        del info.devices[:]
+        info.devices.extend(told)
+        self.info = info
 
     @property
     def boot_id(self) -> str:
