@@ -223,6 +223,7 @@ class Attempts:
                 case SignalProcess():
                     await self._keeping.signal(action.key, action.signal)
                 case ForgetAttempt():
+                    self._notices.settle(action.key)
                     self._traces.forgotten(action.key)
                     self._output.forget(action.key)
                     self._usages.forget(action.key)

@@ -21,12 +21,16 @@ from .keeper.values import end_from, to_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is told to whom: the facts, and the target with the folder and the variables of its command."""
+    """What is told to whom: the facts, and the target with the folder and the variables of its command.
+
+    `spans_nodes`: the attempt has ranks elsewhere, whose ends this node does not see.
+    """
 
     facts: Notified
     target: str
     cwd: str
     env: Mapping[str, str]
+    spans_nodes: bool = False
 
 
 class NoticeRecords:
@@ -43,6 +47,8 @@ class NoticeRecords:
             "cwd": subject.cwd,
             "env": dict(subject.env),
             "time_limit_us": subject.facts.time_limit_us,
+            "may_be_warned_at_end": subject.facts.may_be_warned_at_end,
+            "spans_nodes": subject.spans_nodes,
         }
         self._append(subject.facts.key, first, os.O_TRUNC)
 
@@ -61,6 +67,8 @@ class NoticeRecords:
             line["warnings"] = [[each.number, each.kind, each.sentence] for each in after.warnings]
         if after.warned != before.warned:
             line["warned"] = sorted(after.warned)
+        if after.is_settled != before.is_settled:
+            line["is_settled"] = after.is_settled
         if line:
             self._append(after.key, line, 0)
 
@@ -92,10 +100,15 @@ def _read(path: Path) -> Subject | None:
         lines = path.read_text().splitlines()
         first = json.loads(lines[0])
         subject = Subject(
-            facts=Notified(key=AttemptKey.parse(path.name), time_limit_us=first["time_limit_us"]),
+            facts=Notified(
+                key=AttemptKey.parse(path.name),
+                time_limit_us=first["time_limit_us"],
+                may_be_warned_at_end=bool(first.get("may_be_warned_at_end")),
+            ),
             target=first["target"],
             cwd=first["cwd"],
             env=first["env"],
+            spans_nodes=bool(first.get("spans_nodes")),
         )
     except (OSError, LookupError, TypeError, ValueError):
         return None
@@ -119,6 +132,8 @@ def _with_line(facts: Notified, line: Mapping[str, Any]) -> Notified:
         new["told"] = frozenset(map(Notice, line["told"]))
     if "warnings" in line:
         new["warnings"] = tuple(Warned(int(number), str(kind), str(words)) for number, kind, words in line["warnings"])
+    if "is_settled" in line:
+        new["is_settled"] = bool(line["is_settled"])
     if "warned" in line:
         new["warned"] = frozenset(map(int, line["warned"]))
     return replace(facts, **new)

@@ -88,10 +88,15 @@ class Notices:
         # Of a command's environment the devices are left out: by the end they are somebody else's.
         env = {} if is_url(command.notify) else {**launch.env, **shown_devices(())[0]}
         subject = Subject(
-            facts=Notified(key=key, time_limit_us=command.limits.time_limit_us),
+            facts=Notified(
+                key=key,
+                time_limit_us=command.limits.time_limit_us,
+                may_be_warned_at_end=bool(command.expectations.device_uuids),
+            ),
             target=command.notify,
             cwd=command.cwd,
             env=env,
+            spans_nodes=command.node_count > 1,
         )
         self._subjects[key] = subject
         try:
@@ -117,10 +122,15 @@ class Notices:
             self._change(subject, replace(subject.facts, stop_cause=cause))
 
     def warn(self, command: TellWarning) -> None:
-        """The scheduler has a warning; said again it changes nothing, and behind the end it is too late."""
+        """The scheduler has a warning; said again it changes nothing, and once the end was told it is too late."""
         if (subject := self._subjects.get(command.key)) is not None:
             warning = Warned(command.number, command.kind, command.sentence)
             self._change(subject, with_warning(subject.facts, warning))
+
+    def settle(self, key: AttemptKey) -> None:
+        """The scheduler has stored the end of its only rank, and has warned of all that there is."""
+        if (subject := self._subjects.get(key)) is not None and not subject.spans_nodes:
+            self._change(subject, replace(subject.facts, is_settled=True))
 
     async def close(self) -> None:
         """Stop in the middle: the next agent goes on."""

@@ -3,7 +3,8 @@
     start ── time_80 ── time_90 ── warning ── preemption ── end
 
 An attempt's notices are told one after the other. Those that only its running makes worth telling are left out once
-it is told to stop or has ended; the start and the end never are.
+it is told to stop or has ended; the start and the end never are. An end that the scheduler may have a warning of
+waits for its word, and not for long.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ MESSAGE_CHARS_MAX = 1_000
 
 WARNINGS_MAX = 20
 """Warnings of one attempt that are told."""
+
+END_WAITS_US_MAX = 5_000_000
+"""How long an end is not told for the scheduler's word, counted from the end. Of ranks on several nodes the others
+may end a moment later, and only then the scheduler knows.
+"""
 
 
 class Notice(StrEnum):
@@ -47,6 +53,7 @@ class Notified:
     """An attempt whose course is told. `told` was delivered or given up, and is not told again.
 
     `warnings` are those of the scheduler as they came, and `warned` the numbers of those that were told.
+    `may_be_warned_at_end`: it held devices, which are judged then. `is_settled`: no more warnings will come.
     """
 
     key: AttemptKey
@@ -57,6 +64,8 @@ class Notified:
     told: frozenset[Notice] = frozenset()
     warnings: tuple[Warned, ...] = ()
     warned: frozenset[int] = frozenset()
+    may_be_warned_at_end: bool = False
+    is_settled: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -93,6 +102,9 @@ def next_warning(facts: Notified) -> Warned | None:
 
 def next_due_us(facts: Notified, now_us: int) -> int | None:
     """When time alone will make a notice due; None: only something that happens will."""
+    word_us = _word_until_us(facts)
+    if word_us is not None and word_us > now_us:
+        return word_us
     if not _runs(facts):
         return None
     moments = (_moment_of(notice, facts) for notice in (Notice.TIME_80, Notice.TIME_90) if notice not in facts.told)
@@ -166,7 +178,17 @@ def _is_due(notice: Notice, facts: Notified, now_us: int) -> bool:
         case Notice.PREEMPTION:
             return facts.stop_cause is StopCause.PREEMPTED and facts.end is None
         case Notice.END:
-            return facts.end is not None
+            word_us = _word_until_us(facts)
+            return facts.end is not None and (word_us is None or now_us >= word_us)
+
+
+def _word_until_us(facts: Notified) -> int | None:
+    """Until when an end waits for the scheduler's word of it; None: it need not. Only an end as wished is judged."""
+    end = facts.end
+    if end is None or end.ended_us is None or not facts.may_be_warned_at_end or facts.is_settled:
+        return None
+    is_judged = end.status == ExitedWith(0) or end.stop_cause is StopCause.TIME_LIMIT
+    return end.ended_us + END_WAITS_US_MAX if is_judged else None
 
 
 def _has_come(notice: Notice, facts: Notified, now_us: int) -> bool:

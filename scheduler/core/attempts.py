@@ -18,6 +18,7 @@ from ..state.records import (
     AttemptStarted,
     AttemptVoided,
     JobFinished,
+    JobWarned,
     RankEnded,
     Record,
     SpoolStateChanged,
@@ -30,7 +31,7 @@ from ..state.used import RankUse
 from . import gangs
 from .decision import NOTHING, Decision, together
 from .live_ranks import live_attempt
-from .warnings import bounded, of_end
+from .warnings import bounded, of_end, tell_commands
 
 TAKEN_DOWN = "SHUTDOWN"
 """The end of an attempt whose node's programs were taken down with it: nothing of the job's own making."""
@@ -105,8 +106,10 @@ def end_if_stored(state: State, at: Instant, key: RankKey) -> Decision:
 def end_rank(state: State, at: Instant, job: Job, attempt: Attempt, key: RankKey, exit_: RankExit) -> Decision:
     """Decide what the end of a rank means, and let its node forget it."""
     node = attempt.ranks[key.rank].placement.node
-    ended = Decision(records=end_ranks(state, at, job, attempt, {key.rank: exit_}))
-    return replace(ended, commands=(ForgetAttempt(node=node, key=key),))
+    records = end_ranks(state, at, job, attempt, {key.rank: exit_})
+    told = tell_commands(state, [record for record in records if isinstance(record, JobWarned)])
+    # What it is warned of goes first: with the order to forget, its node tells of the end.
+    return Decision(records=records, commands=(*told, ForgetAttempt(node=node, key=key)))
 
 
 def end_ranks(

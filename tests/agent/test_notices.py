@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from node_agent.clocks import boottime_us
+from node_agent.core.commands import TellWarning
 from node_agent.core.notices import (
+    END_WAITS_US_MAX,
     WARNINGS_MAX,
     Notice,
     Notified,
@@ -33,6 +36,8 @@ from node_agent.core.outcome import (
     StopCause,
 )
 from node_agent.notice_records import NoticeRecords, Subject
+from node_agent.notices import Notices
+from tests.e2e.processes import until
 
 KEY = AttemptKey(7, 2)
 SECOND = 1_000_000
@@ -144,6 +149,60 @@ def test_each_warning_is_told_once_and_before_the_end() -> None:
     ended = seen(facts, replace(VIEW, end=END))
     assert told_in_order(ended, after(1)) == [Notice.START, 1, 3, Notice.END]
     assert told_in_order(replace(ended, warned=frozenset({1})), after(1)) == [Notice.START, 3, Notice.END]
+
+
+WELL = replace(END, status=ExitedWith(0), ended_us=after(1))
+
+
+def test_an_end_waits_for_what_the_scheduler_may_warn_of_but_not_for_long() -> None:
+    facts = seen(replace(RUNS, may_be_warned_at_end=True), replace(VIEW, end=WELL))
+    assert told_in_order(facts, after(2)) == [] and next_due_us(facts, after(2)) == after(1) + END_WAITS_US_MAX
+    warned = with_warning(facts, Warned(1, "MEMORY_UNUSED", "Little was used."))
+    assert told_in_order(warned, after(2)) == [1]
+    assert told_in_order(replace(warned, is_settled=True), after(2)) == [1, Notice.END]
+    assert told_in_order(facts, after(1) + END_WAITS_US_MAX) == [Notice.END]
+
+
+@pytest.mark.parametrize(
+    ("holds", "end", "waits"),
+    [
+        (True, WELL, True),
+        (True, replace(WELL, status=KilledBy(15), stop_cause=StopCause.TIME_LIMIT), True),
+        (False, WELL, False),
+        (True, replace(WELL, status=ExitedWith(3)), False),
+        (True, replace(WELL, status=KilledBy(15), stop_cause=StopCause.CANCELLED), False),
+        (True, replace(WELL, ended_us=None), False),
+    ],
+)
+def test_only_an_end_that_may_be_warned_of_waits(holds: bool, end: AttemptEnd, waits: bool) -> None:
+    facts = seen(replace(RUNS, may_be_warned_at_end=holds), replace(VIEW, end=end))
+    assert told_in_order(facts, after(2)) == ([] if waits else [Notice.END])
+
+
+async def test_a_warning_of_the_end_is_told_before_it_and_the_end_as_soon_as_all_is_said(tmp_path: Path) -> None:
+    """The agent in between was killed: what it wrote down says that the end waits."""
+    told, records = tmp_path / "told", NoticeRecords(tmp_path / "notices")
+    ended = replace(VIEW, phase=AttemptPhase.ENDED, end=replace(WELL, ended_us=boottime_us() + 3_600 * SECOND))
+    before = Notified(key=KEY, told=frozenset({Notice.START}), may_be_warned_at_end=True)
+    subject = Subject(facts=before, target=f"echo $GPUFLEET_NOTICE $GPUFLEET_WARNING >> {told}", cwd="/", env={})
+    for is_gang in (False, True):
+        told.unlink(missing_ok=True)
+        records.begin(replace(subject, spans_nodes=is_gang))
+        records.note(replace(before, told=frozenset()), before)
+        notices = Notices("n1", records)
+        try:
+            notices.adopt([ended])
+            notices.warn(TellWarning(key=KEY, number=1, kind="MEMORY_UNUSED", sentence="Little was used."))
+            await until("the warning is told", told.exists)
+            assert told.read_text() == "warning MEMORY_UNUSED\n"
+            notices.settle(KEY)
+            if not is_gang:  # else another rank may end later
+                await until("the end is told", lambda: told.read_text() == "warning MEMORY_UNUSED\nend\n")
+                await until("nothing is kept of it", lambda: not records.all())
+            else:
+                assert not records.all()[0].facts.is_settled
+        finally:
+            await notices.close()
 
 
 def test_no_more_warnings_are_kept_than_a_job_has() -> None:
