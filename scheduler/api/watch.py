@@ -12,9 +12,9 @@ from gpufleet.errors import Reason, invalid
 from ..engine import Engine
 from ..state.equal_jobs import EqualJobs
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Job
+from ..state.jobs import Finished, Job
 from ..watching import Change, ChangeHub, Watcher
-from .arrays import show_items
+from .arrays import find_job, show_items
 from .convert import timestamp
 from .convert_jobs import add_times, job_proto
 from .reasons import WaitReasons
@@ -137,11 +137,24 @@ async def _snapshot(
             yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(source, told, job))
         if number % SNAPSHOT_BATCH == 0:
             await asyncio.sleep(0)
+    for named in dict.fromkeys(request.job_ids):
+        ended = await _ended(source.engine, JobId(named))
+        if ended is not None and _is_wanted(ended, request):
+            yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(source, told, ended))
     if request.include_nodes:
         for name in list(source.engine.view.durable.nodes):
             node = source.node_as_shown(name)
             if node is not None:
                 yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, node=node)
+
+
+async def _ended(engine: Engine, job_id: JobId) -> Job | None:
+    """The last state of a job that somebody names and that has ended; None for another."""
+    durable = engine.view.durable
+    if not 0 < job_id < durable.counters.next_job or job_id in durable.jobs:
+        return None
+    found = await find_job(engine, job_id)
+    return found if found is not None and isinstance(found.state, Finished) else None
 
 
 def _told(

@@ -149,6 +149,27 @@ async def test_only_what_was_asked_for_is_told() -> None:
             assert [(await hers.next()).job.id for _ in range(3)] == [1, 2, 3]
 
 
+async def test_a_job_that_is_named_and_has_ended_is_in_the_picture_as_it_ended() -> None:
+    watched = Watched()
+    async with watched.running():
+        for _ in range(3):
+            await watched.submit(held=True)
+        await watched.cancel(1, 2)
+        watched.engine.recently_finished.pop(JobId(2))  # it ended long ago, and only the store knows it
+        async with (
+            watched.watch(job_ids=[3, 2, 1, 2, 77, -1]) as named,
+            watched.watch(job_ids=[1], user="bob") as anothers,
+            watched.watch() as everything,
+        ):
+            picture = await named.until(SYNCED)
+            assert told(picture) == [(SNAPSHOT, "3"), (SNAPSHOT, "2"), (SNAPSHOT, "1"), (SYNCED, "")]
+            assert [message.job.state for message in picture[1:3]] == [CANCELLED, CANCELLED]
+            assert told(await anothers.until(SYNCED)) == [(SYNCED, "")]
+            assert told(await everything.until(SYNCED)) == [(SNAPSHOT, "3"), (SYNCED, "")]
+            await watched.cancel(3)
+            assert told([await named.next()]) == [(CHANGED, "3")], "nothing follows of what had ended"
+
+
 async def test_a_slow_reader_gets_the_newest_of_each_job_and_nothing_twice() -> None:
     watched = Watched()
     async with watched.running():

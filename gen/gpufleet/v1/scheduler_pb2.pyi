@@ -1016,7 +1016,9 @@ class WatchRequest(_message.Message):
     """Whether the full picture at the start is left out."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Only these jobs; empty means all."""
+        """Only these jobs; empty means all that have not ended. The full picture has those of them that have ended, too, and
+        nothing follows of these.
+        """
 
     def __init__(
         self,

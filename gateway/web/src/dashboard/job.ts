@@ -93,7 +93,7 @@ class JobPage {
     if (isOwn && event !== "WATCH_EVENT_REMOVED") this.take(job);
     if (event === "WATCH_EVENT_SNAPSHOT" && isOwn) this.isInPicture = true;
     else if (event === "WATCH_EVENT_SYNCED") {
-      // The picture has no job that has ended: it may have done so before, or while nobody was heard.
+      // A scheduler of before shows no job that has ended, be it before or while nobody was heard.
       if (!this.isInPicture) void this.again();
       this.isInPicture = false;
     }
