@@ -19,6 +19,7 @@ from .database import Database, explained
 from .decoding import DecodeError
 from .errors import StoreCorrupt, StoreTooNew
 from .kinds import ENTITY_CLASSES, RECORD_CLASSES
+from .retired import RETIRED
 
 ROWS_AT_ONCE = 1_000
 """How many rows of a whole table are in memory at once."""
@@ -65,7 +66,13 @@ def entity(codec: Codec, row: Row[Any]) -> Entity:
 
 def record(codec: Codec, row: Row[Any]) -> StoredRecord:
     """The value of a row of `record`. Errors: StoreCorrupt, StoreTooNew."""
-    value: Record = _decoded(codec, RECORD_CLASSES.get(row.kind), row, f"record {row.seq} {row.kind}")
+    value: Record
+    name = f"record {row.seq} {row.kind}"
+    if row.kind in RETIRED:
+        cls, read_as = RETIRED[row.kind]
+        value = read_as(_decoded(codec, cls, row, name))
+    else:
+        value = _decoded(codec, RECORD_CLASSES.get(row.kind), row, name)
     return StoredRecord(sequence=row.seq, at=Instant(row.at_us), record=value)
 
 

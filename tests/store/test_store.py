@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler.core.story import sentence
 from scheduler.ports import Commit, FinishedQuery, Store
 from scheduler.state.durable import Entity, key_of
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, UserName
-from scheduler.state.records import NodeForgotten, NodeRegistered, TokenCreated
+from scheduler.state.records import JobWarned, NodeForgotten, NodeRegistered, TokenCreated
 from scheduler.state.specs import Outcome
 from scheduler.state.units import Instant
 from scheduler.store import store as store_module
@@ -49,6 +50,18 @@ def test_a_new_store_is_empty_and_in_its_first_term(store: SqlStore, database_ki
     assert list(port.load()) == []
     assert port.finished_job(JobId(1)) is None
     assert store.verify() == []
+
+
+def test_a_record_of_a_kind_that_is_no_longer_written_is_read_as_what_is_written_now(url: str) -> None:
+    payload = f'{{"v":1,"at":{at(1)},"job":1,"node":"n1","index":3,"reason":"XID 79"}}'
+    with closing(open_store(url)) as store:
+        store.commit(Commit(number=1, at=at(1), records=(held(1, 1),)))
+    behind_its_back(url, f"UPDATE record SET kind = 'JobDeviceMarked', payload = '{payload}'")
+    with closing(open_store(url)) as store:
+        [stored] = store.story(JobId(1), 0, 10)
+        assert isinstance(stored.record, JobWarned) and stored.record.warning.about == ("n1:3",)
+        assert sentence(stored.record) == "GPU 3 of node n1, which it holds, is unhealthy: XID 79."
+        assert store.verify() == []
 
 
 def test_what_was_committed_is_loaded_after_reopening_in_a_higher_term(url: str) -> None:
