@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from cli.queue_view import Wanted
@@ -42,6 +43,18 @@ def test_the_queue_as_json_is_the_proto(gpuctl: Gpuctl, fake: FakeScheduler) -> 
     ]
     assert gpuctl("queue", "-o", "name").text == "12\n13\n9\n"
     assert not [name for name, _ in fake.calls if name == "ListNodes"]
+
+
+def test_a_job_as_json_is_read_as_the_contract_reads_it_and_all_64_bit_numbers_are_text(
+    gpuctl: Gpuctl, fake: FakeScheduler
+) -> None:
+    """As grpcurl prints them: a program whose numbers are all doubles would round those beyond 2^53."""
+    job = fake.jobs[12]
+    job.attempts[-1].gpu_info.devices.add(index=1, uuid="GPU-1", memory_free_mb=80_000, availability_score=0.5)
+    shown = json.loads(gpuctl("job", "12", "-o", "json").out)
+    device = shown["attempts"][-1]["gpu_info"]["devices"][-1]
+    assert (shown["id"], device["index"], device["memory_free_mb"]) == (str(job.id), 1, "80000")
+    assert ParseDict(shown, job_pb2.Job()) == job
 
 
 def test_the_format_comes_from_the_environment_when_no_flag_says(
