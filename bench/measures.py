@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,12 @@ def idle(programs: dict[str, int], seconds: float) -> dict[str, tuple[float, flo
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time by the scheduler's own count, which is finer than the clock tick."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    """Processor time of the threads that are there, by the kernel's own count, which is finer than the clock tick."""
+    nanoseconds = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            nanoseconds += int((task / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
 
 
 def resident_mb(pid: int) -> float:

@@ -199,7 +199,7 @@ class Person:
         self._timer.shown(frame)
         own = frame - self._stream_base
         if self._turn is not None and own > 0:
-            self._turn.put(inference_pb2.StreamRequest(shown=inference_pb2.FrameShown(frame=own)))
+            self._turn.put_shown(own)
 
     # --- what the scheduler says
 

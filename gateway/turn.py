@@ -24,6 +24,9 @@ HEALTH_S_MAX = 2.0
 INPUTS_WAITING = 1_000
 """Inputs that may wait for a worker that does not take them; the browser is not read from meanwhile."""
 
+SHOWN_HELD_S = 0.001
+"""How long the word that a frame was shown waits for an input to go with: pages say both once a screen refresh."""
+
 CERTIFICATE_REFUSED = "CERTIFICATE_VERIFY_FAILED"
 """What gRPC says of a server with a certificate that is not the one to be trusted."""
 
@@ -50,6 +53,8 @@ class Turn:
         self._wakeup = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._shown = 0
+        self._holding: asyncio.TimerHandle | None = None
         self.has_ended = False
         """Whether the worker said that this was the end of it; else the stream was lost, and another one may open."""
 
@@ -78,6 +83,12 @@ class Turn:
         if len(self._waiting) >= INPUTS_WAITING:
             self._room.clear()
         self._wakeup.set()
+
+    def put_shown(self, frame: int) -> None:
+        """Send that a frame, and every one before, is on the screen: with the next message, or alone a little later."""
+        self._shown = frame
+        if self._holding is None:
+            self._holding = asyncio.get_running_loop().call_later(SHOWN_HELD_S, self._wakeup.set)
 
     async def run(self, take: Callable[[Down], Awaitable[None]]) -> None:
         """Until the turn ends or this stream does. Raises Unreachable, AioRpcError."""
@@ -128,13 +139,23 @@ class Turn:
 
     async def _write(self, call: Any) -> None:
         while True:
-            while self._waiting:
-                message = self._waiting.popleft()
-                if len(self._waiting) < INPUTS_WAITING // 2:
-                    self._room.set()
+            while (message := self._next()) is not None:
                 await call.write(message)
             self._wakeup.clear()
             await self._wakeup.wait()
+
+    def _next(self) -> Up | None:
+        shown, self._shown = self._shown, 0
+        if self._holding is not None:
+            self._holding.cancel()
+            self._holding = None
+        if not self._waiting:
+            return Up(shown=inference_pb2.FrameShown(frame=shown)) if shown else None
+        message = self._waiting.popleft()
+        message.shown_frame = shown
+        if len(self._waiting) < INPUTS_WAITING // 2:
+            self._room.set()
+        return message
 
     async def _explain(self, call: Any, channel: grpc.aio.Channel) -> None:
         """Why a stream did not open: a refusal is the worker's word, else its health decides if it is reachable."""

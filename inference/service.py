@@ -101,3 +101,5 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                     raise invalid("open", "comes once, as the first message")
                 case _:
                     pass  # of a newer client
+            if request.shown_frame:
+                stream.sender.shown(request.shown_frame)

@@ -182,6 +182,27 @@ async def test_who_says_nothing_is_shown_gets_a_few_frames_and_then_the_newest()
         await client.leave()
 
 
+async def test_an_input_may_bring_the_word_that_a_frame_was_shown() -> None:
+    model = Recorder()
+    async with serving(lambda: model) as running:
+        client = await running.open("s", encodings=["raw"])
+        assert pixel(await client.frame(says_shown=False)) == 0
+        await client.key("a")
+        await until(lambda: len(model.events["s"]) == 1)
+        await client.key("a")
+        await until(lambda: len(model.events["s"]) == 2)
+        assert pixel(await client.frame(says_shown=False)) == 1
+        # The window is full, and the picture of two keys waits behind it.
+        key = inference_pb2.Input(sequence=3, key=inference_pb2.KeyInput(key="a", is_down=True))
+        await client.say(input=key, shown_frame=2)
+        frames = [await client.frame(says_shown=False)]
+        while frames[-1].input_sequence < 3:
+            frames.append(await client.frame(says_shown=False))
+        assert pixel(frames[-1]) == 3
+        client.sequence = 3
+        await client.leave()
+
+
 async def test_a_higher_epoch_takes_the_turn_over_with_its_state_and_the_old_stream_hears_so() -> None:
     model = Recorder()
     async with serving(lambda: model) as running:

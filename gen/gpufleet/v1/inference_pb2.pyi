@@ -281,10 +281,15 @@ class StreamRequest(_message.Message):
     SHOWN_FIELD_NUMBER: _builtins.int
     STILL_HERE_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
+    SHOWN_FRAME_FIELD_NUMBER: _builtins.int
     still_here: _builtins.bool
     """"Still there": answers an idle warning, and counts as real input."""
     leave: _builtins.bool
     """The person leaves: the turn ends at once."""
+    shown_frame: _builtins.int
+    """With any of these: the number of a frame that was shown, as in FrameShown; 0, the default, says nothing. A message
+    costs both sides the more, and who moves the pointer sends both at once.
+    """
     @_builtins.property
     def open(self) -> Global___OpenTurn:
         """Opens the turn; first."""
@@ -305,10 +310,11 @@ class StreamRequest(_message.Message):
         shown: Global___FrameShown | None = ...,
         still_here: _builtins.bool = ...,
         leave: _builtins.bool = ...,
+        shown_frame: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "input", b"input", "leave", b"leave", "open", b"open", "shown", b"shown", "still_here", b"still_here"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "input", b"input", "leave", b"leave", "open", b"open", "shown", b"shown", "still_here", b"still_here"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "input", b"input", "leave", b"leave", "open", b"open", "shown", b"shown", "shown_frame", b"shown_frame", "still_here", b"still_here"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["open", "input", "shown", "still_here", "leave"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
