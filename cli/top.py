@@ -117,9 +117,9 @@ class _Feed:
     def take(self, message: scheduler_pb2.WatchDevicesResponse) -> Taken:
         """Take it in; the drawing follows."""
         self.heard_at = time.monotonic()
-        self._fleet.take(message, self.heard_at)
-        self.has_told = True
-        self.changed.set()
+        if self._fleet.take(message, self.heard_at):
+            self.has_told = True
+            self.changed.set()
         is_news = message.is_whole or message.devices or message.removed_uuids
         return Taken.NEWS if is_news else Taken.SIGN_OF_LIFE
 

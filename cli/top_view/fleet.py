@@ -71,11 +71,17 @@ class Totals:
     power_w: float
 
 
+PIECES_MAX = 100
+"""Pieces of one telling that are held back until the last has come: 200,000 GPUs."""
+
+
 class Fleet:
     """The GPUs as they were told last. What is shown is worked out anew when it is asked for and something changed."""
 
     def __init__(self, order: Order, user: str = "") -> None:
         self._gpus: dict[tuple[str, int], Gpu] = {}
+        self._places: dict[tuple[str, str], int] = {}
+        self._pieces: list[scheduler_pb2.WatchDevicesResponse] = []
         self._order = order
         self.user = user
         """Whose GPUs are shown; empty for all."""
@@ -85,18 +91,39 @@ class Fleet:
         self.count = 0
         """GPUs in all, before the filter."""
 
-    def take(self, message: scheduler_pb2.WatchDevicesResponse, now: float) -> None:
-        """What the scheduler told at this moment."""
+    def take(self, message: scheduler_pb2.WatchDevicesResponse, now: float) -> bool:
+        """What the scheduler told at this moment; whether it is taken in: a piece waits for the others.
+
+        What was left of a stream that broke between two pieces goes with the first message of the next one.
+        """
+        if message.is_whole:
+            self._pieces.clear()
+        self._pieces.append(message)
+        if message.has_more and len(self._pieces) < PIECES_MAX:
+            return False
+        for piece in self._pieces:
+            self._take(piece, now)
+        self._pieces.clear()
+        return True
+
+    def _take(self, message: scheduler_pb2.WatchDevicesResponse, now: float) -> None:
         if message.is_whole:
             self._gpus.clear()
+            self._places.clear()
         if gone := set(message.removed_uuids):
             self._gpus = {place: gpu for place, gpu in self._gpus.items() if gpu.uuid not in gone}
+            self._places = {where: index for where, index in self._places.items() if where[1] not in gone}
         self.put(message.devices, now)
 
     def put(self, devices: Sequence[node_pb2.NodeDevice], now: float) -> None:
-        """Devices as they are at this moment."""
+        """Devices as they are at this moment. One that has another index now leaves its old place."""
         for device in devices:
-            self._gpus[device.node, device.device.index] = gpu_of(device, now)
+            node, uuid, index = device.node, device.device.uuid, device.device.index
+            before = self._gpus.get((node, self._places.get((node, uuid), index)))
+            if before is not None and before.uuid == uuid and before.index != index:
+                del self._gpus[node, before.index]
+            self._places[node, uuid] = index
+            self._gpus[node, index] = gpu_of(device, now)
         self._shown = None
 
     @property

@@ -106,7 +106,18 @@ class DeviceReader:
             pass
 
     async def _news(self, *, is_whole: bool = False, is_keepalive: bool = False) -> AsyncIterator[Response]:
-        """What changed since they were told last; nothing when nothing did, unless it is the whole or a sign of life.
+        """What changed since they were told last, each piece of it with whether another one follows."""
+        piece: Response | None = None
+        async for following in self._pieces(is_whole=is_whole, is_keepalive=is_keepalive):
+            if piece is not None:
+                piece.has_more = True
+                yield self._timed(piece)
+            piece = following
+        if piece is not None:
+            yield self._timed(piece)
+
+    async def _pieces(self, *, is_whole: bool, is_keepalive: bool) -> AsyncIterator[Response]:
+        """The pieces; none when nothing changed, unless it is the whole or a sign of life.
 
         What changes while a message is being sent is told with the next one, or with the next news.
         """
@@ -124,14 +135,14 @@ class DeviceReader:
             gone.update(set(known.uuids).difference(shown.devices))
             response.devices.extend(shown.since(known.number, self._engine.now()))
             if len(response.devices) >= DEVICES_PER_MESSAGE:
-                yield self._timed(response)
+                yield response
                 response = Response()
-                is_whole = False
+                is_whole = is_keepalive = False
         if gone:
             response.removed_uuids.extend(sorted(gone))
             self._tell_again(response, gone)
         if is_whole or is_keepalive or response.devices or response.removed_uuids:
-            yield self._timed(response)
+            yield response
 
     def _tell_again(self, response: Response, gone: set[DeviceUuid]) -> None:
         """A machine may have another node's name now: what is gone from the one node is still there on the other."""

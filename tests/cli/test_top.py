@@ -163,6 +163,31 @@ def test_a_whole_picture_replaces_what_was_known_and_news_only_what_they_name() 
     assert places(found) == [("n1", 1)]
 
 
+def test_what_comes_in_pieces_is_shown_once_it_is_whole_also_when_the_stream_broke_between_two() -> None:
+    found = fleet()
+    shown, (one, two, three, *_) = places(found), devices()
+    whole = scheduler_pb2.WatchDevicesResponse(is_whole=True, devices=[one], has_more=True)
+    news = scheduler_pb2.WatchDevicesResponse(devices=[two], has_more=True)
+    assert not found.take(whole, 0.0) and not found.take(news, 0.0)
+    assert places(found) == shown, "no half is shown"
+    # The stream breaks here, and the next one begins with a whole.
+    assert not found.take(scheduler_pb2.WatchDevicesResponse(is_whole=True, devices=[three], has_more=True), 0.0)
+    assert found.take(scheduler_pb2.WatchDevicesResponse(devices=[one]), 0.0)
+    assert places(found) == [("n1", 0), ("n1", 2)]
+
+
+def test_a_gpu_with_another_index_is_not_shown_twice() -> None:
+    found = Fleet(Order(), user="")
+    one, two, three, *_ = devices()
+    found.take(scheduler_pb2.WatchDevicesResponse(is_whole=True, devices=[one, two, three]), 0.0)
+    two.device.index, three.device.index = 0, 1
+    found.take(scheduler_pb2.WatchDevicesResponse(removed_uuids=[one.device.uuid], devices=[two, three]), 0.0)
+    assert [(each.index, each.uuid) for each in found.shown] == [(0, two.device.uuid), (1, three.device.uuid)]
+    two.device.index, three.device.index = 1, 0
+    found.take(scheduler_pb2.WatchDevicesResponse(devices=[two, three]), 0.0)
+    assert [(each.index, each.uuid) for each in found.shown] == [(0, three.device.uuid), (1, two.device.uuid)]
+
+
 # --- keys
 
 

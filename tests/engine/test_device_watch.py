@@ -255,4 +255,11 @@ async def test_many_devices_come_as_several_messages_of_which_the_first_begins_a
         async with watched.watch(interval=60) as reader:
             messages = [await reader.next() for _ in range(3)]
             assert [message.is_whole for message in messages] == [True, False, False]
+            assert [message.has_more for message in messages] == [True, True, False]
             assert [len(message.devices) for message in messages] == [2, 2, 2]
+            await watched.read("n1", 1, 2)
+        async with watched.watch(interval=60) as cut:
+            assert (await cut.next()).has_more
+        async with watched.watch("n1", interval=60) as again:
+            whole = await again.next()
+            assert (whole.is_whole, whole.has_more, loads(whole)) == (True, False, [("n1", 0, 1), ("n1", 1, 2)])

@@ -170,6 +170,20 @@ test("a fleet tells which nodes have other rows, and which devices only say some
   assert.equal(fleet.count, 1);
 });
 
+test("a whole in pieces is taken in with its last, and the half of a stream that broke goes with the next whole", () => {
+  const fleet = new Fleet();
+  fleet.take({ is_whole: true, devices: [device("n1", 0)] });
+  for (const piece of [{ is_whole: true, devices: [device("n2", 0)], has_more: true }, { devices: [device("n2", 1)], has_more: true }]) {
+    const held = fleet.take(piece);
+    assert.deepEqual([held.nodes.size, held.devices.length], [0, 0]);
+  }
+  assert.deepEqual([...fleet.byNode().keys()], ["n1"]);
+  fleet.take({ is_whole: true, devices: [device("n3", 0)], has_more: true });
+  const whole = fleet.take({ devices: [device("n4", 0)], has_more: false });
+  assert.deepEqual([...whole.nodes].sort(), ["n1", "n3", "n4"]);
+  assert.equal(fleet.count, 2);
+});
+
 test("devices are found by what is written about them", () => {
   const held = device("n1", 0, { job_id: "12", user: "ann" });
   const shared = device("n1", 1, { job_id: "0", shares: [{ job_id: "13" }], user: "" });

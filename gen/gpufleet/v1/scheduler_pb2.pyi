@@ -1115,7 +1115,7 @@ Global___WatchDevicesRequest: _TypeAlias = WatchDevicesRequest  # noqa: Y015
 class WatchDevicesResponse(_message.Message):
     """WatchDevicesResponse is what changed since the message before. Without a change one comes every 10 s, or after the
     interval if that is longer, so that the reader knows that the stream lives. More than 2,000 devices come as several
-    messages at once.
+    messages at once, and who takes them in together never shows a part of them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1124,10 +1124,13 @@ class WatchDevicesResponse(_message.Message):
     DEVICES_FIELD_NUMBER: _builtins.int
     REMOVED_UUIDS_FIELD_NUMBER: _builtins.int
     VIEW_TIME_FIELD_NUMBER: _builtins.int
+    HAS_MORE_FIELD_NUMBER: _builtins.int
     is_whole: _builtins.bool
     """Whether what was known before is to be forgotten; so is the first message. All devices that there are follow, from
     this message on.
     """
+    has_more: _builtins.bool
+    """Whether this is only a piece, and the next one follows at once."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[_node_pb2.NodeDevice]:
         """Devices as they are now, with node and user set, by node and index, and without the summary of their samples. One
@@ -1151,10 +1154,11 @@ class WatchDevicesResponse(_message.Message):
         devices: _abc.Iterable[_node_pb2.NodeDevice] | None = ...,
         removed_uuids: _abc.Iterable[_builtins.str] | None = ...,
         view_time: _timestamp_pb2.Timestamp | None = ...,
+        has_more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["view_time", b"view_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "is_whole", b"is_whole", "removed_uuids", b"removed_uuids", "view_time", b"view_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "has_more", b"has_more", "is_whole", b"is_whole", "removed_uuids", b"removed_uuids", "view_time", b"view_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -90,7 +90,7 @@ class Devices {
       nodes.add(device.node);
     }
     for (const name of nodes) this.boxes.get(name)?.tell();
-    this.hasDevices = true;
+    this.hasDevices ||= message.has_more !== true;
     this.tell();
     if (this.isFiltered || changed.nodes.size > 0) this.filter();
   }

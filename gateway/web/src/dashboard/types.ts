@@ -161,6 +161,7 @@ export interface DevicesResponse {
   readonly devices?: readonly NodeDevice[];
   readonly removed_uuids?: readonly string[];
   readonly view_time?: string;
+  readonly has_more?: boolean;
 }
 
 export interface Node {

@@ -8,6 +8,9 @@ export type Shown = (typeof SHOWN)[number];
 /** More are not kept: a page is no place for them. */
 export const DEVICES_MAX = 20_000;
 
+/** Pieces of one telling that are held back until the last has come; each has 2,000 devices. */
+const PIECES_MAX = 20;
+
 const byName = new Intl.Collator("en", { numeric: true }).compare;
 
 /** What a message changed: nodes whose rows are others now, and devices that only say something new. */
@@ -16,12 +19,28 @@ export interface Changed {
   readonly devices: readonly NodeDevice[];
 }
 
+const NOTHING_CHANGED: Changed = { nodes: new Set(), devices: [] };
+
 export class Fleet {
   private readonly devices = new Map<string, NodeDevice>();
+  private pieces: DevicesResponse[] = [];
 
-  /** Take a message in. A whole one may come in pieces; what it does not name is gone with its first piece. */
+  /**
+   * Take a message in. One in pieces is taken in with its last, so that nobody sees a part of it; what was left of a
+   * stream that broke between two pieces goes with the whole that the next one begins with.
+   */
   take(message: DevicesResponse): Changed {
+    if (message.is_whole === true) this.pieces = [];
+    this.pieces.push(message);
+    if (message.has_more === true && this.pieces.length < PIECES_MAX) return NOTHING_CHANGED;
     const nodes = new Set<string>();
+    const told: NodeDevice[] = [];
+    for (const piece of this.pieces) this.takePiece(piece, nodes, told);
+    this.pieces = [];
+    return { nodes, devices: told };
+  }
+
+  private takePiece(message: DevicesResponse, nodes: Set<string>, told: NodeDevice[]): void {
     if (message.is_whole === true) {
       for (const device of this.devices.values()) nodes.add(device.node);
       this.devices.clear();
@@ -31,7 +50,6 @@ export class Fleet {
       if (gone !== undefined) nodes.add(gone.node);
       this.devices.delete(uuid);
     }
-    const told: NodeDevice[] = [];
     for (const device of message.devices ?? []) {
       const { uuid } = device.device;
       const before = this.devices.get(uuid);
@@ -43,7 +61,6 @@ export class Fleet {
       this.devices.set(uuid, device);
       told.push(device);
     }
-    return { nodes, devices: told };
   }
 
   get count(): number {
