@@ -7,12 +7,15 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.e2e.processes import DEADLINE_SECONDS
+import pytest
+
 from tests.gateway.stage import Browser, Stage, browser
 
 CLICKS = 200
 MOVES_FOR_EACH = 150
-"""So 30,000 moves, sent as fast as a page may at 1,000 a second: for 30 s."""
+"""So 30,000 moves, a thousand a second: for 30 s, or longer on a machine that is busy."""
+
+FLOOD_SECONDS_MAX = 240.0
 
 MODEL = '''
 import time
@@ -31,7 +34,7 @@ class Recorder:
         return session.id
 
     def step(self, state, inputs):
-        time.sleep(0.02)
+        time.sleep(0.1)
         for event in inputs.events:
             self.clicks += 1
             print(event.sequence, event.x, event.y, event.buttons, file=self.file)
@@ -42,12 +45,17 @@ class Recorder:
 '''
 
 
+@pytest.mark.timeout(400)
 async def test_all_clicks_of_a_flood_arrive_in_order_and_where_they_were(stage: Stage) -> None:
     (stage.folder / "recorder.py").write_text(MODEL)
     seen = stage.folder / "clicks.txt"
     worker = stage.worker("flooded", "recorder:Recorder", file=str(seen))
     await worker.is_served()
-    async with browser(stage) as ann:
+    # After a moment in which the machine did other things, many come together, and none of them too fast.
+    file = stage.folder / "generous.toml"
+    file.write_text("[limits]\nmessages_per_second_max = 1_000_000\n")
+    gateway = stage.another_gateway("generous", "--config", str(file))
+    async with browser(stage, gateway=await gateway.address()) as ann:
         await ann.hello("flooded")
         await ann.text("turn")
         clicks: list[tuple[int, float, float, int]] = []
@@ -72,6 +80,7 @@ async def test_all_clicks_of_a_flood_arrive_in_order_and_where_they_were(stage: 
         assert 1 < ann.frames < ann.sequence / 10, "moves give way to newer ones"
         await ann.say(type="leave")
         await ann.text("end")
+    gateway.end()
     worker.end()
 
 
@@ -89,7 +98,7 @@ async def _reading(ann: Browser) -> AsyncIterator[None]:
 
     reading = asyncio.create_task(read(), name="reader")
     try:
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(FLOOD_SECONDS_MAX):
             yield
     finally:
         reading.cancel()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from http.client import HTTPConnection
+from typing import Any
 
+from gpufleet.v1 import sessions_pb2
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
@@ -14,12 +17,12 @@ from websockets.frames import Frame, Opcode
 from gateway.app import REFUSED_ADDRESS
 from gateway.person import MESSAGE_REFUSED, SILENT, TOO_FAST
 from gateway.sockets import ADDRESS_OTHERS_MAX
-from gpufleet.gateway_settings import GatewayLimitSettings
-from tests.e2e.processes import DEADLINE_SECONDS
+from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.stage import Browser, Stage, browser, cookie_of
 
 CLICK = {"type": "pointer", "seq": 1, "x": 0.5, "y": 0.5, "buttons": 1, "button_change": True}
 PEOPLE_MAX = 8
+MESSAGES_MAX = 500
 NO_CODE = 1006
 """Of a connection that is cut."""
 
@@ -79,6 +82,17 @@ async def test_each_wrong_message_ends_the_connection_that_sent_it_and_no_other(
     worker.end()
 
 
+def health(address: tuple[str, int]) -> dict[str, Any]:
+    """What a gateway says of itself."""
+    connection = HTTPConnection(*address, timeout=DEADLINE_SECONDS)
+    try:
+        connection.request("GET", "/healthz")
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+        return answer
+    finally:
+        connection.close()
+
+
 async def _send_frame(socket: ClientConnection, frame: Frame) -> None:
     """A frame that the library itself would not send."""
     socket.transport.write(frame.serialize(mask=True))
@@ -87,17 +101,26 @@ async def _send_frame(socket: ClientConnection, frame: Frame) -> None:
 async def test_who_sends_too_fast_is_disconnected(stage: Stage) -> None:
     worker = stage.worker("hasty")
     await worker.is_served()
-    async with watching(stage, "hasty") as goes_on, browser(stage) as eve:
+    # So few that a busy machine, too, takes more of them in a second.
+    file = stage.folder / "slow.toml"
+    file.write_text(f"[limits]\nmessages_per_second_max = {MESSAGES_MAX}\n")
+    side = stage.another_gateway("slow", "--config", str(file))
+    address = await side.address()
+    async with (
+        watching(stage, "hasty", gateway=address) as goes_on,
+        browser(stage, gateway=address) as eve,
+    ):
         await eve.hello("hasty")
         await eve.text("turn")
         flood = json.dumps({"type": "ping", "number": 1})
         with suppress(ConnectionClosed):
-            for number in range(20 * GatewayLimitSettings().messages_per_second_max):
+            for number in range(20 * MESSAGES_MAX):
                 await eve.socket.send(flood)
                 if number % 100 == 0:
                     await asyncio.sleep(0)  # else the library reads nothing, and hears of no close
         assert await eve.closed() == TOO_FAST
         await goes_on()
+    side.end()
     worker.end()
 
 
@@ -135,21 +158,28 @@ async def test_one_address_gets_so_many_sessions_and_no_more(stage: Stage) -> No
     file.write_text(f"[limits]\npeople_per_address_max = {PEOPLE_MAX}\n")
     side = stage.another_gateway("small", "--config", str(file))
     address = await side.address()
-    async with watching(stage, "wanted") as goes_on:
-        crowd = [await connect(f"ws://{address}/ws", proxy=None) for _ in range(5 * PEOPLE_MAX)]
-        try:
-            for refused in crowd[PEOPLE_MAX:]:
+    # Who waits in a line stays, however long a busy machine takes over the others.
+    async with stage.fleet.client() as admin:
+        model = sessions_pb2.Model(name="nobody-serves")
+        await admin.stub.ServeModel(sessions_pb2.ServeModelRequest(model=model), timeout=DEADLINE_SECONDS)
+    async with watching(stage, "wanted") as goes_on, AsyncExitStack() as line:
+        crowd = [await line.enter_async_context(browser(stage, gateway=address)) for _ in range(PEOPLE_MAX)]
+        for each in crowd:
+            await each.hello("nobody-serves")
+            await each.text("place")
+        for _ in range(4 * PEOPLE_MAX):
+            async with connect(f"ws://{address}/ws", proxy=None) as refused:
                 assert await Browser(refused).closed() == REFUSED_ADDRESS
-            await goes_on()
-            await crowd[0].close()
-            async with browser(stage, gateway=address) as next_one:
-                await next_one.hello("wanted")
-                await next_one.text("turn")
-                await next_one.say(type="leave")
-                await next_one.text("end")
-        finally:
-            for socket in crowd:
-                await socket.close()
+        await goes_on()
+        await crowd[0].say(type="leave")
+        await crowd[0].text("end")
+        at = (address.rpartition(":")[0], int(address.rpartition(":")[2]))
+        await until("there is room for one", lambda: health(at)["people"] < PEOPLE_MAX)
+        async with browser(stage, gateway=address) as next_one:
+            await next_one.hello("wanted")
+            await next_one.text("turn")
+            await next_one.say(type="leave")
+            await next_one.text("end")
     side.end()
     worker.end()
 

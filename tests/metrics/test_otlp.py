@@ -138,7 +138,7 @@ off.observe([], dict)
 off.close()
 assert not [name for name in sys.modules if name.startswith(("opentelemetry", "prometheus_client", "uvicorn"))]
 """
-    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=DEADLINE_SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,10 @@ async def test_a_page_tells_what_runs_who_waits_and_what_happened(fleet: Fleet) 
         waiting = await person.submit("sleep", "600", gpus=2)
         await person.run("true")
 
+        page = await read(fleet)
+
         async def is_told() -> bool:
+            nonlocal page
             page = await read(fleet)
             return (
                 page.values("gpufleet_jobs", state="running", band="normal") == [1]
@@ -80,7 +83,6 @@ async def test_a_page_tells_what_runs_who_waits_and_what_happened(fleet: Fleet) 
             )
 
         await until("the page tells it", is_told)
-        page = await read(fleet)
         assert sorted(page.values("gpufleet_device_held_ratio", node="n1")) == [0, 1]
         assert page.values("gpufleet_nodes", state="ready") == [1]
         assert page.values("gpufleet_job_wait_seconds_count", band="normal") == [2]
@@ -91,11 +93,14 @@ async def test_a_page_tells_what_runs_who_waits_and_what_happened(fleet: Fleet) 
 
 
 async def test_devices_have_the_labels_of_dcgm_exporter_and_the_names_of_the_conventions(fleet: Fleet) -> None:
+    page = await read(fleet)
+
     async def has_samples() -> bool:
-        return len((await read(fleet)).values("hw_gpu_utilization_ratio")) == 2
+        nonlocal page
+        page = await read(fleet)
+        return len(page.values("hw_gpu_utilization_ratio")) == 2
 
     await until("both devices have samples", has_samples)
-    page = await read(fleet)
     first = page.labels("hw_gpu_memory_usage_bytes")[0]
     assert {"UUID", "gpu", "pci_bus_id", "modelName", "Hostname", "node", "hw_type"} == set(first)
     assert (first["UUID"], first["gpu"], first["node"], first["hw_type"]) == ("VIRTUAL-n1-0", "0", "n1", "gpu")
@@ -117,6 +122,8 @@ async def test_a_device_of_a_node_that_is_not_heard_shows_its_age_and_no_old_val
             return not (await read(fleet)).values("hw_gpu_utilization_ratio")
 
         await until("there are values", values)
+        # A busy machine may have lost it before.
+        (losses,) = (await read(fleet)).values("gpufleet_node_losses_total") or [0.0]
         agent.signal(signal.SIGSTOP)
         try:
             await until("old values are gone", no_values)
@@ -124,7 +131,7 @@ async def test_a_device_of_a_node_that_is_not_heard_shows_its_age_and_no_old_val
             assert len(page.values("gpufleet_device_sample_age_seconds")) == 2
             assert min(page.values("gpufleet_device_sample_age_seconds")) > 5
             assert page.values("gpufleet_nodes", state="lost") == [1]
-            assert page.values("gpufleet_node_losses_total") == [1]
+            assert page.values("gpufleet_node_losses_total")[0] > losses
         finally:
             agent.signal(signal.SIGCONT)
         await until("they are back", values)
