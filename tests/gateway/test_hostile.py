@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from http.client import HTTPConnection
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import sessions_pb2
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
@@ -23,6 +24,7 @@ from tests.gateway.stage import Browser, Stage, browser, cookie_of
 CLICK = {"type": "pointer", "seq": 1, "x": 0.5, "y": 0.5, "buttons": 1, "button_change": True}
 PEOPLE_MAX = 8
 MESSAGES_MAX = 500
+TURN_SECONDS = 3_600
 NO_CODE = 1006
 """Of a connection that is cut."""
 
@@ -31,7 +33,14 @@ NO_CODE = 1006
 async def watching(
     stage: Stage, model: str, *, gateway: str = ""
 ) -> AsyncIterator[Callable[[], Coroutine[None, None, None]]]:
-    """Somebody who means well, with a turn; what is yielded returns once their frames have gone on."""
+    """Somebody who means well, with a turn; what is yielded returns once their frames have gone on.
+
+    They lose their turn by nothing that they do not do: a test may look elsewhere for as long as it takes.
+    """
+    spans: dict[str, Any] = {name: Duration(seconds=TURN_SECONDS) for name in ("idle", "turn")}
+    served = sessions_pb2.Model(name=model, limits=sessions_pb2.SessionLimits(**spans))
+    async with stage.fleet.client() as admin:
+        await admin.stub.ServeModel(sessions_pb2.ServeModelRequest(model=served), timeout=DEADLINE_SECONDS)
     async with browser(stage, gateway=gateway) as ann:
         await ann.hello(model)
         await ann.text("turn")
@@ -82,15 +91,18 @@ async def test_each_wrong_message_ends_the_connection_that_sent_it_and_no_other(
     worker.end()
 
 
-def health(address: tuple[str, int]) -> dict[str, Any]:
-    """What a gateway says of itself."""
-    connection = HTTPConnection(*address, timeout=DEADLINE_SECONDS)
-    try:
-        connection.request("GET", "/healthz")
-        answer: dict[str, Any] = json.loads(connection.getresponse().read())
-        return answer
-    finally:
-        connection.close()
+async def people_at(address: tuple[str, int]) -> int:
+    """How many people a gateway says that it has."""
+
+    def ask() -> int:
+        connection = HTTPConnection(*address, timeout=DEADLINE_SECONDS)
+        try:
+            connection.request("GET", "/healthz")
+            return int(json.loads(connection.getresponse().read())["people"])
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(ask)
 
 
 async def _send_frame(socket: ClientConnection, frame: Frame) -> None:
@@ -173,8 +185,12 @@ async def test_one_address_gets_so_many_sessions_and_no_more(stage: Stage) -> No
         await goes_on()
         await crowd[0].say(type="leave")
         await crowd[0].text("end")
-        at = (address.rpartition(":")[0], int(address.rpartition(":")[2]))
-        await until("there is room for one", lambda: health(at)["people"] < PEOPLE_MAX)
+        host, _, port = address.rpartition(":")
+
+        async def has_room() -> bool:
+            return await people_at((host, int(port))) < PEOPLE_MAX
+
+        await until("there is room for one", has_room)
         async with browser(stage, gateway=address) as next_one:
             await next_one.hello("wanted")
             await next_one.text("turn")
@@ -215,7 +231,7 @@ async def test_nobody_is_waited_for(stage: Stage) -> None:
         cases = (_says_no_hello, _falls_silent, _says_nothing_at_all, _says_half_a_request, _does_not_read)
 
         async def keep_going() -> None:
-            while True:  # who does nothing for 20 s has no turn any more
+            while True:
                 await goes_on()
                 await asyncio.sleep(0.5)
 

@@ -16,7 +16,7 @@ from gateway.person import HELLO_S_MAX, SILENT
 from gpufleet.machine_facts import raise_open_files
 from tests.e2e.processes import until
 from tests.gateway.stage import Stage, browser
-from tests.gateway.test_hostile import health, watching
+from tests.gateway.test_hostile import people_at, watching
 from tests.gateway.test_memory import resident_bytes
 
 WARM, SOCKETS, ADDRESSES = 2_500, 5_000, 10
@@ -83,10 +83,14 @@ async def test_5000_sockets_are_refused_by_code_and_who_means_well_goes_on(stage
     await worker.is_served()
     assert side.process is not None
     pid = side.process.pid
+
+    async def are_gone() -> bool:
+        return await people_at(address) == 1
+
     try:
         async with watching(stage, "stormed", gateway=f"{host}:{port}") as goes_on:
             await storm(address, WARM)
-            await until("the first ones are gone", lambda: health(address)["people"] == 1)
+            await until("the first ones are gone", are_gone)
             files, memory, drawn = open_files(pid), resident_bytes(pid), 0
             began_s = time.monotonic()
             raging = asyncio.create_task(storm(address, SOCKETS))
@@ -105,7 +109,7 @@ async def test_5000_sockets_are_refused_by_code_and_who_means_well_goes_on(stage
             assert 0 < ends[SILENT] < PEOPLE * in_turn
             assert ends[REFUSED_ADDRESS] + ends[REFUSED_FULL] > 0
 
-            await until("all are gone", lambda: health(address)["people"] == 1)
+            await until("all are gone", are_gone)
             await until("their sockets are closed", lambda: open_files(pid) <= files)
             grown = resident_bytes(pid) - memory
             assert grown < GROWTH_BYTES_MAX, f"grown by {grown / 1e6:.1f} MB by {SOCKETS:,} sockets"
