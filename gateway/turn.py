@@ -24,6 +24,9 @@ HEALTH_S_MAX = 2.0
 INPUTS_WAITING = 1_000
 """Inputs that may wait for a worker that does not take them; the browser is not read from meanwhile."""
 
+MOVE_INTERVAL_S = 1 / 120
+"""A mere move of the pointer follows another one no sooner, whatever a browser sends: two in a frame at 60 Hz."""
+
 SHOWN_HELD_S = 0.001
 """How long the word that a frame was shown waits for an input to go with: pages say both once a screen refresh."""
 
@@ -53,6 +56,10 @@ class Turn:
         self._wakeup = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._move: inference_pb2.Input | None = None
+        """The newest mere move, until it is due."""
+        self._move_due_s = 0.0
+        self._moving: asyncio.TimerHandle | None = None
         self._shown = 0
         self._holding: asyncio.TimerHandle | None = None
         self.has_ended = False
@@ -68,14 +75,38 @@ class Turn:
             self._call.cancel()
 
     async def put_input(self, said: inference_pb2.Input) -> None:
-        """Send an input; a mere move replaces the one that waits behind it. Waits for room."""
-        newest = self._waiting[-1] if self._waiting else None
-        if newest is not None and newest.HasField("input") and is_mere_move(said) and is_mere_move(newest.input):
-            said.trace_context = said.trace_context or newest.input.trace_context
-            newest.input.CopyFrom(said)
+        """Send an input, waiting for room. A mere move waits until it is due, and gives way to the next one."""
+        if is_mere_move(said):
+            if self._move is not None:
+                said.trace_context = said.trace_context or self._move.trace_context
+            self._move = said
+            if self._moving is None:
+                loop = asyncio.get_running_loop()
+                if self._move_due_s <= loop.time():
+                    self._move_on()
+                else:
+                    self._moving = loop.call_at(self._move_due_s, self._move_on)
             return
         await self._room.wait()
+        self._put_move()
         self.put(Up(input=said))
+
+    def _move_on(self) -> None:
+        self._moving = None
+        self._move_due_s = asyncio.get_running_loop().time() + MOVE_INTERVAL_S
+        self._put_move()
+
+    def _put_move(self) -> None:
+        """Send the move that waits; where the worker has not taken the one before, in its place."""
+        said, self._move = self._move, None
+        newest = self._waiting[-1] if self._waiting else None
+        if said is None:
+            return
+        if newest is not None and newest.HasField("input") and is_mere_move(newest.input):
+            said.trace_context = said.trace_context or newest.input.trace_context
+            newest.input.CopyFrom(said)
+        else:
+            self.put(Up(input=said))
 
     def put(self, message: Up) -> None:
         """Send what is no input."""

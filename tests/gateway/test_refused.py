@@ -30,6 +30,7 @@ class Pretending:
         self.joins: list[tuple[int, str]] = []
         self.gone: list[int] = []
         self.tickets: list[str] = []
+        self.inputs: list[inference_pb2.Input] = []
         self.endpoint = ""
 
     async def open_session(self, requests: Any, context: Any) -> None:
@@ -50,8 +51,9 @@ class Pretending:
         if len(self.tickets) < 3:
             await context.abort_with_status(to_status(GpufleetError(self.reason, "not now")))
         await context.write(Down(opened=inference_pb2.TurnOpened(session="s1", epoch=3, encoding="jpeg")))
-        async for _ in requests:
-            pass
+        async for request in requests:
+            if request.HasField("input"):
+                self.inputs.append(request.input)
 
 
 def method(call: Any, request: Any, response: Any) -> Any:
