@@ -146,6 +146,33 @@ async def test_a_turn_goes_on_while_the_scheduler_is_away(tmp_path: Path) -> Non
         await stage.end()
 
 
+async def test_a_line_stands_as_it_was_when_its_scheduler_starts_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "stage")
+    try:
+        await stage.start()
+        await stage.worker("kept", seats="1").is_served()
+        async with browser(stage) as ann, browser(stage) as bob, browser(stage) as cid:
+            await ann.hello("kept")
+            await ann.text("turn")
+            for place, each in enumerate((bob, cid), 1):
+                await each.hello("kept")
+                assert (await each.text("place"))["place"] == place
+            stage.fleet.scheduler.kill()
+            for each in (bob, cid):
+                assert (await each.text("notice"))["reason"] == "SCHEDULER_AWAY"
+            await stage.fleet.scheduler.start()
+            # Who comes back first is not who is first.
+            for place, each in ((2, cid), (1, bob)):
+                assert (await each.text("place"))["place"] == place
+            await ann.say(type="leave")
+            await bob.text("turn")
+            assert (await cid.text("place"))["place"] == 1
+            await bob.say(type="leave")
+            await cid.text("turn")
+    finally:
+        await stage.end()
+
+
 @pytest.mark.parametrize(
     ("said", "field"),
     [
