@@ -87,11 +87,16 @@ def test_the_page_says_of_exactly_the_calls_that_are_not_built_that_they_are_not
         assert line.is_for_agents == line.method.startswith("gpufleet.v1.NodeAgent/"), line
 
 
-async def curl(fleet: Fleet, line: Line, payload: str) -> tuple[str, str]:
-    """The code that one line comes to, and what was printed."""
+async def curl(fleet: Fleet, line: Line, payload: str, image: Path) -> tuple[str, str]:
+    """The code that one line comes to, and what was printed.
+
+    buf asks the server for its contracts, as grpcurl does. The time that a line gives itself is for its call alone:
+    it has the contracts from an image.
+    """
+    schema = () if line.max_time == str(BUF_SECONDS) else ("--schema", str(image))
     token = fleet.scheduler.token("agent" if line.is_for_agents else "admin")
     buf = await asyncio.create_subprocess_exec(
-        *(BUF, "curl", "--protocol", "grpc", "--http2-prior-knowledge", "--timeout", f"{line.max_time}s"),
+        *(BUF, "curl", "--protocol", "grpc", "--http2-prior-knowledge", "--timeout", f"{line.max_time}s", *schema),
         *("-H", f"authorization: Bearer {token}", "-d", payload),
         f"http://{fleet.scheduler.address}/{line.method}",
         stdin=asyncio.subprocess.DEVNULL,
@@ -116,10 +121,21 @@ async def own_token(admin: Client) -> str:
     return str(answer.token.id)
 
 
-async def test_every_line_of_the_page_does_what_it_says(fleet: Fleet, admin: Client, own_token: str) -> None:
+@pytest.fixture
+async def image(tmp_path: Path) -> Path:
+    """The contracts, compiled."""
     assert BUF.exists(), f"{BUF} is missing: the environment is incomplete"
+    made = tmp_path / "contracts.binpb"
+    build = await asyncio.create_subprocess_exec(BUF, "build", PAGE.parents[1] / "protos", "-o", made)
+    assert await build.wait() == 0
+    return made
+
+
+async def test_every_line_of_the_page_does_what_it_says(
+    fleet: Fleet, admin: Client, own_token: str, image: Path
+) -> None:
     submit, *others = lines_of_the_page()
-    code, shown = await curl(fleet, submit, submit.payload)
+    code, shown = await curl(fleet, submit, submit.payload, image)
     assert code == "OK", shown
     newest = await admin.stub.GetJob(scheduler_pb2.GetJobRequest(last=True))
     job = newest.job.id
@@ -130,7 +146,7 @@ async def test_every_line_of_the_page_does_what_it_says(fleet: Fleet, admin: Cli
         payload = line.payload.replace("3f9a01bc", own_token)
         payload = payload.replace('"job_id": 1', f'"job_id": {job}').replace('"job_ids": [1]', f'"job_ids": [{job}]')
         async with gate:
-            return (line, *await curl(fleet, line, payload))
+            return (line, *await curl(fleet, line, payload, image))
 
     in_turn = [line for line in others if line.is_for_agents or line.is_of_a_model]
     people = [line for line in others if line not in in_turn]
