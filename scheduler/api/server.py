@@ -83,7 +83,6 @@ class SchedulerService(  # type: ignore[misc]
         self.board = DeviceBoard(engine, changes, links)
         self.series = series
         self.histories = histories
-        self.find = self._find
         self.set_agent_log_level = links.set_log_level
         self.program_log = logs.stream
         self.channels = channels

@@ -7,9 +7,18 @@ Finished means stored: an end is decided only when every byte of the output is s
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ..state.attempts import Attempt, EndedAttempt, ExitCode, ExitSignal, ExitStatus, Rank, RankExit, StopCause
+from ..state.attempts import (
+    NODE_LOSS_REASONS,
+    Attempt,
+    EndedAttempt,
+    ExitCode,
+    ExitSignal,
+    ExitStatus,
+    Rank,
+    RankExit,
+    StopCause,
+)
 from ..state.commands import Command, ForgetAttempt, KillAttempt
-from ..state.durable import NODE_LOSS_REASONS
 from ..state.events import OutputSynced, RankExited, RankRefused, RankStarted, SpoolFilled
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import Finished, Job, Starting, Stopping, rank_keys

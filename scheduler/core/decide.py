@@ -6,7 +6,8 @@ only after the records are stored; that is the engine's part.
 
 from typing import assert_never
 
-from ..state import durable, live, turns
+from ..state import live, turns
+from ..state.apply import apply
 from ..state.events import (
     BandRequested,
     CancelRequested,
@@ -54,7 +55,7 @@ def make_true(state: State, decision: Decision) -> None:
     """Apply the records of a decision, in order."""
     for record in decision.records:
         live.foresee(state.live, state.durable, record)
-        durable.apply(state.durable, record)
+        apply(state.durable, record)
         live.follow(state.live, state.durable, state.limits, record)
     for note in decision.notes:
         turns.take(state.live.turns, state.durable.sessions, note)

@@ -7,8 +7,7 @@ A worker ends like any job; `with_worker_ends` reads such ends in a decision and
 from dataclasses import replace
 
 from ..policy.serving import DEATHS_MAX, DEATHS_SPAN, deaths_since, may_start_at
-from ..state.attempts import EndedAttempt, ExitCode, ExitStatus
-from ..state.durable import NODE_LOSS_REASONS
+from ..state.attempts import NODE_LOSS_REASONS, EndedAttempt, ExitCode, ExitStatus
 from ..state.jobs import Finished, Job
 from ..state.records import AttemptEnded, JobFinished, Record
 from ..state.refusals import BLAMES_THE_JOB

@@ -169,3 +169,7 @@ class EndedAttempt:
     message: str = ""
     output_is_complete: bool = True
     deciding_rank: int = 0
+
+
+NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN", "NOT_STARTED"})
+"""Ends of an attempt for which its node is to blame, not the job."""

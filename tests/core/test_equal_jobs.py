@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.state import durable
+from scheduler.state.apply import apply
 from scheduler.state.durable import Durable, load
 from scheduler.state.equal_jobs import EqualJobs, Jobs
 from scheduler.state.ids import JobId, UserName
@@ -60,14 +60,14 @@ def test_the_mapping_shows_each_job_as_if_it_were_stored_by_itself(
 
 def test_many_equal_jobs_are_one_entity_and_each_that_differs_one_more() -> None:
     state = Durable()
-    durable.apply(state, JobQueued(at=NOW, job=job(1), count=MANY))
+    apply(state, JobQueued(at=NOW, job=job(1), count=MANY))
     assert set(state.touched) == {("counters", "jobs"), ("equal_jobs", "1")}
     assert (len(state.jobs), state.lines.count, state.counters.next_job) == (MANY, MANY, MANY + 1)
     state.touched.clear()
-    durable.apply(state, JobHeld(at=NOW, job=JobId(500), by=UserName("alice")))
+    apply(state, JobHeld(at=NOW, job=JobId(500), by=UserName("alice")))
     assert set(state.touched) == {("equal_jobs", "1"), ("job", "500")}
     assert (len(state.jobs), state.lines.count, list(state.held)) == (MANY, MANY - 1, [500])
-    durable.apply(state, JobReleased(at=NOW, job=JobId(500), by=UserName("alice")))
+    apply(state, JobReleased(at=NOW, job=JobId(500), by=UserName("alice")))
     assert len(list(state.jobs.entities())) == 2, "a job that differed once stands for itself for good"
     again = load(state.entities())
     assert (again.jobs, again.lines) == (state.jobs, state.lines)
@@ -75,9 +75,9 @@ def test_many_equal_jobs_are_one_entity_and_each_that_differs_one_more() -> None
 
 def test_the_entity_is_gone_with_the_last_of_them() -> None:
     state = Durable()
-    durable.apply(state, JobQueued(at=NOW, job=job(1), count=3))
+    apply(state, JobQueued(at=NOW, job=job(1), count=3))
     cancelled = Finished(outcome=Outcome.CANCELLED, at=NOW, reason="CANCELLED")
     for number in (2, 1, 3):
-        durable.apply(state, JobFinished(at=NOW, job=JobId(number), finished=cancelled))
+        apply(state, JobFinished(at=NOW, job=JobId(number), finished=cancelled))
     assert state.touched["equal_jobs", "1"] is None
     assert (len(state.jobs), state.lines.count, set(state.finished)) == (0, 0, {1, 2, 3})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.policy.order import TURN, jobs_ahead, order_from, position, queue_order
-from scheduler.state import durable
+from scheduler.state.apply import apply
 from scheduler.state.durable import Durable
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.jobs import Job, Queued
@@ -38,7 +38,7 @@ def state_of(wanted: list[Wanted], used: list[int]) -> Durable:
             submitted_at=Instant(NOW - seconds * SECOND),
             state=Queued(),
         )
-        durable.apply(state, JobQueued(at=NOW, job=job, count=count))
+        apply(state, JobQueued(at=NOW, job=job, count=count))
         number += count
     for name, halves in zip(USERS, used, strict=True):
         usage = Usage(user=UserName(name), cpu_seconds=halves * TURN / SECOND / 2, at=NOW)

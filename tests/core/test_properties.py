@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.state.access import Role, Token
+from scheduler.state.apply import apply
 from scheduler.state.attempts import ExitCode, ExitSignal, OutputEnd, OutputStream, RankExit, StopCause
-from scheduler.state.durable import Durable, apply
+from scheduler.state.durable import Durable
 from scheduler.state.events import (
     BandRequested,
     CancelRequested,

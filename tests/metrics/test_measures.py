@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from gpufleet import metrics
 from scheduler.metrics.measures import Measures
+from scheduler.state.apply import apply
 from scheduler.state.attempts import AllocationMethod, Attempt, Placement, Rank
-from scheduler.state.durable import Durable, apply
+from scheduler.state.durable import Durable
 from scheduler.state.ids import JobId, NodeName, UserName
 from scheduler.state.jobs import Finished, Job, Queued
 from scheduler.state.records import AttemptPlaced, ItemsFinished, JobFinished, JobQueued, JobWarned, NodeLost

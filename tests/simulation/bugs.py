@@ -19,7 +19,7 @@ from scheduler.core.live_ranks import live_attempt
 from scheduler.policy import caps, fit
 from scheduler.series.history_file import Accounted, HistoryFile
 from scheduler.series.ledger import Ledger
-from scheduler.state import durable, indexes, invariants, live
+from scheduler.state import apply, durable, indexes, invariants, live
 from scheduler.state.events import JobsSubmitted, RankReady
 from scheduler.state.jobs import Job, Stopping, rank_keys
 from scheduler.state.records import AttemptEnded
@@ -75,6 +75,7 @@ def a_stop_frees_the_devices(plant: pytest.MonkeyPatch) -> None:
     def unless_stopping(change: Callable[[Any, Job], None]) -> Callable[[Any, Job], None]:
         return lambda state, job: None if isinstance(job.state, Stopping) else change(state, job)
 
+    plant.setattr(apply, "index", unless_stopping(index))
     plant.setattr(durable, "index", unless_stopping(index))
     plant.setattr(durable, "unindex", unless_stopping(unindex))
 

@@ -12,7 +12,7 @@ from inference.core.turns import Turns as WorkerTurns
 from scheduler import engine
 from scheduler.core import sessions, turns
 from scheduler.policy.turns import LimitChanges, next_called
-from scheduler.state import durable, session_records
+from scheduler.state import apply, session_records
 from scheduler.state import live as live_state
 from scheduler.state import turns as live_turns
 from scheduler.state.session_events import TurnClosed, WorkerState
@@ -96,7 +96,7 @@ def who_lost_a_worker_stands_behind(plant: pytest.MonkeyPatch) -> None:
             replace(each, standing=Standing.LINE) if isinstance(each, Session) else each for each in changed(*arguments)
         )
 
-    plant.setattr(durable, "changed_by", without_front)
+    plant.setattr(apply, "changed_by", without_front)
 
 
 def a_silent_worker_counts_as_idle(plant: pytest.MonkeyPatch) -> None:
