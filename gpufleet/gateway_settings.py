@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpufleet.addresses import Address, is_loopback
+from gpufleet.addresses import Address
 from gpufleet.kinds import ADDRESSES, BOOLEAN, INTEGER, PATH, TEXT, TEXTS
+from gpufleet.listening_settings import certificate_conflicts, host_conflicts
 from gpufleet.log_settings import LogSettings
 from gpufleet.metrics_settings import MetricsSettings
 from gpufleet.paths import state_dir
@@ -107,14 +108,7 @@ class GatewaySettings:
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""
-        if (self.tls.cert_file is None) != (self.tls.key_file is None):
-            missing = "tls.key_file" if self.tls.key_file is None else "tls.cert_file"
-            yield missing, "a certificate and its key are set together or not at all"
-        if not is_loopback(self.host) and self.tls.cert_file is None and not self.insecure:
-            yield (
-                "host",
-                f"{self.host} is beyond this machine: set tls.cert_file and tls.key_file, "
-                "or say --insecure (insecure = true)",
-            )
-        has_tls = self.tls.cert_file is not None
-        yield from self.metrics.conflicts(has_tls=has_tls, is_insecure=self.insecure)
+        has_tls, is_insecure = self.tls.cert_file is not None, self.insecure
+        yield from certificate_conflicts(self.tls.cert_file, self.tls.key_file)
+        yield from host_conflicts("host", self.host, has_tls=has_tls, is_insecure=is_insecure)
+        yield from self.metrics.conflicts(has_tls=has_tls, is_insecure=is_insecure)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpufleet.addresses import is_loopback
 from gpufleet.kinds import INTEGER, TEXT
+from gpufleet.listening_settings import host_conflicts
 from gpufleet.settings import setting
 
 
@@ -26,9 +26,5 @@ class MetricsSettings:
 
     def conflicts(self, *, has_tls: bool, is_insecure: bool) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""
-        if self.port is not None and not (is_loopback(self.host) or has_tls or is_insecure):
-            yield (
-                "metrics.host",
-                f"{self.host} is beyond this machine: set tls.cert_file and tls.key_file, "
-                "or say --insecure (insecure = true)",
-            )
+        if self.port is not None:
+            yield from host_conflicts("metrics.host", self.host, has_tls=has_tls, is_insecure=is_insecure)
