@@ -110,8 +110,7 @@ class Person:
 
     async def _hello(self) -> protocol.Hello | None:
         try:
-            async with asyncio.timeout(HELLO_S_MAX):
-                return protocol.read_hello(await self._text())
+            return protocol.read_hello(await self._text_within(HELLO_S_MAX))
         except TimeoutError:
             await self._close(SILENT)
         except WebSocketDisconnect:
@@ -119,6 +118,18 @@ class Person:
         except GpufleetError as error:
             await self._refuse(error)
         return None
+
+    async def _text_within(self, seconds: float) -> str:
+        """The next text; raises TimeoutError when nobody has said any for so long.
+
+        What has come while this program was held up counts: the time is over then before anything is looked at.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self._text()
+        await asyncio.sleep(0)
+        async with asyncio.timeout(0):
+            return await self._text()
 
     async def _text(self) -> str:
         message = await self._socket.receive()
@@ -148,8 +159,7 @@ class Person:
         allowed, since, read = self._messages_max, time.monotonic(), 0
         while True:
             try:
-                async with asyncio.timeout(SILENT_S_MAX):
-                    text = await self._text()
+                text = await self._text_within(SILENT_S_MAX)
                 read += 1
                 if read % READ_AT_ONCE == 0:
                     await asyncio.sleep(0)

@@ -14,6 +14,7 @@ from gpufleet.v1 import sessions_pb2
 from websockets.exceptions import ConnectionClosed
 
 from gateway.app import REFUSED_ADDRESS
+from gateway.person import SILENT_S_MAX
 from gateway.sockets import RESTARTS
 from gpufleet.addresses import Address
 from gpufleet.listening import bound
@@ -76,6 +77,29 @@ async def test_a_hangup_reads_the_settings_again_and_a_mistake_changes_nothing(s
         await first.say(type="leave")
         await first.text("end")
     side.end()
+
+
+async def test_who_spoke_while_the_gateway_was_held_up_was_not_silent(stage: Stage) -> None:
+    worker = stage.worker("held-up")
+    await worker.is_served()
+    side = stage.another_gateway("held-up")
+    address = await side.address()
+    assert side.process is not None
+    async with browser(stage, gateway=address) as ann:
+        await ann.hello("held-up")
+        await ann.text("turn")
+        side.process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(SILENT_S_MAX + 1)
+        finally:
+            side.process.send_signal(signal.SIGCONT)
+        clicked = await ann.click(0.5, 0.5)
+        while (await ann.frame())[1] < clicked:
+            pass
+        await ann.say(type="leave")
+        await ann.text("end")
+    side.end()
+    worker.end()
 
 
 async def test_a_gateways_log_is_followed_on_its_own_machine(stage: Stage) -> None:
