@@ -28,6 +28,9 @@ PER_ADDRESS, PEOPLE = 100, 600
 STORM_SECONDS_MAX = 240.0
 """Each storm; some seconds, and the time of those who are waited for, where the machine does nothing else."""
 
+OPENING_AT_ONCE = 100
+"""Of the sockets that are opened: who draws is on the same event loop, and must not seem to be silent."""
+
 SPARE_FILES = 500
 GROWTH_BYTES_MAX = 10_000_000
 """2 kB for each socket; one that stays has cost more."""
@@ -41,12 +44,13 @@ CUT = 0
 """In place of a close code: the connection was cut before it was one of a person."""
 
 
-async def ending_of(address: tuple[str, int], source: str) -> int:
+async def ending_of(address: tuple[str, int], source: str, opening: asyncio.Semaphore) -> int:
     """Open a WebSocket from that address and say nothing; answers how the gateway ended it."""
-    reader, writer = await asyncio.open_connection(*address, local_addr=(source, 0))
+    async with opening:
+        reader, writer = await asyncio.open_connection(*address, local_addr=(source, 0))
+        writer.write(UPGRADE)
     try:
         with suppress(ConnectionError):
-            writer.write(UPGRADE)
             said = await reader.read()
             if said.startswith(TAKEN):
                 closing = said.partition(b"\r\n\r\n")[2]
@@ -59,10 +63,11 @@ async def ending_of(address: tuple[str, int], source: str) -> int:
 
 
 async def storm(address: tuple[str, int], sockets: int) -> Counter[int]:
-    """So many at once, from several addresses; how often each ending came."""
+    """So many, as fast as they can be opened, from several addresses; how often each ending came."""
     async with asyncio.timeout(STORM_SECONDS_MAX):
         sources = [f"127.0.0.{2 + number % ADDRESSES}" for number in range(sockets)]
-        return Counter(await asyncio.gather(*(ending_of(address, source) for source in sources)))
+        opening = asyncio.Semaphore(OPENING_AT_ONCE)
+        return Counter(await asyncio.gather(*(ending_of(address, source, opening) for source in sources)))
 
 
 def open_files(pid: int) -> int:
