@@ -2,7 +2,7 @@
 request would start now, and what a job used."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
@@ -33,7 +33,7 @@ from .convert_nodes import device_now, is_free
 from .freshness import Freshness
 from .paging import PageTokens, page_size
 from .roles import caller
-from .usages import add_courses, add_courses_so_far, stats_proto
+from .usages import add_courses, add_courses_of_histories, stats_proto
 from .validate import no_such_node, span_of, wanted_jobs
 
 WAIT_SPAN_MAX = DAY
@@ -78,17 +78,13 @@ class TrackingCalls:
         told = stats_proto(attempt, parts, self.engine.now())
         if isinstance(attempt, EndedAttempt):
             add_courses(told, (await self.series.of(job.id, attempt.number)).values())
+            # Of a rank whose end nobody told no course came with it. A step that lasts longer may be of who came next.
+            if told.is_incomplete and (left := [each for each in told.devices if not each.series.offset_ms]):
+                courses = await self.histories.since(_facts(left), attempt.placed_at, attempt.ended_at)
+                add_courses_of_histories(left, courses, attempt.placed_at, attempt.ended_at)
         else:
-            devices = [
-                CourseFacts(
-                    key=CourseKey(node=NodeName(each.node), uuid=DeviceUuid(each.uuid)),
-                    index=each.index,
-                    name=each.name,
-                    memory_bytes=0,
-                )
-                for each in told.devices
-            ]
-            add_courses_so_far(told, await self.histories.since(devices, attempt.placed_at), attempt.placed_at)
+            courses = await self.histories.since(_facts(told.devices), attempt.placed_at)
+            add_courses_of_histories(told.devices, courses, attempt.placed_at)
         return told
 
     def _use(self, key: RankKey, rank: Rank) -> RankUse | None:
@@ -230,3 +226,16 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _no_number(word: str) -> NoReturn:
     raise invalid("config_json", f"holds {word}, which is no number of JSON")
+
+
+def _facts(devices: Iterable[capacity_pb2.DeviceStats]) -> list[CourseFacts]:
+    """Whose courses are asked of the histories."""
+    return [
+        CourseFacts(
+            key=CourseKey(node=NodeName(each.node), uuid=DeviceUuid(each.uuid)),
+            index=each.index,
+            name=each.name,
+            memory_bytes=0,
+        )
+        for each in devices
+    ]

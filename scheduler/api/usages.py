@@ -13,7 +13,7 @@ from ..state.attempts import Attempt, EndedAttempt, Placement
 from ..state.courses import MemoryPeak
 from ..state.ids import DeviceUuid, JobId, RankKey
 from ..state.shares import WHOLE_MILLI
-from ..state.units import MB, MILLISECOND, SECOND, Instant, Span
+from ..state.units import MB, MILLISECOND, NEVER, SECOND, Instant, Span
 from ..state.used import DeviceUse, ProcessUse, RankUse, Statistic, ToldUse
 from ..state.warnings import MEMORY_JUDGED_SPAN
 from .convert import duration
@@ -153,13 +153,15 @@ def add_courses(told: capacity_pb2.GetJobStatsResponse, payloads: Iterable[bytes
             device.series.CopyFrom(by_uuid[device.uuid])
 
 
-def add_courses_so_far(told: capacity_pb2.GetJobStatsResponse, courses: Told, placed_at: Instant) -> None:
-    """The course of each device so far, from the histories: those of `told`, in its order."""
-    for device, (_, readings) in zip(told.devices, courses.told, strict=True):
+def add_courses_of_histories(
+    devices: Iterable[capacity_pb2.DeviceStats], courses: Told, placed_at: Instant, until: Instant = NEVER
+) -> None:
+    """The course of each of these devices from the histories, in the same order, of steps that end by `until`."""
+    for device, (_, readings) in zip(devices, courses.told, strict=True):
         for number, step in enumerate(readings):
-            if step is None:
-                continue
             end = courses.begin + (number + 1) * courses.step
+            if step is None or end > until:
+                continue
             device.series.offset_ms.append((end - placed_at) // MILLISECOND)
             for counter, (_, _, mean) in zip(DEVICE.counters, step, strict=True):
                 getattr(device.series, counter.name).append(round(mean))

@@ -65,11 +65,12 @@ class HistoryDesk:
         facts = sorted(known.values(), key=lambda each: (each.key.node, each.index, each.key.uuid))
         return await self._read(facts, self._steps(begin, end, points, len(facts)), together=by_node)
 
-    async def since(self, asked: Sequence[CourseFacts], begin: Instant) -> Told:
-        """What some devices have done since an instant, from that second on."""
+    async def since(self, asked: Sequence[CourseFacts], begin: Instant, until: Instant | None = None) -> Told:
+        """What some devices have done since an instant, from that second on, to now or to another one."""
         now = self._recorder.now()
+        end = now if until is None else until
         steps = steps_from(
-            begin // SECOND, max(-(-now // SECOND), begin // SECOND + 1), JOB_POINTS_MAX, now // SECOND, self._kept()
+            begin // SECOND, max(-(-end // SECOND), begin // SECOND + 1), JOB_POINTS_MAX, now // SECOND, self._kept()
         )
         return await self._read(asked, steps)
 

@@ -8,6 +8,11 @@ import pytest
 from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
 
 from gpufleet.errors import Reason
+from scheduler.api.usages import add_courses_of_histories
+from scheduler.series.desk import Told
+from scheduler.series.history_file import CourseFacts, CourseKey
+from scheduler.state.ids import DeviceUuid, NodeName
+from scheduler.state.units import SECOND, Instant, Span
 from tests.api.calls import Caller
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
@@ -176,3 +181,11 @@ async def test_what_cannot_be_watched_is_named(fleet: Fleet, caller: Caller) -> 
         error = await caller.error("Scheduler/WatchDevices", request, token=fleet.scheduler.token("admin"))
         assert error is not None and error.reason is reason and error.next_step
         assert [violation.field for violation in error.violations] == [field]
+
+
+def test_a_step_that_ends_behind_an_attempt_is_no_part_of_its_course() -> None:
+    device, step = capacity_pb2.DeviceStats(uuid="a"), ((10.0, 90.0, 50.0), *[(1.0, 1.0, 1.0)] * 3)
+    facts = CourseFacts(key=CourseKey(node=NodeName("n1"), uuid=DeviceUuid("a")), index=0, name="", memory_bytes=0)
+    courses = Told(Instant(5 * SECOND), Span(10 * SECOND), [(facts, [step, None, step, step])])
+    add_courses_of_histories([device], courses, Instant(5 * SECOND), Instant(44 * SECOND))
+    assert list(device.series.offset_ms) == [10_000, 30_000] and list(device.series.utilization_percent) == [50, 50]

@@ -93,7 +93,13 @@ async def test_an_attempt_whose_node_is_lost_keeps_what_the_node_told_last(fleet
         told = await stats(client, job, 1)
         assert told.is_final and told.is_incomplete and told.sample_count >= 2
         assert told.devices[0].utilization_percent.max == 80
+        course = told.devices[0].series
+        assert set(course.utilization_percent) == {80} and list(course.offset_ms) == sorted(set(course.offset_ms))
     await fleet.scheduler.stop()
     await fleet.scheduler.start()
     async with fleet.client() as client:
-        assert await stats(client, job, 1) == told
+        again = await stats(client, job, 1)
+        assert set(again.devices[0].series.utilization_percent) <= {80}, "as fine as the histories still are"
+        for each in (told, again):
+            each.devices[0].ClearField("series")
+        assert again == told

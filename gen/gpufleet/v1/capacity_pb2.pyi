@@ -411,7 +411,8 @@ class GetJobStatsResponse(_message.Message):
     """Part of the samples in which the utilisation was below 5 %, 0 to 1; absent without samples."""
     is_incomplete: _builtins.bool
     """Whether the end of a rank was never told, because its node was lost or its record was ended: then this is what its
-    node had told last, and what came after it is not among it.
+    node had told last, and what came after it is not among it. The course of its devices is that of the histories, as
+    fine as these still are.
     """
     @_builtins.property
     def monitoring_duration(self) -> _duration_pb2.Duration:
