@@ -89,6 +89,45 @@ async def test_a_gpu_that_falls_off_the_bus_is_told_to_its_job_and_given_to_nobo
     assert (done.state, index_of(done)) == (job_pb2.JOB_STATE_SUCCEEDED, lost)
 
 
+async def test_a_gpu_that_the_next_start_of_the_agent_does_not_find_stays_listed_while_a_job_holds_it(
+    fleet: Fleet, admin: Client, gpus: FakeNvml
+) -> None:
+    jobs = {index_of(job): job.id for job in [await running(admin), await running(admin)]}
+    agent = fleet.agents["n1"]
+
+    async def start_anew() -> None:
+        before = (await admin.node("n1")).version
+        agent.kill()
+        agent.spawn()
+
+        async def is_back() -> bool:
+            node = await admin.node("n1")
+            return bool(node.version > before and node.state == node_pb2.NODE_STATE_READY and node.is_connected)
+
+        await until("the next start of the agent is there", is_back)
+
+    gpus.lose(0)
+    await start_anew()
+
+    async def is_warned() -> bool:
+        return bool((await admin.job(jobs[0])).warnings)
+
+    await until("the job is warned", is_warned)
+    shown = {each.device.uuid: (each.device.is_healthy, each.job_id) for each in await devices(admin)}
+    assert shown == {gpus.uuid(0): (False, jobs[0]), gpus.uuid(1): (True, jobs[1])}
+    assert [(await admin.job(job)).state for job in jobs.values()] == [RUNNING, RUNNING]
+    assert not (await admin.job(jobs[1])).warnings
+
+    await admin.cancel(jobs[0])
+    await admin.wait(jobs[0])
+    await resume(admin)
+    assert [each.device.uuid for each in await devices(admin)] == [gpus.uuid(1)]
+    gpus.heal(0)
+    await start_anew()
+    assert index_of(await running(admin)) == 0
+    assert (await admin.job(jobs[1])).state == RUNNING
+
+
 async def test_errors_that_rise_on_a_gpu_are_told_to_the_job_that_holds_it(admin: Client, gpus: FakeNvml) -> None:
     jobs = {index_of(job): job.id for job in [await running(admin), await running(admin)]}
     gpus.set(0, ecc_uncorrected=2)
