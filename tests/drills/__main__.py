@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.drills.database import SQLITE, STORES, NoDatabase, database
 from tests.drills.drill import Order, drill, examine
 from tests.drills.faults import SECONDS_PER_FAULT
 from tests.drills.links import check_permitted
@@ -29,6 +30,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"how long things go wrong ({MINUTES:g})")
     parser.add_argument("--nodes", type=int, default=NODES, help=f"machines with an agent ({NODES})")
     parser.add_argument("--every", type=float, default=SECONDS_PER_FAULT, help="seconds from one fault to the next (5)")
+    parser.add_argument("--store", choices=STORES, default=SQLITE, help=f"what the scheduler stores in ({SQLITE})")
     parser.add_argument("--plan", action="store_true", help="print the faults and do nothing")
     parser.add_argument("--keep", action="store_true", help="keep the folder of a drill that went well, too")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="look again at what a drill left")
@@ -36,9 +38,16 @@ def main() -> int:
     if arguments.minutes < MINUTES_MIN or arguments.nodes < 1 or arguments.every <= 0:
         parser.error(f"a drill has at least {MINUTES_MIN:g} minutes and 1 node, and its faults are apart")
     if arguments.check is not None:
-        seed, seconds, nodes, every = (arguments.check / ORDER).read_text().split()
-        order = Order(seed=int(seed), seconds=float(seconds), node_count=int(nodes), seconds_per_fault=float(every))
-        report = examine(order, arguments.check)
+        seed, seconds, nodes, every, store = (arguments.check / ORDER).read_text().split()
+        order = Order(
+            seed=int(seed),
+            seconds=float(seconds),
+            node_count=int(nodes),
+            seconds_per_fault=float(every),
+            store=store,
+        )
+        with database(store, arguments.check) as url:
+            report = examine(order, arguments.check, url)
         print(report)
         return 0 if report.is_good else 1
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(10**6)
@@ -47,6 +56,7 @@ def main() -> int:
         seconds=arguments.minutes * 60,
         node_count=arguments.nodes,
         seconds_per_fault=arguments.every,
+        store=arguments.store,
     )
     if arguments.plan:
         print("\n".join(map(str, order.plan)))
@@ -57,12 +67,17 @@ def main() -> int:
 def run(order: Order, *, keep: bool) -> int:
     """A drill in a folder of its own."""
     folder = Path(tempfile.mkdtemp(prefix=f"drill-{order.seed}-"))
-    (folder / ORDER).write_text(f"{order.seed} {order.seconds} {order.node_count} {order.seconds_per_fault}\n")
+    words = (order.seed, order.seconds, order.node_count, order.seconds_per_fault, order.store)
+    (folder / ORDER).write_text(" ".join(map(str, words)) + "\n")
     print(f"seed {order.seed}: {order.seconds / 60:g} minutes, {order.node_count} nodes, in {folder}", flush=True)
     try:
         check_permitted()
-        with Network() as network:
-            report = asyncio.run(drill(order, folder, network))
+        with database(order.store, folder) as url, Network() as network:
+            report = asyncio.run(drill(order, folder, network, url))
+    except NoDatabase as problem:
+        print(f"no drill here: {problem}", file=sys.stderr)
+        shutil.rmtree(folder)
+        return EXIT_NOT_PERMITTED
     except NotPermitted as problem:
         account = "root" if os.geteuid() == 0 else f"uid {os.geteuid()}"
         print(f"no drill here: network namespaces cannot be made ({account}): {problem}", file=sys.stderr)

@@ -6,7 +6,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tests.drills.history import AttemptKey, Followed, History, Hold, Output, Run, StoredAttempt, StreamKey, Submit
+from tests.drills.history import (
+    Account,
+    AttemptKey,
+    Followed,
+    History,
+    Hold,
+    Output,
+    Run,
+    StoredAttempt,
+    StreamKey,
+    Submit,
+)
 
 WHOLE_MILLI = 1000
 """A device, in thousandths."""
@@ -296,6 +307,14 @@ def _got(history: History, followed: Followed) -> Found:
 # --- the rest
 
 
+def counted_once(history: History) -> Found:
+    """The account of who used how much is what the records come to, to the microsecond, over all kills."""
+    for user in sorted(history.accounts.keys() | history.records.keys()):
+        told, true = history.accounts.get(user, Account()), history.records.get(user, Account())
+        if told != true:
+            yield f"{user} is accounted for {told}, and had {true}", None
+
+
 def nothing_strange(history: History) -> Found:
     """No program failed, nobody got an error that means a bug, and nothing is left over."""
     for text in (*history.surprises, *history.leftovers):
@@ -311,6 +330,7 @@ RULES: dict[str, Rule] = {
     "not run again": limited_attempts,
     "one job a device": one_device,
     "equal streams": equal_streams,
+    "counted once": counted_once,
     "nothing strange": nothing_strange,
 }
 

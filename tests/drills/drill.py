@@ -14,6 +14,7 @@ from typing import Any
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
 from tests.drills.checker import Violation, check
+from tests.drills.database import SQLITE
 from tests.drills.faults import FENCE_SECONDS, PEOPLE, SECONDS_PER_FAULT, Fault, plan
 from tests.drills.history import History
 from tests.drills.injector import Injector
@@ -59,6 +60,7 @@ class Order:
     seconds: float
     node_count: int
     seconds_per_fault: float = SECONDS_PER_FAULT
+    store: str = SQLITE
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -74,7 +76,9 @@ class Order:
     def command(self) -> str:
         """What replays it."""
         every = f" --every {self.seconds_per_fault:g}" if self.seconds_per_fault != SECONDS_PER_FAULT else ""
-        return f'make drill SEED={self.seed} ARGS="--minutes {self.seconds / 60:g} --nodes {self.node_count}{every}"'
+        store = f" --store {self.store}" if self.store != SQLITE else ""
+        flags = f"--minutes {self.seconds / 60:g} --nodes {self.node_count}{every}{store}"
+        return f'make drill SEED={self.seed} ARGS="{flags}"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,29 +124,33 @@ class Report:
         )
 
 
-async def drill(order: Order, folder: Path, network: Network) -> Report:
-    """Carry a drill out on an empty network and look at what came of it. The folder is left as it is."""
+async def drill(order: Order, folder: Path, network: Network, store_url: str = "") -> Report:
+    """Carry a drill out on an empty network and look at what came of it. The folder is left as it is.
+
+    `store_url` is that of an empty database, or empty for a file.
+    """
     (folder / STAMPS).mkdir(parents=True)
     (folder / DIARIES).mkdir()
-    surprises, leftovers = await _live(order, folder, network)
+    surprises, leftovers = await _live(order, folder, network, store_url)
     (folder / NOTES).write_text(json.dumps({"surprises": surprises, "leftovers": leftovers}))
-    return await asyncio.to_thread(examine, order, folder)
+    return await asyncio.to_thread(examine, order, folder, store_url)
 
 
-def examine(order: Order, folder: Path) -> Report:
+def examine(order: Order, folder: Path, store_url: str = "") -> Report:
     """Look at what a drill left."""
-    history = read_history(folder)
+    history = read_history(folder, store_url)
     return Report(order=order, folder=folder, history=history, violations=tuple(check(history)))
 
 
-async def _live(order: Order, folder: Path, network: Network) -> tuple[list[str], list[str]]:
+async def _live(order: Order, folder: Path, network: Network, store_url: str) -> tuple[list[str], list[str]]:
     """The drill itself; what was strange, and what was left over."""
     head, place = network.machine("head"), network.machine(PEOPLE)
     machines = [network.machine(name) for name in order.nodes]
     async with AsyncExitStack() as stack:
         links = Links(network)
         stack.callback(links.close)
-        fleet = await stack.enter_async_context(SpreadFleet(folder / "fleet", head, environment=SETTINGS))
+        flags = ("--host", head.address, "--insecure", *(("--store", store_url) if store_url else ()))
+        fleet = await stack.enter_async_context(SpreadFleet(folder / "fleet", head, *flags, environment=SETTINGS))
         for machine in machines:
             await fleet.add_node_on(machine, *NODE_FLAGS)
         admin = await stack.enter_async_context(fleet.client())

@@ -158,6 +158,18 @@ class Followed:
     problems: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one user had in all: thousandths of devices × microseconds, jobs that ended, and attempts that started."""
+
+    device_time: int = 0
+    jobs: int = 0
+    starts: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.device_time / 1e9:.6f} GPU-seconds, {self.jobs} jobs and {self.starts} starts"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """A drill that is over."""
@@ -174,6 +186,12 @@ class History:
     runs: tuple[Run, ...] = ()
     outputs: Mapping[StreamKey, Output] = field(default_factory=dict)
     followed: tuple[Followed, ...] = ()
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    """What the file of histories tells of each user."""
+
+    records: Mapping[str, Account] = field(default_factory=dict)
+    """The same by the store's own records."""
+
     surprises: tuple[str, ...] = ()
     """What no fault explains: a program that left by itself, a traceback in a log, an error that means a bug."""
 

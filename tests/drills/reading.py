@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +15,29 @@ from sqlalchemy import select
 from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.opening import FOLDER, open_shelf
 from scheduler.outputs.segmented import SegmentedOutputStore
+from scheduler.outputs.shelf import Shelf
 from scheduler.ports import Piece
+from scheduler.series.accounts import UsageSpan
+from scheduler.series.history_file import HistoryFile
 from scheduler.state.attempts import EndedAttempt, ExitCode
 from scheduler.state.ids import JobId
 from scheduler.state.jobs import Finished, Job
-from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptVoided, JobFinished, RankEnded, Record
+from scheduler.state.records import (
+    AttemptEnded,
+    AttemptPlaced,
+    AttemptVoided,
+    ItemsFinished,
+    JobFinished,
+    RankEnded,
+    Record,
+)
 from scheduler.state.shares import WHOLE_MILLI
-from scheduler.store import reading, schema
+from scheduler.state.units import NEVER, Instant, Span
+from scheduler.store import opening, reading, schema
 from scheduler.store.codec import Codec
-from scheduler.store.sqlite import SqliteDatabase
 from scheduler.store.verify import Examined, problems
 from tests.drills.history import (
+    Account,
     AttemptKey,
     Followed,
     History,
@@ -47,12 +59,12 @@ DIARIES, STAMPS, FOLLOWED, NOTES = "people", "stamps", "followed", "notes.json"
 """The folders and files of a drill, below its own."""
 
 
-def read_history(folder: Path) -> History:
-    """Everything that a drill left in its folder."""
+def read_history(folder: Path, store_url: str = "") -> History:
+    """Everything that a drill left in its folder, and in its database where that is not in the folder."""
     submits, cancelled, released, followed, surprises = _diaries(folder / DIARIES)
     notes = json.loads((folder / NOTES).read_text()) if (folder / NOTES).exists() else {}
     data = folder / "fleet" / "scheduler"
-    jobs, holds, damage = _store(data)
+    jobs, holds, records, damage = _store(store_url or f"sqlite:///{data / 'scheduler.db'}")
     return History(
         submits=submits,
         cancelled=cancelled,
@@ -60,8 +72,10 @@ def read_history(folder: Path) -> History:
         jobs=jobs,
         holds=holds,
         runs=tuple(_runs(folder / STAMPS)),
-        outputs=_outputs(data / FOLDER, jobs),
+        outputs=_outputs(open_shelf(store_url, 0, data / FOLDER), jobs),
         followed=followed,
+        accounts=_accounts(data),
+        records=records,
         surprises=(*notes.get("surprises", ()), *surprises, *damage, *_tracebacks(folder / "fleet")),
         leftovers=tuple(notes.get("leftovers", ())),
     )
@@ -155,16 +169,52 @@ def compared(key: StreamKey, pieces: Iterable[bytes]) -> Output:
 # --- the store
 
 
-def _store(data: Path) -> tuple[dict[int, StoredJob], tuple[Hold, ...], list[str]]:
+def _store(url: str) -> tuple[dict[int, StoredJob], tuple[Hold, ...], dict[str, Account], list[str]]:
     codec = Codec()
-    database = SqliteDatabase(data / "scheduler.db", is_read_only=True)
+    database = opening._database(url, is_read_only=True)
     with closing(database):
         damage = [f"the store: {each}" for each in problems(database, codec)]
         rows = reading.all_rows(database, select(schema.record).order_by(schema.record.c.seq))
         records = [(row.seq, reading.record(codec, row).record) for row in rows]
         ended = Counter(int(record.job) for _, record in records if isinstance(record, JobFinished))
-        jobs = {int(job.id): _job(job, ended[int(job.id)]) for job in Examined(database, codec).jobs()}
-    return jobs, _holds(records), damage
+        known = {int(job.id): job for job in Examined(database, codec).jobs()}
+    jobs = {number: _job(job, ended[number]) for number, job in known.items()}
+    return jobs, _holds(records), _had(known, [record for _, record in records]), damage
+
+
+def _had(jobs: Mapping[int, Job], records: Iterable[Record]) -> dict[str, Account]:
+    """What each user had, by the records of ends: what the account must come to."""
+    found: dict[str, Account] = defaultdict(Account)
+    for record in records:
+        match record:
+            case AttemptEnded(job=number, ended=last) | JobFinished(job=number, ended=EndedAttempt() as last):
+                user = jobs[number].user
+                devices = [device for rank in last.ranks for device in rank.placement.devices]
+                milli = sum(device.share_milli or WHOLE_MILLI for device in devices)
+                more = Account(
+                    milli * max(0, last.ended_at - last.placed_at), 0, int(last.ranks[0].started_at is not None)
+                )
+                found[user] = _sum(found[user], more)
+            case ItemsFinished(array=number, spans=spans):
+                user = jobs[number].user
+                found[user] = _sum(found[user], Account(jobs=sum(end - begin for begin, end in spans)))
+            case _:
+                pass
+        if isinstance(record, JobFinished) and jobs[record.job].items is None:
+            user = jobs[record.job].user
+            found[user] = _sum(found[user], Account(jobs=1))
+    return dict(found)
+
+
+def _sum(one: Account, other: Account) -> Account:
+    return Account(one.device_time + other.device_time, one.jobs + other.jobs, one.starts + other.starts)
+
+
+def _accounts(data: Path) -> dict[str, Account]:
+    """What the file of histories has counted for each user."""
+    with closing(HistoryFile(data, is_reader=True)) as file:
+        groups = file.usage([], UsageSpan(Instant(0), NEVER, Span(NEVER)), "user", "")
+    return {user: Account(each.totals.milli_us, each.totals.jobs, each.totals.starts) for user, each in groups.items()}
 
 
 def _job(job: Job, ends: int) -> StoredJob:
@@ -234,9 +284,9 @@ def _holds(records: Iterable[tuple[int, Record]]) -> tuple[Hold, ...]:
     return (*closed, *(each for holds in open_.values() for each in holds))
 
 
-def _outputs(folder: Path, jobs: Iterable[int]) -> dict[StreamKey, Output]:
+def _outputs(shelf: Shelf, jobs: Iterable[int]) -> dict[StreamKey, Output]:
     found: dict[StreamKey, Output] = {}
-    with closing(SegmentedOutputStore(open_shelf("", 0, folder), OutputLimits())) as store:
+    with closing(SegmentedOutputStore(shelf, OutputLimits())) as store:
         for job in jobs:
             for key, stream in store.streams(JobId(job)):
                 name = StreamKey(key.job, key.attempt, key.rank, int(stream))

@@ -8,6 +8,7 @@ import pytest
 
 from tests.drills.checker import RULES, check
 from tests.drills.history import (
+    Account,
     AttemptKey,
     Followed,
     History,
@@ -53,6 +54,8 @@ def ended(number: int, *, is_complete: bool = True, end: int = 30) -> StoredAtte
     return StoredAttempt(number=number, reason="EXITED", code=0, is_complete=is_complete, ends={(0, OUT): end})
 
 
+HAD = Account(device_time=90_000_000_000, jobs=5, starts=6)
+
 # Job 1 is lost with its node and runs again; job 2 waits for it; job 3 must not be requeued, was held, and is followed;
 # 4 is an array of 5 and 6.
 GOOD = History(
@@ -64,6 +67,8 @@ GOOD = History(
         Submit(request_id="e", user="ada", kind="array", answers=(4,), items=2, active_max=1),
     ),
     released_ns={3: 25 * SECOND},
+    accounts={"ada": HAD},
+    records={"ada": HAD},
     jobs={
         1: stored(1, ended(1, is_complete=False, end=12), ended(2)),
         2: stored(2, ended(1)),
@@ -219,6 +224,15 @@ BROKEN: dict[str, tuple[History, str]] = {
     "a follower of nothing": (followed(streams={}), "equal streams"),
     "a follower who waits for ever": (followed(is_whole=False), "equal streams"),
     "a follower who saw a hole": (followed(problems=("offset 7 behind 3 bytes",)), "equal streams"),
+    "an attempt that is counted twice": (
+        replace(GOOD, accounts={"ada": replace(HAD, device_time=2 * HAD.device_time, starts=7)}),
+        "counted once",
+    ),
+    "a job that is counted for another user": (
+        replace(GOOD, accounts={"ada": replace(HAD, jobs=4), "bob": Account(jobs=1)}),
+        "counted once",
+    ),
+    "an account that was lost": (replace(GOOD, accounts={}), "counted once"),
     "a program that left": (replace(GOOD, surprises=("agent node1 left by itself with 1",)), "nothing strange"),
     "a process that is left": (replace(GOOD, leftovers=("process 7 is left on node1",)), "nothing strange"),
 }

@@ -23,6 +23,8 @@ import psycopg
 import pytest
 
 START_SECONDS_MAX = 30.0
+FIRST_DATABASE = "fleet_1"
+"""The name that the first `new_database` of a server gives."""
 PROGRAMS = "/usr/lib/postgresql/*/bin"
 
 # Tests want the server's behaviour, not its promise to survive a power cut.
@@ -41,10 +43,15 @@ class PostgresServer:
         self.port = _spare_port()
         if self._account is not None:
             os.chown(folder, self._account.pw_uid, self._account.pw_gid)
-        self._run("initdb", "-D", str(folder / "data"), "-U", "gpufleet", "-A", "trust", "-E", "UTF8", "-N")
+        if not (folder / "data").exists():
+            self._run("initdb", "-D", str(folder / "data"), "-U", "gpufleet", "-A", "trust", "-E", "UTF8", "-N")
 
     def url(self, database: str, port: int | None = None) -> str:
         return f"postgresql://gpufleet@127.0.0.1:{port or self.port}/{database}"
+
+    def socket_url(self, database: str) -> str:
+        """The same for programs in other network namespaces."""
+        return f"postgresql://gpufleet@/{database}?host={self.folder}&port={self.port}"
 
     def new_database(self) -> str:
         """The name of a fresh, empty database."""
@@ -120,17 +127,24 @@ def _spare_port() -> int:
         return port
 
 
-def _programs() -> Path:
+def programs() -> Path | str:
+    """Where the server's programs are, or why they are not there."""
     found = sorted(Path("/").glob(PROGRAMS.lstrip("/") + "/postgres"), key=lambda path: path.parts[-3].zfill(4))
     if found:
         return found[-1].parent
     on_path = shutil.which("postgres")
     if on_path is not None:
         return Path(on_path).parent
-    reason = f"PostgreSQL's server programs are not installed ({PROGRAMS}): apt-get install postgresql"
+    return f"PostgreSQL's server programs are not installed ({PROGRAMS}): apt-get install postgresql"
+
+
+def _programs() -> Path:
+    found = programs()
+    if isinstance(found, Path):
+        return found
     if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+        pytest.fail(found)
+    pytest.skip(found)
 
 
 _users = 0
