@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc.aio
@@ -62,30 +63,35 @@ class Link:
         self._problem = ""
         self._held_s = 0.0
         self._ends_told = 0
-        self._told = asyncio.Event()
+        self._is_leaving = False
+        self._has_said_all = False
+        self._left = asyncio.Event()
 
     async def run(self) -> None:
-        """Stay connected until cancelled."""
+        """Stay connected until cancelled, or until `leave` has been heard."""
         pause_s = RETRY_S_MIN
         while True:
             self._held_s = 0.0
             for address in self._addresses:
                 await self._try(address)
+                if self._has_said_all:
+                    self._left.set()
+                    return
             if self._held_s > RETRY_S_MAX:
                 pause_s = RETRY_S_MIN
             # Workers whose scheduler restarts must not all come back in one beat.
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, RETRY_S_MAX)
 
-    async def flush(self, wait_s: float) -> None:
-        """Give what was not told yet a moment to leave; the worker is about to end."""
-        self._told.clear()
+    async def leave(self, wait_s: float) -> None:
+        """Say what was not told yet, and wait until the scheduler has read it: what a stream that is cut still carries,
+        such as which session a worker hung in, gets lost.
+        """
+        self._is_leaving = True
         self._worker.tell()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                await self._told.wait()
-        except TimeoutError:
-            pass
+                await self._left.wait()
 
     async def _try(self, address: Address) -> None:
         try:
@@ -136,6 +142,8 @@ class Link:
             # A write that fails ends the call, and so the reading.
             while (message := await call.read()) is not grpc.aio.EOF:
                 self._take(message)
+            if self._has_said_all:
+                return
             raise ConnectionError("the scheduler ended the stream")
         finally:
             sending.cancel()
@@ -152,8 +160,10 @@ class Link:
                     await call.write(sessions_pb2.ConnectWorkerRequest(ended=end))
                     self._ends_told = end.number
             await call.write(worker.report())
-            if not worker.changed.is_set():
-                self._told.set()
+            if self._is_leaving and not worker.changed.is_set():
+                self._has_said_all = True
+                await call.done_writing()
+                return
             try:
                 async with asyncio.timeout(REPORT_S if worker.turning.held else QUIET_REPORT_S):
                     await worker.changed.wait()

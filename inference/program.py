@@ -27,8 +27,8 @@ from .options import device_number, schedulers_of, secret_of, token_of, wanted_o
 from .server import Server
 from .worker import Described, Worker
 
-FLUSH_S_MAX = 1.0
-"""How long the last words to the scheduler may take."""
+LEAVE_S_MAX = 3.0
+"""How long the last words to the scheduler may take; all of it where none is connected."""
 
 STREAMS_END_S_MAX = 1.0
 """How long streams may take to hear of their end."""
@@ -94,7 +94,7 @@ class Program:
             await worker.run()
         finally:
             if link is not None:
-                await link.flush(FLUSH_S_MAX)
+                await link.leave(LEAVE_S_MAX)
             for task in (linked, health):
                 if task is not None:
                     task.cancel()

@@ -16,11 +16,12 @@ from typing import IO, Any
 import pytest
 from gpufleet.v1 import inference_pb2, job_pb2, node_pb2, scheduler_pb2, sessions_pb2
 
+from inference.__main__ import EXIT_HUNG
 from scheduler.state.ids import JobId
 from scheduler.worker_secrets import read_or_make
 from tests.e2e.client import Client
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
-from tests.gateway.stage import Stage, browser
+from tests.gateway.stage import Browser, Stage, browser
 
 JPEG = b"\xff\xd8"
 
@@ -243,3 +244,77 @@ async def test_who_follows_a_model_sees_its_workers_come_and_go(stage: Stage, ad
         await until("the output of both workers is shown", both_are_shown)
         assert (await gpuctl(stage, "serve", "served", "--stop")).code == 0
         assert (await following).code == 0
+
+
+HANGS = """\
+import time
+
+import numpy
+
+
+class Hangs:
+    seats = 2
+
+    def open(self, session):
+        return None
+
+    def step(self, state, inputs):
+        if inputs.events:
+            time.sleep(3_600)
+        return numpy.zeros((48, 64, 3), numpy.uint8)
+
+    def close(self, state):
+        pass
+"""
+
+
+@pytest.mark.slow
+async def test_a_model_that_hangs_costs_the_worker_and_the_second_time_only_who_made_it_hang(
+    stage: Stage, admin: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    served = await gpuctl(stage, "serve", "hangs:Hangs", "--gpus", "1", "--turn", "1h", "--idle", "1h", folder=tmp_path)
+    assert (served.code, served.out) == (0, "model Hangs is ready: 1 worker with 2 seats\n"), served.err
+    job_id = (await ready_worker(admin, "Hangs")).job_id
+    async with browser(stage) as ann, browser(stage) as bob, browser(stage) as cid:
+        sessions: list[str] = []
+        for each in (ann, bob):
+            await each.hello("Hangs")
+            sessions.append((await each.text("turn"))["session"])
+            await each.frame()
+        await cid.hello("Hangs")
+        assert (await cid.text("place"))["place"] == 1
+
+        await ann.click(0.5, 0.5)
+        for each, session in zip((ann, bob), sessions, strict=True):
+            assert "in front" in (await _notice(each, "WORKER_LOST"))["message"]
+            again = await each.text("turn")
+            assert again["session"] == session, "those who had a turn have one before who waits"
+            await each.frame()
+        first = (await admin.job(job_id)).attempts[0]
+        assert first.exit.code == EXIT_HUNG
+
+        await ann.click(0.5, 0.5)
+        end = await _end(ann)
+        assert end["reason"] == "MODEL_FAILED", end
+        await _notice(bob, "WORKER_LOST")
+        assert (await bob.text("turn"))["session"] == sessions[1]
+        await bob.frame()
+        await cid.text("turn")
+        await cid.frame()
+    assert (await gpuctl(stage, "serve", "Hangs", "--stop")).code == 0
+
+
+async def _notice(page: Browser, reason: str) -> dict[str, Any]:
+    while (said := await page.text("notice"))["reason"] != reason:
+        pass
+    return said
+
+
+async def _end(page: Browser) -> dict[str, Any]:
+    """How the session ends, past all that is told before."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            message = await page.socket.recv()
+            if isinstance(message, str) and (said := json.loads(message))["type"] == "end":
+                return dict(said)

@@ -26,7 +26,7 @@ from gpufleet.tickets import TICKET_LIFE_S, sign_ticket, ticket_for
 from inference import link as link_module
 from inference.link import Link
 from inference.options import parser, schedulers_of, secret_of, token_of, wanted_of
-from inference.worker import DRAINING, READY
+from inference.worker import DRAINING, FAILED, READY
 from tests.inference.serving import ME, WAIT_S_MAX, Client, Running, serving, until
 from tests.inference.test_streams import Recorder
 
@@ -47,6 +47,8 @@ class FakeScheduler:
         self.clock_ahead_s = 0.0
         self.stream: Any = None
         self.refusal: GpufleetError | None = None
+        self.reads_on = asyncio.Event()
+        self.reads_on.set()
 
     async def connect_worker(self, requests: Any, context: Any) -> None:
         self.tokens += [str(value) for key, value in context.invocation_metadata() if key == "authorization"]
@@ -64,6 +66,7 @@ class FakeScheduler:
                     self.reports.append(request.report)
                 case "ended":
                     self.ends.append(request.ended)
+                    await self.reads_on.wait()
 
     async def say(self, **command: Any) -> None:
         await self.stream.write(Down(**command))
@@ -148,6 +151,25 @@ async def test_a_worker_without_people_is_heard_now_and_then(monkeypatch: pytest
     async with serving(Recorder) as running, scheduler(fake) as port, linked(running, port):
         await until(lambda: len(fake.reports) >= 5)
         assert not any(each.turns for each in fake.reports)
+
+
+async def test_who_leaves_is_heard_to_the_end_by_a_scheduler_that_is_busy() -> None:
+    fake = FakeScheduler()
+    async with serving(Recorder) as running, scheduler(fake) as port, linked(running, port) as link:
+        await running.open("first")
+        await running.open("second")
+        await until(lambda: len(fake.turns()) == 2)
+        fake.reads_on.clear()
+        running.worker._on_hung(("first",))
+        leaving = asyncio.create_task(link.leave(WAIT_S_MAX))
+        await until(lambda: len(fake.ends) == 1)
+        # It stores the first end while the rest is under way: nothing may be cut off now.
+        assert not (await asyncio.wait([leaving], timeout=0.2))[0]
+        fake.reads_on.set()
+        await leaving
+        assert [each.session for each in fake.ends] == ["first", "second"]
+        assert (fake.reports[-1].state, list(fake.reports[-1].suspects)) == (FAILED, ["first"])
+    assert running.worker.model.stop(WAIT_S_MAX)
 
 
 async def test_a_refusal_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
