@@ -3,7 +3,9 @@
 import asyncio
 import gzip
 import pickle
+import shutil
 import statistics
+import sys
 import time
 import urllib.request
 from dataclasses import replace
@@ -16,18 +18,30 @@ from scheduler.metrics.devices import take_devices
 from scheduler.metrics.rendering import page
 from scheduler.metrics.taken import Ordered, TakenDevice
 from scheduler.state.ids import DeviceUuid
+from tests.e2e.processes import until
+from tests.metrics.prometheus_server import scraping_with
 
 from . import measures
-from .agents import beat
+from .agents import DEVICES, beat
 from .big_fleet import big_fleet
 from .fleet import Fleet, scheduler_alone
 from .rows import Row, Run, percentile
 from .scale import simulated
 
 SCRAPES = 5
+SCRAPES_KNOWN = 3
+"""The first one of Prometheus takes longer: every series is new to it."""
 CALL_EVERY_SECONDS = 0.005
 QUIET_SECONDS = 5.0
 SAYS = "metrics are served on "
+PROMETHEUS = """\
+global: {scrape_interval: 10s, scrape_timeout: 10s}
+scrape_configs:
+  - job_name: gpufleet
+    authorization: {credentials_file: TOKEN}
+    static_configs: [{targets: ["ADDRESS"]}]
+"""
+"""With Prometheus's own limit: a scrape that takes longer is none."""
 
 
 def measure(run: Run) -> list[Row]:
@@ -86,12 +100,34 @@ async def _measure(fleet: Fleet, agents: int) -> list[Row]:
     used = measures.cpu_seconds(fleet.scheduler_pid) - cpu_before - idle_share * (time.perf_counter() - begin)
     of = f"{agents:,} nodes"
     return [
+        *await _by_prometheus(fleet, address, agents),
         Row(f"scrape of {of}, {page.count(10):,} lines", statistics.median(times), "s", 10, "to reach"),
         Row(f"size of that page, packed; {len(page) / 1e6:.1f} MB as it is", statistics.median(sizes) / 1e6, "MB"),
         Row("processor time of a scrape in the scheduler, callers included", used / SCRAPES * 1e3, "ms"),
         Row("a call while it is scraped, p99", percentile(busy, 0.99), "ms", percentile(quiet, 0.99), "not scraped"),
         Row("the same, the longest", max(busy), "ms", max(quiet), "not scraped"),
     ]
+
+
+async def _by_prometheus(fleet: Fleet, address: str, agents: int) -> list[Row]:
+    """What a real Prometheus takes for it, and how many GPUs it then knows: its own limit is 10 s."""
+    if shutil.which("prometheus") is None:
+        print("a real Prometheus is left out: it is not installed", file=sys.stderr)
+        return []
+    token = fleet.folder / "prometheus.token"
+    token.write_text(fleet.token)
+    config = PROMETHEUS.replace("TOKEN", str(token)).replace("ADDRESS", address)
+    async with scraping_with(fleet.folder / "prometheus", config) as prometheus:
+
+        async def is_known() -> bool:
+            return await prometheus.query(f"count_over_time(scrape_duration_seconds[1h]) >= {SCRAPES_KNOWN}") != []
+
+        await until("Prometheus has scraped", is_known)
+        ((_, gpus),) = await prometheus.query("count(hw_gpu_utilization_ratio)")
+        ((_, seconds),) = await prometheus.query("scrape_duration_seconds")
+        ((_, lines),) = await prometheus.query("scrape_samples_scraped")
+    assert gpus == DEVICES * agents, f"Prometheus knows {gpus:,.0f} GPUs"
+    return [Row(f"scrape of {gpus:,.0f} GPUs by a real Prometheus, {lines:,.0f} samples", seconds, "s", 10, "to reach")]
 
 
 async def _scrape(fleet: Fleet, address: str) -> bytes:

@@ -29,6 +29,8 @@ WRITE_S_MAX = 30.0
 
 PAGE_BYTES_MAX = 256 * 1024 * 1024
 END_S_MAX = 2.0
+DROPPED_BYTES_MAX = 64 * 1024
+"""Of a page that nobody wants any more, so much is read at a time."""
 
 _LENGTH = struct.Struct(">Q")
 
@@ -105,11 +107,19 @@ class Page:
             process.stdin.close()
         try:
             async with asyncio.timeout(END_S_MAX):
-                await process.wait()
+                await _left(process)
         except TimeoutError:
             with suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            await _left(process)
+
+
+async def _left(process: asyncio.subprocess.Process) -> None:
+    """Return once it has left. What it still writes is dropped: to asyncio nobody has left whose pipe is not empty."""
+    assert process.stdout is not None
+    while await process.stdout.read(DROPPED_BYTES_MAX):
+        pass
+    await process.wait()
 
 
 async def _give(given: asyncio.StreamWriter, message: object) -> None:

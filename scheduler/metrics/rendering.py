@@ -9,15 +9,12 @@ import pickle
 import signal
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import BinaryIO
 
-from prometheus_client import generate_latest
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-
 from gpufleet.device_metrics import INSTRUMENTS, prometheus_labels, values_told
-from gpufleet.metrics import Instrument, Kind
+from gpufleet.metrics import Instrument, Kind, Labels
 from gpufleet.metrics_door import packed
 from gpufleet.prometheus_names import prometheus_label, prometheus_name
 
@@ -41,29 +38,44 @@ NICENESS = 10
 
 def page(devices: Sequence[TakenDevice], ordered: Ordered) -> bytes:
     """The program's own metrics, and behind them those of all devices."""
-    text = ordered.own + generate_latest(_Devices(devices, ordered))
+    text = ordered.own + "".join(_device_lines(devices, ordered)).encode()
     return packed(text) if ordered.is_packed else text
 
 
-class _Devices(Collector):
-    """Looks like a registry to Prometheus's library."""
+def _device_lines(devices: Sequence[TakenDevice], ordered: Ordered) -> Iterator[str]:
+    """The metrics that some device has, each behind its description.
 
-    def __init__(self, devices: Sequence[TakenDevice], ordered: Ordered) -> None:
-        self._devices = devices
-        self._ordered = ordered
+    Written here, and not by Prometheus's library: a large fleet has 150,000 lines, most of a line are the labels of its
+    device, and that library makes and sorts them anew for each.
+    """
+    lines: dict[str, list[str]] = {each.name: [] for each in (*INSTRUMENTS, AGE, HELD, LEFT_OUT)}
+    beginnings = {each.name: prometheus_name(each) + "{" for each in (*INSTRUMENTS, AGE, HELD)}
+    for device in devices:
+        labels = _label_text(_labels_of(device))
+        for name, own, value in _values(device, ordered.stale_s):
+            lines[name].append(f"{beginnings[name]}{labels}{own}}} {float(value)!r}\n")
+    lines[LEFT_OUT.name].append(f"{prometheus_name(LEFT_OUT)} {ordered.left_out}\n")
+    for instrument in (*INSTRUMENTS, AGE, HELD, LEFT_OUT):
+        if lines[instrument.name]:
+            name = prometheus_name(instrument)
+            yield f"# HELP {name} {instrument.doc}\n# TYPE {name} {_type_of(instrument)}\n"
+            yield from lines[instrument.name]
 
-    def collect(self) -> Iterable[Metric]:
-        families = {each.name: _family(each) for each in (*INSTRUMENTS, AGE, HELD, LEFT_OUT)}
-        for device in self._devices:
-            for name, labels, value in _samples(device, self._ordered.stale_s):
-                family = families[name]
-                family.add_sample(_sample_name(family), labels, value)
-        families[LEFT_OUT.name].add_sample(prometheus_name(LEFT_OUT), {}, self._ordered.left_out)
-        return (family for family in families.values() if family.samples)
+
+def _values(device: TakenDevice, stale_s: float) -> Iterator[tuple[str, str, float]]:
+    """Name, the text of the labels beside those of the device, and value."""
+    yield HELD.name, "", device.held
+    if not device.told:
+        return
+    yield AGE.name, "", device.age_s
+    if device.age_s > stale_s:
+        return
+    for metric, value, labels in values_told(device.told):
+        yield metric.instrument.name, _own_text(tuple(labels.items())), value
 
 
-def _samples(device: TakenDevice, stale_s: float) -> Iterator[tuple[str, dict[str, str], float]]:
-    base = prometheus_labels(
+def _labels_of(device: TakenDevice) -> Labels:
+    return prometheus_labels(
         device.uuid,
         device.gpu,
         name=device.name,
@@ -71,24 +83,23 @@ def _samples(device: TakenDevice, stale_s: float) -> Iterator[tuple[str, dict[st
         node=device.node,
         hostname=device.hostname,
     )
-    yield HELD.name, base, device.held
-    if not device.told:
-        return
-    yield AGE.name, base, device.age_s
-    if device.age_s > stale_s:
-        return
-    for metric, value, labels in values_told(device.told):
-        yield metric.instrument.name, base | {prometheus_label(key): str(each) for key, each in labels.items()}, value
 
 
-def _family(instrument: Instrument) -> Metric:
-    is_count = instrument.kind is Kind.COUNT
-    name = prometheus_name(instrument)
-    return Metric(name.removesuffix("_total") if is_count else name, instrument.doc, "counter" if is_count else "gauge")
+@cache  # of the few that the table of metrics knows
+def _own_text(labels: tuple[tuple[str, str | int], ...]) -> str:
+    return "," + _label_text({prometheus_label(key): each for key, each in labels})
 
 
-def _sample_name(family: Metric) -> str:
-    return f"{family.name}_total" if family.type == "counter" else family.name
+def _label_text(labels: Labels) -> str:
+    return ",".join(f'{key}="{_escaped(str(each))}"' for key, each in sorted(labels.items()))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _type_of(instrument: Instrument) -> str:
+    return "counter" if instrument.kind is Kind.COUNT else "gauge"
 
 
 def read_message(source: BinaryIO) -> bytes | None:

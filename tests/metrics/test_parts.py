@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 import socket
 import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from gpufleet.v1 import node_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.big_fleet import big_fleet
 from gpufleet import metrics_door
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.metrics import Instrument, Kind, Readings, measuring
@@ -23,11 +28,13 @@ from gpufleet.metrics_reading import on_loop
 from gpufleet.metrics_settings import MetricsSettings
 from gpufleet.prometheus_names import prometheus_name
 from scheduler.metrics.fleet import MODELS_MAX, OTHERS, bounded
+from scheduler.metrics.page import Page
 from scheduler.metrics.rendering import page
 from scheduler.metrics.taken import Ordered, TakenDevice
-from tests.e2e.processes import until
+from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.metrics.scraping import scrape
 
+ROOT = Path(__file__).resolve().parents[2]
 FRESH = Ordered(own=b"", left_out=0, stale_s=11.0, is_packed=False)
 
 
@@ -251,3 +258,24 @@ def test_beyond_this_machine_it_needs_a_certificate_or_the_word_insecure(
     settings: MetricsSettings, has_tls: bool, is_insecure: bool, conflicts: list[str]
 ) -> None:
     assert [key for key, _ in settings.conflicts(has_tls=has_tls, is_insecure=is_insecure)] == conflicts
+
+
+async def test_a_page_that_is_given_up_in_the_middle_ends_its_process_and_the_next_one_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Enough that the process still writes when nobody reads any more: far more than a pipe and a reader hold.
+    fleet = big_fleet(200)
+    engine: Any = SimpleNamespace(view=fleet.state, now=lambda: fleet.now)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{ROOT / 'gen'}")  # a checkout's packages have other names
+    pages = Page(engine, measuring("test", None, is_scraped=True))
+    try:
+        with monkeypatch.context() as small:
+            small.setattr("scheduler.metrics.page.PAGE_BYTES_MAX", 1)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                with pytest.raises(GpufleetError, match=r"the page has .* bytes") as refused:
+                    await pages.text(False)
+        assert refused.value.reason is Reason.METRICS_UNAVAILABLE
+        assert len(values(await pages.text(False))["gpufleet_device_held_ratio"]) == 1_600
+    finally:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await pages.close()
