@@ -31,6 +31,8 @@ from .settings import Settings
 PUSHED_SECONDS_MIN, PUSHED_SECONDS_MAX = 0.1, 60.0
 """What a scheduler takes as the shortest time between two messages."""
 RETRY_SECONDS = 1.0
+OLD_SECONDS = 5.0
+"""A reading that becomes older is told again, with its age; what goes on as it was is not told again."""
 SILENT_SECONDS_MAX = 25.0
 """A stream without a message for so long is not believed: one comes every 10 s."""
 
@@ -88,7 +90,7 @@ class NodeWatch:
         with nodes_as_typed():
             answer = await self._client.call(self._client.scheduler.ListDevices, request)
         if answer.devices:
-            self._take(scheduler_pb2.WatchDevicesResponse(is_whole=True, devices=answer.devices))
+            self.take(scheduler_pb2.WatchDevicesResponse(is_whole=True, devices=answer.devices))
             return True
         named = scheduler_pb2.ListNodesRequest(names=[self._node])
         (known,) = (await self._client.call(self._client.scheduler.ListNodes, named)).nodes
@@ -112,7 +114,7 @@ class NodeWatch:
         while True:
             try:
                 async for answer in self._client.scheduler.WatchDevices(self._request):
-                    self._take(answer)
+                    self.take(answer)
             except grpc.RpcError as failure:
                 problem = self._client.translated(failure)
                 if not may_pass(problem):
@@ -147,7 +149,8 @@ class NodeWatch:
         in_order = dict(sorted(self._devices.items(), key=lambda each: each[1].index))
         return statistics_of(self._tally, in_order, node=self._node, now_us=monotonic_us())
 
-    def _take(self, answer: scheduler_pb2.WatchDevicesResponse) -> None:
+    def take(self, answer: scheduler_pb2.WatchDevicesResponse) -> None:
+        """Take in what the scheduler told."""
         if answer.is_whole:
             self._known.clear()
         for uuid in answer.removed_uuids:
@@ -160,8 +163,8 @@ class NodeWatch:
 
     def _count(self, samples: list[DeviceSample], now_seconds: float) -> None:
         for sample in samples:
-            if not sample.is_readable:
-                continue
+            if not sample.is_readable or sample.age_seconds > OLD_SECONDS:
+                continue  # its node is not heard: what it did last is not what it does
             reading = DeviceTally()
             reading.take(sample, *self._meters.setdefault(sample.uuid, Meter()).between(sample, now_seconds))
             self._tally.devices[sample.uuid].add(reading)

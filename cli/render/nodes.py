@@ -117,7 +117,7 @@ def devices_in_words(node: node_pb2.Node) -> str:
 def _node_row(node: node_pb2.Node) -> Row:
     free = sum(each.is_free for each in node.devices)
     shared_milli = sum(each.free_milli for each in node.devices if each.shares)
-    busy = sum(not each.is_free and _is_healthy(each) for each in node.devices)
+    busy = sum(_is_in_use(each) and _is_healthy(each) for each in node.devices)
     return [
         node.name,
         words.node_state(node.state),
@@ -178,6 +178,11 @@ def _device_state(each: node_pb2.NodeDevice) -> Cell:
         more = f" and {len(foreign) - 1:,} more" if len(foreign) > 1 else ""
         return Cell(f"foreign process {foreign[0]}{more}", Colour.WARNING)
     return Cell("free") if each.is_free else Cell("not free", Colour.WARNING)
+
+
+def _is_in_use(each: node_pb2.NodeDevice) -> bool:
+    """Of a lost or draining node the devices that nobody has are neither free nor busy."""
+    return bool(each.job_id or each.shares or any(process.is_foreign for process in each.sample.processes))
 
 
 def _is_healthy(each: node_pb2.NodeDevice) -> bool:

@@ -63,7 +63,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the shown GPUs do together; loads are of those that tell it."""
+    """What the shown GPUs do together; load and power are of those that tell it, by readings that are not old."""
 
     count: int
     free: int
@@ -157,11 +157,12 @@ class Fleet:
         """The sums over the rows."""
         shown = self.shown
         if self._totals is None:
-            loads = [gpu.load_percent for gpu in shown if gpu.load_percent is not None]
+            read = [gpu for gpu in shown if gpu.old_since is None]
+            loads = [gpu.load_percent for gpu in read if gpu.load_percent is not None]
             self._totals = Totals(
                 count=len(shown),
                 free=sum(gpu.is_free for gpu in shown),
                 load_percent=sum(loads) / len(loads) if loads else None,
-                power_w=sum(gpu.power_w or 0.0 for gpu in shown),
+                power_w=sum(gpu.power_w or 0.0 for gpu in read),
             )
         return self._totals

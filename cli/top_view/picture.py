@@ -186,6 +186,9 @@ def layout_for(rows: Sequence[Gpu], columns: int | None) -> Layout:
         is_told = any(column.text(gpu, 0.0) not in ("", ABSENT) for gpu in rows)
         if is_told and left(bar) >= widths[column.title] + len(GAP):
             chosen.append(column)
+    # A node's whole name is worth more than a longer bar.
+    name = max((shown_width(gpu.node) for gpu in rows), default=0) - widths["NODE"]
+    widths["NODE"] += max(0, min(name, left(bar)))
     bar += max(0, min(BAR_MOST - bar, left(bar) // bars)) if columns is not None else 0
     return [
         (column, widths[column.title] + (bar + 1 if column.bar else 0), bar if column.bar else 0) for column in chosen

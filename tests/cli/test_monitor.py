@@ -11,9 +11,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from gpufleet.v1 import node_pb2, scheduler_pb2
 
+from cli.node_monitor import NodeWatch
 from cli.render.monitor import monitor_lines
 from cli.render.table import Look
 from gpufleet.devices import Device, DeviceProcess, DeviceSample, Trouble, TroubleKind, Vendor
@@ -185,6 +188,20 @@ def test_without_a_gpu_it_says_why_and_a_command_runs_all_the_same(without_drive
 def test_what_makes_no_sense_is_refused_before_anything_runs(arguments: list[str], said: str) -> None:
     done = run_here("monitor", *arguments)
     assert done.code == 2 and said in done.err
+
+
+@pytest.mark.parametrize(("age_seconds", "looks_counted"), [(1, 3), (60, 0)])
+async def test_of_a_node_that_is_not_heard_nothing_is_summed_up(age_seconds: int, looks_counted: int) -> None:
+    told = node_pb2.NodeDevice(node="n1", device=node_pb2.Device(uuid="GPU-a", name="H200", is_healthy=True))
+    told.sample.CopyFrom(node_pb2.DeviceSample(uuid="GPU-a", utilization_percent=97, is_healthy=True))
+    told.sample.age.FromSeconds(age_seconds)
+    client: Any = None  # nothing is asked of it
+    watch = NodeWatch(client, "n1", 1.0)
+    watch.take(scheduler_pb2.WatchDevicesResponse(is_whole=True, devices=[told]))
+    for _ in range(3):
+        (shown,) = (await watch.look()).devices
+        assert shown.utilization_percent == 97
+    assert watch.message().sample_count == looks_counted
 
 
 def test_the_table() -> None:

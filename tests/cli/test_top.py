@@ -99,6 +99,24 @@ def test_only_the_rows_that_are_seen_are_drawn_and_nothing_jumps_when_one_scroll
     assert frame(view, Look(), 80, 24, "", 0.0)[-1] == "958 above, 21 below"
 
 
+@pytest.mark.parametrize(("columns", "is_whole"), [(80, False), (200, True)])
+def test_a_long_name_of_a_node_is_whole_where_there_is_room(columns: int, is_whole: bool) -> None:
+    device, *_ = devices()
+    device.node = "a-node-with-a-long-name.of-some-lab.example.org"
+    gpu = gpu_of(device, 0.0)
+    (_, row) = table([gpu], layout_for([gpu], columns), Look(), 0.0)
+    assert (device.node in row) is is_whole and len(row) <= columns
+
+
+def test_what_is_not_heard_any_more_is_in_no_sum() -> None:
+    gone, heard = devices()[:2]
+    gone.sample.age.FromSeconds(60)
+    shown = Fleet(Order())
+    shown.put([gone, heard], 0.0)
+    assert (shown.totals.count, shown.totals.load_percent) == (2, heard.sample.utilization_percent)
+    assert shown.totals.power_w == heard.sample.power_mw / 1000
+
+
 def test_a_terminal_of_three_lines_still_shows_a_row() -> None:
     assert len(frame(View(fleet()), Look(), 40, 3, "head", 0.0)) == 4  # one row is always there
 

@@ -81,9 +81,11 @@ class ChartOf:
 
     async def legend(self) -> dict[str, str]:
         """What is read at the crosshair, or of all where there is none, by the lines' names."""
-        rows = self.root.locator(".chart-legend li")
-        told = [(await row.inner_text()).replace(NBSP, " ").split("\n") for row in await rows.all()]
-        return {row[0]: " ".join(row[1:]).strip() for row in told}
+        told = {}
+        for row in await self.root.locator(".chart-legend li").all():
+            name = (await row.locator(".chart-name").inner_text()).replace(NBSP, " ")
+            told[name] = (await row.inner_text()).replace(NBSP, " ").removeprefix(name).strip()
+        return told
 
     async def read(self, other: str) -> Read:
         """What is read at the crosshair, and when the other chart says that it is."""

@@ -116,6 +116,7 @@ async def test_output_comes_as_it_is_written_in_order_and_html_in_it_is_text(hou
         await vic.page.get_by_role("combobox", name="Stream").select_option("standard error")
         await expect(page.lines).to_have_text(["third"])
         await expect(page.fact("Ran for")).to_contain_text("s")
+        await expect(page.fact("Runs for")).to_be_hidden()
         # A viewer may look, and change nothing.
         await expect(vic.button("Actions …")).to_be_hidden()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -10,6 +11,7 @@ from playwright.async_api import expect
 
 from tests.dashboard.house import RUNNING, House
 from tests.e2e.processes import DEADLINE_SECONDS, until
+from tests.gateway.stage import Stage
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
@@ -249,3 +251,29 @@ async def test_nodes_that_come_and_go_are_rows_that_come_and_go(own_house: House
         await expect(admin.page.get_by_role("region", name="n10", exact=True).locator(".badge")).not_to_have_text(
             "ready"
         )
+
+
+async def test_a_node_that_is_lost_says_since_when_and_its_gpus_are_in_no_sum(house: House, tmp_path: Path) -> None:
+    settings = tmp_path / "fast.toml"
+    settings.write_text('[nodes]\nheartbeat = "1s"\nmissed_heartbeats_max = 5\nlease = "6s"\n')
+    stage = Stage(tmp_path / "house")
+    stage.fleet.scheduler.flags += ["--config", str(settings)]
+    try:
+        await stage.start()
+        own = House(stage, house.browser)
+        await own.start("n1")
+        async with own.visitor("vic", "devices") as vic:
+            totals, node = vic.page.locator(".totals"), vic.page.get_by_role("region", name="n1", exact=True)
+            await expect(totals).to_contain_text("mean load")
+            agent = stage.fleet.agents["n1"]
+            await agent.stop()
+            await agent.end_keeper()
+            del stage.fleet.agents["n1"]
+            await expect(node.locator(".badge")).to_have_text("lost")
+            await expect(node.locator(".note")).to_contain_text(
+                re.compile(r"^Not heard since \d\d:\d\d:\d\d: .*forget n1\.$")
+            )
+            await expect(totals).to_have_text("2 GPUs on 1 node · 0 free")
+            await expect(node.locator(".device.old")).to_have_count(2)
+    finally:
+        await stage.end()

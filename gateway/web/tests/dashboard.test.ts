@@ -164,6 +164,8 @@ test("a fleet tells which nodes have other rows, and which devices only say some
   assert.equal(said.nodes.size, 0);
   assert.equal(said.devices.length, 1);
   assert.deepEqual(fleet.totals(), { count: 3, free: 1, load: 50, watts: 300 });
+  fleet.take({ devices: [device("n2", 0, { is_free: true, sample: { age: "7s", utilization_percent: 50, power_mw: "300000" } })] });
+  assert.deepEqual(fleet.totals(), { count: 3, free: 1, load: null, watts: 0 }, "a node that is not heard says nothing of now");
   assert.deepEqual([...fleet.take({ removed_uuids: ["n2-1", "unknown"] }).nodes], ["n2"]);
   const anew = fleet.take({ is_whole: true, devices: [device("n3", 0)] });
   assert.deepEqual([...anew.nodes].sort(), ["n10", "n2", "n3"]);

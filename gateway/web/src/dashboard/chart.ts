@@ -175,7 +175,7 @@ export class Chart {
     this.legend.replaceChildren(...this.courses.lines.map(({ name }, index) =>
       h("li", {},
         h("span", { class: `swatch ${colourOf(name, index).slice(2)}${index >= COLOURS ? " dashed" : ""}` }),
-        h("span", { class: "chart-name" }, name), h("span", { class: "chart-value" }), h("span", { class: "chart-span hint" }))));
+        h("span", { class: "chart-name" }, name), " ", h("span", { class: "chart-value" }), " ", h("span", { class: "chart-span hint" }))));
   }
 
   private pointed(u: uPlot): void {

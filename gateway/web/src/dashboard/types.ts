@@ -174,6 +174,7 @@ export interface Node {
     readonly devices_note?: string;
     readonly devices_fix?: string;
   };
+  readonly last_heard_time?: string;
   readonly is_draining?: boolean;
   readonly drain_reason?: string;
   readonly cpus_used?: number;

@@ -1,6 +1,7 @@
 // The devices of all nodes as they were told last. Values only: what is shown of them is elsewhere.
 
 import type { DevicesResponse, NodeDevice } from "../types.ts";
+import { secondsOf } from "../words.ts";
 
 export const SHOWN = ["all", "free", "busy", "mine", "unhealthy"] as const;
 export type Shown = (typeof SHOWN)[number];
@@ -10,6 +11,9 @@ export const DEVICES_MAX = 20_000;
 
 /** Pieces of one telling that are held back until the last has come; each has 2,000 devices. */
 const PIECES_MAX = 20;
+
+/** A reading that was older when it was told is marked, and is in no sum; the scheduler tells it again when it becomes so. */
+const OLD_S = 5;
 
 const byName = new Intl.Collator("en", { numeric: true }).compare;
 
@@ -84,8 +88,10 @@ export class Fleet {
     let loads = 0;
     let read = 0;
     let power = 0;
-    for (const { sample, is_free } of this.devices.values()) {
-      if (is_free === true) free += 1;
+    for (const device of this.devices.values()) {
+      if (device.is_free === true) free += 1;
+      if (isOld(device)) continue;
+      const { sample } = device;
       if (sample?.utilization_percent !== undefined) {
         loads += sample.utilization_percent;
         read += 1;
@@ -94,6 +100,11 @@ export class Fleet {
     }
     return { count: this.devices.size, free, load: read === 0 ? null : loads / read, watts: power };
   }
+}
+
+/** Whether what is told of it was read too long ago to say what it does: its node is not heard any more. */
+export function isOld({ sample }: NodeDevice): boolean {
+  return sample !== undefined && secondsOf(sample.age) > OLD_S;
 }
 
 export interface Totals {

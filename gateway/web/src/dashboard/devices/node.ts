@@ -1,10 +1,13 @@
 // One node: its state, what is free on it, and a row for each of its GPUs.
 
 import { h, show, write } from "../../dom.ts";
+import { time } from "../job/told.ts";
+import { clockWords } from "../job/words.ts";
 import { isAdmin } from "../person.ts";
 import { addressOf } from "../router.ts";
+import { now } from "../time.ts";
 import type { Node, NodeDevice } from "../types.ts";
-import { counted, size, toneOf, word } from "../words.ts";
+import { counted, sentence, size, toneOf, word } from "../words.ts";
 import { passes, type Shown } from "./fleet.ts";
 import { DeviceRow, TITLES } from "./row.ts";
 
@@ -117,7 +120,11 @@ function noteOn(node: Node | null, devices: number): string {
     return `Draining: what runs goes on, nothing new starts${why === "" ? "." : ` (${why}).`}`;
   }
   if (node.state === "NODE_STATE_SUSPECT") return "Not heard for some seconds: no new work until it is heard again.";
-  if (node.state === "NODE_STATE_LOST") return "Not heard any more. If it does not come back: gpuctl nodes forget.";
+  if (node.state === "NODE_STATE_LOST") {
+    const at = time(node.last_heard_time);
+    const since = at === undefined ? "any more" : `since ${clockWords(at, now() / 1_000)}`;
+    return `Not heard ${since}: what its GPUs show is of then. If it does not come back: gpuctl nodes forget ${node.name}.`;
+  }
   if (devices > 0) return "";
-  return [node.info?.devices_note, node.info?.devices_fix].filter(Boolean).join(" ");
+  return [node.info?.devices_note, node.info?.devices_fix].filter(Boolean).map((each) => sentence(each ?? "")).join(" ");
 }

@@ -4,10 +4,7 @@ import { h, show, write } from "../../dom.ts";
 import { addressOf } from "../router.ts";
 import type { NodeDevice } from "../types.ts";
 import { ABSENT, lasting, secondsOf, shortModel, size } from "../words.ts";
-import { jobsOn } from "./fleet.ts";
-
-/** A reading that is older is marked. */
-const OLD_S = 6;
+import { isOld, jobsOn } from "./fleet.ts";
 
 export const TITLES = ["GPU", "Load", "Memory", "Heat", "Power", "Score", "Job"] as const;
 
@@ -88,8 +85,7 @@ export class DeviceRow {
     const age = secondsOf(sample?.age);
     const tone = !device.is_healthy ? "bad" : now.is_free === true ? "free" : "used";
     if (this.root.dataset["tone"] !== tone) this.root.dataset["tone"] = tone;
-    const isOld = sample !== undefined && age > OLD_S;
-    if (this.root.classList.toggle("old", isOld)) this.root.title = `read ${lasting(age)} ago`;
+    if (this.root.classList.toggle("old", isOld(now))) this.root.title = `read ${lasting(age)} ago`;
     else if (this.root.title !== "") this.root.title = "";
   }
 

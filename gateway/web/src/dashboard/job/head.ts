@@ -4,7 +4,7 @@ import { h, show, write } from "../../dom.ts";
 import { askActions, hasActions } from "../actions.ts";
 import { addressOf } from "../router.ts";
 import { hasEnded, isWaiting, sentence, toneOf, word } from "../words.ts";
-import { Facts, jobLink, nodeLink } from "./parts.ts";
+import { Facts, jobLink, nodeLink, type Content } from "./parts.ts";
 import { seconds, time, whole, type Attempt, type Job } from "./told.ts";
 import { clockWords, commandWords, endWords, lasted, listed, requestWords, size } from "./words.ts";
 
@@ -62,14 +62,18 @@ export class Head {
     facts.set("User", job.user);
     facts.set("Band", word(spec.band));
     facts.set("Asked for", requestWords(spec));
-    facts.set("Runs on", attempt === undefined ? undefined : places(attempt));
+    const started = time(attempt?.start_time ?? job.start_time);
+    const ended = time(attempt?.end_time ?? job.end_time);
+    const eitherOf = (running: string, over: string, content: Content): void => {
+      facts.set(running, ended === undefined ? content : undefined);
+      facts.set(over, ended === undefined ? undefined : content);
+    };
+    eitherOf("Runs on", "Ran on", attempt === undefined ? undefined : places(attempt));
     facts.set("Submitted", when(time(job.submit_time), now));
     facts.set("Started", when(time(job.start_time), now));
     facts.set("Ended", when(time(job.end_time), now));
-    const started = time(attempt?.start_time ?? job.start_time);
-    const ended = time(attempt?.end_time ?? job.end_time);
     const limit = seconds(spec.time_limit);
-    facts.set(ended === undefined ? "Runs for" : "Ran for", started === undefined ? undefined : ran(started, ended ?? now, ended === undefined ? limit : undefined));
+    eitherOf("Runs for", "Ran for", started === undefined ? undefined : ran(started, ended ?? now, ended === undefined ? limit : undefined));
     facts.set("Waits for", isWaiting(job.state) ? lasted(now - (time(job.submit_time) ?? now)) : undefined);
     facts.set("Time limit", limit === undefined ? undefined : lasted(limit));
     facts.set("Attempt", job.attempt_count > 1 ? `${attempt?.number ?? job.attempt_count} of ${job.attempt_count}` : undefined);
