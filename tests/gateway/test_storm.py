@@ -19,8 +19,8 @@ from tests.gateway.stage import Stage, browser
 from tests.gateway.test_hostile import people_at, watching
 from tests.gateway.test_memory import resident_bytes
 
-WARM, SOCKETS, ADDRESSES = 2_500, 5_000, 10
-"""The first ones are as many as the gateway holds at once: it has what it keeps of the system by then."""
+WARM, SOCKETS, ADDRESSES = 5_000, 5_000, 10
+"""The first ones are as many: the gateway has what it keeps of the system by then."""
 
 PER_ADDRESS, PEOPLE = 100, 600
 """The limits of this gateway: so many sessions of one address, and so many in all."""
