@@ -18,7 +18,7 @@ from pathlib import Path
 
 MARK = "GPUFLEET_TEST_SESSION"
 # How long the ends of what a test stopped may take: threads unwind, the kernel reaps.
-SETTLE_SECONDS = 5.0
+SETTLE_SECONDS = 30.0
 POLL_SECONDS = 0.01
 
 # Descriptors that libraries and drivers keep for the life of a process, and that hold nothing of a test.

@@ -15,7 +15,7 @@ import psutil
 from gpufleet.tokens import write_token_file
 from tests.agent.fake_scheduler import FakeScheduler
 
-ENDS_WITHIN_SECONDS = 40.0
+ENDS_WITHIN_SECONDS = 60.0
 
 
 class AgentProcess:

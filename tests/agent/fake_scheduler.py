@@ -25,7 +25,7 @@ from gpufleet.errors import GpufleetError, Reason
 from gpufleet.status import to_status
 from gpufleet.tokens import make_token
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 60.0
 BROKEN = (grpc.RpcError, grpc.aio.BaseError)
 Key = tuple[int, int, int]
 

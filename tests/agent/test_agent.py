@@ -229,8 +229,9 @@ async def test_a_report_is_repeated_until_it_is_acknowledged(scheduler: FakeSche
     await scheduler.wait_for(lambda: len(scheduler.streams) == 2 and len(scheduler.streams[1].received) > 2, "more")
     again = [m.sequence for m in scheduler.streams[1].received if m.WhichOneof("body") == "attempt_exited"]
     assert again == numbers
+    before = len(scheduler.streams[1].received)
     scheduler.acks.set()
-    await scheduler.wait_for(lambda: len(scheduler.streams[1].received) > 10, "acknowledged beats")
+    await scheduler.wait_for(lambda: len(scheduler.streams[1].received) > before + 10, "acknowledged beats")
     scheduler.drop_streams()
     await scheduler.wait_for(lambda: len(scheduler.streams) == 3 and len(scheduler.streams[2].received) > 3, "more")
     assert "attempt_exited" not in bodies(scheduler.streams[2].received)

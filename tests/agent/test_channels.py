@@ -19,7 +19,7 @@ from node_agent.core.typed import Piece, Typed
 from node_agent.keeper.connection import KeeperGone
 
 KEY = AttemptKey(7, 1)
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 class Call:

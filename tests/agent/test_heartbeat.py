@@ -11,7 +11,7 @@ from node_agent import heartbeat
 from node_agent.core.delivery import Receipt
 from node_agent.heartbeat import JOINED_BYTES_MAX, JOINED_MESSAGES_MAX, Body, Heartbeats, join
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 Message = node_agent_pb2.HeartbeatRequest
 

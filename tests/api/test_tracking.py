@@ -161,7 +161,7 @@ async def test_devices_are_watched_through_the_server(admin: Client) -> None:
     job = await admin.submit("sleep", "60", gpus=2)
     try:
         holder: dict[int, str] = {}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not holder:
                 holder = {each.job_id: each.user for each in (await anext(watching)).devices if each.job_id}
         shown = (await admin.stub.GetJob(scheduler_pb2.GetJobRequest(job_id=job))).job

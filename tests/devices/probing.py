@@ -15,9 +15,9 @@ from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
 PROBE = Path(__file__).with_name("probe.py")
-ANSWER_SECONDS = 30.0
-WAIT_SECONDS = 20.0
-LEAVE_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
+WAIT_SECONDS = 60.0
+LEAVE_SECONDS = 60.0
 
 Sample = dict[str, Any]
 

@@ -17,7 +17,7 @@ from gpufleet.devices.nothing import NoDevices
 from gpufleet.devices.sampler import Sampler
 from gpufleet.devices.tally import POINTS_MAX, TreeReading
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 FAST_SECONDS = 0.05
 GB = 10**9
 SECOND_US = 10**6

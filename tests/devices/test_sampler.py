@@ -11,7 +11,7 @@ import pytest
 from gpufleet.devices import Device, DeviceSample, SourceStatus, Trouble, TroubleKind, Vendor
 from gpufleet.devices.sampler import Sampler
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 HOUR = 3600.0
 
 

@@ -18,7 +18,7 @@ from scheduler.state.units import SECOND, Instant
 from scheduler.store.errors import StoreUnavailable
 
 BEGIN = Instant(1_000_000 * SECOND)
-BLOCKED_SECONDS_MAX = 30.0
+BLOCKED_SECONDS_MAX = 120.0
 
 
 class FakeClock:

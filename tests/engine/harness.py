@@ -33,7 +33,7 @@ from tests.engine.fakes import FakeClock, FakeStore, RecordingLink
 
 ALICE = UserName("alice")
 NOBODY = NodeName("nobody")
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 T = TypeVar("T")
 
 

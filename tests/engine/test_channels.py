@@ -19,7 +19,7 @@ from scheduler.state.ids import JobId, NodeName, RankKey
 
 N1 = NodeName("n1")
 KEY = RankKey(JobId(7), 1, 0)
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 Chunk = node_agent_pb2.InputChunk
 State = node_agent_pb2.InputState

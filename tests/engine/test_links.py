@@ -12,7 +12,7 @@ from scheduler.links import JOINED_BYTES_MAX, JOINED_MESSAGES_MAX, Connection, j
 from scheduler.state.ids import NodeName
 
 Message = node_agent_pb2.HeartbeatResponse
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 def forget(job: int) -> Message:

@@ -17,7 +17,7 @@ from scheduler.state.units import MINUTE, SECOND
 from scheduler.store.errors import StoreCorrupt, StoreError, StoreUnavailable, TermSuperseded
 from tests.core.fleet import spec
 from tests.engine.fakes import FakeStore
-from tests.engine.harness import Harness, eventually
+from tests.engine.harness import DEADLINE_SECONDS, Harness, eventually
 
 ALWAYS = 10**9
 
@@ -208,7 +208,7 @@ async def test_a_program_that_is_told_to_stop_does_not_wait_for_a_store_that_is_
         with pytest.raises(StoreAway):
             await harness.ask(held=True)
         harness.engine.stop()
-        await asyncio.wait_for(run, 10)
+        await asyncio.wait_for(run, DEADLINE_SECONDS)
         assert not harness.changes
         assert not harness.view.jobs
     finally:

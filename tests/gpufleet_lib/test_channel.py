@@ -58,7 +58,7 @@ async def test_every_kind_of_call_carries_the_token_and_what_else_is_asked_for(a
     async with connect_async(target) as channel:
         method: Any = getattr(channel, kind)(f"/T/{kind}")
         request = iter([b""]) if kind.startswith("stream") else b""
-        call = method(request, timeout=20, metadata=(("own", "1"),))
+        call = method(request, timeout=60, metadata=(("own", "1"),))
         answer = await call.read() if kind.endswith("stream") else await call
     assert answer == b"gf_x 00-1"
 
@@ -70,10 +70,10 @@ async def test_threads_carry_it_too(address: Address, kind: str) -> None:
             method: Any = getattr(channel, kind)(f"/T/{kind}")
             request = iter([b""]) if kind.startswith("stream") else b""
             if kind.endswith("stream"):
-                return list(method(request, timeout=20))
+                return list(method(request, timeout=60))
             if kind == "unary_unary":
-                return [method(request, timeout=20), method.future(request, timeout=20).result()]
-            return [method(request, timeout=20), method.with_call(request, timeout=20)[0]]
+                return [method(request, timeout=60), method.future(request, timeout=60).result()]
+            return [method(request, timeout=60), method.with_call(request, timeout=60)[0]]
 
     assert set(await asyncio.to_thread(in_a_thread)) == {b"gf_x None"}
 
@@ -81,7 +81,7 @@ async def test_threads_carry_it_too(address: Address, kind: str) -> None:
 async def test_a_client_without_a_token_sends_none(address: Address) -> None:
     async with connect_async(Target(address=address)) as channel:
         method: Any = channel.unary_unary("/T/unary_unary")
-        assert await method(b"", timeout=20) == b"None None"
+        assert await method(b"", timeout=60) == b"None None"
 
 
 async def test_a_second_server_on_the_port_is_refused(address: Address) -> None:
@@ -138,7 +138,7 @@ import gpufleet.channel
 extra = {name.split(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names - {"gpufleet"}
 assert not extra, extra
 """
-    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)
 
 
 class Refusing(grpc.GenericRpcHandler):
@@ -201,7 +201,7 @@ async def test_a_refused_stream_tells_the_servers_status_each_time(use: Any) -> 
         for _ in range(REFUSALS_IN_A_ROW):
             request = [many_messages()] if use is read_to_the_end else []
             method: Any = channel.stream_stream("/T/stream_stream")
-            call = method(*request, timeout=20)
+            call = method(*request, timeout=60)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await use(call)
             error = caught.value
@@ -232,6 +232,6 @@ async def test_a_stream_that_nobody_holds_any_more_is_cancelled() -> None:
         call: Any = channel.stream_stream("/T/stream_stream")()
         assert await call.read() == b"here"
         del call
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await ended.wait()
     await server.stop(None)

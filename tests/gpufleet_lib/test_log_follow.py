@@ -136,7 +136,7 @@ def test_any_interleaving_of_writing_and_reading_gives_every_line_once(
 async def test_a_follower_gets_lines_as_they_come(file: Path, writer: Writer) -> None:
     writer.write(2)
     got = b""
-    async with aclosing(follow(file, tail_lines=1, poll_s=0.001)) as lines, asyncio.timeout(30):
+    async with aclosing(follow(file, tail_lines=1, poll_s=0.001)) as lines, asyncio.timeout(60):
         async for data in lines:
             got += data
             if len(got) >= len(numbered(1, 30)):

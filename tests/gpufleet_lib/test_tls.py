@@ -43,7 +43,7 @@ async def call_over_tls(credentials: grpc.ServerCredentials, **trust: Any) -> by
         target = Target(address=Address("127.0.0.1", port), token="gf_x", **trust)
         async with connect_async(target) as channel:
             ask: Any = channel.unary_unary("/T/Ask")
-            return bytes(await ask(b"", timeout=30))
+            return bytes(await ask(b"", timeout=60))
     finally:
         await server.stop(None)
 
@@ -102,7 +102,7 @@ def test_keys_are_of_their_owner_alone_and_certificates_are_for_all(files: Certi
 def test_the_end_and_the_fingerprint_are_what_openssl_says(files: CertificateFiles) -> None:
     def openssl(*options: str) -> str:
         command = ["openssl", "x509", "-noout", "-in", str(files.cert_file), *options]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
 
     assert openssl("-fingerprint", "-sha256").partition("=")[2] == fingerprint(files.cert_file)
     ends = datetime.strptime(openssl("-enddate"), "notAfter=%b %d %H:%M:%S %Y %Z").replace(tzinfo=UTC)
@@ -151,5 +151,5 @@ try:
 except GpufleetError as error:
     print(error.reason.name, error.next_step)
 """
-    run = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True, timeout=30)
+    run = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True, timeout=60)
     assert run.stdout == "EXTRA_MISSING Install it with: pip install 'gpufleet[tls]'\n"

@@ -24,7 +24,7 @@ from node_agent.keeper.spawn import KEY_VARIABLE
 from node_agent.spool import SpoolReader
 
 COMMAND = (sys.executable, "-P", "-X", "utf8", "-m", "gpufleet.node_agent.keeper")
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 SECOND_US = 1_000_000
 
 Found = TypeVar("Found")

@@ -316,7 +316,8 @@ async def test_a_keeper_killed_again_and_again_under_launches_starts_nothing_twi
             if not again.was_known:
                 await agent.end(again.attempt)
         agent.note_keepers()
-        runs = (node.cwd / f"runs.{round_number}").read_text().split() if launches else []
+        file = node.cwd / f"runs.{round_number}"  # all may have been killed before they wrote
+        runs = file.read_text().split() if file.exists() else []
         assert len(runs) == len(set(runs))
 
 
@@ -372,7 +373,7 @@ async def test_a_process_started_but_not_written_down_is_found_by_its_environmen
         (view,) = await (await node.open()).keepers.inventory()
         assert view.phase is AttemptPhase.LOST
         assert view.note == "n"
-        assert unrecorded.wait(10) == -signal.SIGKILL
+        assert unrecorded.wait(60) == -signal.SIGKILL
         assert other.poll() is None
 
 
@@ -503,4 +504,4 @@ async def test_lines_that_cannot_be_read_take_nothing_from_those_before_them(nod
         (view,) = await (await node.open()).keepers.inventory()
         assert view.end is not None
         assert (view.note, view.end.loss) == ("n", LossReason.KEEPER_DIED)
-        assert unrecorded.wait(10) == -signal.SIGKILL
+        assert unrecorded.wait(60) == -signal.SIGKILL

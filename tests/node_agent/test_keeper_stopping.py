@@ -18,6 +18,12 @@ from tests.node_agent.keeping import SECOND_US, Node, is_alive, read_all, until,
 FENCE_US = 30 * SECOND_US
 FENCE_MARGIN_US = 5 * SECOND_US
 
+SOON_US = 5 * SECOND_US
+"""Soon enough to wait for, and late enough for a shell to have set its traps, or an agent to have said a word."""
+
+GRACE_US = 2 * SECOND_US
+"""What an obedient shell needs little of."""
+
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 1000; done"
 OBEDIENT = "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 1000 & wait; done"
 
@@ -113,12 +119,12 @@ async def test_a_stop_kills_the_whole_group_when_the_grace_is_over(node: Node) -
     view = await agent.start(node.shell(1, STUBBORN))
     await agent.output(view, len("ready\n"))
     before_us = boottime_us()
-    await agent.keepers.stop(view.key, StopCause.CANCELLED, grace_us=SECOND_US // 2)
+    await agent.keepers.stop(view.key, StopCause.CANCELLED, grace_us=GRACE_US)
     assert (await agent.view(view.key)).phase is AttemptPhase.STOPPING
     end = await agent.end(view)
     assert (end.status, end.stop_cause) == (KilledBy(signal.SIGKILL), StopCause.CANCELLED)
     assert end.ended_us is not None
-    assert end.ended_us - before_us >= SECOND_US // 2
+    assert end.ended_us - before_us >= GRACE_US
 
 
 async def test_a_repeated_stop_sends_one_sigterm_and_keeps_the_first_cause(node: Node) -> None:
@@ -186,7 +192,7 @@ async def test_a_signal_to_what_has_ended_or_is_unknown_or_no_signal_is_refused(
 
 async def test_the_time_limit_is_kept_without_an_agent_first_with_sigterm_then_with_sigkill(node: Node) -> None:
     agent = await node.open()
-    limits = Limits(grace_us=SECOND_US // 2, time_limit_us=SECOND_US // 2)
+    limits = Limits(grace_us=GRACE_US, time_limit_us=SOON_US)
     obedient = await agent.start(node.shell(1, OBEDIENT, limits=limits))
     stubborn = await agent.start(node.shell(2, STUBBORN, limits=limits))
     await agent.keepers.close()
@@ -198,7 +204,7 @@ async def test_the_time_limit_is_kept_without_an_agent_first_with_sigterm_then_w
     assert (end.status, end.stop_cause) == (KilledBy(signal.SIGKILL), StopCause.TIME_LIMIT)
     assert end.ended_us is not None
     assert end.started_us is not None
-    assert end.ended_us - end.started_us >= SECOND_US
+    assert end.ended_us - end.started_us >= SOON_US + GRACE_US
 
 
 async def test_what_ended_while_the_keeper_was_suspended_was_stopped_by_nobody(node: Node) -> None:
@@ -206,7 +212,7 @@ async def test_what_ended_while_the_keeper_was_suspended_was_stopped_by_nobody(n
     agent = await node.open()
     for name in ("one", "two"):
         os.mkfifo(node.cwd / name)
-    limited = await agent.start(node.shell(1, "read -r line < one; exit 0", limits=Limits(time_limit_us=3 * SECOND_US)))
+    limited = await agent.start(node.shell(1, "read -r line < one; exit 0", limits=Limits(time_limit_us=SOON_US)))
     stopped = await agent.start(node.shell(2, "read -r line < two; exit 0"))
     os.kill(agent.keeper_pid, signal.SIGSTOP)
     try:
@@ -215,7 +221,7 @@ async def test_what_ended_while_the_keeper_was_suspended_was_stopped_by_nobody(n
             (node.cwd / name).write_text("go\n")
         await until(lambda: not is_alive(limited.pid or 0) and not is_alive(stopped.pid or 0), "both ends")
         assert limited.started_us is not None
-        past_us = limited.started_us + 3 * SECOND_US
+        past_us = limited.started_us + SOON_US
         await until(lambda: boottime_us() > past_us, "the time limit")
     finally:
         os.kill(agent.keeper_pid, signal.SIGCONT)
@@ -233,9 +239,9 @@ def fenced(grace_us: int, ends_in_us: int) -> dict[str, object]:
 
 async def test_without_heartbeats_the_fence_ends_an_attempt_by_its_deadline_and_spares_the_unfenced(node: Node) -> None:
     agent = await node.open()
-    deadline_us = boottime_us() + SECOND_US
-    obedient = await agent.start(node.shell(1, OBEDIENT, **fenced(SECOND_US // 2, SECOND_US)))
-    stubborn = await agent.start(node.shell(2, STUBBORN, **fenced(SECOND_US // 2, SECOND_US)))
+    deadline_us = boottime_us() + SOON_US + GRACE_US
+    obedient = await agent.start(node.shell(1, OBEDIENT, **fenced(GRACE_US, SOON_US + GRACE_US)))
+    stubborn = await agent.start(node.shell(2, STUBBORN, **fenced(GRACE_US, SOON_US + GRACE_US)))
     unfenced = await agent.start(node.shell(3, STUBBORN))
     await agent.keepers.close()
     await until(lambda: not is_alive(obedient.pid or 0) and not is_alive(stubborn.pid or 0), "the end of both")
@@ -251,13 +257,13 @@ async def test_without_heartbeats_the_fence_ends_an_attempt_by_its_deadline_and_
 
 async def test_an_acknowledged_heartbeat_moves_the_fence_and_an_older_one_does_not(node: Node) -> None:
     agent = await node.open()
-    moved = await agent.start(node.shell(1, STUBBORN, **fenced(0, SECOND_US)))
-    control = await agent.start(node.shell(2, STUBBORN, **fenced(0, SECOND_US)))
+    moved = await agent.start(node.shell(1, STUBBORN, **fenced(0, SOON_US)))
+    control = await agent.start(node.shell(2, STUBBORN, **fenced(0, SOON_US)))
     assert moved.key != control.key
     sent_us = boottime_us()
     await agent.keepers.set_fence(sent_us)
     await agent.keepers.set_fence(sent_us - 100 * SECOND_US)
-    past_us = boottime_us() + SECOND_US * 3 // 2
+    past_us = boottime_us() + SOON_US + SECOND_US // 2
     await until(lambda: boottime_us() > past_us, "the old deadline")
     phases = {view.key: view.phase for view in await agent.keepers.inventory()}
     assert phases == {moved.key: AttemptPhase.RUNNING, control.key: AttemptPhase.RUNNING}
@@ -274,7 +280,7 @@ async def test_an_attempt_launched_with_an_old_heartbeat_has_the_newest_one_the_
 
 async def test_a_stop_before_the_fence_kills_no_later_than_the_fence(node: Node) -> None:
     agent = await node.open()
-    view = await agent.start(node.shell(1, STUBBORN, **fenced(0, SECOND_US)))
+    view = await agent.start(node.shell(1, STUBBORN, **fenced(0, SOON_US)))
     await agent.output(view, len("ready\n"))
     await agent.keepers.stop(view.key, StopCause.CANCELLED, grace_us=1000 * SECOND_US)
     end = await agent.end(view)

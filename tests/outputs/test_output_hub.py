@@ -24,7 +24,7 @@ from tests.e2e.processes import until
 OUT, ERR = OutputStream.STDOUT, OutputStream.STDERR
 KEY = RankKey(JobId(7), 1, 0)
 Ends = tuple[OutputEnd, ...]
-BLOCKED_SECONDS_MAX = 30.0
+BLOCKED_SECONDS_MAX = 120.0
 
 
 class KnobbedStore(SegmentedOutputStore):

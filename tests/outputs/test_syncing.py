@@ -16,7 +16,7 @@ from scheduler.state.ids import JobId, RankKey
 KEY = RankKey(JobId(1), 1, 0)
 NEVER_SECONDS = 1e6
 CHUNK_BYTES = 256 * 1024
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 60.0
 
 
 class CountedStore:

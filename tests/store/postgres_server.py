@@ -22,7 +22,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 60.0
 FIRST_DATABASE = "fleet_1"
 """The name that the first `new_database` of a server gives."""
 PROGRAMS = "/usr/lib/postgresql/*/bin"

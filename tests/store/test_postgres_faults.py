@@ -31,7 +31,7 @@ def proxy(postgres: PostgresServer) -> Iterator[Proxy]:
 
 def open_when_released(url: str) -> SqlStore:
     """The store, once the server has noticed that the connection of its last holder is closed."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         try:
             return open_store(url)
@@ -43,7 +43,7 @@ def open_when_released(url: str) -> SqlStore:
 def wait_until_released(url: str) -> None:
     """Until the server has noticed that the holder's connection is closed: no scheduler has the store open then."""
     locks = "SELECT 1 FROM pg_locks JOIN pg_database ON oid = database WHERE locktype = 'advisory' AND datname = %s"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     with psycopg.connect(url, autocommit=True) as connection:
         while connection.execute(locks, (connection.info.dbname,)).fetchall():
             assert time.monotonic() < deadline, "the lock is held"
@@ -51,7 +51,7 @@ def wait_until_released(url: str) -> None:
 
 def commit_when_answered(store: SqlStore, commit: Commit) -> None:
     """Commit as the engine does: again, while the server has not settled who holds the lock."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         try:
             return store.commit(commit)
