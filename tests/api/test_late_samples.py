@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc, node_pb2, scheduler_pb2
 
@@ -36,8 +38,11 @@ def beat(sequence: int, age_seconds: float) -> node_agent_pb2.HeartbeatRequest:
 
 
 def stored_bytes(fleet: Fleet) -> int:
-    """The store with what waits to be written into it."""
-    return sum(file.stat().st_size for file in fleet.scheduler.data.glob("scheduler.db*"))
+    """What the store holds, wherever it is written by now: files grow when it is moved from the one into the other."""
+    url = f"file:{fleet.scheduler.data / 'scheduler.db'}?mode=ro"
+    with closing(sqlite3.connect(url, uri=True)) as connection:
+        pages, page_bytes = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    return int(pages * page_bytes)
 
 
 async def test_of_ten_thousand_late_samples_at_once_the_newest_stands_and_none_is_stored(

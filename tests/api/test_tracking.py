@@ -28,10 +28,17 @@ async def listed(admin: Client, **asked: object) -> list[tuple[str, int, float]]
 
 
 async def test_devices_are_listed_by_score_and_a_held_one_is_not_free(admin: Client) -> None:
-    assert await listed(admin, only_free=True) == [("n1", 0, 1.0), ("n1", 1, 1.0)]
-    job = await admin.submit("sleep", "60", gpus=1)
+    async def are_free() -> bool:
+        return await listed(admin, only_free=True) == [("n1", 0, 1.0), ("n1", 1, 1.0)]
+
+    await until("both are free", are_free)
+    job = await admin.submit("sleep", "600", gpus=1)
     await admin.wait(job, job_pb2.JOB_STATE_RUNNING)
-    assert len(await listed(admin, only_free=True, fresh=True)) == 1
+
+    async def is_the_other_free() -> bool:
+        return len(await listed(admin, only_free=True, fresh=True)) == 1
+
+    await until("only the other one is free", is_the_other_free)
     assert len(await listed(admin)) == 2
     await admin.cancel(job)
     await admin.wait(job)
@@ -89,15 +96,16 @@ async def test_a_configuration_that_cannot_be_read_is_refused(
 
 
 async def test_what_a_job_used_is_told_while_it_runs_and_kept_with_its_end(admin: Client) -> None:
-    job = await admin.submit("sleep", "60", gpus=1)
+    job = await admin.submit("sleep", "600", gpus=1)
     asked = capacity_pb2.GetJobStatsRequest(job_id=job)
     try:
         await admin.wait(job, job_pb2.JOB_STATE_RUNNING)
 
-        async def is_read() -> bool:
-            return bool((await admin.stub.GetJobStats(asked)).processes)
+        async def are_read() -> bool:
+            told = await admin.stub.GetJobStats(asked)
+            return bool(told.processes and told.devices)
 
-        await until("its processes are read", is_read)
+        await until("its processes and its GPU are read", are_read)
         so_far = await admin.stub.GetJobStats(asked)
         assert (so_far.attempt, so_far.is_final, len(so_far.devices)) == (1, False, 1)
         assert so_far.processes[0].memory_mb.max > 0
@@ -124,7 +132,7 @@ def wanting(gpus: int, wait_s: int = 0) -> capacity_pb2.CheckCapacityRequest:
 
 
 async def test_who_waits_for_room_is_told_when_it_comes_or_that_it_did_not(admin: Client) -> None:
-    job = await admin.submit("sleep", "60", gpus=2)
+    job = await admin.submit("sleep", "600", gpus=2)
     try:
         await admin.wait(job, job_pb2.JOB_STATE_RUNNING)
         told = [answer async for answer in admin.stub.CheckCapacity(wanting(1, wait_s=1))]
@@ -158,7 +166,7 @@ async def test_devices_are_watched_through_the_server(admin: Client) -> None:
     watching = admin.stub.WatchDevices(scheduler_pb2.WatchDevicesRequest(nodes=["n1"])).__aiter__()
     first = await anext(watching)
     assert first.is_whole and [(each.node, each.device.index) for each in first.devices] == [("n1", 0), ("n1", 1)]
-    job = await admin.submit("sleep", "60", gpus=2)
+    job = await admin.submit("sleep", "600", gpus=2)
     try:
         holder: dict[int, str] = {}
         async with asyncio.timeout(60):

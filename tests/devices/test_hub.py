@@ -117,9 +117,9 @@ def test_a_device_that_does_not_answer_hides_no_other_and_is_shown_as_unhealthy(
     hub.look(max_age_seconds=0)
     driver.answers.clear()
     driver.set("GPU-a", utilization_percent=50)
-    first, second = hub.look(max_age_seconds=0, timeout_seconds=0.1)
+    first, second = hub.look(max_age_seconds=0, timeout_seconds=3)
     assert first.is_healthy and first.utilization_percent == 50
-    assert not second.is_healthy and "did not answer within 0.1 s" in second.unhealthy_reason
+    assert not second.is_healthy and "did not answer within 3 s" in second.unhealthy_reason
     driver.answers.set()
     assert hub.look(max_age_seconds=0)[1].is_healthy
 

@@ -371,7 +371,7 @@ def test_a_process_list_that_cannot_be_read_is_unknown_and_not_empty(gpus: FakeN
 
 
 def test_a_call_that_hangs_leaves_the_other_devices_fresh_and_its_own_figures_aging(gpus: FakeNvml) -> None:
-    with Probe(gpus.environment(), "--silent-after", "1.5") as probe:
+    with Probe(gpus.environment(), "--silent-after", "6") as probe:
         gpus.hang(0, "nvmlDeviceGetUtilizationRates")
         aging = probe.wait_for(FIRST, lambda sample: sample["age_seconds"] > 0.7)
         assert aging["is_healthy"]
@@ -384,7 +384,7 @@ def test_a_call_that_hangs_leaves_the_other_devices_fresh_and_its_own_figures_ag
         assert kinds(silent) == ["SILENT"]
 
         gpus.heal(0)
-        probe.wait_for(FIRST, lambda sample: sample["is_healthy"] and sample["age_seconds"] < 1.5)
+        probe.wait_for(FIRST, lambda sample: sample["is_healthy"] and sample["age_seconds"] < 6)
 
 
 def test_a_device_that_hangs_from_the_start_gives_no_sample_and_then_an_unhealthy_one(gpus: FakeNvml) -> None:
@@ -392,7 +392,7 @@ def test_a_device_that_hangs_from_the_start_gives_no_sample_and_then_an_unhealth
     with Probe(gpus.environment(), "--silent-after", "1.5", "--open-timeout", "1") as probe:
         # Opening waits for the first samples, but not for ever.
         assert len(probe.ask("list")) == 2
-        assert SECOND in probe.samples()
+        assert probe.wait_for(SECOND, lambda sample: sample["is_healthy"])
         sample = probe.wait_for(FIRST, lambda sample: not sample["is_healthy"])
         assert kinds(sample) == ["SILENT"]
         assert sample["temperature_c"] is None

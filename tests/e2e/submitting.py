@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 
 import grpc.aio
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -16,6 +17,10 @@ from tests.e2e.processes import until
 
 RUNS = "echo $GPUFLEET_JOB_ID.$GPUFLEET_ATTEMPT >> runs"
 """A script that tells by itself, outside of everything that is tested, that it ran."""
+
+
+LATE_SUBMITS = 10
+"""So many are submitted to a scheduler that is stopped already, before each kill."""
 
 
 class Submitter:
@@ -73,10 +78,24 @@ async def each_ran_once(client: Client, fleet: Fleet, submitter: Submitter, coun
 
 
 async def kill_while_submitting(fleet: Fleet, client: Client, submitter: Submitter, count: int, kills: int) -> None:
-    tasks = [asyncio.create_task(submitter.submit(f"request-{number}")) for number in range(count)]
+    """Submit so many jobs, and kill the scheduler while some are acknowledged and others are on their way.
+
+    A scheduler that is stopped answers nothing: what is submitted then is in flight at the kill, however fast it was.
+    """
+    numbers = iter(range(count))
+    tasks: list[asyncio.Task[None]] = []
+
+    def submit(some: int) -> None:
+        tasks.extend(asyncio.create_task(submitter.submit(f"request-{next(numbers)}")) for _ in range(some))
+
+    submit(count - kills * LATE_SUBMITS)
     for kill in range(1, kills + 1):
-        some = count * kill // (kills + 1)
+        some = (count - kills * LATE_SUBMITS) * kill // (kills + 1)
         await until(f"{some} are acknowledged", lambda some=some: len(submitter.ids) >= some)
+        fleet.scheduler.signal(signal.SIGSTOP)
+        submit(LATE_SUBMITS)
+        tries = submitter.tries + LATE_SUBMITS
+        await until("the late ones are on their way", lambda tries=tries: submitter.tries >= tries)
         fleet.scheduler.kill()
         assert len(submitter.ids) < count, "all were acknowledged before the kill"
         await fleet.scheduler.start()

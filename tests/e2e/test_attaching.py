@@ -14,6 +14,7 @@ from gpufleet.errors import Reason
 from gpufleet.status import from_rpc_error
 from tests.e2e.client import Client, refusal
 from tests.e2e.fleet import Fleet
+from tests.e2e.processes import until
 from tests.e2e.typist import Request, Typist
 
 PIPE, TERMINAL = job_pb2.INPUT_MODE_PIPE, job_pb2.INPUT_MODE_TERMINAL
@@ -138,12 +139,15 @@ async def test_when_the_caller_sends_no_more_somebody_else_may_type_and_the_outp
                 await second.end_input()
                 await second.end()
 
-        for _ in range(100):
+        async def has_typed() -> bool:
             try:
                 await second_may_type()
-                break
             except grpc.aio.AioRpcError as problem:  # the end of the first one's words may still be on its way
                 assert from_rpc_error(problem).reason is Reason.INPUT_TAKEN
+                return False
+            return True
+
+        await until("the second has typed", has_typed)
         await first.end()
     assert first.shown == b"first\nsecond\n"
 

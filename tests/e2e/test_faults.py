@@ -62,6 +62,19 @@ while True:
 """
 
 
+# As above, until it is told to end; then it says how many lines these were.
+PRINT_UNTIL_TOLD = """
+import pathlib, time
+number = 0
+while not pathlib.Path("go on").exists():
+    for number in range(number, number + 50):
+        print("line", number)
+    number += 1
+    time.sleep(0.005)
+pathlib.Path("count").write_text(str(number))
+"""
+
+
 def lines(count: int) -> bytes:
     return b"".join(b"line %d\n" % number for number in range(count))
 
@@ -172,7 +185,7 @@ async def test_a_job_that_must_not_be_requeued_ends_with_its_keeper(fleet: Fleet
 async def test_a_node_that_is_cut_off_ends_its_job_before_another_node_begins_it(tmp_path: Path) -> None:
     environment = {
         "GPUCTL_SCHEDULER_NODES_HEARTBEAT": "200ms",
-        "GPUCTL_SCHEDULER_NODES_LEASE": "2s",
+        "GPUCTL_SCHEDULER_NODES_LEASE": "10s",
         "GPUCTL_SCHEDULER_NODES_REQUEUE_FENCE": "30s",
     }
     async with Fleet(tmp_path / "fleet", environment=environment) as fleet, fleet.client() as admin:
@@ -280,7 +293,7 @@ async def test_a_forgotten_node_gives_its_job_to_another(fleet: Fleet, admin: Cl
 
 async def test_followers_and_waiters_survive_a_killed_scheduler_at_their_offsets(fleet: Fleet, admin: Client) -> None:
     await fleet.add_node("n1", "--cpus", "4")
-    job_id = await admin.submit(sys.executable, "-c", PRINT_NUMBERED, "20000")
+    job_id = await admin.submit(sys.executable, "-c", PRINT_UNTIL_TOLD)
     have = bytearray()
     losses = 0
     while True:
@@ -297,11 +310,13 @@ async def test_followers_and_waiters_survive_a_killed_scheduler_at_their_offsets
                     fleet.scheduler.kill()
                     await fleet.scheduler.start()
                     losses += 1
+                elif losses == 2:
+                    (fleet.work / "go on").touch()
             else:
                 continue
             break
         except grpc.aio.AioRpcError as problem:
             assert from_rpc_error(problem).code is Code.UNAVAILABLE
     assert losses == 2
-    assert bytes(have) == lines(20_000)
+    assert bytes(have) == lines(int((fleet.work / "count").read_text()))
     assert (await admin.job(job_id)).attempt_count == 1

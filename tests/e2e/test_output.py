@@ -237,7 +237,8 @@ async def test_one_stream_alone_can_be_read(person: Client) -> None:
 
 async def test_each_attempt_keeps_its_own_output(fleet: Fleet, admin: Client) -> None:
     await fleet.add_node()
-    script = 'echo attempt $GPUFLEET_ATTEMPT; test -e "go on" || exec sleep 600'
+    # It looks before it is seen: what the test does then changes nothing for this attempt.
+    script = 'test -e "go on"; goes_on=$?; echo attempt $GPUFLEET_ATTEMPT; test $goes_on = 0 || exec sleep 600'
     job_id = await admin.submit("sh", "-c", script, grace=0.1)
     call = admin.stub.StreamOutput(scheduler_pb2.StreamOutputRequest(job_id=job_id, follow=True))
     async for message in call:

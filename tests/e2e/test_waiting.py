@@ -77,19 +77,27 @@ async def test_a_higher_band_takes_the_place_of_a_preemptible_job(tmp_path: Path
     async with Fleet(tmp_path / "fleet", "--config", str(settings)) as fleet, fleet.client() as admin:
         await fleet.add_node("n1", "--cpus", "1")
         told = tmp_path / "told"
-        script = f"trap 'echo stopped >> {shlex.quote(str(told))}; exit 1' TERM; while :; do sleep 0.05; done"
+        script = f"trap 'echo stopped >> {shlex.quote(str(told))}; exit 1' TERM; while :; do echo; sleep 0.05; done"
         notices = tmp_path / "notices"
         notify = f"echo $GPUFLEET_ATTEMPT $GPUFLEET_NOTICE >> {shlex.quote(str(notices))}"
         victim = await admin.submit("sh", "-c", script, is_preemptible=True, notify=notify)
         await admin.wait(victim, job_pb2.JOB_STATE_RUNNING)
+
+        async def has_begun() -> bool:
+            return bool(await admin.output(victim, follow=False))
+
+        await until("it would hear a SIGTERM", has_begun)
         claimant = await admin.run("true", band=job_pb2.BAND_HIGH)
         assert claimant.state == job_pb2.JOB_STATE_SUCCEEDED
         again = await admin.wait(victim, job_pb2.JOB_STATE_RUNNING)
         assert (again.attempt_count, again.requeue_count, again.retries_used) == (2, 1, 0)
         assert again.attempts[0].exit_reason == "PREEMPTED"
         assert told.read_text() == "stopped\n"
-        await until("it was told", lambda: "2 start" in notices.read_text())
-        assert notices.read_text().splitlines() == ["1 start", "1 preemption", "1 end", "2 start"]
+        # Each attempt's notices are told in their order, and those of two attempts side by side.
+        await until("it was told", lambda: len(notices.read_text().splitlines()) == 4)
+        told_of = notices.read_text().splitlines()
+        assert [line for line in told_of if line.startswith("1 ")] == ["1 start", "1 preemption", "1 end"]
+        assert [line for line in told_of if line.startswith("2 ")] == ["2 start"]
         assert any(f"job {claimant.id} of band high needs its place" in line for line in await admin.story(victim))
         await admin.cancel(victim)
         await admin.wait(victim)

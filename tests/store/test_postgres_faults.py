@@ -105,12 +105,9 @@ def test_a_connection_that_only_the_server_still_believes_in_does_not_keep_us_ou
         proxy.mode = "leave the server hanging"
         with pytest.raises(StoreUnavailable):
             store.commit(submit(2, job(2)))
-        for _ in range(100):  # the server ends the old session, which holds the lock, on request
-            try:
-                store.commit(submit(2, job(2)))
-            except StoreUnavailable:
-                continue
-            break
+        commit_when_answered(
+            store, submit(2, job(2))
+        )  # the server ends the old session, which holds the lock, on request
         assert list(store.load()) == [job(1), job(2)]
 
 
