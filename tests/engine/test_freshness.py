@@ -45,7 +45,8 @@ def node(name: NodeName) -> Node:
     return Node(name=name, agent_id="a", incarnation=1, boot_id="b", info=info, registered_at=Instant(0))
 
 
-async def test_a_beat_with_older_readings_is_no_answer() -> None:
+async def test_a_beat_with_older_readings_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freshness, "FRESH_SECONDS_MAX", 3600.0)
     world = World()
     waiting = asyncio.create_task(world.freshness.of([N1, N2]))
     (message,) = await world.connection.next_messages()

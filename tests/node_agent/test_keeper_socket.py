@@ -23,7 +23,7 @@ from node_agent.keeper.reports import ENDED, SPOOL, STARTED, Reports
 from node_agent.keeper.state_dir import StateDir, socket_address
 from node_agent.keeper.tombstones import Tombstones
 from node_agent.keeper.values import Json
-from tests.node_agent.keeping import Node
+from tests.node_agent.keeping import DEADLINE_S, Node
 
 HELLO = {"id": 1, "do": "hello", "protocol": PROTOCOL_VERSION}
 
@@ -63,7 +63,7 @@ def plain_socket(node: Node) -> Iterator[socket.socket]:
     directory_fd = os.open(directory, os.O_RDONLY)
     try:
         with socket.socket(socket.AF_UNIX) as plain:
-            plain.settimeout(10)
+            plain.settimeout(DEADLINE_S)
             plain.connect(socket_address(directory_fd))
             yield plain
     finally:

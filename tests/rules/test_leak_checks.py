@@ -47,7 +47,7 @@ def run_inner(tmp_path: Path, body: str, **environment: str) -> str:
 LEAKS = {
     "thread 'lingerer'": """
 def test_it():
-    threading.Thread(target=time.sleep, args=(8,), name="lingerer", daemon=True).start()
+    threading.Thread(target=time.sleep, args=(60,), name="lingerer", daemon=True).start()
 """,
     "file descriptor": """
 def test_it():

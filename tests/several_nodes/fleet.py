@@ -12,10 +12,10 @@ from tests.several_nodes.network import Machine
 
 SHORT_SPANS = {
     "GPUCTL_SCHEDULER_NODES_HEARTBEAT": "300ms",
-    "GPUCTL_SCHEDULER_NODES_LEASE": "6s",
+    "GPUCTL_SCHEDULER_NODES_LEASE": "12s",
     "GPUCTL_SCHEDULER_NODES_REQUEUE_FENCE": "30s",
 }
-"""A silent node is SUSPECT after 0.9 s and LOST after 6 s; the fence is the shortest that there is."""
+"""A silent node is SUSPECT after 0.9 s and LOST after 12 s, so that a look meets both; the fence is the shortest."""
 
 
 class SpreadFleet(Fleet):
