@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -63,8 +63,12 @@ def run_apart(*argv: str, env: Mapping[str, str] | None = None) -> Iterator[subp
 
 
 def open_files(pid: int | None) -> dict[str, str]:
-    """Answer what each of a process's descriptors is."""
-    return {path.name: str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    """Answer what each of a process's descriptors is; while it is being loaded, its libraries are among them."""
+    found = {}
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found[path.name] = str(path.readlink())
+    return found
 
 
 def exists(path: Path | str) -> bool:

@@ -271,7 +271,7 @@ async def test_a_job_with_an_input_holds_no_descriptor_once_it_has_ended(node: N
         await agent.run(node.launch(number, "/bin/true", input=mode))
     (node.cwd / "plain").write_text("no program")
     await agent.run(node.launch(3, "./plain", input=InputMode.TERMINAL))
-    assert len(open_files(agent.keeper_pid)) == before
+    await until(lambda: len(open_files(agent.keeper_pid)) == before, "as few descriptors as before")
 
 
 async def test_the_answer_to_an_agent_that_is_gone_is_not_given_to_the_next_one(node: Node) -> None:

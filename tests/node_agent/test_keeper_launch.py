@@ -68,7 +68,8 @@ async def test_a_command_gets_exactly_the_environment_that_was_given(node: Node)
 
 async def test_a_command_has_an_empty_stdin_two_pipes_and_no_other_descriptor(node: Node) -> None:
     agent = await node.open()
-    view = await agent.start(node.launch(1, "/bin/sleep", "1000"))
+    view = await agent.start(node.shell(1, "echo loaded; while :; do sleep 1000; done"))
+    await agent.output(view, len("loaded\n"))
     files = open_files(view.pid)
     assert sorted(files) == ["0", "1", "2"]
     assert files["0"] == "/dev/null"
