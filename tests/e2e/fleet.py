@@ -79,6 +79,8 @@ class Fleet:
 
         async def is_ready() -> bool:
             self.agents[name].must_run()
+            if not self.agents[name].has_registered():
+                return False  # what is heard is the end of the agent before
             nodes = (await client.stub.ListNodes(scheduler_pb2.ListNodesRequest(), timeout=DEADLINE_SECONDS)).nodes
             return any(node.name == name and node.state == node_pb2.NODE_STATE_READY for node in nodes)
 

@@ -144,6 +144,18 @@ class AgentProcess(Program):
         every = ("--scheduler", scheduler.address, "--node-id", node, "--token-file", str(token_file))
         super().__init__(f"agent {node}", data, "gpufleet.node_agent", [*every, *flags], environment or {})
         self.node = node
+        self._log_begin = 0
+        """Where in its log the newest start is told of."""
+
+    def spawn(self, *more_flags: str) -> None:
+        self._log_begin = self.log.stat().st_size if self.log.exists() else 0
+        super().spawn(*more_flags)
+
+    def has_registered(self) -> bool:
+        """Whether the scheduler has taken this start of it up, and not only one before."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_begin)
+            return b"registered with the scheduler" in log.read()
 
     def keeper_pids(self) -> list[int]:
         """The live keeper processes of this data folder."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -26,6 +27,10 @@ START_SECONDS_MAX = 60.0
 FIRST_DATABASE = "fleet_1"
 """The name that the first `new_database` of a server gives."""
 PROGRAMS = "/usr/lib/postgresql/*/bin"
+
+PORTS = range(20_000, 30_000)
+"""Linux gives these to nobody who asks for any: one that is free is so until the server has started, and while it is
+stopped."""
 
 # Tests want the server's behaviour, not its promise to survive a power cut.
 FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=50", "autovacuum=off")
@@ -121,10 +126,11 @@ def _unprivileged_account() -> pwd.struct_passwd | None:
 
 
 def _spare_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"every port from {PORTS.start} to {PORTS.stop - 1} is taken")
 
 
 def programs() -> Path | str:
