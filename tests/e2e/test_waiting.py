@@ -76,11 +76,12 @@ async def test_a_higher_band_takes_the_place_of_a_preemptible_job(tmp_path: Path
     settings.write_text("[policy]\npreemptible_after = '1s'\n")
     async with Fleet(tmp_path / "fleet", "--config", str(settings)) as fleet, fleet.client() as admin:
         await fleet.add_node("n1", "--cpus", "1")
-        told = tmp_path / "told"
-        script = f"trap 'echo stopped >> {shlex.quote(str(told))}; exit 1' TERM; while :; do echo; sleep 0.05; done"
-        notices = tmp_path / "notices"
+        told, notices = tmp_path / "told", tmp_path / "notices"
+        # A job that is gone before its preemption was told has nothing told of it.
+        stopped = f"echo stopped >> {told}; until grep -q preemption {notices}; do sleep 0.05; done; exit 1"
+        script = f"trap {shlex.quote(stopped)} TERM; while :; do echo; sleep 0.05; done"
         notify = f"echo $GPUFLEET_ATTEMPT $GPUFLEET_NOTICE >> {shlex.quote(str(notices))}"
-        victim = await admin.submit("sh", "-c", script, is_preemptible=True, notify=notify)
+        victim = await admin.submit("sh", "-c", script, is_preemptible=True, notify=notify, grace=60)
         await admin.wait(victim, job_pb2.JOB_STATE_RUNNING)
 
         async def has_begun() -> bool:
