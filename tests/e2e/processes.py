@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 """How long anything may take that a test waits for; far more than it takes, and never a measure of speed."""
 
 POLL_SECONDS = 0.01
