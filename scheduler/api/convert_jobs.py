@@ -63,25 +63,26 @@ CONDITIONS = {
 def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
     """What was asked for, with every default filled in."""
     resources = spec.resources
+    # `or None`: most jobs have none of these, and to fill in an empty list or map takes as long as five plain fields.
     message = job_pb2.JobSpec(
         argv=spec.argv,
         name=spec.name,
         cpus=resources.cpus,
         memory_bytes=resources.memory_bytes,
-        pins=[job_pb2.NodePins(node=pins.node, device_indices=pins.indices) for pins in resources.pins],
-        nodelist=resources.nodelist,
-        exclude=resources.exclude,
-        node_labels=dict(resources.node_labels),
+        pins=[job_pb2.NodePins(node=pins.node, device_indices=pins.indices) for pins in resources.pins] or None,
+        nodelist=resources.nodelist or None,
+        exclude=resources.exclude or None,
+        node_labels=dict(resources.node_labels) or None,
         time_limit=duration(spec.time_limit),
         grace=duration(spec.grace),
         no_requeue=not spec.is_requeueable,
         requeue_fence=duration(spec.requeue_fence),
-        env={} if omit_env else dict(spec.env),
+        env=None if omit_env else dict(spec.env) or None,
         cwd=spec.cwd,
-        labels=dict(spec.labels),
+        labels=dict(spec.labels) or None,
         trace_context=spec.trace_context,
         begin_time=None if spec.begin_at is None else timestamp(spec.begin_at),
-        after=[job_pb2.Dependency(job_id=each.job, condition=CONDITIONS[each.wanted]) for each in spec.after],
+        after=[job_pb2.Dependency(job_id=each.job, condition=CONDITIONS[each.wanted]) for each in spec.after] or None,
         queue_timeout=duration(spec.queue_timeout),
         sampling_interval=duration(spec.sampling),
         retries=spec.retries,
@@ -217,14 +218,14 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         spec=spec_proto(job.spec, omit_env=omit_env),
         state=state_of(job),
         submit_time=timestamp(job.submitted_at),
-        attempts=attempts,
+        attempts=attempts or None,
         attempt_count=job.attempt_count,
         queue_position=position,
         version=job.version,
         requeue_count=job.requeue_count,
         retries_used=job.retries_used,
         array_id=job.array or 0,
-        warnings=[_warning_proto(each) for each in job.warnings],
+        warnings=[_warning_proto(each) for each in job.warnings] or None,
     )
     message.spec.band = job_pb2.Band.ValueType(job.band)
     message.spec.is_held = isinstance(job.state, Held)
