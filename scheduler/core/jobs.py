@@ -34,7 +34,7 @@ from ..state.records import (
     SignalSent,
 )
 from ..state.replies import JobChange, JobsChanged, Refused, Submitted
-from ..state.specs import Dependency, Outcome, Resources
+from ..state.specs import Asked, Dependency, Outcome
 from ..state.state import State
 from ..state.units import Instant
 from .attempts import ended_attempt, given_up
@@ -59,11 +59,11 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
             f"{known:,} of at most {state.limits.queued_jobs:,} jobs have not ended{more}",
             next_step="wait until some have started, or cancel some with: gpuctl cancel",
         )
-    first_of: dict[Resources, int] = {}
+    first_of: dict[Asked, int] = {}
     for number, spec in enumerate(event.specs):
-        first_of.setdefault(spec.resources, number)
-    for resources, number in first_of.items():
-        why = refusal(state, resources, f"specs[{number}]")
+        first_of.setdefault(spec.asked, number)
+    for asked, number in first_of.items():
+        why = refusal(state, asked, f"specs[{number}]")
         if why is not None:
             return Decision(reply=why)
     first = state.durable.counters.next_job

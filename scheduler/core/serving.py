@@ -51,7 +51,7 @@ def on_serve(state: State, event: ServeRequested) -> Decision:
         kept = replace(known, limits=replace(known.limits, **_named(wanted)))
         wanted = replace(kept, chosen=tuple(dict.fromkeys((*known.chosen, *wanted.chosen))))
     elif wanted.worker is not None:
-        why = refusal(state, wanted.worker.resources, "model.worker")
+        why = refusal(state, wanted.worker.asked, "model.worker")
         if why is not None:
             return Decision(reply=why)
     is_alike = known is not None and known.worker == wanted.worker

@@ -10,22 +10,34 @@ from difflib import get_close_matches
 from ..state.ids import NodeName
 from ..state.nodes import Node
 from ..state.replies import Refused
-from ..state.specs import JobSpec, Resources
+from ..state.specs import Asked, JobSpec, Resources
 from ..state.state import State
 from .fit import could_ever_hold, default_min_memory_bytes
 from .gangs import Ranks, could_ever, most_gpus, ranks_of
 
 NEAREST_MISSES_SHOWN = 3
+CLASSES_KEPT = 1_000
+"""Classes of request of which it is remembered that the nodes could hold them."""
 
 
-def refusal(state: State, resources: Resources, field: str) -> Refused | None:
+def refusal(state: State, asked: Asked, field: str) -> Refused | None:
     """Why jobs that ask for this are refused, or None. `field` is the path of such a spec in the request."""
-    return (
+    # What a fleet is asked for again and again it is asked once: with many nodes, looking at each costs milliseconds.
+    could_hold, wanted = state.durable.could_hold, (asked, state.limits.default_min_memory_bytes)
+    if wanted in could_hold:
+        return None
+    resources = asked.resources
+    why = (
         _pins_refusal(resources, field)
         or _unknown_node(state, resources, field)
         or _unknown_model(state, resources, field)
         or _never_fits(state, resources, field)
     )
+    if why is None:
+        if len(could_hold) >= CLASSES_KEPT:
+            could_hold.clear()
+        could_hold.add(wanted)
+    return why
 
 
 def notes_for(state: State, spec: JobSpec) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from .jobs import (
 from .lines import Lines
 from .nodes import Node
 from .sessions import Model, ModelName, Session, SessionId, Sessions
+from .specs import Asked
 from .units import Instant
 from .usage import Usage, UserHold
 
@@ -88,6 +89,8 @@ class Durable:
     hold_changes: int = 0
     holds_of_user: dict[UserName, UserHold] = field(default_factory=dict)
     _largest_device_bytes: int | None = None
+    could_hold: set[tuple[Asked, int]] = field(default_factory=set, compare=False)
+    """Classes of request, each with the default of free memory, that the nodes could hold; known until one changes."""
     touched: dict[EntityKey, Entity | None] = field(default_factory=dict)
     finished: dict[JobId, Job] = field(default_factory=dict)
 
@@ -121,6 +124,7 @@ class Durable:
     def set_node(self, name: NodeName, node: Node | None) -> None:
         """Keep a node, or drop it."""
         self._largest_device_bytes = None
+        self.could_hold.clear()
         if node is None:
             self.nodes.pop(name, None)
         else:

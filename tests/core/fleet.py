@@ -345,7 +345,7 @@ class Fleet:
 HELD_AND_INDEXED = tuple(
     each.name
     for each in fields(Durable)
-    if each.name not in ("touched", "finished", "hold_changes", "_largest_device_bytes")
+    if each.name not in ("touched", "finished", "hold_changes", "_largest_device_bytes", "could_hold")
 )
 """Everything of a durable state but what it has yet to commit and what it only remembers."""
 

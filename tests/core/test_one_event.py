@@ -257,6 +257,21 @@ def test_all_jobs_of_a_submit_are_taken_or_none() -> None:
     assert fleet.state.durable.counters.next_job == 1
 
 
+def test_what_the_nodes_could_hold_is_asked_anew_when_one_changes() -> None:
+    fleet = with_node(cpus=4)
+
+    def answer(cpus: int) -> str:
+        reply = fleet.submit(spec(cpus=cpus), held=True).reply
+        return reply.reason if isinstance(reply, Refused) else "taken"
+
+    assert [answer(4), answer(4), answer(5)] == ["taken", "taken", "NEVER_FITS"]
+    node = fleet.nodes[N1]
+    fleet.join(replace(node, info=replace(node.info, cpus=2), incarnation=2))
+    assert [answer(4), answer(2)] == ["NEVER_FITS", "taken"]
+    fleet.join(fleet.add_node("n2", cpus=8))
+    assert [answer(4), answer(5)] == ["taken", "taken"]
+
+
 def test_ids_are_never_given_twice_and_a_dry_run_takes_none() -> None:
     fleet = Fleet()
     submit = JobsSubmitted(
