@@ -425,11 +425,12 @@ class Engine:
         self._publish(Changes(jobs=(*jobs, *arrays), nodes=tuple(sorted(nodes)), models=models))
 
     def _release(self, batch: list[_Waiting], decisions: list[Decision], outgoing: list[tuple[Command, int]]) -> None:
+        # Commands first: a job waits for its launch, and to make and send the replies takes as long as to start it.
+        for command, stream in outgoing:
+            self._link.send(command, stream)
         for waiting, decision in zip(batch, decisions, strict=False):
             if waiting.reply is not None and not waiting.reply.done():
                 waiting.reply.set_result(decision.reply)
-        for command, stream in outgoing:
-            self._link.send(command, stream)
         for decision in decisions:
             for news in decision.session_commands:
                 self._tell_session(news)
