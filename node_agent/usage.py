@@ -122,6 +122,7 @@ class Usages:
                 return  # an earlier agent watched it, and nobody knows any more what it saw
             self._collect()
             self._tallies[view.key] = kept or begun(view.started_us or self._clock_us(), *self._noted(view.note))
+            self._look_busy()
         tally = self._tallies[view.key]
         if view.end is None and view.pid is not None:
             self._leaders[view.key] = view.pid
@@ -130,7 +131,7 @@ class Usages:
             tally.ended_us = view.end.ended_us or self._clock_us()
             tally.processes.cpu_seconds = max(tally.processes.cpu_seconds, view.end.cpu_us / 1e6)
             self._leaders.pop(view.key, None)
-        self._look_busy()
+            self._look_busy()
 
     def forget(self, key: AttemptKey) -> None:
         """Its use is stored, or it was never begun."""
