@@ -102,8 +102,8 @@ def next_warning(facts: Notified) -> Warned | None:
 
 def next_due_us(facts: Notified, now_us: int) -> int | None:
     """When time alone will make a notice due; None: only something that happens will."""
-    word_us = _word_until_us(facts)
-    if word_us is not None and word_us > now_us:
+    word_us = _word_until_us(facts, now_us)
+    if word_us is not None:
         return word_us
     if not _runs(facts):
         return None
@@ -178,15 +178,16 @@ def _is_due(notice: Notice, facts: Notified, now_us: int) -> bool:
         case Notice.PREEMPTION:
             return facts.stop_cause is StopCause.PREEMPTED and facts.end is None
         case Notice.END:
-            word_us = _word_until_us(facts)
-            return facts.end is not None and (word_us is None or now_us >= word_us)
+            return facts.end is not None and _word_until_us(facts, now_us) is None
 
 
-def _word_until_us(facts: Notified) -> int | None:
-    """Until when an end waits for the scheduler's word of it; None: it need not. Only an end as wished is judged."""
+def _word_until_us(facts: Notified, now_us: int) -> int | None:
+    """Until when an end still waits for the scheduler's word of it; None: it does not. Only one as wished is judged."""
     end = facts.end
     if end is None or end.ended_us is None or not facts.may_be_warned_at_end or facts.is_settled:
         return None
+    if not end.ended_us <= now_us < end.ended_us + END_WAITS_US_MAX:
+        return None  # also where it lies ahead: then it is of an earlier boot, whose clock says nothing now
     is_judged = end.status == ExitedWith(0) or end.stop_cause is StopCause.TIME_LIMIT
     return end.ended_us + END_WAITS_US_MAX if is_judged else None
 

@@ -161,6 +161,7 @@ def test_an_end_waits_for_what_the_scheduler_may_warn_of_but_not_for_long() -> N
     assert told_in_order(warned, after(2)) == [1]
     assert told_in_order(replace(warned, is_settled=True), after(2)) == [1, Notice.END]
     assert told_in_order(facts, after(1) + END_WAITS_US_MAX) == [Notice.END]
+    assert told_in_order(facts, after(0.9)) == [Notice.END], "the machine was started again, and its clock with it"
 
 
 @pytest.mark.parametrize(
@@ -179,10 +180,13 @@ def test_only_an_end_that_may_be_warned_of_waits(holds: bool, end: AttemptEnd, w
     assert told_in_order(facts, after(2)) == ([] if waits else [Notice.END])
 
 
-async def test_a_warning_of_the_end_is_told_before_it_and_the_end_as_soon_as_all_is_said(tmp_path: Path) -> None:
+async def test_a_warning_of_the_end_is_told_before_it_and_the_end_as_soon_as_all_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The agent in between was killed: what it wrote down says that the end waits."""
+    monkeypatch.setattr("node_agent.core.notices.END_WAITS_US_MAX", 3_600 * SECOND)
     told, records = tmp_path / "told", NoticeRecords(tmp_path / "notices")
-    ended = replace(VIEW, phase=AttemptPhase.ENDED, end=replace(WELL, ended_us=boottime_us() + 3_600 * SECOND))
+    ended = replace(VIEW, phase=AttemptPhase.ENDED, end=replace(WELL, ended_us=boottime_us()))
     before = Notified(key=KEY, told=frozenset({Notice.START}), may_be_warned_at_end=True)
     subject = Subject(facts=before, target=f"echo $GPUFLEET_NOTICE $GPUFLEET_WARNING >> {told}", cwd="/", env={})
     for is_gang in (False, True):
