@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from gpufleet.v1 import scheduler_pb2
 from playwright.async_api import Page, expect
@@ -50,6 +52,20 @@ async def test_while_the_scheduler_starts_again_the_page_is_marked_stale_and_com
             .filter(has_text="ann")
         ).to_be_visible()
         await expect(ann.job(kept)).to_be_visible()
+
+
+async def test_a_scheduler_that_hangs_is_told_though_its_connection_stands(own_house: House) -> None:
+    scheduler = own_house.stage.fleet.scheduler
+    async with own_house.visitor("bob", "devices") as bob:
+        await expect(bob.gpu("n1", 0)).to_be_visible()
+        scheduler.signal(signal.SIGSTOP)
+        try:
+            await expect(bob.page.locator(".stale")).to_contain_text("The scheduler is not heard just now.")
+            await expect(bob.gpu("n1", 0)).to_be_visible()
+        finally:
+            scheduler.signal(signal.SIGCONT)
+        await expect(bob.page.locator(".stale")).to_be_hidden()
+        await expect(bob.gpu("n1", 0)).to_be_visible()
 
 
 async def test_a_gateway_that_starts_again_is_come_back_to_without_a_new_login(own_house: House) -> None:

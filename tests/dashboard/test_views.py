@@ -271,7 +271,7 @@ async def test_a_node_that_is_lost_says_since_when_and_its_gpus_are_in_no_sum(ho
             del stage.fleet.agents["n1"]
             await expect(node.locator(".badge")).to_have_text("lost")
             await expect(node.locator(".note")).to_contain_text(
-                re.compile(r"^Not heard since \d\d:\d\d:\d\d: .*forget n1\.$")
+                re.compile(r"^Not heard since \d\d:\d\d:\d\d; .*forget n1\.$")
             )
             await expect(totals).to_have_text("2 GPUs on 1 node · 0 free")
             await expect(node.locator(".device.old")).to_have_count(2)

@@ -41,6 +41,18 @@ export const RETRY_MS_MAX = 10_000;
 /** A tab that nobody sees gives its streams back after this. */
 const HIDDEN_MS = 20_000;
 
+/** Streams on which the scheduler says something every 10 s, whether or not there is news. */
+const TOLD_REGULARLY = new Set(["Watch", "WatchDevices"]);
+/** One of them that is quiet for so long is lost, though its connection stands: nobody may be at its other end. */
+const QUIET_MS_MAX = 25_000;
+
+const SILENT: Problem = {
+  error: "SCHEDULER_UNREACHABLE",
+  message: "The scheduler does not answer just now.",
+  next_step: "It is tried again by itself.",
+  field: "",
+};
+
 const AWAY: Problem = {
   error: "GATEWAY_UNREACHABLE",
   message: "The gateway cannot be reached just now.",
@@ -141,20 +153,25 @@ export const session = new Session();
 
 /** All streams of this page: what the shell shows of them. */
 class Link {
-  private readonly lost = new Map<object, Problem | null>();
+  private readonly lost = new Map<object, { readonly problem: Problem | null; readonly heardAt: number }>();
   private readonly listeners = new Set<() => void>();
 
   /** Why something is not live just now; undefined where all is. */
   get trouble(): Problem | null | undefined {
-    return this.lost.values().next().value;
+    return this.lost.values().next().value?.problem;
+  }
+
+  /** When the first of what is lost was heard last, by this machine's clock. */
+  get heardAt(): number {
+    return Math.min(...[...this.lost.values()].map((each) => each.heardAt));
   }
 
   onChange(listener: () => void): void {
     this.listeners.add(listener);
   }
 
-  tell(stream: object, state: Liveness, problem: Problem | null): void {
-    if (state === "stale") this.lost.set(stream, problem);
+  tell(stream: object, state: Liveness, problem: Problem | null, heardAt = Date.now()): void {
+    if (state === "stale") this.lost.set(stream, { problem, heardAt });
     else this.lost.delete(stream);
     for (const listener of this.listeners) listener();
   }
@@ -179,6 +196,7 @@ class Following<T> {
   private readonly until: AbortSignal;
   private state: Liveness | null = null;
   private pause = RETRY_MS_MIN;
+  private heardAt = Date.now();
 
   constructor(method: string, request: object | (() => object), listener: StreamListener<T>, until: AbortSignal) {
     this.method = method;
@@ -208,7 +226,13 @@ class Following<T> {
   private once(): Promise<Problem | "ended" | "hidden"> {
     const request = typeof this.request === "function" ? this.request() : this.request;
     return new Promise((resolve) => {
+      let silence: ReturnType<typeof setTimeout> | undefined;
+      const listen = () => {
+        clearTimeout(silence);
+        if (TOLD_REGULARLY.has(this.method)) silence = setTimeout(() => done(SILENT), QUIET_MS_MAX);
+      };
       const done = (why: Problem | "ended" | "hidden") => {
+        clearTimeout(silence);
         leave();
         seen();
         this.until.removeEventListener("abort", stop);
@@ -219,6 +243,8 @@ class Following<T> {
         onMessage: (message) => {
           if (this.until.aborted) return;
           this.pause = RETRY_MS_MIN;
+          this.heardAt = Date.now();
+          listen();
           this.become("live", null);
           this.listener.onMessage(message as T);
         },
@@ -232,6 +258,7 @@ class Following<T> {
         },
       });
       const seen = onceHidden(() => done("hidden"));
+      listen();
       this.until.addEventListener("abort", stop, { once: true });
     });
   }
@@ -249,7 +276,7 @@ class Following<T> {
   private become(state: Liveness, problem: Problem | null): void {
     if (state === this.state && state !== "stale") return;
     this.state = state;
-    link.tell(this, state, problem);
+    link.tell(this, state, problem, this.heardAt);
     this.listener.onState?.(state, problem);
   }
 }

@@ -158,7 +158,7 @@ export class Shell {
       show(this.stale, false);
       this.frame.classList.remove("is-stale");
     } else if (this.lostSince === 0) {
-      this.lostSince = Date.now();
+      this.lostSince = link.heardAt;
       this.quiet = setTimeout(() => this.mark(link.trouble ?? null), QUIET_MS);
     } else if (!this.stale.hidden) {
       this.mark(trouble);

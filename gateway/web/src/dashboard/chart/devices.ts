@@ -52,7 +52,7 @@ export class DeviceCharts {
     const shown = each((counter) => {
       const courses = this.told[counter];
       if (chosen !== "" && names.length > 1) return only(courses, chosen);
-      return courses.lines.length > LINES_MAX ? together(courses, `all ${courses.lines.length}`) : courses;
+      return courses.lines.length > LINES_MAX ? together(courses, `each of ${courses.lines.length}`) : courses;
     });
     for (const counter of Object.keys(this.charts) as Counter[]) {
       this.charts[counter].show(shown[counter], counter === "memory_used_mb" ? this.memoryMb : 0);

@@ -122,8 +122,9 @@ function noteOn(node: Node | null, devices: number): string {
   if (node.state === "NODE_STATE_SUSPECT") return "Not heard for some seconds: no new work until it is heard again.";
   if (node.state === "NODE_STATE_LOST") {
     const at = time(node.last_heard_time);
-    const since = at === undefined ? "any more" : `since ${clockWords(at, now() / 1_000)}`;
-    return `Not heard ${since}: what its GPUs show is of then. If it does not come back: gpuctl nodes forget ${node.name}.`;
+    const since = at === undefined ? "since the scheduler started" : `since ${clockWords(at, now() / 1_000)}`;
+    const shown = at === undefined || devices === 0 ? "" : "; what its GPUs show is of then";
+    return `Not heard ${since}${shown}. If it does not come back: gpuctl nodes forget ${node.name}.`;
   }
   if (devices > 0) return "";
   return [node.info?.devices_note, node.info?.devices_fix].filter(Boolean).map((each) => sentence(each ?? "")).join(" ");
