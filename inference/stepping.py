@@ -211,7 +211,7 @@ class ModelThread:
             with self._calling(seat) as outcome:
                 self._model.close(seat.state)
             if outcome.problem is not None:
-                _log.error("closing session %s raised: %s", seat.session.id, outcome.problem)
+                _log.error("closing session %s raised: %s\n%s", seat.session.id, outcome.problem, outcome.traceback)
         seat.state = seat.last = None
 
     def _step_all(self, stepping: list[tuple[Seat, Taken[Event], int]]) -> None:
@@ -235,7 +235,8 @@ class ModelThread:
             if len(frames) != len(seats):
                 raise ValueError(f"step_many gave {len(frames)} frames for {len(seats)} sessions")
         if outcome.problem is not None:
-            _log.error("stepping %d sessions together raised, each is stepped alone: %s", len(seats), outcome.problem)
+            words = "stepping %d sessions together raised, each is stepped alone: %s\n%s"
+            _log.error(words, len(seats), outcome.problem, outcome.traceback)
             return False
         for (seat, taken, _), frame in zip(stepping, frames, strict=True):
             self._deliver(seat, taken, frame, outcome.compute_us)

@@ -97,7 +97,11 @@ def _on_stop_model(state: State, event: StopModelRequested) -> Decision:
     message = f"{event.by} stopped the model"
     sessions = [each for each in state.durable.sessions.by_id.values() if each.model == event.model]
     ends = [end_session(state, event.at, each, EndReason.CLOSED, message) for each in sessions]
-    stopped = Decision(records=(ModelStopped(at=event.at, model=event.model, by=event.by),))
+    by_hand = (worker for worker in state.live.turns.workers_of(event.model) if worker.job is None)
+    stopped = Decision(
+        records=(ModelStopped(at=event.at, model=event.model, by=event.by),),
+        session_commands=tuple(DrainWorker(worker=worker.id) for worker in by_hand),
+    )
     return together(*ends, end_of_workers(state, event.at, event.model, message), stopped)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpufleet.v1 import sessions_pb2
 
+from tests.e2e.processes import until
 from tests.gateway.stage import Stage, browser
 from tests.gateway.test_served import gpuctl
 from tests.gateway.test_sessions import _get
@@ -63,7 +64,13 @@ async def test_turns_and_lines_are_listed_and_closed_from_the_terminal_and_shown
         assert (await bob.text("turn"))["session"] != turn["session"]
         await bob.say(type="leave")
         await bob.text("end")
-    worker.end()
+
+    # A worker by hand ends with its model: nobody could join it any more, or see it.
+    assert (await gpuctl(stage, "serve", "looked-at", "--stop")).code == 0
+    process, worker.process = worker.process, None
+    assert process is not None
+    await until("the worker has ended by itself", lambda: process.poll() is not None)
+    assert process.returncode == 0 and "looked-at" not in await models(stage)
 
 
 async def test_every_number_of_a_model_is_named_where_it_is_served_and_changed_alone(stage: Stage) -> None:

@@ -46,8 +46,8 @@ export interface Ending {
 
 const ENDINGS: Readonly<Record<string, readonly [title: string, text: string]>> = {
   TURN_ENDED: ["Your turn is over", "Others were waiting. Stand in line again and you get another turn."],
-  IDLE: ["The turn ended by itself", "Nothing was done for a while, and the seat was given free."],
-  LEFT: ["You have left", "Your seat is free for the next person."],
+  IDLE: ["The turn ended by itself", "Nothing was done for a while, so the seat was freed."],
+  LEFT: ["You have left", "Come back whenever you like."],
   MOVED: ["You went on in another window", "One person has one place. It is where you opened it last."],
   CLAIM_TIMEOUT: ["Your seat was not taken", "It was offered to you twice while this page could not be reached."],
   DISCONNECTED: ["The connection was away for too long", "A turn is kept for 15 seconds, a place for a minute."],
