@@ -19,6 +19,7 @@ from typing import Any
 from gpufleet.model import Event, Frame, Inputs, Session, Traits
 
 from .core.inputs import Kind, Taken, WaitingInputs
+from .core.rhythm import Rhythm
 from .core.ticking import Ticker
 from .loading import Loaded, NotLoaded, last_line
 
@@ -49,6 +50,7 @@ class Seat:
     session: Session
     deliver: Callable[[Shot], None]
     inputs: WaitingInputs[Event] = field(default_factory=lambda: WaitingInputs[Event]())
+    rhythm: Rhythm = field(default_factory=Rhythm)
     last: Shot | None = None
     state: Any = None
     is_open: bool = False
@@ -123,6 +125,7 @@ class ModelThread:
         with self._changed:
             is_taken = seat.inputs.add(sequence, kind, event)
             if is_taken:
+                seat.rhythm.note(now_us())
                 self._changed.notify()
             return is_taken
 
@@ -167,7 +170,7 @@ class ModelThread:
         with self._changed:
             while True:
                 at_us = now_us()
-                stepping = self._due(at_us)
+                stepping, later_us = self._due(at_us)
                 if self._opening or self._closing or stepping or self._is_stopping:
                     closing, self._closing = self._closing, []
                     opening, self._opening = self._opening, []
@@ -175,21 +178,31 @@ class ModelThread:
                 next_us = self._ticker.next_us(at_us) if self._seats else None
                 if next_us is None:
                     self._ticker.rest()
-                self._changed.wait(None if next_us is None else max(0, next_us - at_us) / 1e6)
+                until_us = min((each for each in (next_us, later_us) if each is not None), default=None)
+                self._changed.wait(None if until_us is None else max(0, until_us - at_us) / 1e6)
 
-    def _due(self, at_us: int) -> list[tuple[Seat, Taken[Event], int]]:
+    def _due(self, at_us: int) -> tuple[list[tuple[Seat, Taken[Event], int]], int | None]:
+        """What is to be stepped now; and when to look again for a step that waits for an input."""
         is_tick = bool(self._seats) and self._ticker.is_due(at_us)
         due: list[tuple[Seat, Taken[Event], int]] = []
         for seat in self._seats:
             if seat.has_ended or not (is_tick or seat.inputs or seat.stepped_us is None):
                 continue
+            if not is_tick and (later_us := self._better_at(seat, at_us)) is not None:
+                return [], later_us
             was_full = seat.inputs.is_full
             elapsed_us = 0 if seat.stepped_us is None else at_us - seat.stepped_us
             seat.stepped_us = at_us
             due.append((seat, seat.inputs.take(), elapsed_us))
             if was_full:
                 self._told.has_room(seat)
-        return due
+        return due, None
+
+    def _better_at(self, seat: Seat, at_us: int) -> int | None:
+        """When a step that could begin now should begin instead: nobody else may wait for it, and nothing behind it."""
+        if len(self._seats) > 1 or seat.last is None or self._traits.takes_one_input:
+            return None
+        return seat.rhythm.better_at(at_us, seat.last.compute_us)
 
     def _open(self, seat: Seat) -> None:
         if seat.has_ended:

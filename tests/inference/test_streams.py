@@ -160,6 +160,45 @@ async def test_a_picture_that_has_not_changed_is_not_sent() -> None:
         await client.leave()
 
 
+class Expecting:
+    """A rhythm that has a step wait until two inputs have come."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, at_us: int) -> None:
+        self.count += 1
+
+    def better_at(self, at_us: int, step_us: int) -> int | None:
+        return None if self.count == 2 else at_us + 1_000_000 * round(WAIT_S_MAX)
+
+
+async def test_a_step_waits_for_an_input_that_is_about_to_come_and_begins_with_it() -> None:
+    model = Recorder()
+    async with serving(lambda: model) as running:
+        client = await running.open("s", encodings=["raw"])
+        await client.frame()
+        running.worker.turning.held["s"].seat.rhythm = Expecting()  # type: ignore[assignment]
+        await client.key("a")
+        await client.key("b")
+        frame = await client.frame()
+        assert (frame.input_sequence, pixel(frame)) == (2, 2)
+        await client.leave()
+
+
+async def test_nobody_waits_for_the_inputs_of_somebody_else() -> None:
+    model = Recorder()
+    async with serving(lambda: model) as running:
+        ann, bob = [await running.open(name, encodings=["raw"]) for name in ("ann", "bob")]
+        for each in (ann, bob):
+            await each.frame()
+        running.worker.turning.held["ann"].seat.rhythm = Expecting()  # type: ignore[assignment]
+        await ann.key("a")
+        assert (await ann.frame()).input_sequence == 1
+        for each in (ann, bob):
+            await each.leave()
+
+
 async def test_who_says_nothing_is_shown_gets_a_few_frames_and_then_the_newest() -> None:
     model = Recorder()
     async with serving(lambda: model) as running:
