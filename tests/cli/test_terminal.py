@@ -18,6 +18,7 @@ from tests.cli import cluster
 from tests.cli.conftest import RUN_S_MAX, start_gpuctl
 from tests.cli.fake_scheduler import Break, FakeScheduler, Piece, Serving, Until, ended, job
 from tests.cli.terminal import Terminal
+from tests.ports import kept_port
 
 NOT_YET = threading.Event()
 
@@ -180,7 +181,7 @@ def test_the_watched_queue_is_drawn_again_on_a_change_and_is_marked_stale_withou
     fake.jobs[12] = cluster.running()
     fake.nodes = cluster.nodes()
     fake.watch = [Until(change), scheduler_pb2.WatchResponse(event=scheduler_pb2.WATCH_EVENT_CHANGED)]
-    serving = Serving(fake)
+    serving = Serving(fake, kept_port())
     try:
         terminal = terminals("queue", "-w", "--scheduler", fake.address)
         terminal.wait_for("resnet")

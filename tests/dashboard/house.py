@@ -159,7 +159,7 @@ class House:
         """Nodes, whose GPUs play back a recorded load, and tokens."""
         load = recorded_load(self.stage.folder / "load.jsonl")
         for node in nodes:
-            await self.stage.fleet.add_node(node, "--virtual-gpus", "2", "--virtual-load", load)
+            await self.stage.fleet.add_node(node, "--virtual-gpus", "2", "--virtual-load", load, "--cpus", "4")
         for name in ROLES:
             await self.token_for(name)
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.ports import kept_port
+
 DEADLINE_SECONDS = 120.0
 """How long anything may take that a test waits for; far more than it takes, and never a measure of speed."""
 
@@ -120,7 +122,7 @@ class SchedulerProcess(Program):
         """Start it, and return once it serves."""
         listening = self.data / "listening"
         listening.unlink(missing_ok=True)
-        self.spawn("--port", self.address.rpartition(":")[2] or "0")
+        self.spawn("--port", self.address.rpartition(":")[2] or str(kept_port()))
         await until("the scheduler serves", lambda: self.must_run() and listening.exists())
         self.address = listening.read_text().strip()
 

@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from gateway.protocol import ENCODINGS, FRAME_HEADER
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, tail_of, until
+from tests.ports import kept_port
 
 PING_SECONDS = 1.0
 """A page does so every 5 s, and has a machine of its own."""
@@ -89,7 +90,7 @@ class Stage:
 
     async def start(self) -> None:
         await self.fleet.scheduler.start()
-        self.gateway = await self.another_gateway("gateway").address()
+        self.gateway = await self.another_gateway("gateway", "--port", str(kept_port())).address()
 
     def another_gateway(self, name: str, *flags: str, variables: Mapping[str, str] | None = None) -> Side:
         """Start a gateway with a data folder of its own."""

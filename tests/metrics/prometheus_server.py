@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import shutil
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -18,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.processes import DEADLINE_SECONDS, tail_of, until
+from tests.ports import kept_port
 
 
 def must_be_installed() -> None:
@@ -85,20 +84,8 @@ class Prometheus:
 @asynccontextmanager
 async def scraping_with(folder: Path, config: str) -> AsyncIterator[Prometheus]:
     """A Prometheus with this configuration, until the end."""
-    server = Prometheus(folder, config, _free_port())
+    server = Prometheus(folder, config, kept_port())
     try:
         yield server
     finally:
         await server.end()
-
-
-def _free_port() -> int:
-    """A port that is free now. It is not of the range from which systems give ports to whoever asks for any."""
-    while True:
-        port = random.randint(20_000, 30_000)
-        with socket.socket() as trial:
-            try:
-                trial.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
