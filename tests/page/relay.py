@@ -16,6 +16,7 @@ class Relay:
         self.address = ""
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._ways_up: set[asyncio.Event] = set()
         self._is_cut = False
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -35,6 +36,7 @@ class Relay:
     async def cut(self) -> None:
         """Break every connection without a word, and each new one at once."""
         self._is_cut = True
+        self.let_go()
         for writer in self._writers:
             writer.transport.abort()
         await self._quiet.wait()
@@ -42,6 +44,16 @@ class Relay:
     def mend(self) -> None:
         """Pass bytes on again."""
         self._is_cut = False
+
+    def hold(self) -> None:
+        """Keep from the gateway what browsers say on the connections that there are, also that they close them."""
+        for way_up in self._ways_up:
+            way_up.clear()
+
+    def let_go(self) -> None:
+        """Pass on what was held."""
+        for way_up in self._ways_up:
+            way_up.set()
 
     async def quiet(self) -> None:
         """Return once nobody is connected."""
@@ -53,16 +65,18 @@ class Relay:
             return
         self._quiet.clear()
         self._writers.add(near)
+        self._ways_up.add(way_up := _open())
         try:
             far_reader, far = await asyncio.open_connection(*self.target.split(":"))
             self._writers.add(far)
             try:
-                await asyncio.gather(_pump(near_reader, far), _pump(far_reader, near))
+                await asyncio.gather(_pump(near_reader, far, way_up), _pump(far_reader, near, _open()))
             finally:
                 await self._end(far)
         except OSError:
             pass  # a gateway that is away refuses; so does this, then
         finally:
+            self._ways_up.discard(way_up)
             await self._end(near)
             if not self._writers:
                 self._quiet.set()
@@ -74,10 +88,18 @@ class Relay:
         self._writers.discard(writer)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def _open() -> asyncio.Event:
+    way = asyncio.Event()
+    way.set()
+    return way
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: asyncio.Event) -> None:
     with contextlib.suppress(OSError):
         while chunk := await reader.read(CHUNK_BYTES):
+            await way.wait()
             writer.write(chunk)
             await writer.drain()
+    await way.wait()
     # Who gets no more from one side need not wait for the other one.
     writer.close()
