@@ -12,7 +12,7 @@ from gpufleet.errors import Reason, invalid
 from ..engine import Engine
 from ..state.equal_jobs import EqualJobs
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Finished, Job
+from ..state.jobs import Finished, Job, index_of
 from ..watching import Change, ChangeHub, Watcher
 from .arrays import find_job, show_items
 from .convert import timestamp
@@ -140,7 +140,8 @@ async def _snapshot(
     for named in dict.fromkeys(request.job_ids):
         ended = await _ended(source.engine, JobId(named))
         if ended is not None and _is_wanted(ended, request):
-            yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(source, told, ended))
+            array = None if ended.array is None else await find_job(source.engine, ended.array)
+            yield Response(event=scheduler_pb2.WATCH_EVENT_SNAPSHOT, job=_job(source, told, ended, array))
     if request.include_nodes:
         for name in list(source.engine.view.durable.nodes):
             node = source.node_as_shown(name)
@@ -196,9 +197,14 @@ def _is_wanted(job: Job, request: scheduler_pb2.WatchRequest) -> bool:
     return not request.user or job.user == request.user
 
 
-def _job(source: Watchable, told: ToldReasons, job: Job) -> job_pb2.Job:
+def _job(source: Watchable, told: ToldReasons, job: Job, array: Job | None = None) -> job_pb2.Job:
+    """A job as it is told; `array` is that of an item, where it may have ended long ago."""
+    engine = source.engine
     message = job_proto(job, omit_env=True)
-    show_items(message, source.engine.view.durable, job)
+    show_items(message, engine.view.durable, job)
+    if job.array is not None:
+        array = array or engine.view.durable.jobs.get(job.array) or engine.recently_finished.get(job.array)
+        message.array_index = 0 if array is None else index_of(array, job)
     message.has_stats = has_stats(job, source.engine.view.live)
     if (now := told.tell(job)) is not None:
         message.wait_reason.reason, message.wait_reason.sentence = now.reason

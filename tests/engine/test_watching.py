@@ -19,8 +19,11 @@ from scheduler.api.reasons import WaitReasons
 from scheduler.api.watch import watch_changes
 from scheduler.engine import PASS_INTERVAL, Changes
 from scheduler.policy.forecast import Estimates
-from scheduler.state.events import DrainRequested, ForgetRequested, HoldRequested
+from scheduler.state.events import DrainRequested, ForgetRequested, HoldRequested, JobsSubmitted
 from scheduler.state.ids import JobId, NodeName
+from scheduler.state.indices import Indices
+from scheduler.state.jobs import Items
+from scheduler.state.specs import Band
 from scheduler.state.units import HOUR, SECOND, Span
 from scheduler.watching import ChangeHub
 from tests.core.fleet import spec
@@ -168,6 +171,30 @@ async def test_a_job_that_is_named_and_has_ended_is_in_the_picture_as_it_ended()
             assert told(await everything.until(SYNCED)) == [(SNAPSHOT, "3"), (SYNCED, "")]
             await watched.cancel(3)
             assert told([await named.next()]) == [(CHANGED, "3")], "nothing follows of what had ended"
+
+
+async def test_an_item_of_an_array_is_told_with_its_index_also_when_all_of_it_ended_long_ago() -> None:
+    watched = Watched()
+    async with watched.running():
+        event = JobsSubmitted(
+            at=watched.clock.now(),
+            user=ALICE,
+            specs=(spec(),),
+            band=(Band.NORMAL,),
+            is_held=(True,),
+            items=Items(indices=Indices.of_ranges([range(5, 8)])),
+        )
+        await watched.engine.request(event)
+        async with watched.watch(job_ids=[3]) as reader:
+            assert [(each.job.id, each.job.array_index) for each in await reader.until(SYNCED)] == [(3, 6), (0, 0)]
+            await watched.cancel(3)
+            assert (await reader.next()).job.array_index == 6
+        await watched.cancel(1)
+        watched.engine.recently_finished.clear()
+        async with watched.watch(job_ids=[4, 3]) as reader:
+            picture = await reader.until(SYNCED)
+            told_of = [(each.job.id, each.job.array_index, each.job.state) for each in picture[:-1]]
+            assert told_of == [(4, 7, CANCELLED), (3, 6, CANCELLED)]
 
 
 async def test_a_slow_reader_gets_the_newest_of_each_job_and_nothing_twice() -> None:
