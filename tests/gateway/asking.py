@@ -95,6 +95,11 @@ async def ask(
         return Answer(status, told, b"".join([chunk async for chunk in asking.chunks(told)]))
 
 
+def is_sign_of_life(told: object) -> bool:
+    """Whether this is what a Watch says when it has nothing to say."""
+    return isinstance(told, dict) and told.get("event") == "WATCH_EVENT_KEEPALIVE"
+
+
 class Events:
     """Server-sent events as they come."""
 
@@ -104,7 +109,10 @@ class Events:
         self.comments = 0
 
     async def next(self) -> tuple[str, Any]:
-        """The next event's name ("message" for one without) and its data; ("closed", None) behind the last one."""
+        """The next event's name ("message" for one without) and its data; ("closed", None) behind the last one.
+
+        Signs of life, which come where a machine takes long over the next news, are passed over.
+        """
         async with asyncio.timeout(DEADLINE_SECONDS):
             while True:
                 block, found, rest = self._buffer.partition(b"\n\n")
@@ -116,9 +124,10 @@ class Events:
                     continue
                 self._buffer = rest
                 lines = dict(line.split(": ", 1) for line in block.decode().split("\n") if not line.startswith(":"))
-                if lines:
-                    return lines.get("event", "message"), json.loads(lines["data"])
-                self.comments += 1
+                if not lines:
+                    self.comments += 1
+                elif not is_sign_of_life(data := json.loads(lines["data"])):
+                    return lines.get("event", "message"), data
 
 
 @asynccontextmanager

@@ -38,7 +38,7 @@ from gpufleet.tokens import make_token
 from scheduler.api.roles import ROLES_OF
 from scheduler.state.access import Role
 from tests.e2e.processes import DEADLINE_SECONDS, until
-from tests.gateway.asking import Answer, ask, stream
+from tests.gateway.asking import Answer, ask, is_sign_of_life, stream
 from tests.gateway.stage import Stage
 
 ROLES = {
@@ -259,8 +259,11 @@ async def page(stage: Stage, cookie: str, origin: str | None = None) -> AsyncIte
 
 
 async def told(socket: ClientConnection) -> dict[str, Any]:
+    """The next news of any stream."""
     async with asyncio.timeout(DEADLINE_SECONDS):
-        return dict(json.loads(await socket.recv()))
+        while is_sign_of_life((news := json.loads(await socket.recv())).get("message")):
+            pass
+        return dict(news)
 
 
 async def test_a_page_has_all_its_streams_on_one_socket_and_each_ends_by_itself(stage: Stage) -> None:
