@@ -15,7 +15,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 from gpufleet.v1 import inference_pb2
 
 from gpufleet.telemetry import OFF, Telemetry
@@ -23,7 +22,7 @@ from gpufleet.telemetry import OFF, Telemetry
 from . import wire
 from .core.pacing import Outlet
 from .core.quality import Quality
-from .encoding import BadFrame, Picture, encode, picture_of
+from .encoding import BadFrame, Picture, encode, is_same, picture_of
 from .loading import last_line
 from .measures import UNMEASURED, Measures
 from .stepping import Shot, now_us
@@ -141,7 +140,7 @@ class FrameSender:
 
     def _encode(self, shot: Shot) -> Shot | None:
         picture = picture_of(shot.frame)
-        if self._shown is not None and np.array_equal(picture, self._shown):
+        if self._shown is not None and is_same(picture, self._shown):
             with self._lock:
                 self._outlet.left_out()
                 return self._outlet.next()
