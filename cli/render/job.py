@@ -173,6 +173,8 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
         yield "GPUs", _chosen(job.attempts[-1].gpu_info)
     if has_ended(job):
         yield "end", _ending(job)
+    if job.has_stats:
+        yield "used", f"see: gpuctl stats {job.id}"
     if job.requeue_count:
         yield "requeued", words.counted(job.requeue_count, "time")
 

@@ -447,7 +447,8 @@ def _too_few(node: Node, resources: Resources, wanted: list[Device]) -> Miss:
             reason="MODEL_MISSING",
             clause=f"has {_count(len(wanted), 'GPU')} of that model (it has: {', '.join(names)})",
         )
-    return Miss(reason="TOO_FEW_DEVICES", clause=f"has {_count(len(wanted), 'GPU')} in all", nearness=len(wanted))
+    clause = f"has {_count(len(wanted), 'GPU')} in all" if wanted else "has no GPU"
+    return Miss(reason="TOO_FEW_DEVICES", clause=clause, nearness=len(wanted))
 
 
 def _summary(fitting: int, resources: Resources, misses: list[Miss]) -> str:

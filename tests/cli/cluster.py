@@ -42,6 +42,7 @@ def running() -> job_pb2.Job:
         start_time=ago(3900),
         attempts=[placed("n1", 0, 1, started=3900)],
         attempt_count=1,
+        has_stats=True,
     )
 
 
