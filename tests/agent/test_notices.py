@@ -197,7 +197,7 @@ async def test_a_warning_of_the_end_is_told_before_it_and_the_end_as_soon_as_all
         try:
             notices.adopt([ended])
             notices.warn(TellWarning(key=KEY, number=1, kind="MEMORY_UNUSED", sentence="Little was used."))
-            await until("the warning is told", told.exists)
+            await until("the warning is told", lambda: told.exists() and told.read_text())  # made, and then written
             assert told.read_text() == "warning MEMORY_UNUSED\n"
             notices.settle(KEY)
             if not is_gang:  # else another rank may end later

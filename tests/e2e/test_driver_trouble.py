@@ -96,15 +96,9 @@ async def test_a_gpu_that_the_next_start_of_the_agent_does_not_find_stays_listed
     agent = fleet.agents["n1"]
 
     async def start_anew() -> None:
-        before = (await admin.node("n1")).version
         agent.kill()
         agent.spawn()
-
-        async def is_back() -> bool:
-            node = await admin.node("n1")
-            return bool(node.version > before and node.state == node_pb2.NODE_STATE_READY and node.is_connected)
-
-        await until("the next start of the agent is there", is_back)
+        await fleet.node_is_ready("n1")
 
     gpus.lose(0)
     await start_anew()

@@ -233,7 +233,7 @@ async def test_after_the_keeper_was_killed_another_takes_the_launches_and_the_lo
     agent = await node.open()
     launch = node.shell(1, "echo once >> runs; sleep 1000")
     view = await agent.start(launch)
-    await until(lambda: (node.cwd / "runs").exists(), "its start")
+    await until(lambda: (node.cwd / "runs").exists() and (node.cwd / "runs").read_text(), "its start")
     os.kill(agent.keeper_pid, signal.SIGKILL)
     await agent.death()
     answer = await agent.keepers.launch(launch)
