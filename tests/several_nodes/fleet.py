@@ -11,11 +11,11 @@ from tests.several_nodes.door import Door
 from tests.several_nodes.network import Machine
 
 SHORT_SPANS = {
-    "GPUCTL_SCHEDULER_NODES_HEARTBEAT": "300ms",
+    "GPUCTL_SCHEDULER_NODES_HEARTBEAT": "1s",
     "GPUCTL_SCHEDULER_NODES_LEASE": "12s",
     "GPUCTL_SCHEDULER_NODES_REQUEUE_FENCE": "30s",
 }
-"""A silent node is SUSPECT after 0.9 s and LOST after 12 s, so that a look meets both; the fence is the shortest."""
+"""A silent node is SUSPECT after 3 s and LOST after 12 s, so that a look meets both; the fence is the shortest."""
 
 
 class SpreadFleet(Fleet):
