@@ -144,7 +144,7 @@ async def test_how_often_gpus_are_read_is_a_setting_of_the_agent_and_of_each_job
         async def has_several() -> bool:
             summary = (await client.node("n1")).devices[0].sample.summary.utilization_percent
             assert (summary.min, summary.max, summary.mean, summary.last) == (0, 0, 0, 0)
-            return summary.count >= 2
+            return bool(summary.count >= 2)
 
         await until("a beat tells of several readings", has_several)
         await client.cancel(job)
