@@ -21,6 +21,7 @@ from pathlib import Path
 
 from ..core.outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView
 from ..spool.layout import ends_on_disk, starts_on_disk
+from .frames import to_text
 from .state_dir import StateDir
 from .values import Json, end_from, to_json
 
@@ -108,9 +109,9 @@ def ended_line(end: AttemptEnd) -> Json:
 
 def append(directory: Path, line: Json) -> None:
     """Write one line down; on an OSError (a full disk) nothing of it is there."""
-    fd = os.open(directory / _RECORD, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    fd = os.open(f"{directory}/{_RECORD}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        data = json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
+        data = to_text(line).encode("ascii") + b"\n"
         written = os.write(fd, data)
         if written != len(data):
             os.ftruncate(fd, os.fstat(fd).st_size - written)
@@ -126,14 +127,14 @@ def read(directory: Path) -> Record | None:
 
 def bury(state: StateDir, key: AttemptKey, spares: Spares | None = None) -> None:
     """Forget an attempt: its spool is deleted, its record becomes its tombstone. Again: finishes what was begun."""
-    directory = state.attempt(key)
-    if state.tombstone(key).exists():
+    directory, tombstone = state.attempt(key), state.tombstone(key)
+    if tombstone.exists():
         shutil.rmtree(directory, ignore_errors=True)
         return
     for name in os.listdir(directory):  # noqa: PTH208 - names alone, of thousands of attempts a minute
         if name != _RECORD:
             (directory / name).unlink()
-    (directory / _RECORD).rename(state.tombstone(key))
+    (directory / _RECORD).rename(tombstone)
     with contextlib.suppress(OSError):  # what is left of it, the next start of a keeper takes away
         if spares is None:
             directory.rmdir()
