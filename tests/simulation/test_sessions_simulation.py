@@ -8,13 +8,14 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.session_bugs import SERVED_BUGS, SESSION_BUGS, Plant
-from tests.simulation.sessions import LARGE, SERVED, SessionsOutcome, simulate_sessions
+from tests.simulation.sessions import LARGE, SERVED, SMALL, Crowd, SessionsOutcome, simulate_sessions
 
 SEEDS = 60
 SERVED_SEEDS = 60
 BATCH = 20
 LARGE_SEEDS = 2
-CORNER_SEEDS = 30
+CORNER_SEEDS_MAX = 200
+"""Runs that may be had until every corner was met; one in thirty meets the rarest, a seat that nobody claims."""
 
 SEEDS_TO_FIND_A_BUG = 120
 """Among so many seeds at least one must meet each planted bug; most meet it at once."""
@@ -77,19 +78,21 @@ def test_a_seed_of_sessions_gives_the_same_run() -> None:
 
 def test_a_few_runs_of_sessions_reach_every_corner() -> None:
     """A simulation that meets nothing proves nothing."""
-    met: set[str] = set()
-    for seed in range(CORNER_SEEDS):
-        met |= simulate_sessions(seed).met
-    missing = CORNERS - met
-    assert not missing, f"no run came to {sorted(missing)}"
+    assert not (missing := corners_not_met(CORNERS)), f"no run came to {sorted(missing)}"
 
 
 def test_a_few_runs_with_served_models_reach_every_corner_of_their_own() -> None:
-    met: set[str] = set()
-    for seed in range(CORNER_SEEDS):
-        met |= simulate_sessions(seed, SERVED).met
-    missing = (CORNERS | SERVED_CORNERS) - met
+    missing = corners_not_met(CORNERS | SERVED_CORNERS, SERVED)
     assert not missing, f"no run came to {sorted(missing)}"
+
+
+def corners_not_met(missing: frozenset[str], crowd: Crowd = SMALL) -> frozenset[str]:
+    """Those that no run came to, of as many as it takes."""
+    for seed in range(CORNER_SEEDS_MAX):
+        missing -= simulate_sessions(seed, crowd).met
+        if not missing:
+            break
+    return missing
 
 
 SERVED_CORNERS = frozenset(
