@@ -27,12 +27,11 @@ from .errors import FAILED
 from .live_devices import Look, until_left
 from .node_calls import nodes_as_typed
 from .settings import Settings
+from .top_view.gpu import OLD_S
 
 PUSHED_SECONDS_MIN, PUSHED_SECONDS_MAX = 0.1, 60.0
 """What a scheduler takes as the shortest time between two messages."""
 RETRY_SECONDS = 1.0
-OLD_SECONDS = 5.0
-"""A reading that becomes older is told again, with its age; what goes on as it was is not told again."""
 SILENT_SECONDS_MAX = 25.0
 """A stream without a message for so long is not believed: one comes every 10 s."""
 
@@ -163,7 +162,7 @@ class NodeWatch:
 
     def _count(self, samples: list[DeviceSample], now_seconds: float) -> None:
         for sample in samples:
-            if not sample.is_readable or sample.age_seconds > OLD_SECONDS:
+            if not sample.is_readable or sample.age_seconds > OLD_S:
                 continue  # its node is not heard: what it did last is not what it does
             reading = DeviceTally()
             reading.take(sample, *self._meters.setdefault(sample.uuid, Meter()).between(sample, now_seconds))

@@ -84,8 +84,9 @@ class Link:
             pause_s = min(2 * pause_s, RETRY_S_MAX)
 
     async def leave(self, wait_s: float) -> None:
-        """Say what was not told yet, and wait until the scheduler has read it: what a stream that is cut still carries,
-        such as which session a worker hung in, gets lost.
+        """Say what was not told yet, and wait until the scheduler has read it, for so long at most.
+
+        What a stream still carries when it is cut gets lost, such as which session a worker hung in.
         """
         self._is_leaving = True
         self._worker.tell()

@@ -12,7 +12,7 @@ from ..render.table import clean
 
 ABSENT = "–"
 OLD_S = 5.0
-"""A reading that was older than this when it was told is shown with its age; younger ones come without being told."""
+"""A reading that was older than this when it was told is shown with its age, and is in no sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
