@@ -9,6 +9,8 @@ VENV ?= .venv
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(if \
     $(shell $(name) -c 'import sys; print(sys.version_info >= (3, 11) or "")' 2>/dev/null),$(name))))
 BIN := $(VENV)/bin
+# Images of containers often set it: then each of the hundreds of programs that tests start is compiled anew.
+unexport PYTHONDONTWRITEBYTECODE
 READY := $(VENV)/.ready
 
 .PHONY: help
@@ -50,13 +52,23 @@ up: $(READY) page-if-possible ## start a scheduler and an agent on this machine,
 demo: $(READY) page-if-possible ## start everything on this machine, run a real training job, stop everything
 	BIN=$(abspath $(BIN)) docs/examples/demo.sh
 
-# Much of a test's time is waiting: one process more than there are cores. Whole files go to a process, in order of name,
-# so that fixtures of a file are made once and the long drill begins early.
-TEST_PROCESSES ?= $(shell echo $$(($$(nproc) + 1)))
+# Much of a test's time is waiting: two processes more than there are cores. Whole files go to a process, so that fixtures
+# of a file are made once, and the longest files first (LONG_FILES in tests/conftest.py).
+TEST_PROCESSES ?= $(shell echo $$(($$(nproc) + 2)))
 
 .PHONY: test
 test: $(READY) page-if-possible ## every test, real processes and installs included; ARGS="-k words" for some
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# The pure rings and what holds the house together: values, decisions, the stored format, fields, words, rules.
+FAST_TESTS := tests/core tests/node_agent/core tests/engine tests/fields tests/gpufleet_lib tests/series tests/rules \
+    $(addprefix tests/store/test_,stored_format.py stored_classes.py codec.py) \
+    $(addprefix tests/packaging/test_,import_directions.py package_list.py) \
+    $(addprefix tests/cli/,jobs/test_queue_words.py test_conventions.py submitting/test_job_spec.py test_commands.py)
+
+.PHONY: test-fast
+test-fast: $(READY) ## within a minute: what is pure, the stored format, fields, rules; the default while working
+	$(BIN)/python -m pytest -q -n $(shell nproc) --dist loadfile -m "not slow and not postgres" $(FAST_TESTS) $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## measure against floors of the same run; ARGS="--only path --jobs 500" for a part
@@ -76,6 +88,10 @@ sim: $(READY) ## the simulated fleet: SEED=7 replays one run, ARGS="--count 500"
 .PHONY: drill
 drill: $(READY) ## break a fleet of real processes: SEED=7 replays, ARGS="--minutes 30 --nodes 4"; needs root
 	PYTHONPATH=.:gen $(BIN)/python -m tests.drills $(SEED) $(ARGS)
+
+.PHONY: traces
+traces: $(READY) ## replay logs of real machines through the core, beside EASY; ARGS="--jobs 2000 --only kth" for less
+	PYTHONPATH=.:gen $(BIN)/python -m bench.traces $(ARGS)
 
 .PHONY: sim-scale
 sim-scale: $(READY) ## 1,000,000 jobs on 10,000 nodes through the core; ARGS="--nodes 100 --jobs 10000" for fewer
@@ -117,7 +133,7 @@ fresh:
 	$(BIN)/python protos/generate.py --check
 
 .PHONY: proto
-proto: $(READY) ## generate gen/gpufleet/v1 from protos/gpufleet/v1
+proto: $(READY) ## generate code from protos/gpufleet/v1: gen/gpufleet/v1, and the dashboard's types of messages
 	$(BIN)/python protos/generate.py
 
 .PHONY: clean

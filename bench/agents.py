@@ -12,8 +12,8 @@ from typing import Any
 
 from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc, node_pb2
 
-from gpufleet.addresses import Address
-from gpufleet.channel import Target, connect_async
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Target, connect_async
 
 BEAT_SECONDS = 2.0
 CHANNELS = 4

@@ -16,6 +16,7 @@ from scheduler.state.events import (
     RankExited,
     RankStarted,
     SchedulerStarted,
+    WantedJob,
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.nodes import Device, DeviceSample, NodeInfo
@@ -109,8 +110,8 @@ class BigFleet:
     def submit(self, specs: tuple[JobSpec, ...], user: str, band: Band = Band.NORMAL) -> None:
         """Submit one job per spec, and let a little time pass."""
         self.now = after(self.now, Span(SECOND // 1_000))
-        bands, held = (band,) * len(specs), (False,) * len(specs)
-        self.take_up(JobsSubmitted(at=self.now, user=UserName(user), specs=specs, band=bands, is_held=held))
+        jobs = tuple(WantedJob(spec=each, band=band) for each in specs)
+        self.take_up(JobsSubmitted(at=self.now, user=UserName(user), jobs=jobs))
 
     def add_jobs(self, count: int, classes: int) -> None:
         """Jobs of this many classes, each with a name of its own, from USERS users."""

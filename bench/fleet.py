@@ -15,8 +15,8 @@ from pathlib import Path
 import grpc.aio
 from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc
 
-from gpufleet.addresses import Address
-from gpufleet.channel import Target, connect, connect_async
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Target, connect, connect_async
 
 START_SECONDS_MAX = 30.0
 LOAD_SECONDS_MAX = 300.0

@@ -23,9 +23,9 @@ CHILD = """
 import asyncio, json, os, random, sys, tempfile, time
 from pathlib import Path
 from gpufleet.v1 import node_pb2
-from scheduler.api.device_readings import device_readings
-from scheduler.series.desk import HistoryDesk
-from scheduler.series.reading import Kept
+from scheduler.wire.validate_reports import device_readings
+from scheduler.series.queries import HistoryQueries
+from scheduler.series.reading import Retention
 from scheduler.series.recorder import Recorder
 from scheduler.state.ids import DeviceUuid, NodeName
 from scheduler.state.nodes import Device, Node, NodeInfo
@@ -73,7 +73,7 @@ async def main():
     global now
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder:
         recorder = Recorder(view, NoStore(), lambda: now, lambda: DAY, Path(folder))
-        desk = HistoryDesk(recorder, Path(folder), lambda: Kept(tens=DAY, fives=Span(90 * DAY)))
+        desk = HistoryQueries(recorder, Path(folder), lambda: Retention(tens=DAY, fives=Span(90 * DAY)))
         chance = random.Random(1)
         samples = beats(chance)
         before, spent, longest = resident(), 0.0, 0.0

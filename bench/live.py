@@ -12,14 +12,14 @@ from typing import Any, cast
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
+from cli.full_screen.view import Order, View
 from cli.render.table import Look
-from cli.top_view.fleet import Fleet, Order
+from cli.top_view.fleet import SORTS, Fleet
 from cli.top_view.picture import frame, totals_text
-from cli.top_view.view import View
-from gpufleet.telemetry import OFF
-from gpufleet.tokens import make_token
-from scheduler.api.device_board import DeviceBoard
-from scheduler.api.device_watch import DeviceReader
+from gpufleet.security.tokens import make_token
+from gpufleet.telemetry.spans import OFF
+from scheduler.api.fleet.device_board import DeviceBoard
+from scheduler.api.fleet.device_watch import DeviceReader
 from scheduler.links import Links
 from scheduler.state.ids import NodeName
 from scheduler.state.nodes import DeviceSample
@@ -120,10 +120,10 @@ def _devices(moment: int) -> list[node_pb2.NodeDevice]:
 
 
 def _frames() -> tuple[float, float]:
-    view = View(Fleet(Order("s")))
+    view = View(Fleet(Order(SORTS, "s")))
 
     def draw() -> None:
-        fleet = view.fleet
+        fleet = view.rows
         frame(view, Look(), COLUMNS, ROWS, totals_text(fleet.totals, fleet.count), time.monotonic())
 
     def cost(work: Any) -> float:
@@ -133,7 +133,7 @@ def _frames() -> tuple[float, float]:
         return (time.process_time() - begin) * 1e3
 
     moments = [scheduler_pb2.WatchDevicesResponse(devices=_devices(moment)) for moment in range(ROUNDS)]
-    changed = [cost(lambda message=message: view.fleet.take(message, 0.0)) for message in moments]
+    changed = [cost(lambda message=message: view.rows.take(message, 0.0)) for message in moments]
     scrolled = [cost(lambda: view.press("down")) for _ in range(100)]
     return statistics.median(changed), statistics.median(scrolled)
 

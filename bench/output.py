@@ -13,11 +13,10 @@ from typing import Any
 
 from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc
 
-from gpufleet.addresses import Address
-from gpufleet.channel import Target, connect_async
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Target, connect_async
 from node_agent.core.offsets import CHUNK_BYTES, SPOOL_BYTES
 from node_agent.core.outcome import Offsets, Stream
-from node_agent.core.typed import InputMode
 from node_agent.keeper.descriptors import Ends, pipes_of
 from node_agent.keeper.output import Output
 from node_agent.keeper.reactor import Reactor
@@ -104,7 +103,7 @@ def _copy_rate(folder: Path) -> float:
 def _flood() -> Iterator[dict[Stream, int]]:
     """A process that writes as fast as it is read, and the pipes of its output, which are the caller's to close."""
     ends = Ends()
-    actions = pipes_of(ends, InputMode.NONE)
+    actions = pipes_of(ends, None)
     argv = ["/bin/sh", "-c", f"exec {FLOOD}"]
     pid = os.posix_spawn(argv[0], argv, measures.PATH_ENV, file_actions=actions)
     ends.close_theirs()

@@ -7,7 +7,7 @@ from itertools import islice
 
 from scheduler.core.scheduling import schedule
 from scheduler.policy.caps import Caps
-from scheduler.policy.known_nodes import KnownNodes
+from scheduler.policy.node_cache import NodeCache
 from scheduler.policy.order import order_from
 from scheduler.policy.page_reasons import PassReasons
 from scheduler.state.ids import RankKey
@@ -29,14 +29,14 @@ def measure(run: Run) -> list[Row]:
     """The rows of the group `passes`."""
     fleet = big_fleet(run.agents)
     fleet.add_jobs(run.queued + JOBS_PER_NODE * run.agents, CLASSES)
-    known = KnownNodes()
+    known = NodeCache()
     while placed := fleet.make_true(schedule(fleet.state, fleet.now, known)):
         _start(fleet, placed)
     # What stays is not looked through again and again: as the scheduler has it after its start.
     gc.collect()
     gc.freeze()
     try:
-        cold = [_pass_ms(fleet, KnownNodes()) for _ in range(PASSES)]
+        cold = [_pass_ms(fleet, NodeCache()) for _ in range(PASSES)]
         warm: list[float] = []
         told: list[float] = []
         for number in range(PASSES):
@@ -56,7 +56,7 @@ def measure(run: Run) -> list[Row]:
     ]
 
 
-def _pass_ms(fleet: BigFleet, known: KnownNodes) -> float:
+def _pass_ms(fleet: BigFleet, known: NodeCache) -> float:
     """Processor time of one pass, in milliseconds; what it places is made true afterwards."""
     begin = time.process_time()
     decision = schedule(fleet.state, fleet.now, known)
@@ -65,9 +65,9 @@ def _pass_ms(fleet: BigFleet, known: KnownNodes) -> float:
     return taken
 
 
-def _reasons_ms(fleet: BigFleet, known: KnownNodes) -> float:
+def _reasons_ms(fleet: BigFleet, known: NodeCache) -> float:
     """Processor time of why the first PAGE jobs of the order wait, by the pass that has just ended."""
-    page = [job for _, job in islice(order_from(fleet.state.durable, fleet.now, None), PAGE)]
+    page = [job for _, job in islice(order_from(fleet.state, fleet.now, None), PAGE)]
     assert known.last_pass is not None
     begin = time.process_time()
     reasons, caps = PassReasons(known.last_pass), Caps(fleet.state)

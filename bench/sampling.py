@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[1]
 
 CHILD = """
 import json, os, time
-from gpufleet.devices import open_devices, LiveAttempt, mark_owners
+from gpufleet.devices.opening import open_devices
+from gpufleet.devices.process_tree import LiveAttempt, mark_owners
 from node_agent.machine import sample_to_proto
 from gpufleet.devices.process_tree import read_tree
 from node_agent.usage import device_summary

@@ -16,7 +16,7 @@ from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 from scheduler.metrics.devices import take_devices
 from scheduler.metrics.rendering import page
-from scheduler.metrics.taken import Ordered, TakenDevice
+from scheduler.metrics.snapshot import DeviceSnapshot, Ordered
 from scheduler.state.ids import DeviceUuid
 from tests.e2e.processes import until
 from tests.metrics.prometheus_server import scraping_with
@@ -62,7 +62,7 @@ async def _parts(nodes: int) -> list[Row]:
             live.samples[uuid] = replace(live.samples[uuid], told=told.SerializeToString())
     engine: Any = SimpleNamespace(view=fleet.state, now=lambda: fleet.now)
     steps: list[float] = []
-    devices: list[TakenDevice] = []
+    devices: list[DeviceSnapshot] = []
     begin = time.thread_time()
     async for step in take_devices(engine):
         pickle.dumps([tuple(device) for device in step], pickle.HIGHEST_PROTOCOL)

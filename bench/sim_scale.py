@@ -14,8 +14,8 @@ import time
 from dataclasses import dataclass, field, replace
 
 from scheduler.core.scheduling import schedule
-from scheduler.policy.known_nodes import KnownNodes
-from scheduler.state.events import JobsSubmitted
+from scheduler.policy.node_cache import NodeCache
+from scheduler.state.events import JobsSubmitted, WantedJob
 from scheduler.state.ids import JobId, RankKey, UserName
 from scheduler.state.invariants import check_all
 from scheduler.state.limits import Limits
@@ -46,7 +46,7 @@ class Replay:
     decisions: int = 0
     pass_ms: list[float] = field(default_factory=list)
     ends: list[tuple[Instant, JobId]] = field(default_factory=list)
-    known: KnownNodes = field(default_factory=KnownNodes)
+    known: NodeCache = field(default_factory=NodeCache)
     waiting_max: int = 0
     running_max: int = 0
 
@@ -71,9 +71,12 @@ class Replay:
             event = JobsSubmitted(
                 at=fleet.now,
                 user=UserName(f"user{chance.randrange(USERS):02}"),
-                specs=(replace(chance.choice(kinds), name=f"sweep-{self.submitted}"),),
-                band=(chance.choice((Band.LOW, Band.NORMAL, Band.NORMAL, Band.HIGH)),),
-                is_held=(False,),
+                jobs=(
+                    WantedJob(
+                        spec=replace(chance.choice(kinds), name=f"sweep-{self.submitted}"),
+                        band=chance.choice((Band.LOW, Band.NORMAL, Band.NORMAL, Band.HIGH)),
+                    ),
+                ),
                 count=count,
             )
             fleet.take_up(event)

@@ -19,9 +19,9 @@ import grpc.aio
 import simplejpeg
 from gpufleet.v1 import inference_pb2, inference_pb2_grpc
 
-from gpufleet.addresses import parse_address
-from gpufleet.channel import Target, connect_async
-from gpufleet.tickets import sign_ticket, ticket_for
+from gpufleet.net.addresses import parse_address
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.security.tickets import sign_ticket, ticket_for
 from inference.models.test_pattern import TestPattern
 
 from .floors import SERVICE, echo_channel

@@ -4,9 +4,10 @@ A thin client: every command is one or two calls to the scheduler, and what it s
 It never decides anything, never imports another program, and never imports grpc before a command needs it, so that
 help and completion answer at once.
 
-Read first: `menu.py`, the table of all commands. `commands/` declares what people type, a module for each row or
-two of the table; `options.py` holds the options that commands share. `client.py` calls the scheduler; `following/`
-stays with a job through lost connections; `render/` draws; `errors.py` says how failures read and which exit code
-they give. `doctor/` looks for what is wrong between here and the GPUs; `local/` is the supervisor behind `up` and
-`down`.
+Read first: `menu.py`, the table of all commands. Commands stand by noun, with what only they need beside them:
+`submitting/`, `jobs/`, `logs/`, `nodes/`, `devices/`, `sessions/`, `admin/`. What they share: `options.py` (options),
+`settings.py` (what holds for this command), `client.py` and `async_client.py` (calls), `errors.py` (how failures read,
+and their exit codes), `render/` (drawing), `following/` and `attaching/` (staying with a job), `full_screen/` (views
+that stay: `top_view/`, `queue_watch/`), `scripts/` (scripts that are submitted), `doctor/`, and `local/` (the
+supervisor behind `up` and `down`).
 """

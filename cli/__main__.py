@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from gpufleet.telemetry.grpc_log import keep_grpc_silent
+
 from . import errors
 from .app import command_line
 from .menu import MODULES
@@ -28,7 +30,8 @@ def main() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and answer its exit code."""
-    command = next((word for word in arguments if word in MODULES), "")
+    keep_grpc_silent()
+    command = _command_of(arguments)
     try:
         code = command_line().main(args=list(arguments), prog_name="gpuctl", standalone_mode=False)
         sys.stdout.flush()
@@ -37,6 +40,16 @@ def run(arguments: Sequence[str]) -> int:
         return errors.INTERRUPTED
     except Exception as problem:
         return _failed(errors.first_of(problem), command, arguments)
+
+
+TAKE_A_WORD = ("--scheduler", "--context", "--token-file")
+"""Options that may stand before the command."""
+
+
+def _command_of(arguments: Sequence[str]) -> str:
+    """The command's name; read from the words, for also words that do not parse can fail."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return next((word for before, word in pairs if word in MODULES and before not in TAKE_A_WORD), "")
 
 
 def _failed(problem: Exception, command: str, arguments: Sequence[str]) -> int:

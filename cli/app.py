@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,15 +14,36 @@ from typer.main import get_command
 from .errors import ReaderLeft
 from .menu import MODULES, OF_OTHERS, PANELS
 from .options import CONNECTION, FOLLOWING, spread
-from .parameters import help_line
-from .script import script_lines, with_script_options
 
 GENERAL = "Options"
 SHARED = (GENERAL, FOLLOWING, CONNECTION)
 
 
+LEADING = "gpuctl.leading"
+"""Where a context notes the options that stood before the command."""
+
+
+def take_leading(command: Any, ctx: Any) -> None:
+    """Give the command what stood before its name, in place of its defaults: what stands behind the name wins."""
+    given: dict[str, str] = ctx.meta.get(LEADING, {})
+    names = {each.name for each in command.get_params(ctx)}
+    for name in given.keys() - names:
+        ctx.fail(f"{ctx.command_path} takes no --{name.replace('_', '-')}")
+    if given:
+        ctx.default_map = given
+
+
 class Command(TyperCommand):
     """A command whose help lists its options by panel."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        take_leading(self, ctx)
+        try:
+            return super().parse_args(ctx, list(args))
+        except typer.TyperException as problem:
+            from .unknown_options import explained
+
+            raise explained(problem, self, ctx, args) from None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_options(self, ctx, formatter)
@@ -29,68 +51,6 @@ class Command(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = [each for each in self.params if each.param_type_name == "argument"]
         return ["[OPTIONS]", *(each.metavar or str(each.name).upper() for each in arguments)]
-
-
-SCRIPT_SAID = "gpuctl.script"
-"""Where a context notes the options of a script's lines: the option, and the file and line."""
-
-
-def _wrong_line(where: str, why: str) -> Exception:
-    from gpufleet.errors import invalid
-
-    return invalid(where, why, next_step="See the options with: gpuctl submit --help")
-
-
-class JobCommand(Command):
-    """A command that ends in a command line of the job's: `gpuctl run --gpus 1 -- python train.py`."""
-
-    def __init__(self, name: str | None, **settings: Any) -> None:
-        super().__init__(name, **settings)
-        # Options end where the job's command begins, so that `gpuctl run nvidia-smi -L` needs no `--`.
-        self.allow_interspersed_args = False
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if ctx.resilient_parsing:
-            return super().parse_args(ctx, args)
-        self._check_script(ctx, args)
-        return super().parse_args(ctx, with_script_options(args))
-
-    def _check_script(self, ctx: Any, args: list[str]) -> None:
-        """Name the file and the line of what is no option, or of a value that is none; note who said what."""
-        own = set(args[: args.index("--")]) if "--" in args else set(args)
-        said: dict[str, str] = {}
-        for where, words in script_lines(args):
-            try:
-                values, rest, parameters = self.make_parser(ctx).parse_args(list(words))
-                for parameter in parameters:
-                    parameter.type_cast_value(ctx, values[str(parameter.name)])
-            except Exception as problem:
-                in_words = getattr(problem, "format_message", None)  # click's own have it, whichever click typer brings
-                if in_words is None:
-                    raise
-                raise _wrong_line(where, in_words()) from None
-            if words_left := [*(values.get("command") or ()), *rest]:
-                raise _wrong_line(where, f"{words_left[0]!r} is no option")
-            said.update((option, where) for each in parameters for option in each.opts if option not in own)
-        ctx.meta[SCRIPT_SAID] = said
-
-    def invoke(self, ctx: Any) -> Any:
-        from gpufleet.errors import GpufleetError
-
-        try:
-            return super().invoke(ctx)
-        except GpufleetError as problem:
-            field = problem.violations[0].field if problem.violations else ""
-            where = ctx.meta.get(SCRIPT_SAID, {}).get(field)
-            if where is None:
-                raise
-            message, next_step = f"{where}: {problem.message}", problem.next_step
-            raise GpufleetError(
-                problem.reason, message, violations=problem.violations, next_step=next_step
-            ) from problem
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return ["[OPTIONS] -- COMMAND [ARGS]…"]
 
 
 class CheckCommand(Command):
@@ -105,13 +65,6 @@ class CheckCommand(Command):
 
 
 WAIT_ALONE = "5m"
-
-
-class ShellCommand(JobCommand):
-    """One that has a command line of its own for who gives none."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return ["[OPTIONS] [-- COMMAND [ARGS]…]"]
 
 
 class WatchedCommand(Command):
@@ -132,7 +85,14 @@ class Group(TyperGroup):
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
             typer.echo(ctx.get_help())  # asked for nothing: no mistake, and nothing to complain about
             ctx.exit(0)
-        return super().parse_args(ctx, args)
+        names = {each.name for each in self.get_params(ctx)}
+        ctx.default_map = {name: value for name, value in ctx.meta.get(LEADING, {}).items() if name in names}
+        try:
+            return super().parse_args(ctx, list(args))
+        except typer.TyperException as problem:
+            from .unknown_options import explained
+
+            raise explained(problem, self, ctx, args) from None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_options(self, ctx, formatter)
@@ -163,7 +123,7 @@ FIRST_STEPS = (
     ("gpuctl top", "What every GPU does now, and for whom."),
 )
 FROM_SLURM = (
-    "Coming from Slurm: sbatch is submit, srun is run, squeue is queue, scancel is cancel, sacct is story, "
+    "Coming from Slurm: sbatch is submit, srun is run, squeue is queue, scancel is cancel, sacct is history, "
     "sinfo is nodes; the rest is in docs/coming-from-slurm.md."
 )
 
@@ -187,7 +147,7 @@ class Menu(Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not ctx.resilient_parsing and args[0] not in MODULES and not args[0].startswith("-"):
-            from gpufleet.spelling import did_you_mean
+            from gpufleet.text.spelling import did_you_mean
 
             known = OF_OTHERS.get(args[0].lower())
             hint = f"; what it may mean is: gpuctl {known}" if known else did_you_mean(args[0], MODULES)
@@ -209,7 +169,7 @@ class Menu(Group):
 
 def _tell_version(is_wanted: bool) -> None:
     if is_wanted:
-        from .versions import own_version
+        from .admin.version import own_version
 
         typer.echo(f"gpuctl {own_version()}")
         raise typer.Exit
@@ -249,16 +209,28 @@ class Family(typer.Typer):
 
 
 def _gpuctl(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", help="Show this program's version and exit.", is_eager=True, callback=_tell_version),
     ] = False,
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", metavar="HOST[:PORT]", help="The scheduler; also behind the command.")
+    ] = None,
+    context_name: Annotated[
+        str | None, typer.Option("--context", metavar="NAME", help="Another context; also behind the command.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="The token's file; also behind the command.")
+    ] = None,
 ) -> None:
     """Give a team's GPUs to people: run a command on N GPUs and watch it."""
+    leading = {"scheduler": scheduler, "context": context_name, "token_file": token_file and str(token_file)}
+    context.meta[LEADING] = {name: value for name, value in leading.items() if value is not None}
 
 
 def _load(name: str) -> Any:
-    module = importlib.import_module(f"{__package__}.commands.{MODULES[name]}")
+    module = importlib.import_module(f"{__package__}.{MODULES[name]}")
     found: typer.Typer | Callable[..., None] = getattr(module, name)
     if isinstance(found, typer.Typer):
         loaded = get_command(found)
@@ -285,3 +257,17 @@ def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
     for panel in (name for name in dict.fromkeys(shared_last) if name in panels):
         with formatter.section(panel):
             formatter.write_dl(panels[panel])
+
+
+def help_line(parameter: Any) -> tuple[str, str] | None:
+    """What help shows of a parameter: its names with the value's, and its sentence; None when it is hidden."""
+    if parameter.hidden:
+        return None
+    if parameter.param_type_name == "argument":
+        return parameter.metavar or parameter.name.upper(), parameter.help or ""
+    names = ", ".join(sorted(parameter.opts, key=len))
+    if parameter.secondary_opts:
+        names += " / " + ", ".join(parameter.secondary_opts)
+    if not parameter.is_flag:
+        names += " " + (parameter.metavar or parameter.name.upper())
+    return names, parameter.help or ""

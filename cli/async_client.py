@@ -1,4 +1,11 @@
-"""Calls to the scheduler for commands that stay: `run`, `logs`, `wait`, `queue -w`. See `client.py`."""
+"""Calls to the scheduler for commands that stay: `run`, `logs`, `wait`, `queue -w`. See `client.py`.
+
+What a call can end with besides an answer is sorted here: a refusal, a lost connection, or a fault of this program.
+grpc.aio tells most failures as an RpcError. A call can also end in its InternalError (a batch of operations that Core
+did not take, as when the server's status races what is still being sent), in an InvalidStateError (written to after
+its end) and in a CancelledError that nobody asked for (the call was let go of under its reader). All of these are
+the connection's trouble: the same call may pass when it is made again.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +18,16 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
-from gpufleet.channel import Metadata, connect_async
-from gpufleet.errors import GpufleetError, UnavailableError
+from gpufleet.errors import GpufleetError, Reason, UnavailableError
+from gpufleet.net.channel import Metadata, connect_async
 
-from .call_failures import LOST, is_told_to_end, lost
-from .client import RetryPauses, translated
+from .client import PagedAnswer, PagedRequest, RetryPauses, async_scheduler_of, translated
 from .settings import Settings
-from .stub import async_scheduler_of
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+P = TypeVar("P", bound=PagedRequest)
+R = TypeVar("R", bound=PagedAnswer)
 
 
 class AsyncClient:
@@ -59,6 +66,15 @@ class AsyncClient:
                     raise (pauses.unknown or problem) from None
             await asyncio.sleep(pause_s)
 
+    async def all_pages(self, method: grpc.aio.UnaryUnaryMultiCallable[P, R], request: P) -> AsyncIterator[R]:
+        """Every page; the request's own page token is moved on."""
+        while True:
+            answer = await self.call(method, request)
+            yield answer
+            if not answer.next_page_token:
+                return
+            request.page_token = answer.next_page_token
+
     def translated(self, problem: grpc.RpcError) -> GpufleetError:
         """The error behind a failed call."""
         return translated(problem, self.settings)
@@ -69,3 +85,53 @@ async def connected_async(settings: Settings) -> AsyncIterator[AsyncClient]:
     """A client for the length of one command."""
     async with connect_async(settings.target()) as channel:
         yield AsyncClient(settings, channel)
+
+
+LOST = (grpc.aio.InternalError, asyncio.InvalidStateError, asyncio.CancelledError)
+"""What grpc.aio raises, besides an RpcError, when a call is lost."""
+
+
+def understood(failure: BaseException, translate: Callable[[grpc.RpcError], GpufleetError]) -> Exception:
+    """The failure as the error that it is; of a group the first that will not pass. Raises what ends the program."""
+    match failure:
+        case grpc.RpcError():
+            try:
+                return translate(failure)
+            except Exception as fault:  # a status like none that is known must not be lost either
+                return fault
+        case asyncio.CancelledError() | grpc.aio.InternalError() | asyncio.InvalidStateError():
+            return lost(failure)
+        case BaseExceptionGroup():
+            errors = [understood(each, translate) for each in failure.exceptions]
+            return next((error for error in errors if not may_pass(error)), errors[0])
+        case Exception():
+            return failure
+        case _:
+            raise failure
+
+
+def lost(failure: BaseException) -> GpufleetError:
+    """The error of a call that was lost in a way for which grpc has no status."""
+    what = str(failure) or type(failure).__name__
+    return GpufleetError(
+        Reason.OUTCOME_UNKNOWN,
+        f"the connection broke before the answer came: {what}",
+        next_step="Try again; see why with: gpuctl doctor",
+        metadata={"grpc": what},
+    )
+
+
+def may_pass(problem: Exception) -> bool:
+    """Whether the same call may succeed later: the connection's trouble, not a refusal and no fault of ours."""
+    if not isinstance(problem, GpufleetError):
+        return False
+    if isinstance(problem, UnavailableError) or problem.reason is Reason.TOO_MANY_STREAMS:
+        return True
+    # A connection that is cut in the middle of a message comes out as one of these, made by grpc itself.
+    return problem.reason in (Reason.INTERNAL, Reason.UNKNOWN) and "grpc" in problem.metadata
+
+
+def is_told_to_end() -> bool:
+    """Whether the running task itself is cancelled: a CancelledError that it meets otherwise is a call's."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""Calls to the scheduler, one at a time; `async_client.py` is the same for commands that stay.
+"""Calls to the scheduler, one at a time, and lists page by page; `async_client.py` is the same for commands that stay.
 
 Every call is bounded by --connection-timeout, and every failure comes out as a GpufleetError. Imports grpc, so it is
 imported inside the functions that need it.
@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import grpc
+import grpc.aio
+from google.protobuf.message_factory import GetMessageClass
+from gpufleet.v1 import scheduler_pb2
 
-from gpufleet.channel import Metadata, connect
 from gpufleet.errors import GpufleetError, Reason, UnavailableError
+from gpufleet.net.channel import Metadata, connect
 
 from .settings import Settings
-from .stub import scheduler_of
+
+if TYPE_CHECKING:
+    from gpufleet.v1.scheduler_pb2_grpc import SchedulerAsyncStub, SchedulerStub
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -58,6 +63,14 @@ class Client:
                     raise (pauses.unknown or problem) from None
             time.sleep(pause_s)
 
+    def output(self, request: scheduler_pb2.StreamOutputRequest) -> str:
+        """The whole of what is asked for, as text; for what does not follow."""
+        try:
+            stream = self.scheduler.StreamOutput(request, timeout=self.settings.connection_timeout_s)
+            return b"".join(message.data for message in stream).decode(errors="replace")
+        except grpc.RpcError as problem:
+            raise translated(problem, self.settings) from None
+
     def close(self) -> None:
         """Let go of the connection."""
         self._channel.close()
@@ -87,16 +100,13 @@ class RetryPauses:
 @contextmanager
 def connected(settings: Settings) -> Iterator[Client]:
     """A client for the length of one command."""
-    client = Client(settings)
-    try:
+    with closing(Client(settings)) as client:
         yield client
-    finally:
-        client.close()
 
 
 def translated(problem: grpc.RpcError, settings: Settings) -> GpufleetError:
     """The error behind a failed call, told from where the caller stands."""
-    from gpufleet.status import from_rpc_error  # only a failure pays for it
+    from gpufleet.net.status import from_rpc_error  # only a failure pays for it
 
     error = from_rpc_error(problem)
     if "grpc" not in error.metadata:
@@ -114,6 +124,12 @@ def translated(problem: grpc.RpcError, settings: Settings) -> GpufleetError:
 
 def _broken_connection(details: str, settings: Settings) -> GpufleetError:
     metadata = {"grpc": details}
+    if any(sign in details for sign in PERHAPS_TLS):
+        from .doctor.encryption import tls_trouble
+
+        if (found := tls_trouble(settings.target())) is not None:
+            sentence = f"{found.sentence} ({settings.address}, {settings.address_origin})"
+            return GpufleetError(Reason.TLS_FAILED, sentence, next_step=found.fix, metadata=metadata)
     if not any(sign in details for sign in NEVER_CONNECTED):
         return GpufleetError(
             Reason.OUTCOME_UNKNOWN,
@@ -135,13 +151,77 @@ NAME_UNKNOWN = ("errors resolving", "DNS resolution failed", "Name resolution")
 NEVER_CONNECTED = ("failed to connect", *NAME_UNKNOWN)
 
 
+PERHAPS_TLS = ("andshake", "SSL_ERROR", "erification", "Socket closed", "Connection reset")
+"""What gRPC says where one side speaks TLS and the other does not, or a certificate is not trusted; and elsewhere."""
+
+
 def _why_not_connected(details: str) -> str:
     if "Connection refused" in details:
         return "nothing listens there"
     if any(sign in details for sign in NAME_UNKNOWN):
         return "this machine does not know that name"
-    return _innermost(details)
-
-
-def _innermost(details: str) -> str:
     return details.rpartition("last error: ")[2].rpartition("UNKNOWN: ")[2].strip()
+
+
+_SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"]
+
+
+def scheduler_of(channel: grpc.Channel) -> SchedulerStub:
+    """The methods on a channel of threads."""
+    return cast("SchedulerStub", _Methods(channel))
+
+
+def async_scheduler_of(channel: grpc.aio.Channel) -> SchedulerAsyncStub:
+    """The methods on a channel of asyncio."""
+    return cast("SchedulerAsyncStub", _Methods(channel))
+
+
+class _Methods:
+    """Looks like the generated stub."""
+
+    def __init__(self, channel: grpc.Channel | grpc.aio.Channel) -> None:
+        self._channel: Any = channel
+
+    def __getattr__(self, name: str) -> Any:
+        method = _SERVICE.methods_by_name.get(name)
+        if method is None:
+            raise AttributeError(f"{_SERVICE.full_name} has no method {name}")
+        sides = ("stream" if method.client_streaming else "unary", "stream" if method.server_streaming else "unary")
+        request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        made = getattr(self._channel, "_".join(sides))(
+            f"/{_SERVICE.full_name}/{name}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        setattr(self, name, made)
+        return made
+
+
+PAGES_MAX = 10_000
+
+
+class PagedRequest(Protocol):
+    """A request with a page token."""
+
+    page_token: str
+
+
+class PagedAnswer(Protocol):
+    """An answer that names the next page."""
+
+    @property
+    def next_page_token(self) -> str: ...
+
+
+P = TypeVar("P", bound=PagedRequest)
+R = TypeVar("R", bound=PagedAnswer)
+
+
+def all_pages(client: Client, method: grpc.UnaryUnaryMultiCallable[P, R], request: P) -> Iterator[R]:
+    """Every page; the request's own page token is moved on."""
+    for _ in range(PAGES_MAX):
+        answer = client.call(method, request)
+        yield answer
+        if not answer.next_page_token:
+            return
+        request.page_token = answer.next_page_token

@@ -1,8 +1,9 @@
-"""What a shell completes from the scheduler: job ids, node names. Silent when it is away, and never slow."""
+"""What a shell completes from the scheduler: jobs, nodes, models. Silent when it is away, and never slow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,15 +25,14 @@ def complete_jobs(incomplete: str) -> list[tuple[str, str]]:
             items = client.call(client.scheduler.ListArrayItems, request).items
             return [(f"{array}.{item.index}", f"job {item.job_id}") for item in items]
 
-        return [pair for pair in _asked(ask_items) if pair[0].startswith(incomplete)]
+        return _offered(incomplete, ask_items)
 
     def ask(client: Client) -> list[tuple[str, str]]:
         request = scheduler_pb2.QueueRequest(page_size=100, include_finished=True, omit_env=True)
         jobs = client.call(client.scheduler.Queue, request).jobs
         return [(str(job.id), job.spec.name) for job in jobs]
 
-    found = _asked(ask)
-    return [pair for pair in [*found, ("last", "the newest job")] if pair[0].startswith(incomplete)]
+    return _offered(incomplete, ask, ("last", "the newest job"))
 
 
 def complete_nodes(incomplete: str) -> list[tuple[str, str]]:
@@ -45,17 +45,31 @@ def complete_nodes(incomplete: str) -> list[tuple[str, str]]:
         nodes = client.call(client.scheduler.ListNodes, scheduler_pb2.ListNodesRequest()).nodes
         return [(node.name, counted(len(node.devices), "GPU")) for node in nodes]
 
-    return [pair for pair in _asked(ask) if pair[0].startswith(incomplete)]
+    return _offered(incomplete, ask)
 
 
-def _asked(ask: Callable[[Client], list[tuple[str, str]]]) -> list[tuple[str, str]]:
+def complete_models(incomplete: str) -> list[tuple[str, str]]:
+    """Names of models."""
+    from gpufleet.v1 import sessions_pb2
+
+    from .render.words import counted
+
+    def ask(client: Client) -> list[tuple[str, str]]:
+        models = client.call(client.scheduler.ListModels, sessions_pb2.ListModelsRequest()).models
+        return [(model.name, counted(len(model.workers), "worker")) for model in models]
+
+    return _offered(incomplete, ask)
+
+
+def _offered(
+    incomplete: str, ask: Callable[[Client], list[tuple[str, str]]], *more: tuple[str, str]
+) -> list[tuple[str, str]]:
+    """What is known and begins so, each with what stands beside it."""
     from .client import connected
     from .options import Connection
-    from .settings import resolve
 
-    try:
-        with connected(resolve(Connection(connection_timeout=f"{WAIT_S_MAX:g}s"))) as client:
-            return ask(client)
-    except Exception:
-        # Whatever is wrong, a completion is no place to say it: the command itself will.
-        return []
+    found = []
+    # Whatever is wrong, a completion is no place to say it: the command itself will.
+    with suppress(Exception), connected(Connection(connection_timeout=f"{WAIT_S_MAX:g}s").settings()) as client:
+        found = ask(client)
+    return [pair for pair in [*found, *more] if pair[0].startswith(incomplete)]

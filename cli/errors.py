@@ -74,6 +74,8 @@ def exit_code(problem: BaseException, command: str) -> int:
     if isinstance(problem, GpufleetError):
         if problem.reason is Reason.MODEL_NOT_LOADED:
             return FAILED  # nothing was refused: it was tried
+        if problem.reason is Reason.TLS_FAILED:
+            return UNAVAILABLE  # nobody was reached who could refuse
         return next((code for kind, code in _CODES if isinstance(problem, kind)), FAILED)
     return USAGE if isinstance(problem, typer.TyperException) else FAILED
 
@@ -107,9 +109,8 @@ def _as_text(problem: Exception, command: str) -> str:
     if isinstance(problem, GpufleetError):
         trace = problem.metadata.get("trace_id", "")
         return _without_argument(problem, as_lines(problem)) + (f"\nTrace id: {trace}" if trace else "")
-    if isinstance(problem, typer.TyperException):
-        return f"{_usage_message(problem)}\n{_usage_next_step(problem, command)}"
-    return f"{_internal_message(problem)}\n{_INTERNAL_NEXT_STEP}"
+    _, message, next_step = _said_of(problem, command)
+    return f"{message}\n{next_step}"
 
 
 def _without_argument(problem: GpufleetError, text: str) -> str:
@@ -119,27 +120,27 @@ def _without_argument(problem: GpufleetError, text: str) -> str:
 
 
 def _as_object(problem: Exception, command: str) -> dict[str, Any]:
-    if isinstance(problem, GpufleetError):
-        reason = problem.metadata.get("reason", problem.reason.name)
-        message, next_step = problem.message, problem.next_step
-        fields = [{"field": each.field, "why": each.why} for each in problem.violations]
-        metadata = dict(problem.metadata)
-    elif isinstance(problem, typer.TyperException):
-        reason, message, next_step = "USAGE", _usage_message(problem), _usage_next_step(problem, command)
-        fields, metadata = [], {}
-    else:
-        reason, message, next_step = "INTERNAL", _internal_message(problem), _INTERNAL_NEXT_STEP
-        fields, metadata = [], {}
+    reason, message, next_step = _said_of(problem, command)
+    own = problem if isinstance(problem, GpufleetError) else None
     return {
         "error": {
             "reason": reason,
             "message": message,
-            "fields": fields,
+            "fields": [{"field": each.field, "why": each.why} for each in own.violations] if own else [],
             "next_step": next_step,
-            "metadata": metadata,
+            "metadata": dict(own.metadata) if own else {},
             "exit_code": exit_code(problem, command),
         }
     }
+
+
+def _said_of(problem: Exception, command: str) -> tuple[str, str, str]:
+    """The reason, what is wrong, and what to type next."""
+    if isinstance(problem, GpufleetError):
+        return problem.metadata.get("reason", problem.reason.name), problem.message, problem.next_step
+    if isinstance(problem, typer.TyperException):
+        return "USAGE", _usage_message(problem), _usage_next_step(problem, command)
+    return "INTERNAL", _internal_message(problem), _INTERNAL_NEXT_STEP
 
 
 def _usage_message(problem: typer.TyperException) -> str:
@@ -150,6 +151,8 @@ def _usage_message(problem: typer.TyperException) -> str:
 
 
 def _usage_next_step(problem: typer.TyperException, command: str) -> str:
+    if next_step := getattr(problem, "next_step", ""):
+        return str(next_step)
     context = getattr(problem, "ctx", None)
     return f"See: {context.command_path if context else f'gpuctl {command}'.rstrip()} --help"
 

@@ -1,84 +1,87 @@
 """Options that several commands share, as dataclasses: a command takes one as a parameter, and `spread` shows typer
 its fields. A field is `name: Annotated[type, Option(…)] = default`; its option's help names the default.
+
+Each is made of another by inheritance, so that a command takes one parameter: `Connection` alone, with how it
+prints (`Printing`), with how long it stays (`Following`), or with both.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from typer import Option
+
+if TYPE_CHECKING:
+    from .settings import Settings
 
 CONNECTION = "Connection"
 FOLLOWING = "Following"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def in_panel(title: str) -> Callable[..., Any]:
+    """What declares an option as typer's `Option` does, under this title of the help."""
+    return functools.partial(Option, rich_help_panel=title)
+
+
+connection, following = in_panel(CONNECTION), in_panel(FOLLOWING)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Connection:
     """Where the scheduler is and who asks."""
 
     scheduler: Annotated[
         str | None,
-        Option(
+        connection(
             "--scheduler",
             metavar="HOST[:PORT]",
-            rich_help_panel=CONNECTION,
             help="The scheduler; else GPUCTL_SCHEDULER, gpuctl.toml or the context in use.",
         ),
     ] = None
     context: Annotated[
         str | None,
-        Option(
-            "--context",
-            metavar="NAME",
-            rich_help_panel=CONNECTION,
-            help="Another context than the one in use (see: gpuctl config context).",
+        connection(
+            "--context", metavar="NAME", help="Another context than the one in use (see: gpuctl config context)."
         ),
     ] = None
     token_file: Annotated[
         Path | None,
-        Option(
+        connection(
             "--token-file",
             metavar="FILE",
-            rich_help_panel=CONNECTION,
             help="A file of mode 0600 with the token; else GPUCTL_TOKEN or the context's.",
         ),
     ] = None
     ca_file: Annotated[
         Path | None,
-        Option(
-            "--ca-file",
-            metavar="FILE",
-            rich_help_panel=CONNECTION,
-            help="Certificates that vouch for the scheduler; else the system's.",
-        ),
+        connection("--ca-file", metavar="FILE", help="Certificates that vouch for the scheduler; else the system's."),
     ] = None
     insecure: Annotated[
         bool,
-        Option(
-            "--insecure",
-            rich_help_panel=CONNECTION,
-            help="Speak without TLS also beyond this machine: only in a network you trust.",
-        ),
+        connection("--insecure", help="Speak without TLS also beyond this machine: only in a network you trust."),
     ] = False
     connection_timeout: Annotated[
         str | None,
-        Option(
-            "--connection-timeout",
-            metavar="TIME",
-            rich_help_panel=CONNECTION,
-            help="The longest wait for an answer to one call, 30s by default.",
+        connection(
+            "--connection-timeout", metavar="TIME", help="The longest wait for an answer to one call, 30s by default."
         ),
     ] = None
 
+    def settings(self, *, jobs: Sequence[str] = ()) -> Settings:
+        """What holds for this command; see `settings.resolve`."""
+        from .settings import resolve  # help needs none of it
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """How a reading command answers."""
+        return resolve(self, jobs=jobs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printing(Connection):
+    """How a command prints its answer."""
 
     output: Annotated[
         str | None,
@@ -91,38 +94,40 @@ class Output:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
+@dataclass(frozen=True, kw_only=True)
+class Following(Connection):
     """How long a follower stays; --connection-timeout is the fourth of them."""
 
     session_timeout: Annotated[
         str | None,
-        Option(
+        following(
             "--session-timeout",
             metavar="TIME",
-            rich_help_panel=FOLLOWING,
             help="The longest attached session, 7200s by default; the job goes on after it.",
         ),
     ] = None
     max_wait_time: Annotated[
         str | None,
-        Option(
+        following(
             "--max-wait-time",
             metavar="TIME",
-            rich_help_panel=FOLLOWING,
             help="The longest wait for new output before asking whether the job lives, 300s by default.",
         ),
     ] = None
     max_consecutive_timeouts: Annotated[
         int | None,
-        Option(
+        following(
             "--max-consecutive-timeouts",
             metavar="N",
             min=1,
-            rich_help_panel=FOLLOWING,
             help="Unanswered questions in a row after which to give up, 30 by default; the job goes on.",
         ),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintingAndFollowing(Printing, Following):
+    """Of a command that stays and prints."""
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
@@ -149,11 +154,13 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     return spread_command
 
 
-def _fields_as_parameters(group: type[Any]) -> list[inspect.Parameter]:
+@functools.cache
+def _fields_as_parameters(group: type[Any]) -> tuple[inspect.Parameter, ...]:
+    """Once for each group, which many commands have: to work out its annotations takes milliseconds."""
     hints = get_type_hints(group, include_extras=True)
-    return [
+    return tuple(
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
         )
         for field in fields(group)
-    ]
+    )

@@ -18,7 +18,12 @@ def look(form: str) -> Look:
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size((WIDTH, 24)).columns if is_terminal else WIDTH
     is_wide = form == "wide"
-    return Look(width=None if is_wide else max(width, 40), has_colour=has_colour(), is_wide=is_wide)
+    return Look(
+        width=None if is_wide else max(width, 40),
+        has_colour=has_colour(),
+        is_wide=is_wide,
+        terminal_width=width if is_terminal else None,
+    )
 
 
 def has_colour() -> bool:
@@ -48,3 +53,8 @@ def tell(text: str) -> None:
     """A line of advice on stderr, for terminals only: pipes get the answer and nothing else."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
+
+
+def say(text: str) -> None:
+    """A line of ours on stderr, for whoever reads it."""
+    print(f"gpuctl: {text}", file=sys.stderr, flush=True)

@@ -1,21 +1,20 @@
 """What holds for this command: flag over GPUCTL_* over ./gpuctl.toml over the context in use over the default.
 
-The rules are in gpufleet/cli_settings.py; this turns a command's options into flags for them.
+The rules are in gpufleet/config/cli_settings.py; this turns a command's options into flags for them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Protocol
 
-from gpufleet.addresses import Address, is_loopback
-from gpufleet.cli_settings import CliConfig, load_cli
-from gpufleet.tokens import FoundToken
-
-from .options import Connection, Following, Output
+from gpufleet.config.cli_settings import CliConfig, CliSettings, load_cli
+from gpufleet.net.addresses import Address, is_loopback
+from gpufleet.security.tokens import FoundToken
 
 if TYPE_CHECKING:
-    from gpufleet.channel import Target
+    from gpufleet.net.channel import Target
 
     from .following.core import TimeOuts
 
@@ -70,7 +69,7 @@ class Settings:
 
     def target(self) -> Target:
         """The server to connect to. Raises for a token that is named and unusable."""
-        from gpufleet.channel import Target  # brings grpc, which showing settings does not need
+        from gpufleet.net.channel import Target  # brings grpc, which showing settings does not need
 
         token = self.token()
         return Target(
@@ -81,19 +80,18 @@ class Settings:
         )
 
 
-def resolve(connection: Connection, output: Output | None = None, following: Following | None = None) -> Settings:
-    """The settings that these options and everything below them make. Raises CONFIG_INVALID."""
-    flags: dict[str, object] = {
-        "scheduler": connection.scheduler,
-        "token_file": connection.token_file,
-        "ca_file": connection.ca_file,
-        "insecure": True if connection.insecure else None,
-        "connection_timeout": connection.connection_timeout,
-    }
-    if output is not None:
-        flags["output"] = output.output
-    if following is not None:
-        flags["session_timeout"] = following.session_timeout
-        flags["max_wait_time"] = following.max_wait_time
-        flags["max_consecutive_timeouts"] = following.max_consecutive_timeouts
-    return Settings(load_cli(flags, context=connection.context))
+class Typed(Protocol):
+    """The options of a command that settings are made of: those of the same names."""
+
+    @property
+    def context(self) -> str | None: ...
+
+
+def resolve(options: Typed, *, jobs: Sequence[str] = ()) -> Settings:
+    """The settings that these options and everything below them make. Raises CONFIG_INVALID.
+
+    `jobs` is what a command names that is about these jobs alone: inside a job that may be the job itself.
+    """
+    typed = {each.name: getattr(options, each.name, None) for each in fields(CliSettings)}
+    flags = {name: value for name, value in typed.items() if value is not False}
+    return Settings(load_cli(flags, context=options.context, jobs=jobs))

@@ -7,20 +7,22 @@ SIGTERM and SIGINT tell its people to connect again, and end it; SIGHUP reads th
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import Sequence
 from contextlib import closing
 
-from gpufleet import metrics, telemetry
-from gpufleet.config_reload import Live
+from gpufleet.config.gateway_settings import GatewaySettings
+from gpufleet.config.merged import Live
+from gpufleet.config.paths import log_file
 from gpufleet.errors import GpufleetError, Reason, as_lines
-from gpufleet.gateway_settings import GatewaySettings
-from gpufleet.logs import ProgramLog
-from gpufleet.paths import log_file
+from gpufleet.telemetry import metrics
+from gpufleet.telemetry import spans as telemetry
+from gpufleet.telemetry.logs import ProgramLog
 
 from .folder import DataFolder
-from .options import parser, settings_reader, token_of
+from .options import parser, reader_of, token_of
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; answers its exit code."""
     given = parser().parse_args(arguments)
     try:
-        live = Live(settings_reader(given))
+        live = Live(reader_of(given))
         settings = live.now
         _check_installed()
         token = token_of(settings)
@@ -61,6 +63,7 @@ def _check_installed() -> None:
 async def _run(live: Live[GatewaySettings], token: str, folder: DataFolder, program_log: ProgramLog) -> None:
     from .program import Program
 
+    gc.freeze()  # What is loaded stays: neither the collector nor the end of the process need look through it.
     is_scraped = live.now.metrics.port is not None
     with (
         closing(telemetry.start("gateway")) as traces,

@@ -1,4 +1,7 @@
-"""What is served over HTTP: the page, the sessions, the models to choose from, the state of the workers, and health."""
+"""What is served over HTTP: the page, the sessions, the models to choose from, the state of the workers, and health.
+
+Of a model is shown, before one joins, what stands in its line and whether a seat is free.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,36 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import grpc.aio
 from google.protobuf.json_format import MessageToDict
-from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
+from gpufleet.v1 import inference_pb2, scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from gpufleet.channel import Target, connect_async
-from gpufleet.gateway_settings import GatewaySettings
-from gpufleet.status import from_rpc_error
-from gpufleet.telemetry import OFF, Telemetry
+from gpufleet.config.gateway_settings import GatewaySettings
+from gpufleet.model import media_type_of
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.net.status import from_rpc_error
+from gpufleet.telemetry.metrics import Readings
+from gpufleet.telemetry.spans import OFF, Telemetry
 
 from . import page
 from .dashboard.serving import Dashboard
 from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
 from .lines import Lines
-from .listing import model_shown
 from .measures import UNMEASURED, Measures
 from .person import Person
+from .proxy.handover import Handover
+from .proxy.hosts import ProgramHosts
+from .proxy.openai import OpenAi
+from .proxy.serving import Proxy
 from .workers import Workers
 
 log = logging.getLogger(__name__)
@@ -52,8 +61,9 @@ class Gateway:
         self,
         targets: Sequence[Target],
         identities: Identities,
-        worker_target: Callable[[sessions_pb2.TurnGrant], Target],
+        worker_target: Callable[[sessions_pb2.TurnGrant | sessions_pb2.WorkerInfo], Target],
         dashboard: Dashboard,
+        handover: Handover,
         settings: Callable[[], GatewaySettings] = GatewaySettings,
         telemetry: Telemetry = OFF,
         measures: Measures = UNMEASURED,
@@ -62,21 +72,31 @@ class Gateway:
         self._targets = targets
         self._identities = identities
         self._worker_channels = Workers(worker_target)
+        self._proxy = Proxy(targets, worker_target, dashboard, telemetry, measures)
+        self._hosts = ProgramHosts(self._proxy, dashboard, handover, self._program_hosts)
         self._settings = settings
         self._telemetry = telemetry
         self._measures = measures
         self._addresses: Counter[str] = Counter()
         self.people = 0
 
+    def requests_read(self) -> Readings:
+        """How many requests to programs there are now, for the metrics."""
+        return self._proxy.readings()
+
     def app(self) -> Starlette:
         """The ASGI application."""
         return Starlette(
             routes=[
+                *self._hosts.routes(),
                 Route("/healthz", self._healthz),
                 Route("/api/v1/models", self._models),
+                Route("/api/v1/models/{name}/picture", self._picture),
                 Route("/api/v1/status/workers", self._workers),
                 WebSocketRoute("/ws", self._session),
                 *self.dashboard.routes(),
+                *self._proxy.routes(),
+                *OpenAi(self._proxy).routes(),
                 *page.routes(),
             ],
             lifespan=self._lifespan,
@@ -94,7 +114,7 @@ class Gateway:
         self._channel = connect_async(self._targets[0])
         holding = asyncio.create_task(self._lines.run(), name="lines")
         try:
-            async with self.dashboard.running():
+            async with self.dashboard.running(), self._proxy.running():
                 yield
         finally:
             # Who has just left is told to the scheduler, so that nobody's line is counted as away.
@@ -126,7 +146,24 @@ class Gateway:
 
     async def _list_models(self, stub: Any) -> dict[str, Any]:
         listed = await stub.ListModels(sessions_pb2.ListModelsRequest(), timeout=ASK_S_MAX)
-        return {"models": [model_shown(each) for each in listed.models]}
+        # Programs are no models to choose: nobody stands in line for one.
+        return {"models": [model_shown(each) for each in listed.models if not each.HasField("http")]}
+
+    async def _picture(self, request: Request) -> Response:
+        """The picture that ships with a model. Its tag is in the address, so that it never changes."""
+        asked = sessions_pb2.ListModelsRequest(picture_of=request.path_params["name"])
+        try:
+            stub = scheduler_pb2_grpc.SchedulerStub(self._channel)
+            listed = await stub.ListModels(asked, timeout=ASK_S_MAX)
+        except grpc.aio.AioRpcError as problem:
+            is_wrong = problem.code() is grpc.StatusCode.INVALID_ARGUMENT
+            return Response(status_code=404 if is_wrong else 503, headers=page.SECURITY_HEADERS)
+        picture = next((each.card.picture for each in listed.models), b"")
+        media_type = media_type_of(picture)
+        if media_type is None:
+            return Response(status_code=404, headers=page.SECURITY_HEADERS)
+        headers = page.SECURITY_HEADERS | {"Cache-Control": page.HASHED}
+        return Response(picture, media_type=media_type, headers=headers)
 
     async def _workers(self, request: Request) -> Response:
         """Workers, agents and lines: state, what they run, when they were heard. Wants the person's own token."""
@@ -149,8 +186,7 @@ class Gateway:
         """The scheduler's answer as JSON, or why there is none. `as_nobody`: the call brings its own token."""
         if as_nobody is None:
             return await _answered(ask, self._channel)
-        bare = Target(address=as_nobody.address, ca_file=as_nobody.ca_file, is_insecure=as_nobody.is_insecure)
-        channel = connect_async(bare)
+        channel = connect_async(replace(as_nobody, token=None))
         try:
             return await _answered(ask, channel)
         finally:
@@ -181,7 +217,15 @@ class Gateway:
             messages_max = self._settings().limits.messages_per_second_max
             identity = identity_of(person)
             served = Person(
-                socket, identity, self._lines, self._worker_channels, messages_max, self._telemetry, self._measures
+                socket,
+                identity,
+                self._lines,
+                self._worker_channels,
+                messages_max,
+                self._telemetry,
+                self._measures,
+                address=self._identities.address_of(address),
+                login_token=self.dashboard.login_of(socket),
             )
             await served.serve()
         finally:
@@ -195,6 +239,10 @@ class Gateway:
         if self.people >= limits.people_max:
             return REFUSED_FULL
         return REFUSED_ADDRESS if self._addresses[address] >= limits.people_per_address_max else None
+
+    def _program_hosts(self) -> Sequence[str]:
+        settings = self._settings()
+        return settings.program_hosts
 
     def _may_connect(self, socket: WebSocket) -> bool:
         """Pages of this host and those that were named; programs send no origin."""
@@ -212,3 +260,64 @@ async def _answered(ask: Callable[[Any], Any], channel: grpc.aio.Channel) -> Res
         error = from_rpc_error(problem)
         status = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(error.code.name, 503)
         return JSONResponse({"error": error.reason.name, "message": error.message}, status_code=status)
+
+
+STATES = (
+    (inference_pb2.WORKER_STATE_READY, "ready"),
+    (inference_pb2.WORKER_STATE_LOADING, "loading"),
+    (inference_pb2.WORKER_STATE_STARTING, "starting"),
+    (inference_pb2.WORKER_STATE_QUEUED, "queued"),
+    (inference_pb2.WORKER_STATE_FAILED, "failed"),
+)
+"""What is said of a model with several workers: the first of these that one of them is in."""
+
+
+ACCESS = {
+    sessions_pb2.MODEL_ACCESS_OPEN: "open",
+    sessions_pb2.MODEL_ACCESS_PASS_PHRASE: "pass-phrase",
+    sessions_pb2.MODEL_ACCESS_LOGIN: "login",
+}
+"""Who may join."""
+
+
+def model_shown(model: sessions_pb2.Model) -> dict[str, Any]:
+    """One model of `GET /api/v1/models`; docs/web-protocol.md names the fields.
+
+    Why a model has failed is not for everybody: it may name files of whoever serves it.
+    """
+    ready = [each for each in model.workers if each.state == inference_pb2.WORKER_STATE_READY]
+    loading = [each for each in model.workers if each.state == inference_pb2.WORKER_STATE_LOADING]
+    return {
+        "name": model.name,
+        "waiting": model.waiting_count,
+        "turns": model.turn_count,
+        "seats": sum(each.seats for each in ready),
+        "free": sum(max(0, each.seats - each.taken_seats) for each in ready),
+        "workers": len(model.workers),
+        "state": _state(model),
+        "progress": round(max((each.progress for each in loading), default=0.0), 3),
+        "waits_for": _waits_for(model),
+        "title": model.card.title,
+        "about": model.card.about,
+        "controls": model.card.controls,
+        "keys": list(model.card.keys),
+        "picture": model.card.picture_tag,
+        "access": ACCESS.get(model.limits.access, "open"),
+        "turn_s": model.limits.turn.ToMilliseconds() / 1e3,
+    }
+
+
+def _waits_for(model: sessions_pb2.Model) -> str:
+    """Why a worker's job waits: the stable reason, which names no node; empty where none waits."""
+    return next((each.wait_reason for each in model.workers if each.wait_reason), "")
+
+
+def _state(model: sessions_pb2.Model) -> str:
+    found = {each.state for each in model.workers}
+    best = next((name for state, name in STATES if state in found), None)
+    if best is not None:
+        return best
+    if model.HasField("failure"):
+        return "failed"
+    # Without a worker: the fleet starts one for who comes, or somebody has to start it by hand.
+    return "asleep" if model.entry_point else "away"

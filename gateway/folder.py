@@ -6,8 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from gpufleet.addresses import Address
-from gpufleet.locked_folder import lock_folder
+from gpufleet.host.locked_folder import lock_folder
+from gpufleet.net.addresses import Address
 
 LISTENING_FILE = "listening"
 """HOST:PORT, while it serves."""

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import grpc.aio
 from gpufleet.v1 import scheduler_pb2_grpc, sessions_pb2
 
-from gpufleet.channel import Target, connect_async
 from gpufleet.errors import GpufleetError
-from gpufleet.logs import fields
-from gpufleet.status import from_rpc_error
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.net.status import from_rpc_error
+from gpufleet.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +97,10 @@ class Lines:
     def worker_is_unreachable(self, place: Place) -> None:
         """Say that the worker of a turn cannot be reached from here."""
         self._send(Request(connection=place.number, worker_unreachable=True))
+
+    def step_broke(self, place: Place, broken: sessions_pb2.StepBroken) -> None:
+        """Say what was under way as the stream of a turn broke."""
+        self._send(Request(connection=place.number, step_broken=broken))
 
     async def flush(self, wait_s: float) -> None:
         """Give what was not written yet a moment to leave."""

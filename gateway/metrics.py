@@ -7,18 +7,18 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
 from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc
 
-from gpufleet.channel import Target, connect_async
+from gpufleet.config.gateway_settings import GatewaySettings
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.gateway_settings import GatewaySettings
-from gpufleet.metrics import Metrics, Readings
-from gpufleet.metrics_door import MetricsDoor, packed
-from gpufleet.metrics_reading import on_loop
-from gpufleet.status import from_rpc_error
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.net.status import from_rpc_error
+from gpufleet.telemetry.metrics import Metrics, Readings, on_loop
+from gpufleet.telemetry.metrics_door import MetricsDoor, packed
 
 from .measures import INSTRUMENTS
 
@@ -91,13 +91,7 @@ class MetricsOutlet:
             self._good.popitem(last=False)
 
     async def _ask(self, token: str) -> None:
-        target = Target(
-            address=self._target.address,
-            token=token,
-            ca_file=self._target.ca_file,
-            is_insecure=self._target.is_insecure,
-        )
-        channel = connect_async(target)
+        channel = connect_async(replace(self._target, token=token))
         stub: Any = scheduler_pb2_grpc.SchedulerStub(channel)
         try:
             await stub.Queue(scheduler_pb2.QueueRequest(page_size=1), timeout=ASK_S_MAX)

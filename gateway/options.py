@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gpufleet.config import Resolved, load_program
+from gpufleet.config.gateway_settings import GatewaySettings
+from gpufleet.config.merged import Resolved, settings_reader
+from gpufleet.config.paths import state_dir
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.gateway_settings import GatewaySettings
-from gpufleet.paths import program_config_file, state_dir
-from gpufleet.tokens import find_token
+from gpufleet.security.tokens import find_token
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,43 +29,35 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--origin", metavar="URL", action="append", dest="origins", help="a page elsewhere that may connect; repeatable"
     )
+    flags.add_argument(
+        "--program-host",
+        metavar="HOST",
+        action="append",
+        dest="program_hosts",
+        help="a host name of this gateway below which programs have their own, NAME.HOST; repeatable "
+        "(default localhost)",
+    )
     flags.add_argument("--ca-file", metavar="FILE", help="authority that signed the scheduler's certificate")
-    flags.add_argument("--tls-cert", metavar="FILE", help="this gateway's certificate")
-    flags.add_argument("--tls-key", metavar="FILE", help="the private key of the certificate")
-    flags.add_argument("--metrics-port", metavar="PORT", help="serve /metrics to Prometheus on this port (default: no)")
+    flags.add_argument("--tls-cert", dest="tls.cert_file", metavar="FILE", help="this gateway's certificate")
+    flags.add_argument("--tls-key", dest="tls.key_file", metavar="FILE", help="the private key of the certificate")
+    flags.add_argument(
+        "--metrics-port",
+        dest="metrics.port",
+        metavar="PORT",
+        help="serve /metrics to Prometheus on this port (default: no)",
+    )
     flags.add_argument("--insecure", action="store_const", const=True, help="no TLS beyond this machine")
     flags.add_argument("--config", metavar="FILE", type=Path, help="gateway.toml (see: gpuctl config init gateway)")
     flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
-    flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
-    flags.add_argument("--log-format", choices=("text", "json"))
+    flags.add_argument("--log-level", dest="log.level", choices=("debug", "info", "warning", "error"))
+    flags.add_argument("--log-format", dest="log.format", choices=("text", "json"))
     return flags
 
 
-def settings_reader(given: argparse.Namespace) -> Callable[[], Resolved[GatewaySettings]]:
+def reader_of(given: argparse.Namespace) -> Callable[[], Resolved[GatewaySettings]]:
     """Reads the settings, now and again at a reload."""
-    flags: dict[str, object] = {
-        "host": given.host,
-        "port": given.port,
-        "scheduler": given.scheduler,
-        "data": given.data,
-        "token_file": given.token_file,
-        "origins": given.origins,
-        "ca_file": given.ca_file,
-        "tls.cert_file": given.tls_cert,
-        "tls.key_file": given.tls_key,
-        "insecure": given.insecure,
-        "metrics.port": given.metrics_port,
-        "log.level": "debug" if given.verbose else given.log_level,
-        "log.format": given.log_format,
-    }
-    return lambda: load_program(
-        GatewaySettings,
-        "gateway",
-        flags=flags,
-        environment=os.environ,
-        file=given.config or program_config_file("gateway"),
-        file_is_named=given.config is not None,
-    )
+    level = "debug" if given.verbose else vars(given)["log.level"]
+    return settings_reader(GatewaySettings, "gateway", given, **{"log.level": level})
 
 
 def token_of(settings: GatewaySettings) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,12 +15,11 @@ from gpufleet.v1 import inference_pb2, sessions_pb2
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gpufleet.errors import GpufleetError, invalid
-from gpufleet.telemetry import OFF, Telemetry
+from gpufleet.telemetry.spans import OFF, Telemetry
 
 from . import protocol
 from .lines import Lines, Place, Response
-from .measures import UNMEASURED, InputTimer, Measures
-from .trails import Trail
+from .measures import UNMEASURED, InputTimer, InputTrace, Measures
 from .turn import Turn, Unreachable
 from .workers import Workers
 
@@ -29,7 +29,7 @@ HELLO_S_MAX = 10.0
 """How long a browser may take to say hello."""
 
 SILENT_S_MAX = 10.0
-"""A connection that says nothing for so long is lost: browsers ping every 5 s (SESSIONS.md 1.5)."""
+"""A connection that says nothing for so long is lost: browsers ping every 5 s (docs/rules/sessions.md 1.5)."""
 
 NEWS_WAITING = 1_000
 """Texts that may wait for a browser that does not read."""
@@ -65,12 +65,16 @@ class Person:
         messages_per_second_max: float,
         telemetry: Telemetry = OFF,
         measures: Measures = UNMEASURED,
+        address: str = "",
+        login_token: str = "",
     ) -> None:
         self._socket = socket
+        self._login_token = login_token
+        self._address = address
         self._identity = identity
         self._lines = lines
         self._workers = workers
-        self._trail = Trail(telemetry)
+        self._trail = InputTrace(telemetry)
         self._measures = measures
         self._timer = InputTimer(measures)
         self._messages_max = float(messages_per_second_max)
@@ -91,7 +95,15 @@ class Person:
         hello = await self._hello()
         if hello is None:
             return
-        join = sessions_pb2.JoinLine(model=hello.model, identity=self._identity, place_key=hello.place_key)
+        join = sessions_pb2.JoinLine(
+            model=hello.model,
+            identity=self._identity,
+            place_key=hello.place_key,
+            keeps_other=hello.keeps_other,
+            address=self._address,
+            pass_phrase=hello.pass_phrase,
+            login_token=self._login_token,
+        )
         self._hello_said = hello
         self._place = self._lines.join(join, self)
         telling = self._telling = asyncio.create_task(self._tell(), name="person-news")
@@ -188,6 +200,8 @@ class Person:
                     self._say(protocol.pong_text(number))
                 case protocol.Shown(frame=frame):
                     self._shown(frame)
+                case protocol.Resized(width=width, height=height, density=density):
+                    self._resized(width, height, density)
                 case protocol.StillHere():
                     if self._turn is not None:
                         self._turn.put(inference_pb2.StreamRequest(still_here=True))
@@ -203,6 +217,13 @@ class Person:
                             said.trace_context = followed
                         await self._turn.put_input(said)
 
+    def _resized(self, width: int, height: int, density: float) -> None:
+        """For the turn that is open, and for the streams to come."""
+        self._hello_said = replace(self._hello_said, width=width, height=height, density=density)
+        if self._turn is not None:
+            size = inference_pb2.ViewSize(width=width, height=height, density=density)
+            self._turn.put(inference_pb2.StreamRequest(resized=size))
+
     def _shown(self, frame: int) -> None:
         """Frames are numbered on through a person's streams; each stream counts its own from 1."""
         self._trail.shown(frame)
@@ -217,8 +238,7 @@ class Person:
         """A place, a seat, or news; called by the line."""
         match message.WhichOneof("body"):
             case "place":
-                if self._turn is not None:
-                    self._turn.stop()  # the seat is lost, and the place is in the line
+                self._stop_turn()  # the seat is lost, and the place is in the line
                 self._key = message.place.place_key or self._key
                 self._say(protocol.place_text(message.place))
             case "grant":
@@ -252,20 +272,33 @@ class Person:
         while (text := await self._news.get()) is not None:
             async with asyncio.timeout(SEND_S_MAX):
                 await self._socket.send_text(text)
+            self._news.task_done()
         await self._socket.close(CLOSED_BY_US)
 
     # --- the turn
 
     def _begin_turn(self, grant: sessions_pb2.TurnGrant) -> None:
         """Open a stream; it takes over from an older one of the same session, which the worker ends."""
-        if self._turn is not None:
-            self._turn.stop()
+        self._stop_turn()
         self._worker = grant.worker
         self._trail.drop()
         self._timer.drop()
         self._turn = Turn(grant, self._hello_said, self._workers)
+        # A stream that is opened once more for this page is opened by itself.
+        self._hello_said = replace(self._hello_said, is_deliberate=False)
         self._stream_base = self._frame
         self._turning = asyncio.create_task(self._run_turn(self._turn), name=f"turn-{grant.session}")
+
+    def _stop_turn(self) -> None:
+        """The seat is another one, or none: what was under way on it is told first."""
+        if self._turn is not None:
+            self._tell_break(self._turn)
+            self._turn.stop()
+
+    def _tell_break(self, turn: Turn) -> None:
+        broken = turn.broken(self._key)
+        if broken is not None and self._place is not None:
+            self._lines.step_broke(self._place, broken)
 
     async def _run_turn(self, turn: Turn) -> None:
         try:
@@ -280,8 +313,10 @@ class Person:
                 self._lines.worker_is_unreachable(self._place)
         except grpc.aio.AioRpcError as problem:
             log.info("the stream of session %s ended: %s", turn.grant.session, problem.details())
+            self._tell_break(turn)
             await self._open_again(turn)
         else:
+            self._tell_break(turn)
             await self._open_again(turn)
         finally:
             if self._turn is turn:
@@ -327,6 +362,9 @@ class Person:
                 if is_followed:
                     self._trail.sent(self._frame, came_ns, len(message.frame.data))
             case "opened":
-                await self._socket.send_text(protocol.turn_text(message.opened, self._key, self._worker))
+                # Behind the news that wait: a place that came after its turn would be taken for the newer of the two.
+                self._say(protocol.turn_text(message.opened, self._key, self._worker))
+                async with asyncio.timeout(SEND_S_MAX):
+                    await self._news.join()
             case _:
                 pass  # why a turn ended is the scheduler's to say

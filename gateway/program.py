@@ -12,17 +12,17 @@ from dataclasses import replace
 import uvicorn
 from gpufleet.v1 import sessions_pb2
 
-from gpufleet.addresses import Address, parse_address
-from gpufleet.channel import Target
-from gpufleet.config_reload import Live
+from gpufleet.config.gateway_settings import GatewaySettings
+from gpufleet.config.merged import Live
 from gpufleet.errors import GpufleetError
-from gpufleet.gateway_settings import GatewaySettings
-from gpufleet.http_watch import QuietServer
-from gpufleet.listening import bound
-from gpufleet.logs import ProgramLog, fields
-from gpufleet.machine_facts import raise_open_files
-from gpufleet.metrics import Metrics, Readings
-from gpufleet.telemetry import Telemetry
+from gpufleet.host.facts import raise_open_files
+from gpufleet.net.addresses import Address, parse_address
+from gpufleet.net.channel import Target
+from gpufleet.net.http_server import QuietServer
+from gpufleet.net.listening import bound
+from gpufleet.telemetry.logs import ProgramLog, fields
+from gpufleet.telemetry.metrics import Metrics, Readings
+from gpufleet.telemetry.spans import Telemetry
 
 from .app import Gateway
 from .dashboard.serving import Dashboard
@@ -31,6 +31,7 @@ from .identity import Identities
 from .measures import Measures
 from .metrics import MetricsOutlet
 from .protocol import MESSAGE_BYTES_MAX
+from .proxy.handover import Handover
 from .sockets import Sockets
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Program:
             Identities(token),
             self._worker_target,
             dashboard,
+            Handover(token),
             lambda: live.now,
             telemetry,
             Measures(metrics),
@@ -78,16 +80,17 @@ class Program:
         return {
             "gpufleet.people": [(gateway.people, {})],
             "gpufleet.connected": [(float(gateway.is_connected), {})],
+            **gateway.requests_read(),
         }
 
     def _target(self, address: Address, token: str | None) -> Target:
         settings = self._live.now
         return Target(address=address, token=token, ca_file=settings.ca_file, is_insecure=settings.insecure)
 
-    def _worker_target(self, grant: sessions_pb2.TurnGrant) -> Target:
-        # A worker wants no token but the turn's own ticket.
-        target = self._target(parse_address(grant.endpoint), None)
-        return replace(target, certificate=grant.certificate.encode())
+    def _worker_target(self, worker: sessions_pb2.TurnGrant | sessions_pb2.WorkerInfo) -> Target:
+        # A worker wants no token but the turn's own ticket, or the replica's key.
+        target = self._target(parse_address(worker.endpoint), None)
+        return replace(target, certificate=worker.certificate.encode())
 
     async def run(self) -> None:
         """Serve until told to stop."""

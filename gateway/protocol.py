@@ -8,12 +8,25 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import invalid
+from gpufleet.sessions.inputs import (
+    BUTTONS_MAX,
+    DENSITY_MAX,
+    KEY_CHARS_MAX,
+    PIXELS_MAX,
+    SEQUENCE_MAX,
+    TEXT_CHARS_MAX,
+    check_buttons,
+    check_key,
+    check_position,
+    check_text,
+    check_wheel,
+)
 
 VERSION = 1
 """The protocol's version: a browser names it in its hello."""
@@ -21,13 +34,9 @@ VERSION = 1
 MESSAGE_BYTES_MAX = 16_384
 """No message of a browser is longer: the longest holds 1,000 characters of text."""
 
-TEXT_CHARS_MAX = 1_000
-KEY_CHARS_MAX = 32
 NAME_CHARS_MAX = 63
 PLACE_KEY_CHARS_MAX = 128
-PIXELS_MAX = 8_192
-NUMBER_MAX = 1_000_000
-"""No position and no turn of a wheel is larger; a float of 32 bits holds it."""
+PASS_PHRASE_CHARS_MAX = 200
 
 ENCODINGS = {"jpeg": 1, "png": 2, "webp": 3, "raw": 4}
 """The number of each encoding in a frame's header."""
@@ -38,13 +47,30 @@ FRAME_HEADER = struct.Struct(">BBHHxxIII")
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A browser's first message: which model, and the key of an earlier place."""
+    """A browser's first message: which model, the key of an earlier place, and whether a session elsewhere is kept.
+
+    `is_deliberate`: a person asked for it just now, and no page by itself. `pass_phrase` is what the person said to be
+    let in; empty for nothing.
+    """
 
     model: str
     place_key: str
     width: int
     height: int
     encodings: tuple[str, ...]
+    keeps_other: bool = False
+    density: float = 0.0
+    is_deliberate: bool = False
+    pass_phrase: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """The room for the picture is of another size, in pixels of the screen."""
+
+    width: int
+    height: int
+    density: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +97,7 @@ class Ping:
     number: int
 
 
-Said = Shown | StillHere | Leave | Ping | inference_pb2.Input
+Said = Shown | StillHere | Leave | Ping | Resized | inference_pb2.Input
 
 
 def read_hello(text: str) -> Hello:
@@ -90,6 +116,10 @@ def read_hello(text: str) -> Hello:
         width=_whole(message, "width", PIXELS_MAX, default=0),
         height=_whole(message, "height", PIXELS_MAX, default=0),
         encodings=tuple(each for each in encodings if each in ENCODINGS),
+        keeps_other=message.get("keeps_other") is True,
+        density=_density(message),
+        is_deliberate=message.get("deliberate") is True,
+        pass_phrase=_text(message, "pass_phrase", PASS_PHRASE_CHARS_MAX, default=""),
     )
 
 
@@ -105,6 +135,9 @@ def read(text: str) -> Said:
             return Leave()
         case "ping":
             return Ping(_whole(message, "number", 2**53))
+        case "resize":
+            width, height = _whole(message, "width", PIXELS_MAX), _whole(message, "height", PIXELS_MAX)
+            return Resized(width, height, _density(message))
         case "pointer" | "key" | "text" | "wheel" as kind:
             return _input(kind, message)
         case other:
@@ -112,21 +145,24 @@ def read(text: str) -> Said:
 
 
 def _input(kind: str, message: Mapping[str, Any]) -> inference_pb2.Input:
-    said = inference_pb2.Input(sequence=_whole(message, "seq", 2**32 - 1))
+    said = inference_pb2.Input(sequence=_whole(message, "seq", SEQUENCE_MAX, least=1))
     match kind:
         case "pointer":
-            said.pointer.x, said.pointer.y = _number(message, "x"), _number(message, "y")
-            said.pointer.buttons = _whole(message, "buttons", 31, default=0)
+            said.pointer.x = check_position(_number(message, "x"), "x")
+            said.pointer.y = check_position(_number(message, "y"), "y")
+            said.pointer.buttons = check_buttons(_whole(message, "buttons", BUTTONS_MAX, default=0), "buttons")
             said.pointer.is_button_change = message.get("button_change") is True
         case "key":
-            said.key.key = _text(message, "key", KEY_CHARS_MAX)
+            said.key.key = check_key(_text(message, "key", KEY_CHARS_MAX), "key")
             said.key.is_down = message.get("down") is True
             said.key.is_repeat = message.get("repeat") is True
         case "text":
-            said.text = _text(message, "text", TEXT_CHARS_MAX)
+            said.text = check_text(_text(message, "text", TEXT_CHARS_MAX), "text")
         case _:
-            said.wheel.delta_x, said.wheel.delta_y = _number(message, "dx"), _number(message, "dy")
-            said.wheel.x, said.wheel.y = _number(message, "x"), _number(message, "y")
+            said.wheel.delta_x = check_wheel(_number(message, "dx"), "dx")
+            said.wheel.delta_y = check_wheel(_number(message, "dy"), "dy")
+            said.wheel.x = check_position(_number(message, "x"), "x")
+            said.wheel.y = check_position(_number(message, "y"), "y")
     return said
 
 
@@ -170,6 +206,7 @@ def turn_text(opened: inference_pb2.TurnOpened, place_key: str, worker: str = ""
         "encoding": opened.encoding,
         "is_resumed": opened.is_resumed,
         "worker": worker,
+        "move_min": opened.move_min,
     }
     return _with_key(said, place_key)
 
@@ -217,18 +254,27 @@ def _text(message: Mapping[str, Any], field: str, most: int, default: str | None
     value = message.get(field, default)
     if not isinstance(value, str) or len(value) > most:
         raise invalid(field, f"must be a text of at most {most:,} characters")
+    if not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value):
+        raise invalid(field, "holds half of a character")
     return value
 
 
-def _whole(message: Mapping[str, Any], field: str, most: int, default: int | None = None) -> int:
+def _whole(message: Mapping[str, Any], field: str, most: int, default: int | None = None, least: int = 0) -> int:
     value = message.get(field, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise invalid(field, f"must be a whole number from 0 to {most:,}")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise invalid(field, f"must be a whole number from {least} to {most:,}")
     return value
+
+
+def _density(message: Mapping[str, Any]) -> float:
+    value = message.get("density", 0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= DENSITY_MAX:
+        raise invalid("density", f"must be a number from 0 to {DENSITY_MAX:g}")
+    return float(value)
 
 
 def _number(message: Mapping[str, Any], field: str) -> float:
     value = message.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -NUMBER_MAX <= value <= NUMBER_MAX:
-        raise invalid(field, f"must be a number from -{NUMBER_MAX:,} to {NUMBER_MAX:,}")
-    return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise invalid(field, "must be a number")
+    return value

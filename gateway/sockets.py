@@ -14,9 +14,12 @@ from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from gpufleet.gateway_settings import GatewayLimitSettings
-from gpufleet.http_watch import WatchedHttp
-from gpufleet.logs import fields
+from gpufleet.config.gateway_settings import GatewayLimitSettings
+from gpufleet.net.http_server import WatchedHttp
+from gpufleet.telemetry.logs import fields
+
+from .proxy.serving import PREFIX
+from .proxy.web_socket import MESSAGE_BYTES_MAX as PROGRAM_MESSAGE_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +85,8 @@ def _address_of(transport: asyncio.BaseTransport) -> str:
     return str(peer[0]) if peer else ""
 
 
-class HttpSocket(WatchedHttp):
-    """Until it is a WebSocket, if ever."""
+class _Counted(asyncio.Protocol):
+    """A connection that counts at its address until it ends."""
 
     def __init__(self, sockets: Sockets, **given: Any) -> None:
         super().__init__(**given)
@@ -91,33 +94,7 @@ class HttpSocket(WatchedHttp):
         self._address = ""
 
     def connection_made(self, transport: Any) -> None:
-        """Cut it where there is no room; else look after it."""
-        super().connection_made(transport)
-        self._address = _address_of(transport)
-        if not self._sockets.opened(self._address):
-            transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, and was none of a person."""
-        self._sockets.closed(self._address)
-        super().connection_lost(exc)
-
-    def handle_websocket_upgrade(self, event: Any) -> None:
-        """From now on it is a BrowserSocket, which counts it on."""
-        self.stop_watching()
-        super().handle_websocket_upgrade(event)
-
-
-class BrowserSocket(WebSocketsSansIOProtocol):
-    """A WebSocket."""
-
-    def __init__(self, sockets: Sockets, **given: Any) -> None:
-        super().__init__(**given)
-        self._sockets = sockets
-        self._address = ""
-
-    def connection_made(self, transport: Any) -> None:
-        """It became one: counted already."""
+        """It has begun: note where it comes from."""
         super().connection_made(transport)
         self._address = _address_of(transport)
 
@@ -125,6 +102,31 @@ class BrowserSocket(WebSocketsSansIOProtocol):
         """It has ended."""
         self._sockets.closed(self._address)
         super().connection_lost(exc)
+
+
+class HttpSocket(_Counted, WatchedHttp):
+    """Until it is a WebSocket, if ever."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Cut it where there is no room; else look after it."""
+        super().connection_made(transport)
+        if not self._sockets.opened(self._address):
+            transport.abort()
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        """From now on it is a BrowserSocket, which counts it on."""
+        self.stop_watching()
+        super().handle_websocket_upgrade(event)
+
+
+class BrowserSocket(_Counted, WebSocketsSansIOProtocol):
+    """A WebSocket, counted already by what it was before."""
+
+    def handle_connect(self, event: Any) -> None:
+        """Its address is known: messages for a program may be longer than those of a session."""
+        if event.path.startswith(f"{PREFIX}/"):
+            self.conn.max_message_size = PROGRAM_MESSAGE_BYTES_MAX
+        super().handle_connect(event)
 
     def data_received(self, data: bytes) -> None:
         """Take it in, unless the browser does not take what it was answered."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -65,14 +68,25 @@ class Turn:
         self.has_ended = False
         """Whether the worker said that this was the end of it; else the stream was lost, and another one may open."""
 
+        self._under_way = UnderWay()
+        self._has_told_break = False
         self._call: Any = None
         self._is_stopped = False
+        self._is_over = False
 
     def stop(self) -> None:
         """Let `run` return, as soon as `take` does."""
         self._is_stopped = self.has_ended = True
+        self._no_more()
         if self._call is not None:
             self._call.cancel()
+
+    def broken(self, place_key: str) -> sessions_pb2.StepBroken | None:
+        """What was under way on a stream that has broken; None where nothing was, it was ended, or this was asked."""
+        if self.has_ended or self._has_told_break:
+            return None
+        self._has_told_break = True
+        return self._under_way.broken(self.grant.epoch, place_key, asyncio.get_running_loop().time())
 
     async def put_input(self, said: inference_pb2.Input) -> None:
         """Send an input, waiting for room. A mere move waits until it is due, and gives way to the next one."""
@@ -89,7 +103,7 @@ class Turn:
             return
         await self._room.wait()
         self._put_move()
-        self.put(Up(input=said))
+        self._put(said)
 
     def _move_on(self) -> None:
         self._moving = None
@@ -106,10 +120,16 @@ class Turn:
             said.trace_context = said.trace_context or newest.input.trace_context
             newest.input.CopyFrom(said)
         else:
-            self.put(Up(input=said))
+            self._put(said)
+
+    def _put(self, said: inference_pb2.Input) -> None:
+        self._under_way.sent(said, asyncio.get_running_loop().time())
+        self.put(Up(input=said))
 
     def put(self, message: Up) -> None:
-        """Send what is no input."""
+        """Send what is no input. What comes behind the end of the stream is lost with it."""
+        if self._is_over:
+            return
         self._waiting.append(message)
         if len(self._waiting) >= INPUTS_WAITING:
             self._room.clear()
@@ -131,6 +151,14 @@ class Turn:
             # A call that is cancelled raises this, too.
             if not self._is_stopped or (current is not None and current.cancelling()):
                 raise
+        finally:
+            self._no_more()
+
+    def _no_more(self) -> None:
+        """Nothing goes up any more: who waits for room, would wait for ever, and read nothing of the browser."""
+        self._is_over = True
+        self._waiting.clear()
+        self._room.set()
 
     async def _run(self, channel: grpc.aio.Channel, take: Callable[[Down], Awaitable[None]]) -> None:
         call: Any = inference_pb2_grpc.InferenceStub(channel).Stream()
@@ -142,6 +170,8 @@ class Turn:
             width=self._hello.width,
             height=self._hello.height,
             encodings=self._hello.encodings,
+            density=self._hello.density,
+            is_deliberate=self._hello.is_deliberate,
         )
         try:
             try:
@@ -162,6 +192,10 @@ class Turn:
             message: Any = first
             while message is not grpc.aio.EOF:
                 self.has_ended = self.has_ended or (message.HasField("notice") and message.notice.is_end)
+                if message.HasField("frame"):
+                    self._under_way.shown(message.frame.input_sequence)
+                elif message.HasField("opened"):
+                    self._under_way.opened_s = asyncio.get_running_loop().time()
                 await take(message)
                 message = await call.read()
         finally:
@@ -205,3 +239,56 @@ def _why_unreachable(said: str, grant: sessions_pb2.TurnGrant) -> str:
     if grant.certificate and CERTIFICATE_REFUSED in said:
         return "what answers there holds another certificate than the worker told the scheduler; nothing was said to it"
     return f"it is not reached from here: {said}"
+
+
+STEP_S_MAX = 10.0
+"""A call into a model that takes longer costs the worker: what was sent before that is in no step any more, though no
+frame shows it where nothing has changed by it."""
+
+INPUTS_MAX = 1_000
+"""Of more inputs without a frame the oldest are forgotten."""
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """The inputs of one stream that are under way: sent to the worker, and in no frame yet. Times are of one clock.
+
+    Where a worker goes down in the middle of a step, this is all that anybody still knows of it.
+    """
+
+    opened_s: float | None = None
+    """When the worker opened it; None as long as it has not."""
+
+    has_frame: bool = False
+    _inputs: deque[tuple[int, float, inference_pb2.Input]] = field(
+        default_factory=lambda: deque[tuple[int, float, inference_pb2.Input]](maxlen=INPUTS_MAX)
+    )
+
+    def sent(self, said: inference_pb2.Input, at_s: float) -> None:
+        """An input goes to the worker."""
+        self._inputs.append((said.sequence, at_s, said))
+
+    def shown(self, sequence: int) -> None:
+        """A frame has come; it shows every input up to this one."""
+        self.has_frame = True
+        while self._inputs and self._inputs[0][0] <= sequence:
+            self._inputs.popleft()
+
+    def broken(self, epoch: int, key: str, at_s: float) -> sessions_pb2.StepBroken | None:
+        """What to say of a stream that breaks now; None where no step was under way. `key` is the place's."""
+        inputs = [said for _, sent_s, said in self._inputs if at_s - sent_s <= STEP_S_MAX]
+        is_beginning = self.opened_s is not None and not self.has_frame and at_s - self.opened_s <= STEP_S_MAX
+        if not inputs and not is_beginning:
+            return None
+        done = next((said for said in inputs if not is_mere_move(said)), None)
+        digest = "" if done is None or not key else _digest(done, key)
+        return sessions_pb2.StepBroken(epoch=epoch, input_digest=digest, has_frame=self.has_frame)
+
+
+def _digest(said: inference_pb2.Input, key: str) -> str:
+    """16 hexadecimal digits that are the same for the same input of one place, and tell nobody what it was."""
+    alike = inference_pb2.Input()
+    alike.CopyFrom(said)
+    alike.sequence, alike.trace_context = 0, ""
+    content = alike.SerializeToString(deterministic=True)
+    return hmac.new(key.encode(), content, hashlib.sha256).hexdigest()[:16]

@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 from gpufleet.v1 import sessions_pb2
 
-from gpufleet.addresses import Address
-from gpufleet.channel import Options, Target, connect_async
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Options, Target, connect_async
 
 IDLE_MS_MAX = 60_000
 """The connection to a worker without a turn from here is kept for so long."""

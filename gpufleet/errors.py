@@ -2,7 +2,7 @@
 
 The table is `Reason`. A reason's name is its stable word: it travels in google.rpc.ErrorInfo, appears in JSON
 and in logs, and has a row in docs/troubleshooting.md. Reasons are added and never renamed. Translation to and
-from gRPC is in gpufleet/status.py; nothing here imports grpc, so that the CLI can fail fast.
+from gRPC is in gpufleet/net/status.py; nothing here imports grpc, so that the CLI can fail fast.
 """
 
 from __future__ import annotations
@@ -93,8 +93,12 @@ class Reason(Enum):
         "Install the scheduler's version on the node; see both with: gpuctl version")
     MODEL_NOT_LOADED = (Code.FAILED_PRECONDITION, "The worker's model cannot be loaded.",
         "Install or correct what is named; docs/write-a-model.md says what a model has.")
+    PROGRAM_FAILED = (Code.FAILED_PRECONDITION, "A served program cannot be run, or ended by itself.",
+        "See what it printed with: gpuctl logs ID; see its replicas with: gpuctl models -o wide")
     TLS_REQUIRED = (Code.FAILED_PRECONDITION, "The connection would leave this machine without encryption.",
         "Give TLS files, or say --insecure if the network is trusted.")
+    TLS_FAILED = (Code.FAILED_PRECONDITION, "The two sides do not agree on TLS, or the certificate is not trusted.",
+        "See why with: gpuctl doctor")
 
     # Something by that name is not there.
     JOB_NOT_FOUND = (Code.NOT_FOUND, "There is no job with this id.",
@@ -109,6 +113,8 @@ class Reason(Enum):
         "See what is served with: gpuctl models")
     SESSION_NOT_FOUND = (Code.NOT_FOUND, "No session with this id waits or has a turn.",
         "See them with: gpuctl sessions")
+    WORKER_NOT_FOUND = (Code.NOT_FOUND, "The model has no such worker now.",
+        "See its workers with: gpuctl models -o wide")
     OUTPUT_NOT_FOUND = (Code.NOT_FOUND, "There is no output of this rank or stream, or it was pruned.",
         "See what is kept with: gpuctl job ID")
     TOKEN_NOT_FOUND = (Code.NOT_FOUND, "There is no token with this id.",
@@ -143,8 +149,19 @@ class Reason(Enum):
         "Ask an admin, or use a token of another role.")
     TICKET_REFUSED = (Code.UNAUTHENTICATED, "The turn ticket is forged, expired or was used.",
         "Ask the scheduler for a new turn; in a browser, load the page again.")
+    BAND_REFUSED = (Code.PERMISSION_DENIED, "The band is for admins, and for users who have it by a setting.",
+        "Choose a band that you have, or ask an admin for an entry in [policy] bands of scheduler.toml.")
+    TIME_LIMIT_REFUSED = (Code.PERMISSION_DENIED, "Only admins may let a job run for longer than it asked for.",
+        "Choose a shorter limit, or ask an admin.")
     NOT_YOUR_JOB = (Code.PERMISSION_DENIED, "The job belongs to another user.",
         "Ask its owner or an admin.")
+
+    PASS_PHRASE_MISSING = (Code.UNAUTHENTICATED, "The model wants a pass phrase.",
+        "Ask who serves the model for it, and say it with the join.")
+    PASS_PHRASE_WRONG = (Code.UNAUTHENTICATED, "This is not the model's pass phrase.",
+        "Ask who serves the model; capital letters count.")
+    LOGIN_NEEDED = (Code.UNAUTHENTICATED, "The model is for people who are logged in to the dashboard.",
+        "Log in to the gateway's dashboard in the same browser, then join.")
 
     # Too much of something.
     QUEUE_FULL = (Code.RESOURCE_EXHAUSTED, "The queue holds as many jobs as it may.",
@@ -155,6 +172,12 @@ class Reason(Enum):
         "Try again when a session has ended.")
     TOO_MANY_STREAMS = (Code.RESOURCE_EXHAUSTED, "As many followers as allowed are connected.",
         "Try again later, or close a follower.")
+    OTHER_SESSION = (Code.FAILED_PRECONDITION, "The person has a turn or a place with another model, which would end.",
+        "Leave that one first, or join without keeps_other.")
+    ADDRESS_FULL = (Code.RESOURCE_EXHAUSTED, "As many people of one address have a place with the model as may.",
+        "Try again when one of them has left; places_per_address is a number of the model.")
+    TOO_MANY_TRIES = (Code.RESOURCE_EXHAUSTED, "Too many wrong pass phrases came from one address.",
+        "Wait as long as is said, and try again.")
     LINE_FULL = (Code.RESOURCE_EXHAUSTED, "The line of the model is full.",
         "Try again in a minute.")
 
@@ -175,6 +198,8 @@ class Reason(Enum):
         "See its state with: gpuctl nodes")
     WORKER_NOT_READY = (Code.UNAVAILABLE, "The worker is loading its model, draining, or about to end.",
         "Try again in a few seconds, or at another worker.")
+    REPLICA_FAILED = (Code.UNAVAILABLE, "A replica of a served program closed the connection without an answer.",
+        "Try again; what the program says is in the log of the replica's job: gpuctl logs ID")
     MODEL_HANGS = (Code.UNAVAILABLE, "A step of the model took so long that its worker was given up.",
         "See the worker's log for the session; a step must end within 10 s.")
     DEADLINE = (Code.DEADLINE_EXCEEDED, "No answer came in time.",
@@ -190,7 +215,7 @@ class Reason(Enum):
 
     # What this version cannot do, and what should never happen.
     NOT_BUILT = (Code.UNIMPLEMENTED, "This version does not do that yet.",
-        "See what is planned in CHANGELOG.md; gpuctl version shows both versions.")
+        "See what there is in CHANGELOG.md; gpuctl version shows both versions.")
     METHOD_UNKNOWN = (Code.UNIMPLEMENTED, "The server does not know this call.",
         "Client and server differ in version: gpuctl version")
     EXTRA_MISSING = (Code.FAILED_PRECONDITION, "An optional part of the installation is missing.",

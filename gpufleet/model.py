@@ -31,9 +31,13 @@ the worker.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+from .sessions.inputs import KEY_CHARS_MAX
 
 State = TypeVar("State")
 
@@ -63,7 +67,10 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that went down or up; `key` as in the web's KeyboardEvent.key: "a", "A", "Enter", "ArrowLeft"."""
+    """A key that went down or up; `key` as in the web's KeyboardEvent.key: "a", "A", "Enter", "ArrowLeft".
+
+    Keys that are down when a person's connection is lost come up by themselves, and so do buttons.
+    """
 
     key: str
     is_down: bool
@@ -73,10 +80,25 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text that was entered or pasted, 1,000 characters at most."""
+    """Text that was typed, entered or pasted, 1,000 characters at most.
+
+    A key that writes something comes as a `Key` that goes down, then as `Text`: read whichever of the two is meant.
+    """
 
     text: str
     sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The room that the client has for the picture: `width` and `height` in pixels of its screen.
+
+    `density` is how many of them are one of the page, such as 2 on a phone. All are 0 where they are unsaid.
+    """
+
+    width: int = 0
+    height: int = 0
+    density: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +123,10 @@ class Inputs:
     left out. `pointer` is the newest position, None until there was one; moves in between are left out. `elapsed_s`
     are the seconds since the session's step before, 0 at its first. `coalesced` is how many moves gave way. `newest`
     is the number of the newest input that is in here or was in an earlier step.
+
+    The same read in other ways: `typed` is the text, `keys` what was pressed and released, `held` the keys that are
+    down behind all of it. `path` are the positions of the pointer since the step before, in their order, buttons among
+    them: the newest 1,024. `size` is the room that the client has for the picture, as it is now.
     """
 
     events: tuple[Event, ...] = ()
@@ -108,17 +134,31 @@ class Inputs:
     elapsed_s: float = 0.0
     coalesced: int = 0
     newest: int = 0
+    held: frozenset[str] = frozenset()
+    path: tuple[Pointer, ...] = ()
+    size: Size = Size()
+
+    @property
+    def typed(self) -> str:
+        """The text since the step before, in one piece."""
+        return "".join(event.text for event in self.events if isinstance(event, Text))
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The keys that went down or up since the step before."""
+        return tuple(event for event in self.events if isinstance(event, Key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """Who comes: an id that names the session in logs, and the size that the client shows at most, 0 where it is
-    unsaid.
+    unsaid. `density` is how many pixels of the screen are one of the page. `Inputs.size` tells what becomes of these.
     """
 
     id: str
     width: int = 0
     height: int = 0
+    density: float = 0.0
 
 
 @runtime_checkable
@@ -133,6 +173,10 @@ class InteractiveModel(Protocol[State]):
     * `takes_one_input` (bool, default False): a step is given one of `events` at most, and is called again for the
       next.
     * `width`, `height` (int): the size of its frames in pixels, told to clients before the first one.
+    * `title`, `about`, `controls` (str): its name for people, what it is, and how it is used, for the page; 80, 400 and
+      300 characters at most.
+    * `keys` (list of str): keys that it is played with, as in `Key.key`, 24 at most: a phone shows a button for each.
+    * `picture` (str): a file beside its module that shows what it does: JPEG, PNG or WebP of 200,000 bytes at most.
     * `warm_up()`: called once after the constructor; the worker is ready when it returns.
     * `step_many(states, inputs) -> frames`: steps several sessions together; lists of equal length, in one order.
       When it raises, every session of that step is stepped alone with the same inputs, to find the one at fault.
@@ -160,13 +204,31 @@ class StepsTogether(Protocol):
         ...
 
 
+TEXTS = {"title": 80, "about": 400, "controls": 300}
+"""What a model says of itself in words, and the most characters of each."""
+
+KEYS_MAX = 24
+PICTURE_BYTES_MAX = 200_000
 TICKS_PER_SECOND_MAX = 10_000.0
 SEATS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What people are shown of a model before they try it; empty where it says nothing."""
+
+    title: str = ""
+    about: str = ""
+    controls: str = ""
+    keys: tuple[str, ...] = ()
+    picture: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
     """What a model says of itself, checked."""
+
+    card: Card = Card()
 
     ticks_per_second: float = 0.0
     seats: int = 1
@@ -183,6 +245,7 @@ def traits_of(model: object) -> Traits:
             raise TypeError(f"{type(model).__name__} has no method {name}: see gpufleet/model.py")
     ticks = _number(model, "ticks_per_second", 0.0, 0.0, TICKS_PER_SECOND_MAX)
     return Traits(
+        card=_card_of(model),
         ticks_per_second=ticks,
         seats=int(_number(model, "seats", 1, 1, SEATS_MAX)),
         takes_one_input=bool(getattr(model, "takes_one_input", False)),
@@ -197,3 +260,47 @@ def _number(model: object, name: str, default: float, low: float, high: float) -
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise TypeError(f"{type(model).__name__}.{name} is {value!r}, and should be a number from {low:g} to {high:g}")
     return float(value)
+
+
+def _card_of(model: object) -> Card:
+    texts = {name: _text(model, name, most) for name, most in TEXTS.items()}
+    keys = getattr(model, "keys", ())
+    if callable(keys):
+        keys = ()  # a method of its own
+    fits = isinstance(keys, list | tuple) and len(keys) <= KEYS_MAX
+    if not fits or not all(isinstance(key, str) and 1 <= len(key) <= KEY_CHARS_MAX for key in keys):
+        raise TypeError(f"{type(model).__name__}.keys should be a list of at most {KEYS_MAX} keys such as 'ArrowLeft'")
+    return Card(keys=tuple(keys), picture=_picture_of(model), **texts)
+
+
+def _text(model: object, name: str, most: int) -> str:
+    value = getattr(model, name, "")
+    if callable(value):
+        return ""
+    if not isinstance(value, str) or len(value) > most:
+        raise TypeError(f"{type(model).__name__}.{name} should be a text of at most {most} characters")
+    return " ".join(value.split())
+
+
+def _picture_of(model: object) -> bytes:
+    name = getattr(model, "picture", "")
+    if not name or callable(name):
+        return b""
+    if not isinstance(name, str):
+        raise TypeError(f"{type(model).__name__}.picture should be the name of a file")
+    module = sys.modules.get(type(model).__module__)
+    data = (Path(getattr(module, "__file__", None) or ".").parent / name).read_bytes()
+    if len(data) > PICTURE_BYTES_MAX or media_type_of(data) is None:
+        raise TypeError(
+            f"{type(model).__name__}.picture should be a JPEG, PNG or WebP of at most {PICTURE_BYTES_MAX:,} bytes"
+        )
+    return data
+
+
+def media_type_of(picture: bytes) -> str | None:
+    """What kind of picture these bytes are, by how they begin; None for another one."""
+    if picture.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if picture.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    return "image/webp" if picture[:4] == b"RIFF" and picture[8:12] == b"WEBP" else None

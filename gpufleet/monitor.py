@@ -34,7 +34,7 @@ from collections.abc import Iterable
 from .devices.hub import Hub, Monitor, Which
 from .devices.opening import open_devices
 from .devices.snapshots import DeviceSnapshot, ProcessSnapshot, Snapshot, free_of
-from .units import parse_size
+from .text.units import parse_size
 
 __all__ = [
     "DeviceSnapshot",

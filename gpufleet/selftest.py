@@ -34,7 +34,7 @@ TRAINING_LOSS_RATIO_MAX = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSeen:
+class FoundDevice:
     """A device as this job sees it; `memory_bytes` and `memory_free_bytes` are absent for a virtual one."""
 
     place: str
@@ -63,7 +63,7 @@ class Report:
     torch: str | None = None
     cuda: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
-    devices: list[DeviceSeen] = field(default_factory=list)
+    devices: list[FoundDevice] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
 
     @property
@@ -127,7 +127,7 @@ def job_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: "(hidden)" if any(word in name for word in SECRET_WORDS) else environment[name] for name in names}
 
 
-def devices_seen(torch: Any, environment: Mapping[str, str]) -> list[DeviceSeen]:
+def devices_seen(torch: Any, environment: Mapping[str, str]) -> list[FoundDevice]:
     """The job's GPUs as torch sees them; its virtual ones by name; without either the CPU, where checks then run."""
     seen = []
     for index in range(torch.cuda.device_count()):
@@ -135,7 +135,7 @@ def devices_seen(torch: Any, environment: Mapping[str, str]) -> list[DeviceSeen]
         uuid = getattr(properties, "uuid", None)
         free_bytes, total_bytes = torch.cuda.mem_get_info(index)
         seen.append(
-            DeviceSeen(
+            FoundDevice(
                 place=f"cuda:{index}",
                 name=properties.name,
                 uuid=f"GPU-{uuid}" if uuid else "",
@@ -144,8 +144,8 @@ def devices_seen(torch: Any, environment: Mapping[str, str]) -> list[DeviceSeen]
             )
         )
     virtual = [uuid for uuid in environment.get(VIRTUAL_VARIABLE, "").split(",") if uuid]
-    seen += [DeviceSeen(place="cpu", name=VIRTUAL_NOTE, uuid=uuid) for uuid in virtual]
-    return seen or [DeviceSeen(place="cpu", name=f"CPU, {torch.get_num_threads()} threads")]
+    seen += [FoundDevice(place="cpu", name=VIRTUAL_NOTE, uuid=uuid) for uuid in virtual]
+    return seen or [FoundDevice(place="cpu", name=f"CPU, {torch.get_num_threads()} threads")]
 
 
 def _import_torch() -> tuple[Any, str]:
@@ -157,12 +157,12 @@ def _import_torch() -> tuple[Any, str]:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 return None, f"does not import: {error}"
-            return None, f"not installed for {sys.executable}: pip install 'gpufleet[inference]'"
+            return None, f"not installed for {sys.executable}: pip install 'gpufleet[torch]'"
         except (ImportError, OSError) as error:
             return None, f"does not import: {str(error).strip().splitlines()[0]}"
 
 
-def _devices_match(torch: Any, devices: Sequence[DeviceSeen], environment: Mapping[str, str]) -> Check:
+def _devices_match(torch: Any, devices: Sequence[FoundDevice], environment: Mapping[str, str]) -> Check:
     """Whether as many GPUs are seen as the job was given; outside a job there is nothing to compare."""
     count = sum(bool(device.uuid) or device.place != "cpu" for device in devices)
     given = environment.get("GPUFLEET_GPUS_PER_NODE", "")

@@ -6,9 +6,13 @@ Read `core/inputs.py` and `core/turns.py` first: what the worker decides. `core/
     worker.py turning.py                 what it holds: the model, the turns, and what it says of itself
     stepping.py loading.py               the model's own thread, and how a model is found
     sending.py encoding.py               frames: paced, encoded off the loop, only when they show something new
-    service.py server.py wire.py         the Inference service, and the only module that knows messages and values
-    link.py                              the scheduler: hello, reports, what to expect and to end
+    service.py wire.py                   the Inference service, and the only module that knows messages and values
+    last_words.py                        why it cannot even begin, told to the scheduler
+    joining.py link.py                   the scheduler: where to be reached, hello, reports, what to expect and to end
     models/                              test-pattern and canvas
+    signals.py                           what SIGTERM and SIGINT do
+    http_service/                        a program with an HTTP port in place of a model: no frames, no turns
+    predict/                             such a program of our own: a class that answers requests, in batches
 
 A frame's way: stepping (model's thread) → sending (encoder thread) → service (event loop) → client, whose sign that
 it was shown gives credit for the next one.

@@ -12,17 +12,15 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import grpc.aio
-from gpufleet.v1 import scheduler_pb2_grpc, sessions_pb2
+from gpufleet.v1 import inference_pb2, scheduler_pb2_grpc, sessions_pb2
 
-from gpufleet.addresses import Address
-from gpufleet.channel import Target, connect_async
 from gpufleet.errors import GpufleetError
-from gpufleet.status import from_rpc_error
-
-from .worker import Worker
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.net.status import from_rpc_error
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +38,58 @@ WELCOME_S_MAX = 10.0
 """A scheduler that does not answer a hello in this time is taken for absent."""
 
 
+class LinkedWorker(Protocol):
+    """What the line needs of a worker, whatever it serves."""
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set when a report would say something new; the line clears it."""
+        ...
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether its reports say something new all the time."""
+        ...
+
+    @property
+    def ends(self) -> Sequence[sessions_pb2.TurnEnded]:
+        """Ends of turns that were not acknowledged yet, by rising number."""
+        ...
+
+    @property
+    def card(self) -> sessions_pb2.ModelCard | None:
+        """What people are shown of its model, once it is ready; None where there is nothing to show."""
+        ...
+
+    def tell(self) -> None:
+        """Set `changed`."""
+        ...
+
+    def report(self) -> sessions_pb2.ConnectWorkerRequest:
+        """What it says of itself now."""
+        ...
+
+    def expect(self, session: str, epoch: int, identity: str) -> None:
+        """A turn was granted here."""
+        ...
+
+    def end(self, session: str, epoch: int, reason: str) -> None:
+        """A turn is over."""
+        ...
+
+    def acknowledged(self, number: int) -> None:
+        """The ends up to this number are stored."""
+        ...
+
+    def drain(self) -> None:
+        """Take nothing new, and finish after the last that goes on."""
+        ...
+
+    def set_scheduler_time(self, now_s: float) -> None:
+        """The scheduler's clock says this now."""
+        ...
+
+
 class Link:
     """One worker's connection to the schedulers at these addresses, one after the other.
 
@@ -49,7 +99,7 @@ class Link:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: LinkedWorker,
         addresses: Sequence[Address],
         *,
         target_of: Callable[[Address], Target],
@@ -154,19 +204,25 @@ class Link:
         """Reports: the first at once, then whatever is new, and else idle times, or that the worker is there."""
         worker = self._worker
         self._ends_told = 0
+        is_card_told = False
         while True:
             worker.changed.clear()
-            for end in worker.turning.ends:
+            for end in worker.ends:
                 if end.number > self._ends_told:
                     await call.write(sessions_pb2.ConnectWorkerRequest(ended=end))
                     self._ends_told = end.number
-            await call.write(worker.report())
+            said = worker.report()
+            if said.report.state == inference_pb2.WORKER_STATE_READY and not is_card_told:
+                if (card := worker.card) is not None:
+                    said.report.card.CopyFrom(card)
+                is_card_told = True
+            await call.write(said)
             if self._is_leaving and not worker.changed.is_set():
                 self._has_said_all = True
                 await call.done_writing()
                 return
             try:
-                async with asyncio.timeout(REPORT_S if worker.turning.held else QUIET_REPORT_S):
+                async with asyncio.timeout(REPORT_S if worker.has_turns else QUIET_REPORT_S):
                     await worker.changed.wait()
             except TimeoutError:
                 pass
@@ -180,12 +236,11 @@ class Link:
                 self._take_time(message.expect)
                 worker.expect(message.expect.session, message.expect.epoch, message.expect.identity)
             case "end":
-                end = message.end
-                worker.turning.end(end.session, end.epoch, end.reason, end.message)
+                worker.end(message.end.session, message.end.epoch, message.end.reason)
             case "drain":
                 worker.drain()
             case "ends_acknowledged":
-                worker.turning.acknowledged(message.ends_acknowledged.number)
+                worker.acknowledged(message.ends_acknowledged.number)
             case other:
                 _log.warning("the scheduler asks for %s, which this version does not do", other)
 

@@ -9,12 +9,13 @@ import sys
 import traceback
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpufleet.model import Progress, Traits, traits_of
-from gpufleet.spelling import did_you_mean
+from gpufleet.text.spelling import did_you_mean
 
 SHIPPED: Mapping[str, str] = {
     "test-pattern": f"{__package__}.models.test_pattern:TestPattern",
@@ -22,7 +23,15 @@ SHIPPED: Mapping[str, str] = {
 }
 """Models that come with gpufleet, by the names that `gpuctl worker` takes too."""
 
+EXTRAS: Mapping[str, str] = {"torch": "torch", "numpy": "inference", "PIL": "inference"}
+"""The extra of gpufleet that brings a module which models need."""
+
 SENTENCE_CHARS_MAX = 500
+
+_SWITCHES: dict[str, bool] = {
+    **dict.fromkeys(("true", "on", "1", "yes"), True),
+    **dict.fromkeys(("false", "off", "0", "no"), False),
+}
 
 
 class NotLoaded(Exception):
@@ -56,14 +65,14 @@ def model_name(entry_point: str) -> str:
 def load(wanted: Wanted, progress: Progress) -> Loaded:
     """Import, construct, warm up; on the model's thread. Raises NotLoaded."""
     progress(0.0, f"importing {wanted.entry_point}")
-    factory = _class_of(SHIPPED.get(wanted.entry_point, wanted.entry_point))
-    arguments = _arguments(factory, wanted, progress)
+    factory = class_of(SHIPPED.get(wanted.entry_point, wanted.entry_point))
+    arguments = arguments_for(factory, wanted, progress)
     progress(0.1, "making the model")
-    model = _tried(lambda: factory(**arguments))
-    traits = _tried(lambda: traits_of(model))
+    model = tried(lambda: factory(**arguments))
+    traits = tried(lambda: traits_of(model))
     if callable(warm_up := getattr(model, "warm_up", None)):
         progress(0.9, "warming up")
-        _tried(warm_up)
+        tried(warm_up)
     progress(1.0, "")
     return Loaded(model, traits)
 
@@ -74,14 +83,30 @@ def last_line(problem: BaseException) -> str:
     return line if len(line) <= SENTENCE_CHARS_MAX else f"{line[:SENTENCE_CHARS_MAX]}…"
 
 
-def _class_of(entry_point: str) -> Callable[..., Any]:
+def words_of(problem: BaseException) -> str:
+    """All that it says, in lower case; also of one whose own words raise."""
+    return "".join(traceback.format_exception_only(problem)).lower()
+
+
+def let_go(problem: BaseException) -> None:
+    """Free what an exception holds: the variables of its calls, and the memory that torch keeps for later."""
+    traceback.clear_frames(problem.__traceback__)
+    problem.__traceback__ = None
+    torch = sys.modules.get("torch")
+    if torch is not None and "memory" in words_of(problem):
+        with suppress(Exception):
+            torch.cuda.empty_cache()
+
+
+def class_of(entry_point: str) -> Callable[..., Any]:
+    """What `package.module:Class` names. Raises NotLoaded."""
     module_name, colon, path = entry_point.partition(":")
     if not (colon and module_name and path):
         raise NotLoaded(
             f'"{entry_point}" is neither package.module:Class nor one of {", ".join(SHIPPED)}'
             f"{did_you_mean(entry_point, SHIPPED)}"
         )
-    found: Any = _tried(lambda: importlib.import_module(module_name), looking_for=module_name)
+    found: Any = tried(lambda: importlib.import_module(module_name), looking_for=module_name)
     for name in path.split("."):
         if not hasattr(found, name):
             raise NotLoaded(f"{module_name} has no {path}{did_you_mean(name, dir(found))}")
@@ -91,7 +116,8 @@ def _class_of(entry_point: str) -> Callable[..., Any]:
     return typing.cast(Callable[..., Any], found)
 
 
-def _tried(call: Callable[[], Any], looking_for: str = "") -> Any:
+def tried(call: Callable[[], Any], looking_for: str = "") -> Any:
+    """What a call into a model's code gives; `looking_for` is the module that it imports. Raises NotLoaded."""
     try:
         return call()
     except NotLoaded:
@@ -101,7 +127,9 @@ def _tried(call: Callable[[], Any], looking_for: str = "") -> Any:
         if looking_for == missing or looking_for.startswith(f"{missing}."):
             where = f"; its folder must be installed, on PYTHONPATH, or here: {Path.cwd()}"
             raise NotLoaded(f"there is no module {missing}{where}") from problem
-        raise NotLoaded(f"the model needs {missing}, which is not installed in {sys.prefix}") from problem
+        extra = EXTRAS.get(missing.partition(".")[0])
+        how = f": pip install 'gpufleet[{extra}]'" if extra else ""
+        raise NotLoaded(f"the model needs {missing}, which is not installed in {sys.prefix}{how}") from problem
     except FileNotFoundError as problem:
         name = problem.filename
         raise NotLoaded(f"there is no file {name}" if name else last_line(problem)) from problem
@@ -113,22 +141,32 @@ def _tried(call: Callable[[], Any], looking_for: str = "") -> Any:
         raise NotLoaded(last_line(problem)) from problem
 
 
-def _arguments(factory: Callable[..., Any], wanted: Wanted, progress: Progress) -> dict[str, Any]:
+def arguments_for(
+    factory: Callable[..., Any], wanted: Wanted, progress: Progress, *, whole: str = ""
+) -> dict[str, Any]:
+    """What is wanted, by the names of what is called, each read as it is annotated; the device and the progress where
+    it takes them. A parameter called `whole` is given all arguments as they were typed. Raises NotLoaded.
+    """
     try:
         parameters = inspect.signature(factory).parameters
     except ValueError:  # of C; it says nothing of what it takes
         parameters = inspect.signature(lambda **_: None).parameters
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    takes_whole = whole in parameters
+    takes_any = takes_whole or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     hints = _hints(factory)
     arguments: dict[str, Any] = {}
     for name, text in wanted.arguments.items():
+        if takes_whole and (name == whole or name not in parameters):
+            continue
         if name not in parameters and not takes_any:
             known = [each for each in parameters if each not in ("device", "progress")]
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise NotLoaded(f"the model has no argument {name}{did_you_mean(name, known)} ({takes})")
         arguments[name] = _read(name, text, hints.get(name, str))
+    if takes_whole:
+        arguments[whole] = dict(wanted.arguments)
     if "device" in parameters and "device" not in arguments:
-        arguments["device"] = wanted.device or _best_device()
+        arguments["device"] = wanted.device or best_device()
     if "progress" in parameters:
         arguments["progress"] = lambda share, words="": progress(0.1 + 0.8 * min(max(share, 0.0), 1.0), words)
     return arguments
@@ -145,16 +183,7 @@ def _read(name: str, text: str, hint: Any) -> Any:
     kinds = [hint, *typing.get_args(hint)]
     try:
         if bool in kinds:
-            return {
-                "true": True,
-                "on": True,
-                "1": True,
-                "yes": True,
-                "false": False,
-                "off": False,
-                "0": False,
-                "no": False,
-            }[text.lower()]
+            return _SWITCHES[text.lower()]
         if int in kinds:
             return int(text)
         if float in kinds:
@@ -165,7 +194,7 @@ def _read(name: str, text: str, hint: Any) -> Any:
     return text
 
 
-def _best_device() -> str:
+def best_device() -> str:
     """The first GPU that torch can use, else the CPU; a model that takes a device nearly always imports torch
     anyway.
     """

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from gpufleet.metrics import OFF, SECONDS, Instrument, Kind, Metrics
+from gpufleet.telemetry.metrics import OFF, SECONDS, Instrument, InstrumentKind, Metrics
 
 INSTRUMENTS = (
-    Instrument(name="gpufleet.worker.sessions", unit="{session}", doc="Sessions that it holds.", kind=Kind.SUM),
-    Instrument(name="gpufleet.worker.seats", unit="{seat}", doc="Sessions that it has room for.", kind=Kind.SUM),
+    Instrument(
+        name="gpufleet.worker.sessions", unit="{session}", doc="Sessions that it holds.", kind=InstrumentKind.SUM
+    ),
+    Instrument(
+        name="gpufleet.worker.seats", unit="{seat}", doc="Sessions that it has room for.", kind=InstrumentKind.SUM
+    ),
     Instrument(name="gpufleet.worker.ready", unit="", doc="1 while its model is loaded and takes new turns."),
 )
 

@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpufleet.addresses import Address, parse_address
+from gpufleet.config.paths import state_dir
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.paths import state_dir
-from gpufleet.tickets import SECRET_BYTES, make_secret
-from gpufleet.tokens import find_token
+from gpufleet.net.addresses import Address, parse_address
+from gpufleet.security.tickets import SECRET_BYTES, make_secret
+from gpufleet.security.tokens import find_token
 
 from .loading import SHIPPED, Wanted
 
@@ -39,10 +39,15 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--model-arg", metavar="K=V", action="append", default=[], help="argument of the model; repeatable"
     )
+    flags.set_defaults(http_service=False)
+    add_joining_flags(flags, port="default: 8001 + the device's number, or the next free one; 0: any")
+    return flags
+
+
+def add_joining_flags(flags: argparse.ArgumentParser, *, port: str) -> None:
+    """Those that any worker has, whatever it serves; `port` is the help of --port."""
     flags.add_argument("--host", default=_told("WORKER_HOST", "127.0.0.1"), help="where to listen (default 127.0.0.1)")
-    flags.add_argument(
-        "--port", type=_port, metavar="PORT", help="default: 8001 + the device's number, or the next free one; 0: any"
-    )
+    flags.add_argument("--port", type=_port, metavar="PORT", help=port)
     flags.add_argument(
         "--advertise",
         metavar="HOST[:PORT]",
@@ -53,34 +58,24 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--standalone", action="store_true", help="no scheduler: admit whoever has a ticket of --ticket-secret-file"
     )
-    flags.add_argument(
-        "--ticket-secret-file", metavar="FILE", type=Path, help="64 hexadecimal digits; made where it is missing"
-    )
-    flags.add_argument("--token-file", metavar="FILE", type=Path, help="file with the worker's token")
-    flags.add_argument(
-        "--ca-file",
-        metavar="FILE",
-        type=Path,
-        default=_told("CA_FILE"),
-        help="authority that signed the scheduler's certificate",
-    )
-    flags.add_argument(
-        "--tls-cert",
-        metavar="FILE",
-        type=Path,
-        default=_told("TLS_CERT"),
-        help="this worker's certificate; default: beyond this machine, one of its own that gateways are told",
-    )
-    flags.add_argument(
-        "--tls-key", metavar="FILE", type=Path, default=_told("TLS_KEY"), help="the private key of the certificate"
-    )
+    files = {
+        "--ticket-secret-file": (None, "64 hexadecimal digits; made where it is missing"),
+        "--token-file": (None, "file with the worker's token"),
+        "--ca-file": (_told("CA_FILE"), "authority that signed the scheduler's certificate"),
+        "--tls-cert": (
+            _told("TLS_CERT"),
+            "this worker's certificate; default: beyond this machine, one of its own that gateways are told",
+        ),
+        "--tls-key": (_told("TLS_KEY"), "the private key of the certificate"),
+    }
+    for name, (default, help_) in files.items():
+        flags.add_argument(name, metavar="FILE", type=Path, default=default, help=help_)
     flags.add_argument(
         "--insecure", action="store_true", default=bool(_told("INSECURE")), help="no TLS beyond this machine"
     )
     flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
     flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     flags.add_argument("--log-format", choices=("text", "json"), default="text")
-    return flags
 
 
 def _told(name: str, otherwise: str | None = None) -> str | None:

@@ -17,21 +17,23 @@ from dataclasses import dataclass, field, replace
 
 from gpufleet.v1 import inference_pb2
 
-from gpufleet.telemetry import OFF, Telemetry
+from gpufleet.telemetry.spans import OFF, Telemetry
 
 from . import wire
-from .core.pacing import Outlet
-from .core.quality import Quality
+from .core.pacing import Outlet, Quality
 from .encoding import BadFrame, Picture, encode, is_same, picture_of
 from .loading import last_line
 from .measures import UNMEASURED, Measures
-from .stepping import Shot, now_us
+from .stepping import RenderedFrame, now_us
 
 _log = logging.getLogger(__name__)
 
 OWN_THREAD_US_MAX = 2_000
 """The frame of a shorter step is encoded on the model's own thread while it has one session only: waking another thread
 costs such a model more than it wins, about a tenth of the time from input to frame."""
+
+RATE_US_MIN = 900_000
+"""Frames are counted over so long at least: of less a rate says nothing."""
 
 Response = inference_pb2.StreamResponse
 
@@ -89,12 +91,13 @@ class FrameSender:
         self._send = send
         self._bad_frame = bad_frame
         self._lock = threading.Lock()
-        self._outlet = Outlet[Shot]()
+        self._outlet = Outlet[RenderedFrame]()
         self._quality = Quality()
         self._shown: Picture | None = None
         self._is_closed = False
+        self._rated_us, self._rated_count, self._rate = now_us(), 0, 0.0
 
-    def offer(self, shot: Shot, *, is_alone: bool = False) -> None:
+    def offer(self, shot: RenderedFrame, *, is_alone: bool = False) -> None:
         """A new picture; it replaces the one that waits. `is_alone`: the calling thread steps no other session."""
         with self._lock:
             if self._is_closed:
@@ -117,17 +120,31 @@ class FrameSender:
             self._quality.note(shown_count=shown, replaced_count=replaced, at_us=at_us)
         self._begin(ready)
 
+    def rate(self, at_us: int) -> float:
+        """Frames that were shown in a second, over the last second or the time since it was asked before."""
+        with self._lock:
+            passed_us, shown = at_us - self._rated_us, self._outlet.shown_count - self._rated_count
+            if passed_us >= RATE_US_MIN:
+                self._rate = shown * 1e6 / passed_us
+                self._rated_us, self._rated_count = at_us, self._outlet.shown_count
+            return self._rate
+
+    @property
+    def delay_us(self) -> int | None:
+        """From sending a frame to the word that it was shown; None before the first one."""
+        return self._outlet.delay_us
+
     def close(self) -> None:
         """Send nothing more."""
         with self._lock:
             self._is_closed = True
             self._shown = None
 
-    def _begin(self, ready: Shot | None) -> None:
+    def _begin(self, ready: RenderedFrame | None) -> None:
         if ready is not None and not self._is_closed:
             self._encoders.submit(self._encode_all, ready)
 
-    def _encode_all(self, ready: Shot | None) -> None:
+    def _encode_all(self, ready: RenderedFrame | None) -> None:
         """On an encoder thread: this frame, and then any that has come to wait meanwhile."""
         try:
             while ready is not None and not self._is_closed:
@@ -138,7 +155,7 @@ class FrameSender:
             _log.exception("a frame could not be encoded")
             self._fail(last_line(problem))
 
-    def _encode(self, shot: Shot) -> Shot | None:
+    def _encode(self, shot: RenderedFrame) -> RenderedFrame | None:
         picture = picture_of(shot.frame)
         if self._shown is not None and is_same(picture, self._shown):
             with self._lock:

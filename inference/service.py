@@ -1,4 +1,4 @@
-"""The Inference service: one call of Stream is one stream of a turn."""
+"""What a worker serves: Inference, of which one call of Stream is one stream of a turn, health, reflection."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc.aio
 from gpufleet.v1 import inference_pb2, inference_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.status import to_status
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import server_options
+from gpufleet.net.listening import listen
+from gpufleet.net.reflection import serve_reflection
+from gpufleet.net.status import to_status
 
 from .encoding import ENCODINGS
 from .turning import End, TurnStream
-from .worker import Worker
+from .worker import READY, Worker
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +100,8 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                     stream.sender.shown(request.shown.frame)
                 case "still_here":
                     turning.still_here(held)
+                case "resized":
+                    turning.resize(held, request.resized)
                 case "leave":
                     turning.end(session, stream.epoch, End.LEFT)
                     return
@@ -103,3 +111,41 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
                     pass  # of a newer client
             if request.shown_frame:
                 stream.sender.shown(request.shown_frame)
+
+
+CALLS_MAX = 4_096
+"""Calls at once; further ones are refused with RESOURCE_EXHAUSTED."""
+
+_SERVICE = inference_pb2.DESCRIPTOR.services_by_name["Inference"]
+
+
+class Server:
+    """The gRPC server of one worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._server = grpc.aio.server(options=server_options(REQUEST_BYTES_MAX), maximum_concurrent_rpcs=CALLS_MAX)
+        inference_pb2_grpc.add_InferenceServicer_to_server(InferenceService(worker), self._server)
+        self._health: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] (its stubs lack it)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        serve_reflection(self._server, _SERVICE)
+
+    def listen(self, address: Address, credentials: grpc.ServerCredentials | None) -> int:
+        """Bind to the address; answers its port. Errors: PORT_TAKEN, ADDRESS_INVALID."""
+        return listen(self._server, address, credentials)
+
+    async def start(self) -> None:
+        """Serve. Until the model is loaded, health says NOT_SERVING and streams are refused."""
+        await self.tell_health()
+        await self._server.start()
+
+    async def tell_health(self) -> None:
+        """What grpc.health.v1 answers now: SERVING while the worker takes new turns."""
+        is_ready = self._worker.state == READY
+        status = health_pb2.HealthCheckResponse.SERVING if is_ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", _SERVICE.full_name):
+            await self._health.set(name, status)
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no new calls, and end those that are open after the grace."""
+        await self._server.stop(grace_s)

@@ -1,27 +1,24 @@
 """The model's own thread: it loads the model, opens and closes sessions, and steps all that have something to step.
 
 Everything of the model runs here and nowhere else. The thread sleeps until there is an input, a tick, or a session to
-open or close: it never polls. What it finds out, it tells by the callbacks of `Told`, on this thread.
+open or close: it never polls. What it finds out, it tells by the callbacks of `ModelCallbacks`, on this thread.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpufleet.model import Event, Frame, Inputs, Session, Traits
+from gpufleet.model import Event, Frame, Inputs, Key, Pointer, Session, Size, Traits
 
-from .core.inputs import Kind, Taken, WaitingInputs
-from .core.rhythm import Rhythm
-from .core.ticking import Ticker
-from .loading import Loaded, NotLoaded, last_line
+from .core.inputs import Kind, StepInputs, WaitingInputs
+from .core.rhythm import Rhythm, Ticker
+from .loading import Loaded, NotLoaded, last_line, let_go
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +29,7 @@ def now_us() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shot:
+class RenderedFrame:
     """A frame as a step gave it, and what it shows."""
 
     frame: Frame
@@ -48,12 +45,22 @@ class Seat:
     """One session on the model's thread. `deliver` is given each shot, on that thread."""
 
     session: Session
-    deliver: Callable[[Shot], None]
+    deliver: Callable[[RenderedFrame], None]
     inputs: WaitingInputs[Event] = field(default_factory=lambda: WaitingInputs[Event]())
     rhythm: Rhythm = field(default_factory=Rhythm)
-    last: Shot | None = None
+    size: Size = Size()
+    down: set[str] = field(default_factory=set)
+    """Keys that are down behind all inputs that have come, those that wait among them."""
+
+    held: set[str] = field(default_factory=set)
+    """Keys that are down behind all inputs that a step had."""
+
+    last: RenderedFrame | None = None
     state: Any = None
     is_open: bool = False
+    has_begun: bool = False
+    """Whether a step of it has come back."""
+
     has_ended: bool = False
     stepped_us: int | None = None
 
@@ -67,11 +74,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ModelCallbacks:
     """What the model's thread tells, on that thread."""
 
     loaded: Callable[[Traits], None]
     not_loaded: Callable[[str], None]
+    begun: Callable[[Seat], None]
+    """The first step of a session has come back."""
+
     failed: Callable[[Seat, str], None]
     has_room: Callable[[Seat], None]
 
@@ -79,7 +89,7 @@ class Told:
 class ModelThread:
     """Runs the model. All methods may be called on any thread."""
 
-    def __init__(self, load: Callable[[], Loaded], told: Told) -> None:
+    def __init__(self, load: Callable[[], Loaded], told: ModelCallbacks) -> None:
         self._load = load
         self._told = told
         self._changed = threading.Condition(threading.Lock())
@@ -125,16 +135,45 @@ class ModelThread:
         with self._changed:
             is_taken = seat.inputs.add(sequence, kind, event)
             if is_taken:
+                if isinstance(event, Key):
+                    (seat.down.add if event.is_down else seat.down.discard)(event.key)
                 seat.rhythm.note(now_us())
                 self._changed.notify()
             return is_taken
 
-    def begin_stream(self, seat: Seat, deliver: Callable[[Shot], None]) -> Shot | None:
-        """A new stream has the session: frames go there from now on. Answers the newest one."""
+    def resize(self, seat: Seat, size: Size) -> None:
+        """The room for the picture has changed: the next step is told, and there is one."""
         with self._changed:
+            if seat.size != size:
+                seat.size = size
+                seat.inputs.ask()
+                self._changed.notify()
+
+    def release(self, seat: Seat) -> None:
+        """The person's connection is lost, and what they let go of is not heard: every key and button comes up."""
+        with self._changed:
+            self._release(seat)
+            self._changed.notify()
+
+    def _release(self, seat: Seat) -> None:
+        for key in sorted(seat.down):
+            seat.inputs.add_own(Kind.OTHER, Key(key, is_down=False))
+        seat.down.clear()
+        pointer = seat.inputs.pointer
+        if isinstance(pointer, Pointer) and pointer.buttons:
+            seat.inputs.add_own(Kind.BUTTON, Pointer(pointer.x, pointer.y))
+
+    def begin_stream(
+        self, seat: Seat, deliver: Callable[[RenderedFrame], None], first: Callable[[RenderedFrame], None]
+    ) -> None:
+        """A new stream has the session: frames go to `deliver` from now on, behind the newest one, given to `first`."""
+        with self._changed:
+            self._release(seat)
             seat.inputs.begin_stream()
             seat.deliver = deliver
-            return seat.last
+            if (last := seat.last) is not None:
+                # Here, where no step can deliver: a newer frame that came first would give way to this one.
+                first(RenderedFrame(frame=last.frame, newest=0, coalesced=0, compute_us=last.compute_us))
 
     def busy_us(self) -> int:
         """For how long the model has computed in all."""
@@ -166,7 +205,7 @@ class ModelThread:
             self._close(seat)
         self._model = None
 
-    def _wait(self) -> tuple[list[Seat], list[Seat], list[tuple[Seat, Taken[Event], int]]]:
+    def _wait(self) -> tuple[list[Seat], list[Seat], list[tuple[Seat, StepInputs[Event], int]]]:
         with self._changed:
             while True:
                 at_us = now_us()
@@ -181,10 +220,10 @@ class ModelThread:
                 until_us = min((each for each in (next_us, later_us) if each is not None), default=None)
                 self._changed.wait(None if until_us is None else max(0, until_us - at_us) / 1e6)
 
-    def _due(self, at_us: int) -> tuple[list[tuple[Seat, Taken[Event], int]], int | None]:
+    def _due(self, at_us: int) -> tuple[list[tuple[Seat, StepInputs[Event], int]], int | None]:
         """What is to be stepped now; and when to look again for a step that waits for an input."""
         is_tick = bool(self._seats) and self._ticker.is_due(at_us)
-        due: list[tuple[Seat, Taken[Event], int]] = []
+        due: list[tuple[Seat, StepInputs[Event], int]] = []
         for seat in self._seats:
             if seat.has_ended or not (is_tick or seat.inputs or seat.stepped_us is None):
                 continue
@@ -193,7 +232,11 @@ class ModelThread:
             was_full = seat.inputs.is_full
             elapsed_us = 0 if seat.stepped_us is None else at_us - seat.stepped_us
             seat.stepped_us = at_us
-            due.append((seat, seat.inputs.take(), elapsed_us))
+            taken = seat.inputs.take()
+            for event in taken.events:
+                if isinstance(event, Key):
+                    (seat.held.add if event.is_down else seat.held.discard)(event.key)
+            due.append((seat, taken, elapsed_us))
             if was_full:
                 self._told.has_room(seat)
         return due, None
@@ -227,23 +270,23 @@ class ModelThread:
                 _log.error("closing session %s raised: %s\n%s", seat.session.id, outcome.problem, outcome.traceback)
         seat.state = seat.last = None
 
-    def _step_all(self, stepping: list[tuple[Seat, Taken[Event], int]]) -> None:
+    def _step_all(self, stepping: list[tuple[Seat, StepInputs[Event], int]]) -> None:
         if self._traits.steps_together and len(stepping) > 1 and self._step_together(stepping):
             return
         for seat, taken, elapsed_us in stepping:
             frame: Frame = None
             with self._calling(seat) as outcome:
-                frame = self._model.step(seat.state, _inputs(taken, elapsed_us))
+                frame = self._model.step(seat.state, _inputs(seat, taken, elapsed_us))
             if outcome.problem is not None:
                 self._fail(seat, outcome)
             else:
                 self._deliver(seat, taken, frame, outcome.compute_us)
 
-    def _step_together(self, stepping: list[tuple[Seat, Taken[Event], int]]) -> bool:
+    def _step_together(self, stepping: list[tuple[Seat, StepInputs[Event], int]]) -> bool:
         seats = [seat for seat, _, _ in stepping]
         frames: list[Frame] = []
         with self._calling(*seats) as outcome:
-            inputs = [_inputs(taken, elapsed_us) for _, taken, elapsed_us in stepping]
+            inputs = [_inputs(*each) for each in stepping]
             frames = list(self._model.step_many([seat.state for seat in seats], inputs))
             if len(frames) != len(seats):
                 raise ValueError(f"step_many gave {len(frames)} frames for {len(seats)} sessions")
@@ -255,10 +298,13 @@ class ModelThread:
             self._deliver(seat, taken, frame, outcome.compute_us)
         return True
 
-    def _deliver(self, seat: Seat, taken: Taken[Event], frame: Frame, compute_us: int) -> None:
+    def _deliver(self, seat: Seat, taken: StepInputs[Event], frame: Frame, compute_us: int) -> None:
+        if not seat.has_begun:
+            seat.has_begun = True
+            self._told.begun(seat)
         if frame is None or seat.has_ended:
             return
-        shot = Shot(frame=frame, newest=taken.newest, coalesced=taken.coalesced, compute_us=compute_us)
+        shot = RenderedFrame(frame=frame, newest=taken.newest, coalesced=taken.coalesced, compute_us=compute_us)
         with self._changed:
             seat.last = shot
             deliver = seat.deliver
@@ -301,23 +347,11 @@ class _Calling:
         if problem is not None:
             self.problem = last_line(problem)
             self.traceback = "".join(traceback.format_exception(problem)).rstrip()
-            _let_go(problem)
+            let_go(problem)
         return True
 
 
-def _let_go(problem: BaseException) -> None:
-    """Free what an exception holds: the variables of its calls, and the memory that torch keeps for later."""
-    traceback.clear_frames(problem.__traceback__)
-    problem.__traceback__ = None
-    torch = sys.modules.get("torch")
-    if torch is not None and "memory" in str(problem).lower():
-        with suppress(Exception):
-            torch.cuda.empty_cache()
-
-
-def _inputs(taken: Taken[Event], elapsed_us: int) -> Inputs:
-    from gpufleet.model import Pointer
-
+def _inputs(seat: Seat, taken: StepInputs[Event], elapsed_us: int) -> Inputs:
     pointer = taken.pointer
     return Inputs(
         events=taken.events,
@@ -325,4 +359,7 @@ def _inputs(taken: Taken[Event], elapsed_us: int) -> Inputs:
         elapsed_s=elapsed_us / 1e6,
         coalesced=taken.coalesced,
         newest=taken.newest,
+        held=frozenset(seat.held),
+        path=tuple(each for each in taken.path if isinstance(each, Pointer)),
+        size=seat.size,
     )

@@ -16,24 +16,27 @@ from enum import StrEnum, unique
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.logs import fields
-from gpufleet.model import Event, Key, Pointer, Session
-from gpufleet.telemetry import OFF, Telemetry
-from gpufleet.tickets import TurnTicket
+from gpufleet.model import Event, Key, Pointer, Session, Size
+from gpufleet.security.tickets import TurnTicket
+from gpufleet.telemetry.logs import fields
+from gpufleet.telemetry.spans import OFF, Telemetry
 
 from . import wire
 from .core.inputs import Kind
-from .core.presence import Presence
+from .core.presence import MOVE_MIN, Presence
 from .core.turns import NotOpened, Turn, Turns
 from .encoding import chosen
 from .measures import UNMEASURED, Measures
 from .sending import FrameSender, Outbox, Response
-from .stepping import ModelThread, Seat, Shot, now_us
+from .stepping import ModelThread, RenderedFrame, Seat, now_us
 
 _log = logging.getLogger(__name__)
 
 ENDS_KEPT_MAX = 1_000
 """Ends that the scheduler has not acknowledged; beyond it the oldest is known from the list of live turns alone."""
+
+IDLE_US_TOLD = 2_000_000
+"""Real input after so long a time without is told at once: somebody may be asked whether anybody is there."""
 
 SEAT_WAIT_S = 3.0
 """How long a stream waits for its seat."""
@@ -60,6 +63,9 @@ _SENTENCES = {
 }
 
 
+_REFUSED_AS = {NotOpened.NO_SEAT: Reason.NO_FREE_SEAT, NotOpened.DRAINING: Reason.WORKER_NOT_READY}
+
+
 @dataclass(slots=True, eq=False)
 class TurnStream:
     """One open stream of a turn."""
@@ -76,7 +82,6 @@ class Held:
     seat: Seat
     presence: Presence = field(default_factory=Presence)
     stream: TurnStream | None = None
-    has_frame: bool = False
     followed: tuple[int, str, int] | None = None
     """An input whose way is traced: its number, its trace context, and when it came, in nanoseconds since 1970."""
 
@@ -118,17 +123,21 @@ class Turning:
         """A stream with a good ticket. Raises TICKET_REFUSED, NO_FREE_SEAT or WORKER_NOT_READY."""
         found = self.turns.open(ticket.session, ticket.epoch, ticket.identity, now_us())
         if isinstance(found, NotOpened):
-            raise _refusal(found)
+            raise GpufleetError(_REFUSED_AS.get(found, Reason.TICKET_REFUSED), found.value)
         held = self.held.get(ticket.session)
         if held is None:
-            size = (max(0, wanted.width), max(0, wanted.height))
-            held = self._seat(Session(id=ticket.session, width=size[0], height=size[1]))
-        elif held.stream is not None:
-            self._finish(held.stream, wire.notice(End.MOVED, _SENTENCES[End.MOVED], is_end=True))
+            size = wire.size_from_proto(wanted)
+            session = Session(id=ticket.session, width=size.width, height=size.height, density=size.density)
+            held = self._seat(session, size)
+        else:
+            if held.stream is not None:
+                self._finish(held.stream, wire.notice(End.MOVED, _SENTENCES[End.MOVED], is_end=True))
+            self.resize(held, wanted)
         held.stream = self._stream(held, found.turn, chosen(wanted.encodings), is_resumed=found.is_resumed)
         _log.info("turn opened", extra=fields(session=ticket.session, epoch=ticket.epoch))
-        if held.has_frame and not self.is_step_late:
-            held.presence.run(now_us())
+        held.presence.attach(now_us())
+        if wanted.is_deliberate:
+            held.presence.real(now_us())
         self._changed()
         return held.stream
 
@@ -155,8 +164,9 @@ class Turning:
             finally:
                 self.early_count -= 1
 
-    def _seat(self, session: Session) -> Held:
-        held = Held(seat=Seat(session=session, deliver=lambda _: None))
+    def _seat(self, session: Session, size: Size) -> Held:
+        held = Held(seat=Seat(session=session, deliver=lambda _: None, size=size))
+        held.presence.set_step_late(self.is_step_late, now_us())
         self.held[session.id] = held
         self._model.open(held.seat)
         return held
@@ -177,24 +187,19 @@ class Turning:
             measures=self._measures,
         )
         opened = inference_pb2.TurnOpened(
-            session=turn.session, epoch=turn.epoch, encoding=encoding, is_resumed=is_resumed
+            session=turn.session, epoch=turn.epoch, encoding=encoding, is_resumed=is_resumed, move_min=MOVE_MIN
         )
         outbox.put(Response(opened=opened))
 
-        def deliver(shot: Shot) -> None:
-            if not held.has_frame:
-                held.has_frame = True
-                self._soon(self._first_frame, held)
+        def deliver(shot: RenderedFrame) -> None:
             if held.followed is not None:
                 shot = self._trace_step(held, held.followed, shot)
             sender.offer(shot, is_alone=len(self.held) == 1)
 
-        last = self._model.begin_stream(held.seat, deliver)
-        if last is not None:
-            sender.offer(Shot(frame=last.frame, newest=0, coalesced=0, compute_us=last.compute_us))
+        self._model.begin_stream(held.seat, deliver, sender.offer)
         return TurnStream(turn.epoch, sender, outbox)
 
-    def _trace_step(self, held: Held, followed: tuple[int, str, int], shot: Shot) -> Shot:
+    def _trace_step(self, held: Held, followed: tuple[int, str, int], shot: RenderedFrame) -> RenderedFrame:
         """On the model's thread: note the step behind a traced input."""
         number, trace, came_ns = followed
         if shot.newest < number:
@@ -212,11 +217,13 @@ class Turning:
         )
         return replace(shot, trace=trace)
 
-    def _first_frame(self, held: Held) -> None:
-        if held.stream is not None:
-            held.presence.run(now_us())
-
     # --- while it lasts
+
+    def begun(self, seat: Seat) -> None:
+        """The model has answered the session for the first time; a stream may have it already, or not yet."""
+        held = self.held.get(seat.session.id)
+        if held is not None and held.seat is seat:
+            held.presence.begin(now_us())
 
     def held_by(self, session: str, stream: TurnStream) -> Held | None:
         """The session, while this very stream has it."""
@@ -231,12 +238,16 @@ class Turning:
         if not self._model.add(held.seat, message.sequence, kind, event):
             raise GpufleetError(Reason.INVALID_ARGUMENT, f"input {message.sequence} does not follow the one before")
         at_us = now_us()
-        if isinstance(event, Pointer):
-            has_moved = held.presence.moved(event.x, event.y, at_us)
-            if kind is Kind.BUTTON and not has_moved:
-                held.presence.real(at_us)
-        elif _is_real(event):
-            held.presence.real(at_us)
+        idle_us = held.presence.idle_us(at_us)
+        is_real = held.presence.moved(event.x, event.y, at_us) if isinstance(event, Pointer) else _is_real(event)
+        if is_real or kind is Kind.BUTTON:
+            self._real(held, idle_us, at_us)
+
+    def resize(self, held: Held, wanted: inference_pb2.OpenTurn | inference_pb2.ViewSize) -> None:
+        """The client's room for the picture; one that does not say it leaves it as it was."""
+        size = wire.size_from_proto(wanted)
+        if size != Size():
+            self._model.resize(held.seat, size)
 
     async def wait_for_room(self, held: Held) -> None:
         """Return once a step has taken some of the inputs."""
@@ -252,33 +263,37 @@ class Turning:
 
     def still_here(self, held: Held) -> None:
         """The person says so."""
-        held.presence.real(now_us())
+        at_us = now_us()
+        self._real(held, held.presence.idle_us(at_us), at_us)
+
+    def _real(self, held: Held, idle_us: int, at_us: int) -> None:
+        held.presence.real(at_us)
+        if idle_us >= IDLE_US_TOLD:
+            self._changed()
 
     def set_step_late(self, is_late: bool) -> None:
         """Whether a step takes too long: nobody's idle time counts meanwhile."""
         if is_late == self.is_step_late:
             return
         self.is_step_late = is_late
-        at_us = now_us()
         for held in self.held.values():
-            if is_late:
-                held.presence.rest(at_us)
-            elif held.stream is not None and held.has_frame:
-                held.presence.run(at_us)
+            held.presence.set_step_late(is_late, now_us())
 
     def live(self) -> list[sessions_pb2.LiveTurn]:
         """Every turn, for a report."""
-        at_us = now_us()
-        return [
-            wire.live_turn(
-                turn.session,
-                turn.epoch,
-                age_us=at_us - turn.began_us,
-                idle_us=self.held[turn.session].presence.idle_us(at_us),
-                is_attached=turn.detached_us is None,
-            )
-            for turn in self.turns.live()
-        ]
+        return [self._live(turn, self.held[turn.session], now_us()) for turn in self.turns.live()]
+
+    def _live(self, turn: Turn, held: Held, at_us: int) -> sessions_pb2.LiveTurn:
+        stream = held.stream
+        return wire.live_turn(
+            turn.session,
+            turn.epoch,
+            age_us=at_us - turn.began_us,
+            idle_us=held.presence.idle_us(at_us),
+            is_attached=turn.detached_us is None,
+            frames_per_second=0.0 if stream is None else stream.sender.rate(at_us),
+            delay_us=None if stream is None else stream.sender.delay_us,
+        )
 
     # --- ends
 
@@ -289,7 +304,8 @@ class Turning:
             return
         held = self.held[session]
         held.stream = None
-        held.presence.rest(now_us())
+        held.presence.detach(now_us())
+        self._model.release(held.seat)
         _log.info("turn lost its stream", extra=fields(session=session, epoch=stream.epoch))
         self._changed()
 
@@ -347,20 +363,6 @@ class Turning:
         stream.sender.close()
         stream.outbox.finish(last)
 
-    def _soon(self, call: Callable[..., None], *arguments: object) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(call, *arguments)
-
 
 def _is_real(event: Event) -> bool:
     return event.is_down and not event.is_repeat if isinstance(event, Key) else True
-
-
-def _refusal(why: NotOpened) -> GpufleetError:
-    match why:
-        case NotOpened.NO_SEAT:
-            return GpufleetError(Reason.NO_FREE_SEAT, why.value)
-        case NotOpened.DRAINING:
-            return GpufleetError(Reason.WORKER_NOT_READY, why.value)
-        case _:
-            return GpufleetError(Reason.TICKET_REFUSED, why.value)

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
-from gpufleet.errors import GpufleetError, invalid
-from gpufleet.model import Event, Key, Pointer, Text, Wheel
+from gpufleet.errors import invalid
+from gpufleet.model import Card, Event, Key, Pointer, Size, Text, Wheel
+from gpufleet.sessions.inputs import (
+    DENSITY_MAX,
+    PIXELS_MAX,
+    check_buttons,
+    check_key,
+    check_position,
+    check_text,
+    check_wheel,
+)
 
 from .core.inputs import Kind
-from .stepping import Shot
 
-TEXT_CHARS_MAX = 1_000
-KEY_CHARS_MAX = 40
-DELTA_MAX = 100_000.0
-BUTTONS_MAX = 0xFF
+if TYPE_CHECKING:
+    from .stepping import RenderedFrame
 
 
 def input_from_proto(message: inference_pb2.Input) -> tuple[Kind, Event]:
@@ -26,29 +33,37 @@ def input_from_proto(message: inference_pb2.Input) -> tuple[Kind, Event]:
         case "pointer":
             pointer = message.pointer
             kind = Kind.BUTTON if pointer.is_button_change else Kind.MOVE
-            x, y = _share(pointer.x, "pointer.x"), _share(pointer.y, "pointer.y")
-            if not 0 <= pointer.buttons <= BUTTONS_MAX:
-                raise invalid("input.pointer.buttons", f"{pointer.buttons} is no mask of buttons")
-            return kind, Pointer(x, y, pointer.buttons, number)
+            x = check_position(pointer.x, "input.pointer.x")
+            y = check_position(pointer.y, "input.pointer.y")
+            return kind, Pointer(x, y, check_buttons(pointer.buttons, "input.pointer.buttons"), number)
         case "key":
             key = message.key
-            if not 1 <= len(key.key) <= KEY_CHARS_MAX:
-                raise invalid("input.key.key", f"has {len(key.key)} characters, and should have 1 to {KEY_CHARS_MAX}")
-            return Kind.OTHER, Key(key.key, key.is_down, key.is_repeat, number)
+            return Kind.OTHER, Key(check_key(key.key, "input.key.key"), key.is_down, key.is_repeat, number)
         case "text":
-            if len(message.text) > TEXT_CHARS_MAX:
-                raise invalid("input.text", f"is longer than {TEXT_CHARS_MAX} characters")
-            return Kind.OTHER, Text(message.text, number)
+            return Kind.OTHER, Text(check_text(message.text, "input.text"), number)
         case "wheel":
             wheel = message.wheel
-            across, down = _delta(wheel.delta_x, "wheel.delta_x"), _delta(wheel.delta_y, "wheel.delta_y")
-            return Kind.OTHER, Wheel(across, down, _share(wheel.x, "wheel.x"), _share(wheel.y, "wheel.y"), number)
+            across = check_wheel(wheel.delta_x, "input.wheel.delta_x")
+            down = check_wheel(wheel.delta_y, "input.wheel.delta_y")
+            x = check_position(wheel.x, "input.wheel.x")
+            y = check_position(wheel.y, "input.wheel.y")
+            return Kind.OTHER, Wheel(across, down, x, y, number)
         case _:
             raise invalid("input.kind", "says nothing that this version knows")
 
 
+def size_from_proto(message: inference_pb2.OpenTurn | inference_pb2.ViewSize) -> Size:
+    """The room for the picture; what makes no sense counts as unsaid."""
+    density = message.density if math.isfinite(message.density) else 0.0
+    return Size(_pixels(message.width), _pixels(message.height), min(max(density, 0.0), DENSITY_MAX))
+
+
+def _pixels(length: int) -> int:
+    return min(max(length, 0), PIXELS_MAX)
+
+
 def frame_to_proto(
-    shot: Shot, number: int, encoding: str, size: tuple[int, int], data: bytes
+    shot: RenderedFrame, number: int, encoding: str, size: tuple[int, int], data: bytes
 ) -> inference_pb2.StreamResponse:
     """A frame; `size` is (height, width)."""
     message = inference_pb2.StreamResponse()
@@ -67,9 +82,22 @@ def notice(reason: str, message: str, *, is_end: bool) -> inference_pb2.StreamRe
     return inference_pb2.StreamResponse(notice=said)
 
 
-def live_turn(session: str, epoch: int, *, age_us: int, idle_us: int, is_attached: bool) -> sessions_pb2.LiveTurn:
+def live_turn(
+    session: str,
+    epoch: int,
+    *,
+    age_us: int,
+    idle_us: int,
+    is_attached: bool,
+    frames_per_second: float = 0.0,
+    delay_us: int | None = None,
+) -> sessions_pb2.LiveTurn:
     """A turn in a report."""
-    message = sessions_pb2.LiveTurn(session=session, epoch=epoch, is_attached=is_attached)
+    message = sessions_pb2.LiveTurn(
+        session=session, epoch=epoch, is_attached=is_attached, frames_per_second=frames_per_second
+    )
+    if delay_us is not None:
+        message.latency.FromMicroseconds(delay_us)
     message.age.FromMicroseconds(age_us)
     message.since_input.FromMicroseconds(idle_us)
     return message
@@ -92,19 +120,8 @@ def report(
     return sessions_pb2.ConnectWorkerRequest(report=said)
 
 
-def _share(value: float, path: str) -> float:
-    return min(max(_finite(value, path), 0.0), 1.0)
-
-
-def _delta(value: float, path: str) -> float:
-    return min(max(_finite(value, path), -DELTA_MAX), DELTA_MAX)
-
-
-def _finite(value: float, path: str) -> float:
-    if not math.isfinite(value):
-        raise _not_finite(path)
-    return value
-
-
-def _not_finite(path: str) -> GpufleetError:
-    return invalid(f"input.{path}", "is not a finite number")
+def card(shown: Card) -> sessions_pb2.ModelCard:
+    """What people are shown of the model."""
+    return sessions_pb2.ModelCard(
+        title=shown.title, about=shown.about, controls=shown.controls, keys=shown.keys, picture=shown.picture
+    )

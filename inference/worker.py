@@ -10,24 +10,23 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.metrics import OFF as NO_METRICS
-from gpufleet.metrics import Metrics, Readings
-from gpufleet.metrics_reading import on_loop
 from gpufleet.model import Traits
-from gpufleet.telemetry import OFF, Telemetry
-from gpufleet.tickets import Refusal, TurnTicket, make_secret, read_ticket
+from gpufleet.security.tickets import Refusal, TurnTicket, make_secret, read_ticket
+from gpufleet.telemetry.metrics import OFF as NO_METRICS
+from gpufleet.telemetry.metrics import Metrics, Readings, on_loop
+from gpufleet.telemetry.spans import OFF, Telemetry
 
 from . import wire
 from .loading import Loaded, Wanted, load, model_name
 from .measures import INSTRUMENTS, Measures
-from .stepping import ModelThread, Seat, Told, now_us
+from .stepping import ModelCallbacks, ModelThread, now_us
 from .turning import End, Turning
 
 _log = logging.getLogger(__name__)
@@ -97,11 +96,12 @@ class Worker:
         self._loaded = asyncio.Event()
         self._load_since = (now_us(), 0)
         self._encoders = ThreadPoolExecutor(min(ENCODERS_MAX, (os.cpu_count() or 1) + 1), thread_name_prefix="encoder")
-        told = Told(
+        told = ModelCallbacks(
             loaded=self._soon(self._on_loaded),
             not_loaded=self._soon(self._on_not_loaded),
-            failed=self._soon(self._on_failed),
-            has_room=self._soon(self._on_room),
+            begun=self._soon(lambda seat: self.turning.begun(seat)),
+            failed=self._soon(lambda seat, why: self.turning.seat_failed(seat, why)),
+            has_room=self._soon(lambda seat: self.turning.room_made(seat)),
         )
         self.model = ModelThread(loading or (lambda: load(described.wanted, self._soon(self._on_progress))), told)
         self.turning = Turning(
@@ -158,6 +158,14 @@ class Worker:
         """The scheduler has granted a turn here."""
         self.turning.turns.expect(session, epoch, identity, now_us())
 
+    def end(self, session: str, epoch: int, reason: str) -> None:
+        """The scheduler has ended a turn here."""
+        self.turning.end(session, epoch, reason)
+
+    def acknowledged(self, number: int) -> None:
+        """The scheduler has stored the ends up to this number."""
+        self.turning.acknowledged(number)
+
     def ticket(self, text: str) -> TurnTicket:
         """What a turn ticket says. Raises WORKER_NOT_READY, TICKET_REFUSED."""
         if self.state not in (READY, DRAINING):
@@ -179,6 +187,21 @@ class Worker:
     def seats(self) -> int:
         """Sessions that it can hold; 0 while that is unknown."""
         return self.turning.turns.seats
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether it holds any turn."""
+        return bool(self.turning.held)
+
+    @property
+    def ends(self) -> Sequence[sessions_pb2.TurnEnded]:
+        """Ends of turns that the scheduler has not stored yet."""
+        return self.turning.ends
+
+    @property
+    def card(self) -> sessions_pb2.ModelCard:
+        """What people are shown of its model."""
+        return wire.card(self.traits.card)
 
     def tell(self) -> None:
         """A report would say something new."""
@@ -253,12 +276,6 @@ class Worker:
         if words:
             _log.info("loading, %d %%: %s", round(share * 100), words)
         self.tell()
-
-    def _on_failed(self, seat: Seat, why: str) -> None:
-        self.turning.seat_failed(seat, why)
-
-    def _on_room(self, seat: Seat) -> None:
-        self.turning.room_made(seat)
 
     def _on_ended(self) -> None:
         if self.state == DRAINING and not self.turning.held:

@@ -5,12 +5,13 @@ Read `core/duties.py` first: what the agent decides. Then `agent.py`: what is co
 
     options.py identity.py __main__.py   how it starts: flags and settings, the data folder, the program
     link.py heartbeat.py output.py       the scheduler: dial and register, reports and commands, output
-    attempts.py launch.py environment.py what is done with attempts (visibility.py: the devices that one sees)
+    attempts.py launch.py environment.py what is done with attempts
     ports.py                             where rank 0 of a gang will listen for the others
     keeping.py keeper/ spool/            the keeper processes, which own the jobs and go on without the agent
-    machine.py usage.py reachable.py     the machine: facts, samples, what jobs use, by which address others reach it
+    notices.py notice_delivery.py        what a job's --notify hears of its course
+    machine.py usage.py                  the machine: facts, samples, what jobs use, by which address others reach it
     wire.py                              the only module that knows both the contract's messages and the values
-    program_log.py clocks.py until_first.py
+    program_log.py streams.py
 
 The devices themselves, GPUs and their counters, are read by `gpufleet.devices`.
 

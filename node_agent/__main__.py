@@ -11,35 +11,37 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpufleet.v1.node_pb2 import NodeInfo
 
-from gpufleet import metrics, telemetry
-from gpufleet.addresses import Address, is_loopback
-from gpufleet.agent_settings import AgentSettings
-from gpufleet.channel import Target
-from gpufleet.config_reload import Live
-from gpufleet.devices import DeviceSource, host_facts, open_devices
+from gpufleet.config.agent_settings import AgentSettings
+from gpufleet.config.merged import Live
+from gpufleet.config.paths import log_file
+from gpufleet.devices.device import DeviceSource
+from gpufleet.devices.host import host_facts
+from gpufleet.devices.opening import open_devices
 from gpufleet.devices.playback import Load, read_load
 from gpufleet.errors import GpufleetError, Reason, as_lines, invalid
-from gpufleet.logs import ProgramLog
-from gpufleet.paths import log_file
-from gpufleet.routes import address_toward, every_address
-from gpufleet.units import format_megabytes, format_size
+from gpufleet.jobs.variables import CA_FILE_VARIABLE, INSECURE_VARIABLE, SCHEDULER_VARIABLE
+from gpufleet.net.addresses import Address, is_loopback
+from gpufleet.net.channel import Target
+from gpufleet.net.routes import address_toward, every_address
+from gpufleet.telemetry import metrics
+from gpufleet.telemetry import spans as telemetry
+from gpufleet.telemetry.logs import ProgramLog
+from gpufleet.text.units import format_megabytes, format_size
 
 from .agent import Node, NodeAgent, Tuning
 from .identity import DataFolder
 from .keeper.client import KeeperNotStarted, Keepers
 from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
-from .machine import Machine, NodeNaming, installed_version, node_info
-from .metrics import tell_node
-from .options import STOP_KEEPER, node_name, parse, settings_reader, token_of, wants_automatic_gpu
-from .reachable import address_to_advertise
+from .machine import Machine, NodeNaming, address_to_advertise, installed_version, node_info, tell_node
+from .options import STOP_KEEPER, node_name, parser, reader_of, token_of, wants_automatic_gpu
 
 _log = logging.getLogger(__name__)
 
@@ -50,11 +52,11 @@ KEEPER_FOLDER = "keeper"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; answers its exit code."""
-    given = parse(sys.argv[1:] if arguments is None else arguments)
+    given = parser().parse_args(arguments)
     try:
-        live = Live(settings_reader(given))
+        live = Live(reader_of(given))
         node_name(live.now)
-        with _held(live.now.data) as folder:
+        with closing(DataFolder(live.now.data)) as folder:
             if given.command == STOP_KEEPER:
                 return asyncio.run(_stop_keeper(folder, kill=given.kill))
             with ProgramLog("agent", live.now.log, log_file(folder.path, "agent")) as log:
@@ -66,15 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return EXIT_FAILED
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[DataFolder]:
-    folder = DataFolder(path)
-    try:
-        yield folder
-    finally:
-        folder.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +135,7 @@ class _Program:
             tuning=self._tuning,
             traces=traces,
             for_workers=lambda: self._for_workers(listens),
+            for_jobs=self._for_jobs,
         )
 
     def _for_workers(self, listens: str) -> dict[str, str]:
@@ -152,14 +146,23 @@ class _Program:
         found = {"GPUCTL_SCHEDULER": ",".join(map(str, settings.scheduler)), "GPUFLEET_WORKER_HOST": listens}
         if settings.advertise:
             found["GPUFLEET_WORKER_ADVERTISE"] = settings.advertise
-        if settings.ca_file is not None:
-            found["GPUFLEET_CA_FILE"] = str(settings.ca_file.absolute())
-        if settings.insecure:
-            found["GPUFLEET_INSECURE"] = "1"
+        found |= self._protection()
         # A service's name is its own; all else, where to send it above all, holds for the workers of this machine, too.
         theirs = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
         told = {name: value for name, value in os.environ.items() if name.startswith("OTEL_") and name not in theirs}
         return found | told
+
+    def _for_jobs(self, address: Address) -> dict[str, str]:
+        """A job's gpuctl dials the scheduler that the agent is connected to, as the agent does."""
+        return {SCHEDULER_VARIABLE: str(address), **self._protection()}
+
+    def _protection(self) -> dict[str, str]:
+        settings, found = self.live.now, {}
+        if settings.ca_file is not None:
+            found[CA_FILE_VARIABLE] = str(settings.ca_file.absolute())
+        if settings.insecure:
+            found[INSECURE_VARIABLE] = "1"
+        return found
 
     def _tuning(self) -> Tuning:
         settings = self.live.now

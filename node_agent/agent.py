@@ -21,17 +21,16 @@ from typing import TYPE_CHECKING
 import grpc.aio
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
-from gpufleet.addresses import Address
-from gpufleet.agent_state import AgentState, now_in_words, write_agent_state
-from gpufleet.channel import Target
 from gpufleet.errors import GpufleetError
-from gpufleet.status import from_rpc_error
-from gpufleet.telemetry import Telemetry
+from gpufleet.host.agent_state import REGISTERED, AgentState, now_in_words, write_agent_state
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Target
+from gpufleet.net.status import from_rpc_error
+from gpufleet.telemetry.spans import Telemetry
 
 from . import wire
 from .attempts import Attempts
 from .channels import Channels
-from .clocks import boottime_us
 from .core.actions import Order
 from .core.commands import (
     ClearTroubles,
@@ -49,17 +48,16 @@ from .core.outcome import AttemptView
 from .heartbeat import Heartbeats, StaleTerm
 from .identity import DataFolder, Identity
 from .keeper.client import Keepers
+from .keeper.linux import boot_id, boottime_us
 from .keeping import Keeping
 from .launch import READING_SECONDS_MAX, Launcher
 from .link import PROTOCOL_VERSION, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Link
-from .machine import Machine, boot_id
-from .notice_records import NoticeRecords
-from .notices import Notices
+from .machine import Machine
+from .notices import NoticeRecords, Notices
 from .output import OutputSender
 from .program_log import ProgramLog
-from .until_first import until_first
-from .usage import Usages, device_summary
-from .usage_records import UsageRecords
+from .streams import until_first
+from .usage import UsageRecords, Usages, device_summary
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -96,7 +94,8 @@ class Tuning:
 class Node:
     """What one agent is for: which node, reached how, with which devices, offered as what.
 
-    `for_workers` are the variables by which a model's worker finds the scheduler, and is found.
+    `for_workers` are the variables by which a model's worker finds the scheduler, and is found, `for_jobs` those by
+    which any other job finds the scheduler at this address.
     """
 
     name: str
@@ -109,6 +108,7 @@ class Node:
     tuning: Callable[[], Tuning]
     traces: Telemetry
     for_workers: Callable[[], Mapping[str, str]] = dict
+    for_jobs: Callable[[Address], Mapping[str, str]] = lambda address: {}
 
 
 class NodeAgent:
@@ -123,8 +123,13 @@ class NodeAgent:
         self._duties = Duties()
         self._keeping = Keeping(keepers, self._duties.inventory)
         self._output = OutputSender(node.name, identity.incarnation, self._keeping)
+        self._address = node.addresses[0]
         self._launcher = Launcher(
-            node.machine, self._duties.inventory.live, lambda: node.tuning().spool_bytes, node.for_workers
+            node.machine,
+            self._duties.inventory.live,
+            lambda: node.tuning().spool_bytes,
+            node.for_workers,
+            lambda: node.for_jobs(self._address),
         )
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
@@ -264,6 +269,8 @@ class NodeAgent:
 
     def _note_state(self, address: Address, state: str, error: GpufleetError | None) -> None:
         """Leave word for the doctor of this machine; that it cannot be written harms nothing else."""
+        if state == REGISTERED:
+            self._address = address
         told = AgentState(
             node=self._node.name,
             scheduler=str(address),

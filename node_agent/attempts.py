@@ -10,8 +10,9 @@ from typing import Any, assert_never
 
 from gpufleet.v1 import node_agent_pb2
 
-from gpufleet.devices import DeviceSample
-from gpufleet.telemetry import Telemetry
+from gpufleet.devices.device import DeviceSample
+from gpufleet.jobs.runs import RankKey
+from gpufleet.telemetry.spans import Telemetry
 
 from . import wire
 from .core.actions import (
@@ -23,6 +24,7 @@ from .core.actions import (
     ForgetAttempt,
     Hold,
     LetGo,
+    LimitProcess,
     Order,
     SignalProcess,
     SpawnAttempt,
@@ -32,9 +34,9 @@ from .core.actions import (
 from .core.delivery import Receipt
 from .core.duties import PREPARED_US_MAX, Duties
 from .core.expectations import Misfit
-from .core.inventory import EndSeen, Prepared, Refused, Seen, SpoolSeen, StartSeen
+from .core.inventory import AttemptReport, EndReport, Prepared, Refused, SpoolReport, StartReport
 from .core.launch import Objection, Refusal, RefusalReason
-from .core.outcome import AttemptKey, AttemptPhase, AttemptView, Stream
+from .core.outcome import AttemptPhase, AttemptView, Stream
 from .heartbeat import Report
 from .keeper.client import Launched
 from .keeping import Keeping
@@ -74,9 +76,9 @@ class Attempts:
         self._report = report
         self._carried_out = carried_out
         self._traces = AttemptTraces(traces)
-        self._samples: dict[AttemptKey, tuple[DeviceSample, ...]] = {}
+        self._samples: dict[RankKey, tuple[DeviceSample, ...]] = {}
         self._ports = MasterPorts()
-        self._holds: dict[AttemptKey, asyncio.TimerHandle] = {}
+        self._holds: dict[RankKey, asyncio.TimerHandle] = {}
         self._working: set[asyncio.Task[None]] = set()
         keeping.listen(self)
         output.listen(self.output_lost)
@@ -94,7 +96,7 @@ class Attempts:
         """Carry a command out, after those that came before it for the same attempt."""
         self._perform(self._duties.order(order))
 
-    def changed(self, key: AttemptKey, change: Change) -> None:
+    def changed(self, key: RankKey, change: Change) -> None:
         """A keeper says what became of an attempt."""
         self._perform(self._duties.changed(key, change))
 
@@ -102,7 +104,7 @@ class Attempts:
         """A keeper says all of an attempt."""
         self._perform(self._duties.saw(view))
 
-    def output_lost(self, key: AttemptKey, stream: Stream, offset: int) -> None:
+    def output_lost(self, key: RankKey, stream: Stream, offset: int) -> None:
         """Nobody has what a stream had behind this offset."""
         self._perform(self._duties.output_lost(key, stream, offset))
 
@@ -142,7 +144,7 @@ class Attempts:
                         self._begin(self._check(action))
                 case SpawnAttempt():
                     self._begin(self._spawn(action))
-                case StopProcess() | SignalProcess() | ForgetAttempt():
+                case StopProcess() | SignalProcess() | LimitProcess() | ForgetAttempt():
                     if isinstance(action, StopProcess):
                         self._notices.stopping(action.key, action.cause)
                     self._begin(self._ask(action))
@@ -181,7 +183,7 @@ class Attempts:
             PREPARED_US_MAX / 1e6, lambda: self._perform(self._duties.held_too_long(prepared))
         )
 
-    def _stop_holding(self, key: AttemptKey) -> None:
+    def _stop_holding(self, key: RankKey) -> None:
         hold = self._holds.pop(key, None)
         if hold is not None:
             hold.cancel()
@@ -189,7 +191,7 @@ class Attempts:
     async def _spawn(self, action: SpawnAttempt) -> None:
         key = action.command.key
         with self._traces.telemetry.span(
-            "launch", parent=action.command.trace_context, job=key.job_id, attempt=key.attempt, rank=key.rank
+            "launch", parent=action.command.trace_context, job=key.job, attempt=key.attempt, rank=key.rank
         ) as span:
             answer: Launched | Refusal
             try:
@@ -215,13 +217,18 @@ class Attempts:
         else:
             self._perform(self._duties.spawned(key, answer.attempt, was_known=answer.was_known))
 
-    async def _ask(self, action: StopProcess | SignalProcess | ForgetAttempt) -> None:
+    async def _ask(self, action: StopProcess | SignalProcess | LimitProcess | ForgetAttempt) -> None:
+        is_done = True
         try:
             match action:
                 case StopProcess():
                     await self._keeping.stop(action.key, action.cause, action.grace_us)
                 case SignalProcess():
                     await self._keeping.signal(action.key, action.signal)
+                case LimitProcess():
+                    is_done = await self._keeping.set_time_limit(action.key, action.time_limit_us)
+                    if is_done:
+                        self._notices.limited(action.key, action.time_limit_us)
                 case ForgetAttempt():
                     self._notices.settle(action.key)
                     self._traces.forgotten(action.key)
@@ -231,41 +238,42 @@ class Attempts:
         except Exception:
             # The orders behind it wait for this one; what it should have done, the next inventory brings up again.
             _log.exception("an order for attempt %s was not carried out", action.key)
-        self._perform(self._duties.done(action.key))
+            is_done = False
+        self._perform(self._duties.done(action.key, is_done=is_done))
 
-    def _tell(self, report: Seen | Refused | Prepared) -> None:
+    def _tell(self, report: AttemptReport | Refused | Prepared) -> None:
         if isinstance(report, Refused):
             _log.warning("attempt %s was not started: %s: %s", report.key, report.reason, report.sentence)
             samples = [sample_to_proto(each) for each in self._samples.get(report.key, ())]
             self._report(lambda now_us: {"launch_refused": wire.refused_to_proto(report, samples)})
         else:
             _log.info("%s", sentence_of(report))
-            if isinstance(report, StartSeen | EndSeen):
+            if isinstance(report, StartReport | EndReport):
                 self._notices.see(report.view)
                 self._usages.see(report.view)
-            if isinstance(report, EndSeen):
+            if isinstance(report, EndReport):
                 self._traces.ended(report.view)
-            if isinstance(report, EndSeen) and report.view.end is not None and report.view.end.processes_left:
+            if isinstance(report, EndReport) and report.view.end is not None and report.view.end.processes_left:
                 left = report.view.end.processes_left
                 _log.error("attempt %s has ended and %d of its processes outlive SIGKILL", report.view.key, left)
-            usage = self._usages.of(report.view.key) if isinstance(report, EndSeen) else None
+            usage = self._usages.of(report.view.key) if isinstance(report, EndReport) else None
             self._report(report_of(report, usage))
 
 
-def _not_begun(key: AttemptKey, problem: Exception) -> Refusal:
+def _not_begun(key: RankKey, problem: Exception) -> Refusal:
     """A launch that failed before a keeper was asked: an order without an answer would hold its devices for ever."""
     _log.error("attempt %s could not be begun", key, exc_info=problem)
     return Refusal(RefusalReason.SPAWN_FAILED, f"the node's agent could not begin it: {problem}")
 
 
-def sentence_of(report: Seen | Prepared) -> str:
+def sentence_of(report: AttemptReport | Prepared) -> str:
     """A report for the agent's own log."""
     match report:
-        case StartSeen(view=view):
+        case StartReport(view=view):
             return f"attempt {view.key} runs, pid {view.pid}"
-        case EndSeen(view=view):
+        case EndReport(view=view):
             return f"attempt {view.key} ended: {wire.sentence_of_end(view.end) if view.end else 'unknown'}"
-        case SpoolSeen(view=view):
+        case SpoolReport(view=view):
             return f"the output of attempt {view.key} " + (f"waits: {view.full}" if view.full else "goes on")
         case Prepared(key=key):
             return f"attempt {key} is prepared"
@@ -273,14 +281,14 @@ def sentence_of(report: Seen | Prepared) -> str:
             assert_never(report)
 
 
-def report_of(report: Seen | Prepared, usage: node_agent_pb2.AttemptUsage | None = None) -> Report:
+def report_of(report: AttemptReport | Prepared, usage: node_agent_pb2.AttemptUsage | None = None) -> Report:
     """The message of a report; its ages count from when it is sent. `usage` goes with an end."""
     match report:
-        case StartSeen(view=view):
+        case StartReport(view=view):
             return lambda now_us: {"attempt_started": wire.started_to_proto(view, now_us)}
-        case EndSeen(view=view):
-            return lambda now_us: {"attempt_exited": wire.exited_to_proto(view, now_us, usage)}
-        case SpoolSeen(view=view):
+        case EndReport(view=view):
+            return lambda now_us: {"attempt_exited": wire.exited_to_proto(view, usage)}
+        case SpoolReport(view=view):
             return lambda now_us: {"spool_state": wire.spool_to_proto(view)}
         case Prepared():
             return lambda now_us: {"rank_ready": wire.ready_to_proto(report)}

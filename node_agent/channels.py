@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc.aio
 from gpufleet.v1 import node_agent_pb2
 
+from gpufleet.jobs.runs import RankKey
+
 from .core.commands import OpenChannel
 from .core.launch import Refusal
-from .core.outcome import AttemptKey
-from .core.typed import Piece, Typed
+from .core.typed import InputPiece, Typed
 from .keeper.connection import KeeperGone, KeeperSilent
 from .streams import write
 
@@ -38,15 +39,15 @@ State = node_agent_pb2.InputState
 class Inputs(Protocol):
     """What takes in what is typed; the keepers."""
 
-    async def begin_input(self, key: AttemptKey, writer: str) -> tuple[Typed, bool] | Refusal:
+    async def begin_input(self, key: RankKey, writer: str) -> tuple[Typed, bool] | Refusal:
         """Let a session type."""
         ...
 
-    async def type(self, key: AttemptKey, writer: str, piece: Piece) -> Typed | Refusal:
+    async def type(self, key: RankKey, writer: str, piece: InputPiece) -> Typed | Refusal:
         """Take a piece; waits for room."""
         ...
 
-    async def resize(self, key: AttemptKey, columns: int, rows: int) -> Refusal | None:
+    async def resize(self, key: RankKey, columns: int, rows: int) -> Refusal | None:
         """Change a terminal's size."""
         ...
 
@@ -57,7 +58,7 @@ class Channels:
     def __init__(self, inputs: Inputs) -> None:
         self._inputs = inputs
         self._stub: NodeAgentAsyncStub | None = None
-        self._open: dict[AttemptKey, asyncio.Task[None]] = {}
+        self._open: dict[RankKey, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def hold(self, stub: NodeAgentAsyncStub) -> None:
@@ -83,7 +84,7 @@ class Channels:
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._ended(command.key, done))
 
-    def _ended(self, key: AttemptKey, task: asyncio.Task[None]) -> None:
+    def _ended(self, key: RankKey, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if self._open.get(key) is task:
             del self._open[key]
@@ -136,7 +137,7 @@ class Channels:
                     await self._inputs.resize(command.key, chunk.size.columns, chunk.size.rows)
                 if not chunk.data and not chunk.is_end:
                     continue
-                piece = Piece(chunk.offset, chunk.data, chunk.is_end)
+                piece = InputPiece(chunk.offset, chunk.data, chunk.is_end)
                 typed = await self._inputs.type(command.key, command.writer, piece)
             except (KeeperGone, KeeperSilent) as problem:
                 state = State(problem=str(problem))

@@ -7,10 +7,9 @@ import pwd
 import socket
 from collections.abc import Iterable, Mapping
 
-from gpufleet.devices import Device
+from gpufleet.devices.device import Device, Vendor
 
 from .core.environment import Account
-from .visibility import visibility
 
 LOOPBACK = "127.0.0.1"
 
@@ -42,3 +41,20 @@ def shown_devices(devices: Iterable[Device]) -> tuple[Mapping[str, str], tuple[s
         visibility(device for device in held if not device.is_virtual),
         tuple(device.uuid for device in held if device.is_virtual),
     )
+
+
+def visibility(devices: Iterable[Device]) -> dict[str, str]:
+    """The variables for a job that holds `devices`, all of one node; with none, all GPUs are hidden from it.
+
+    By UUID, so that the numbering of no tool matters. A virtual device's UUID matches no real GPU: the
+    vendor's libraries then see none, and the job can tell from the name that it was given a virtual one.
+    """
+    held = tuple(devices)
+    if any(device.vendor is Vendor.AMD for device in held):
+        # AMD's runtime filters by UUID here, before HIP counts devices. HIP reads CUDA_VISIBLE_DEVICES too,
+        # so that must stay unset.
+        return {"ROCR_VISIBLE_DEVICES": ",".join(device.uuid for device in held)}
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in held),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }

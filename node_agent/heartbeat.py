@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpufleet.v1 import node_agent_pb2
 
-from .clocks import boottime_us
 from .core.delivery import Inbox, Judgement, Outbox, Receipt
-from .streams import write
-from .until_first import until_first
+from .keeper.linux import boottime_us
+from .streams import until_first, write
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -38,7 +37,7 @@ Report = Callable[[int], Body]
 """Makes the body of a report; given the time, because ages in it count from when it is sent."""
 
 
-class Duties(Protocol):
+class AgentPort(Protocol):
     """What the streams need of the agent."""
 
     def inventory(self, now_us: int) -> node_agent_pb2.Inventory:
@@ -70,7 +69,7 @@ class Duties(Protocol):
 class Heartbeats:
     """Messages of one incarnation of one node."""
 
-    def __init__(self, node: str, incarnation: int, highest_term: int, duties: Duties) -> None:
+    def __init__(self, node: str, incarnation: int, highest_term: int, duties: AgentPort) -> None:
         self._node = node
         self._incarnation = incarnation
         self._duties = duties

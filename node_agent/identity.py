@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.locked_folder import lock_folder
+from gpufleet.host.locked_folder import lock_folder
 
 IDENTITY_FILE = "agent.json"
 IDENTITY_BYTES_MAX = 4096

@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar, assert_never
 
+from gpufleet.jobs.runs import RankKey, StopCause
+
 from .core.actions import Change
 from .core.inventory import Inventory
 from .core.launch import Launch, Objection, Refusal, RefusalReason
-from .core.outcome import AttemptKey, AttemptView, Offsets, StopCause, Stream
+from .core.outcome import AttemptView, Offsets, Stream
 from .keeper.client import KeeperNotStarted, Keepers, Launched
 from .keeper.connection import KeeperGone, KeeperSilent
 from .keeper.events import AttemptEnded, AttemptStarted, KeeperDied, SpoolChanged, Superseded
@@ -41,7 +43,7 @@ Answer = TypeVar("Answer")
 class Listener(Protocol):
     """Who is told what becomes of attempts."""
 
-    def changed(self, key: AttemptKey, change: Change) -> None:
+    def changed(self, key: RankKey, change: Change) -> None:
         """It ended, its output grew, or waits for room."""
         ...
 
@@ -57,11 +59,11 @@ class Keeping:
         self._keepers = keepers
         self._inventory = inventory
         self._listener: Listener
-        self._told: dict[AttemptKey, Offsets] = {}
-        self._synced: dict[AttemptKey, Offsets] = {}
+        self._told: dict[RankKey, Offsets] = {}
+        self._synced: dict[RankKey, Offsets] = {}
         self._fence_us: int | None = None
         self._wake = asyncio.Event()
-        self._followers: dict[AttemptKey, asyncio.Task[None]] = {}
+        self._followers: dict[RankKey, asyncio.Task[None]] = {}
 
     def listen(self, listener: Listener) -> None:
         """Say who is told what the keepers say."""
@@ -84,9 +86,7 @@ class Keeping:
         """What speaks against a launch, as far as it shows without starting it; None when nothing does."""
         return await self._ask_the_active("checking", launch.key, lambda: self._keepers.check(launch))
 
-    async def _ask_the_active(
-        self, doing: str, key: AttemptKey, ask: Callable[[], Awaitable[Answer]]
-    ) -> Answer | Refusal:
+    async def _ask_the_active(self, doing: str, key: RankKey, ask: Callable[[], Awaitable[Answer]]) -> Answer | Refusal:
         while True:
             try:
                 return await ask()
@@ -96,19 +96,26 @@ class Keeping:
                 _log.warning("%s %s is tried again: %s", doing, key, problem)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _found(self, key: AttemptKey) -> Launched | None:
+    async def _found(self, key: RankKey) -> Launched | None:
         views = await self._keepers.inventory()
         return next((Launched(view, was_known=True) for view in views if view.key == key), None)
 
-    async def stop(self, key: AttemptKey, cause: StopCause, grace_us: int | None) -> None:
+    async def stop(self, key: RankKey, cause: StopCause, grace_us: int | None) -> None:
         """End it by the grace rule; 0 kills at once."""
         await self._insist(key, lambda: self._keepers.stop(key, cause, grace_us))
 
-    async def signal(self, key: AttemptKey, number: int) -> None:
+    async def set_time_limit(self, key: RankKey, time_limit_us: int | None) -> bool:
+        """Give it another time limit, None for none. False when its keeper refuses, as one of an older version does."""
+        refusal = await self._insist(key, lambda: self._keepers.set_time_limit(key, time_limit_us))
+        if refusal is not None:
+            _log.error("attempt %s keeps its time limit: %s", key, refusal.detail)
+        return refusal is None
+
+    async def signal(self, key: RankKey, number: int) -> None:
         """Send a signal to its group."""
         await self._insist(key, lambda: self._keepers.signal(key, number))
 
-    async def forget(self, key: AttemptKey) -> None:
+    async def forget(self, key: RankKey) -> None:
         """Delete its spool and keep its tombstone."""
         self.let_go(key)
         while True:
@@ -130,7 +137,7 @@ class Keeping:
         self._fence_us = sent_us
         self._wake.set()
 
-    def synced(self, key: AttemptKey, stream: Stream, offset: int) -> None:
+    def synced(self, key: RankKey, stream: Stream, offset: int) -> None:
         """Everything of the stream below the offset is stored. The keeper is told once a piece can be deleted."""
         before = self._synced.get(key, Offsets())
         now = replace(before, **{stream.value: max(offset, before.of(stream))})
@@ -146,7 +153,7 @@ class Keeping:
             self._followers[view.key] = follower
             follower.add_done_callback(lambda done: self._followers.pop(view.key, None))
 
-    def let_go(self, key: AttemptKey) -> None:
+    def let_go(self, key: RankKey) -> None:
         """Nothing of it is of interest any more."""
         self._synced.pop(key, None)
         self._told.pop(key, None)
@@ -193,7 +200,7 @@ class Keeping:
                     raise KeeperGone(refusal.detail)
                 self._told[key] = synced
 
-    async def _follow(self, key: AttemptKey, have: Offsets) -> None:
+    async def _follow(self, key: RankKey, have: Offsets) -> None:
         while self._is_live(key):
             try:
                 grown = await self._keepers.wait_for_output(key, have)
@@ -209,17 +216,18 @@ class Keeping:
                 return
             await asyncio.sleep(GROWTH_PAUSE_SECONDS)
 
-    async def _insist(self, key: AttemptKey, ask: Callable[[], Awaitable[Refusal | None]]) -> None:
+    async def _insist(self, key: RankKey, ask: Callable[[], Awaitable[Refusal | None]]) -> Refusal | None:
         while self._is_live(key):
             try:
                 refusal = await ask()
                 if refusal is None or refusal.reason is not RefusalReason.UNKNOWN_ATTEMPT:
-                    return
+                    return refusal
             except (KeeperGone, KeeperSilent) as problem:
                 _log.warning("a keeper is asked again about %s: %s", key, problem)
             await asyncio.sleep(RETRY_SECONDS)
+        return None
 
-    def _is_live(self, key: AttemptKey) -> bool:
+    def _is_live(self, key: RankKey) -> bool:
         view = self._inventory[key]
         return isinstance(view, AttemptView) and view.phase.is_live
 

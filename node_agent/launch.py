@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
-from gpufleet.devices import DeviceSample
+from gpufleet.devices.device import DeviceSample
+from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
 
-from .clocks import boottime_us
 from .core.actions import Master
+from .core.attempt import Limits
 from .core.commands import LaunchAttempt
 from .core.environment import RankPlace, environment_of
 from .core.expectations import Expectations, Misfit, Unfit, misfit
 from .core.launch import Launch
 from .core.outcome import AttemptView
 from .environment import LOOPBACK, free_port, own_account, shown_devices
+from .keeper.linux import boottime_us
 from .machine import Machine, reading_of
 from .ports import PORT_MAX
 from .traces import noted
@@ -39,7 +43,7 @@ READING_PAUSE_SECONDS = 0.25
 
 class Launcher:
     """Checks and completes launches. `live` answers the attempts whose processes are ours, `for_workers` what the
-    environment of a model's worker says of the way to the scheduler.
+    environment of a model's worker says of the way to the scheduler, and `for_jobs` that of any other job.
     """
 
     def __init__(
@@ -48,12 +52,14 @@ class Launcher:
         live: Callable[[], Iterable[AttemptView]],
         spool_bytes: Callable[[], int],
         for_workers: Callable[[], Mapping[str, str]],
+        for_jobs: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._machine = machine
         self._live = live
         self._account = own_account()
         self._spool_bytes = spool_bytes
         self._for_workers = for_workers
+        self._for_jobs = for_jobs
 
     def is_surely_fit(self, expectations: Expectations) -> bool:
         """Whether what is known already says that the devices are as expected; waits for nothing."""
@@ -98,7 +104,7 @@ class Launcher:
         visibility, virtual_uuids = shown_devices(held)
         where = master or Master(LOOPBACK, free_port())
         place = RankPlace(
-            job_id=command.key.job_id,
+            job_id=command.key.job,
             attempt=command.key.attempt,
             rank=command.key.rank,
             node_count=command.node_count,
@@ -110,17 +116,14 @@ class Launcher:
             traceparent=traceparent,
             share_milli=command.share_milli,
             share_memory_bytes=command.share_memory_bytes,
-            for_worker=told_to_worker(self._for_workers(), command.env) if command.serves else {},
+            way=self._way(command),
+            end_time_s=end_time_s(command.process.limits, time.time()),
         )
         return Launch(
             key=command.key,
-            argv=command.argv,
-            env=environment_of(command.env, self._account, place),
-            cwd=command.cwd,
+            process=replace(command.process, env=environment_of(command.process.env, self._account, place)),
             heartbeat_sent_us=heartbeat_sent_us,
-            limits=command.limits,
             spool_bytes=self._spool_bytes(),
-            input=command.input,
             note=note_of(command.expectations.device_uuids, devices, command.sampling_us)
             + (noted(traceparent) if is_traced else ""),
         )
@@ -133,11 +136,21 @@ class Launcher:
         master = Master(LONGEST_ADDRESS, PORT_MAX)
         return self.complete(command, master, heartbeat_sent_us=boottime_us(), traceparent=command.trace_context)
 
+    def _way(self, command: LaunchAttempt) -> Mapping[str, str]:
+        if command.serves:
+            return worker_variables(self._for_workers(), command.process.env)
+        return self._for_jobs() if JOB_TOKEN_VARIABLE in command.process.env else {}
+
     def _is_virtual(self, uuid: str) -> bool:
         device = self._machine.devices.get(uuid)
         return device is not None and device.is_virtual
 
 
-def told_to_worker(told: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
+def end_time_s(limits: Limits, now_s: float) -> int | None:
+    """When an attempt that begins now has run for its time limit; a moment early rather than late."""
+    return None if limits.time_limit_us is None else int(now_s + limits.time_limit_us / 1_000_000)
+
+
+def worker_variables(told: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
     """What a worker is told, where it sends its telemetry only if nobody said otherwise when it was served."""
     return {name: value for name, value in told.items() if not (name.startswith("OTEL_") and name in submitted)}

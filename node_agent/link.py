@@ -17,14 +17,14 @@ import grpc
 import grpc.aio
 from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc
 
-from gpufleet.addresses import Address
-from gpufleet.agent_state import LOST, REFUSED, REGISTERED, UNREACHABLE
-from gpufleet.channel import Target, connect_async
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.status import from_rpc_error
+from gpufleet.host.agent_state import LOST, REFUSED, REGISTERED, UNREACHABLE
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.net.status import from_rpc_error
 
 from .heartbeat import StaleTerm
-from .until_first import until_first
+from .streams import until_first
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub

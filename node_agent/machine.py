@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import platform
 import shutil
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
-from gpufleet.devices import (
-    Device,
-    DeviceProcess,
-    DeviceSample,
-    DeviceSource,
-    HostFacts,
-    HostReader,
-    LiveAttempt,
-    Owner,
-    mark_owners,
-)
-from gpufleet.machine_facts import first_installed, open_files_max
+from gpufleet.devices.device import COUNTERS, Device, DeviceProcess, DeviceSample, DeviceSource, Owner
+from gpufleet.devices.host import HostFacts, HostReader
+from gpufleet.devices.process_tree import LiveAttempt, mark_owners
+from gpufleet.host.facts import first_installed, open_files_max
+from gpufleet.jobs.runs import RankKey
+from gpufleet.net.addresses import Address, is_loopback
+from gpufleet.net.routes import LOOK_UP_SECONDS_MAX
+from gpufleet.telemetry.device_metrics import INSTRUMENTS as OF_DEVICES
+from gpufleet.telemetry.device_metrics import otlp_labels, values_of
+from gpufleet.telemetry.metrics import Instrument, InstrumentKind, Metrics, Reading, Readings, on_loop
 
 from . import wire
-from .core.expectations import Reading
-from .core.outcome import AttemptKey, AttemptView
+from .core.expectations import Reading as DeviceReading
+from .core.outcome import AttemptView
 
-BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 TORCH = ("torch",)
 CUDA_RUNTIMES = (
     "nvidia-cuda-runtime",
@@ -49,11 +49,6 @@ class NodeNaming:
     node: str
     advertise: str
     labels: Mapping[str, str]
-
-
-def boot_id() -> str:
-    """The id of this boot of the machine."""
-    return BOOT_ID_FILE.read_text(encoding="ascii").strip()
 
 
 def installed_version() -> str:
@@ -131,9 +126,9 @@ class Machine:
         )
 
 
-def reading_of(sample: DeviceSample) -> Reading:
+def reading_of(sample: DeviceSample) -> DeviceReading:
     """What the core checks a launch with."""
-    return Reading(
+    return DeviceReading(
         uuid=sample.uuid,
         age_us=round(sample.age_seconds * 1e6),
         unhealthy_reason=sample.unhealthy_reason,
@@ -147,25 +142,12 @@ def sample_to_proto(sample: DeviceSample) -> node_pb2.DeviceSample:
     return node_pb2.DeviceSample(
         uuid=sample.uuid,
         age=wire.duration(round(sample.age_seconds * 1e6)),
-        utilization_percent=sample.utilization_percent,
-        memory_used_bytes=sample.memory_used_bytes,
-        memory_free_bytes=sample.memory_free_bytes,
-        temperature_c=sample.temperature_c,
-        power_mw=sample.power_mw,
-        power_limit_mw=sample.power_limit_mw,
         processes=[_process(process) for process in (sample.processes or ())[:PROCESSES_PER_SAMPLE_MAX]],
         processes_are_known=sample.processes is not None,
         is_healthy=sample.is_healthy,
         unhealthy_reason=sample.unhealthy_reason,
-        clock_sm_mhz=sample.clock_sm_mhz,
-        clock_memory_mhz=sample.clock_memory_mhz,
-        fan_percent=sample.fan_percent,
         throttle_reasons=sample.throttle_reasons or (),
-        ecc_uncorrected_count=sample.ecc_uncorrected_count,
-        xid=sample.xid,
-        memory_total_bytes=sample.memory_total_bytes,
-        memory_utilization_percent=sample.memory_utilization_percent,
-        energy_mj=sample.energy_mj,
+        **{name: getattr(sample, name) for name in COUNTERS},
     )
 
 
@@ -174,7 +156,7 @@ def _process(process: DeviceProcess) -> node_pb2.DeviceProcess:
     return node_pb2.DeviceProcess(
         pid=process.pid,
         memory_bytes=process.memory_bytes,
-        job_id=AttemptKey.parse(process.attempt).job_id if is_ours and process.attempt else 0,
+        job_id=RankKey.parse(process.attempt).job if is_ours and process.attempt else 0,
         is_foreign=process.is_foreign,
     )
 
@@ -196,10 +178,10 @@ def device_to_proto(device: Device, sample: DeviceSample | None) -> node_pb2.Dev
 def _leaders(live: Iterable[AttemptView]) -> list[LiveAttempt]:
     return [
         LiveAttempt(
-            name=str(view.key),
+            name=view.key.name,
             leader_pid=view.pid,
             environment={
-                "GPUFLEET_JOB_ID": str(view.key.job_id),
+                "GPUFLEET_JOB_ID": str(view.key.job),
                 "GPUFLEET_ATTEMPT": str(view.key.attempt),
                 "GPUFLEET_NODE_RANK": str(view.key.rank),
             },
@@ -207,3 +189,94 @@ def _leaders(live: Iterable[AttemptView]) -> list[LiveAttempt]:
         for view in live
         if view.pid is not None
     ]
+
+
+SOMEWHERE = ("192.0.2.1", 9)
+"""An address that is reserved for documentation: the kernel chooses a way to it, and nothing is ever sent."""
+
+
+async def address_to_advertise(schedulers: Iterable[Address]) -> str:
+    """What to advertise where nobody said it; "" where the scheduler sees a good address, or there is none.
+
+    The scheduler sees an agent by the address that it calls from. An agent beside its scheduler calls from loopback,
+    and to another node of a gang 127.0.0.1 is itself. So such an agent says by itself what `--advertise` would: the
+    address that this machine has on its way to other networks.
+    """
+    for scheduler in schedulers:
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(LOOK_UP_SECONDS_MAX):
+                if await _is_beside(scheduler):
+                    return own_address()
+    return ""
+
+
+def own_address() -> str:
+    """The IPv4 address of this machine on its way to other networks; "" without such a way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(SOMEWHERE)
+        except OSError:
+            return ""
+        address: str = probe.getsockname()[0]
+    return "" if is_loopback(address) else address
+
+
+async def _is_beside(scheduler: Address) -> bool:
+    """Whether this machine reaches that scheduler over loopback, as it does by its own name on some distributions."""
+    if is_loopback(scheduler.host):
+        return True
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(scheduler.host, scheduler.port, type=socket.SOCK_STREAM)
+    return any(is_loopback(str(where[0])) for *_, where in found)
+
+
+SAMPLE_S_MAX = 30.0
+"""A device whose newest reading is older tells nothing."""
+
+OF_HOST = (
+    Instrument(name="system.cpu.utilization", unit="1", doc="Share of the CPUs' time in which they worked."),
+    Instrument(name="system.memory.usage", unit="By", doc="Memory in use.", kind=InstrumentKind.SUM),
+    Instrument(name="gpufleet.spool.free", unit="By", doc="Room on the disk of the spool.", kind=InstrumentKind.SUM),
+    Instrument(
+        name="gpufleet.attempts", unit="{attempt}", doc="Attempts whose processes may run.", kind=InstrumentKind.SUM
+    ),
+)
+
+
+def tell_node(
+    metrics: Metrics,
+    source: DeviceSource,
+    spool_folder: Path,
+    live: Callable[[], Iterable[AttemptView]],
+) -> None:
+    """Have the node's metrics read from now on. To be called inside the running loop."""
+    if not metrics.is_on:
+        return
+    host = HostReader()
+
+    async def read() -> Readings:
+        readings = _devices(source)
+        sample = host.sample()
+        if sample.cpu_percent is not None:
+            readings["system.cpu.utilization"] = [(sample.cpu_percent / 100, {})]
+        if sample.memory_used_bytes is not None:
+            readings["system.memory.usage"] = [(sample.memory_used_bytes, {"system.memory.state": "used"})]
+        with suppress(OSError):  # the disk's trouble is told elsewhere
+            readings["gpufleet.spool.free"] = [(shutil.disk_usage(spool_folder).free, {})]
+        readings["gpufleet.attempts"] = [(sum(1 for _ in live()), {})]
+        return readings
+
+    instruments: Sequence[Instrument] = (*OF_DEVICES, *OF_HOST)
+    metrics.observe(instruments, on_loop(asyncio.get_running_loop(), read))
+
+
+def _devices(source: DeviceSource) -> dict[str, list[Reading]]:
+    readings: dict[str, list[Reading]] = {}
+    devices = {device.uuid: device for device in source.list()}
+    for sample in source.sample():
+        if sample.age_seconds > SAMPLE_S_MAX:
+            continue
+        labels = otlp_labels(device_to_proto(devices[sample.uuid], sample))
+        for metric, value, own in values_of(sample_to_proto(sample)):
+            readings.setdefault(metric.instrument.name, []).append((value, {**labels, **own}))
+    return readings

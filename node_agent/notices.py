@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
-from collections.abc import Iterable
-from dataclasses import replace
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
-from gpufleet.notify import is_url
+from gpufleet.jobs.notify import is_url
+from gpufleet.jobs.runs import RankKey, StopCause, cause_of
 
 from . import wire
-from .clocks import boottime_us
 from .core.commands import LaunchAttempt, TellWarning
 from .core.launch import Launch
 from .core.notices import (
@@ -27,14 +31,16 @@ from .core.notices import (
     fields_of,
     next_due_us,
     next_notice,
-    seen,
     variables_of,
+    with_time_limit,
+    with_view,
     with_warning,
 )
-from .core.outcome import AttemptKey, AttemptView, StopCause
+from .core.outcome import AttemptView
 from .environment import shown_devices
-from .notice_records import NoticeRecords, Subject
-from .telling import NotTold, post, run_command, shown
+from .keeper.linux import boottime_us
+from .keeper.values import end_from, to_json
+from .notice_delivery import NoticeNotDelivered, post, run_command, shown
 
 _log = logging.getLogger(__name__)
 
@@ -54,9 +60,9 @@ class Notices:
     def __init__(self, node: str, records: NoticeRecords) -> None:
         self._node = node
         self._records = records
-        self._subjects: dict[AttemptKey, Subject] = {}
-        self._news: dict[AttemptKey, asyncio.Event] = {}
-        self._telling: dict[AttemptKey, asyncio.Task[None]] = {}
+        self._subjects: dict[RankKey, Subject] = {}
+        self._news: dict[RankKey, asyncio.Event] = {}
+        self._telling: dict[RankKey, asyncio.Task[None]] = {}
         self._turns = asyncio.Semaphore(TOLD_AT_ONCE_MAX)
 
     def adopt(self, views: Iterable[AttemptView]) -> None:
@@ -86,15 +92,15 @@ class Notices:
             _log.warning("nothing is told of attempt %s: there are %d such attempts", key, ATTEMPTS_TOLD_MAX)
             return
         # Of a command's environment the devices are left out: by the end they are somebody else's.
-        env = {} if is_url(command.notify) else {**launch.env, **shown_devices(())[0]}
+        env = {} if is_url(command.notify) else {**launch.process.env, **shown_devices(())[0]}
         subject = Subject(
             facts=Notified(
                 key=key,
-                time_limit_us=command.limits.time_limit_us,
+                time_limit_us=command.process.limits.time_limit_us,
                 may_be_warned_at_end=bool(command.expectations.device_uuids),
             ),
             target=command.notify,
-            cwd=command.cwd,
+            cwd=command.process.cwd,
             env=env,
             spans_nodes=command.node_count > 1,
         )
@@ -105,7 +111,7 @@ class Notices:
             _log.warning("notices of attempt %s end with this agent: %s", key, problem)
         self._begin(key)
 
-    def drop(self, key: AttemptKey) -> None:
+    def drop(self, key: RankKey) -> None:
         """Tell nothing of it: it was not launched."""
         if (telling := self._telling.get(key)) is not None:
             telling.cancel()
@@ -113,24 +119,24 @@ class Notices:
 
     def see(self, view: AttemptView) -> None:
         """A keeper says where an attempt stands."""
-        if (subject := self._subjects.get(view.key)) is not None:
-            self._change(subject, seen(subject.facts, view))
+        self._update(view.key, lambda facts: with_view(facts, view))
 
-    def stopping(self, key: AttemptKey, cause: StopCause) -> None:
+    def stopping(self, key: RankKey, cause: StopCause) -> None:
         """It is told to stop; the first cause stands."""
-        if (subject := self._subjects.get(key)) is not None and subject.facts.stop_cause is None:
-            self._change(subject, replace(subject.facts, stop_cause=cause))
+        self._update(key, lambda facts: replace(facts, stop_cause=facts.stop_cause or cause))
 
     def warn(self, command: TellWarning) -> None:
         """The scheduler has a warning; said again it changes nothing, and once the end was told it is too late."""
-        if (subject := self._subjects.get(command.key)) is not None:
-            warning = Warned(command.number, command.kind, command.sentence)
-            self._change(subject, with_warning(subject.facts, warning))
+        warning = Warned(command.number, command.kind, command.sentence)
+        self._update(command.key, lambda facts: with_warning(facts, warning))
 
-    def settle(self, key: AttemptKey) -> None:
+    def limited(self, key: RankKey, time_limit_us: int | None) -> None:
+        """It has another time limit; one that is raised is told of anew."""
+        self._update(key, lambda facts: with_time_limit(facts, time_limit_us))
+
+    def settle(self, key: RankKey) -> None:
         """The scheduler has stored the end of its only rank, and has warned of all that there is."""
-        if (subject := self._subjects.get(key)) is not None and not subject.spans_nodes:
-            self._change(subject, replace(subject.facts, is_settled=True))
+        self._update(key, lambda facts: replace(facts, is_settled=not self._subjects[key].spans_nodes))
 
     async def close(self) -> None:
         """Stop in the middle: the next agent goes on."""
@@ -138,6 +144,10 @@ class Notices:
         for task in telling:
             task.cancel()
         await asyncio.gather(*telling, return_exceptions=True)
+
+    def _update(self, key: RankKey, change: Callable[[Notified], Notified]) -> None:
+        if (subject := self._subjects.get(key)) is not None:
+            self._change(subject, change(subject.facts))
 
     def _change(self, subject: Subject, facts: Notified) -> None:
         if facts == subject.facts:
@@ -150,7 +160,7 @@ class Notices:
         if (news := self._news.get(facts.key)) is not None:
             news.set()
 
-    def _finish(self, key: AttemptKey) -> None:
+    def _finish(self, key: RankKey) -> None:
         self._subjects.pop(key, None)
         self._news.pop(key, None)
         try:
@@ -158,19 +168,19 @@ class Notices:
         except OSError as problem:
             _log.warning("the notices of attempt %s cannot be forgotten: %s", key, problem)
 
-    def _begin(self, key: AttemptKey) -> None:
+    def _begin(self, key: RankKey) -> None:
         self._news[key] = asyncio.Event()
         task = asyncio.create_task(self._tell_of(key, self._news[key]))
         self._telling[key] = task
         task.add_done_callback(lambda done: self._ended(key, done))
 
-    def _ended(self, key: AttemptKey, task: asyncio.Task[None]) -> None:
+    def _ended(self, key: RankKey, task: asyncio.Task[None]) -> None:
         if self._telling.get(key) is task:
             del self._telling[key]
         if not task.cancelled() and (problem := task.exception()) is not None:
             _log.error("the notices of attempt %s ended", key, exc_info=problem)
 
-    async def _tell_of(self, key: AttemptKey, news: asyncio.Event) -> None:
+    async def _tell_of(self, key: RankKey, news: asyncio.Event) -> None:
         while not (facts := self._subjects[key].facts).is_over:
             news.clear()
             now_us = boottime_us()
@@ -205,9 +215,127 @@ class Notices:
                 said = ""
             else:
                 said = await run_command(subject.target, subject.cwd, {**subject.env, **variables_of(fields)})
-        except NotTold as problem:
+        except NoticeNotDelivered as problem:
             _log.warning("the notice %r of attempt %s did not reach %s: %s", notice.value, facts.key, how, problem)
         except Exception:
             _log.exception("the notice %r of attempt %s did not reach %s", notice.value, facts.key, how)
         else:
             _log.info("told %r of attempt %s to %s%s", notice.value, facts.key, how, f": {said!r}" if said else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is told to whom: the facts, and the target with the folder and the variables of its command.
+
+    `spans_nodes`: the attempt has ranks elsewhere, whose ends this node does not see.
+    """
+
+    facts: Notified
+    target: str
+    cwd: str
+    env: Mapping[str, str]
+    spans_nodes: bool = False
+
+
+def _warnings(found: Iterable[tuple[Any, Any, Any]]) -> tuple[Warned, ...]:
+    return tuple(Warned(int(number), str(kind), str(words)) for number, kind, words in found)
+
+
+_FIELDS: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "started_us": (to_json, to_json),
+    "time_limit_us": (to_json, to_json),
+    "stop_cause": (to_json, cause_of),
+    "end": (to_json, end_from),
+    "told": (sorted, lambda found: frozenset(map(Notice, found))),
+    "warnings": (lambda given: [[each.number, each.kind, each.sentence] for each in given], _warnings),
+    "warned": (sorted, lambda found: frozenset(map(int, found))),
+    "is_settled": (bool, bool),
+}
+"""The facts that may change: how each is written as JSON, and read."""
+
+
+class NoticeRecords:
+    """What an agent writes down of attempts whose course it tells, so that a restart repeats little and misses nothing.
+
+    One file an attempt, `notices/<job.attempt.rank>`: what to tell and how in the first line, and a line for each thing
+    that happened or was told. It is not in the attempt's own folder, which is deleted as soon as the scheduler has its
+    end. Like the keeper's records these files must survive the agent, not the machine, so nothing waits for the disk.
+    Every method may raise OSError.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def begin(self, subject: Subject) -> None:
+        """Write down what is about to be launched, in place of what there was."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        first = {
+            "target": subject.target,
+            "cwd": subject.cwd,
+            "env": dict(subject.env),
+            "time_limit_us": subject.facts.time_limit_us,
+            "may_be_warned_at_end": subject.facts.may_be_warned_at_end,
+            "spans_nodes": subject.spans_nodes,
+        }
+        self._append(subject.facts.key, first, os.O_TRUNC)
+
+    def note(self, before: Notified, after: Notified) -> None:
+        """Write down what is new."""
+        line = {
+            name: write(getattr(after, name))
+            for name, (write, _) in _FIELDS.items()
+            if getattr(after, name) != getattr(before, name)
+        }
+        if line:
+            self._append(after.key, line, 0)
+
+    def end(self, key: RankKey) -> None:
+        """Nothing more is told of it."""
+        (self._folder / key.name).unlink(missing_ok=True)
+
+    def all(self) -> list[Subject]:
+        """Everything that was begun; what cannot be read is deleted."""
+        if not self._folder.is_dir():
+            return []
+        found: list[Subject] = []
+        for path in sorted(self._folder.iterdir()):
+            subject = _read(path)
+            if subject is None:
+                path.unlink(missing_ok=True)
+            else:
+                found.append(subject)
+        return found
+
+    def _append(self, key: RankKey, line: Mapping[str, Any], how: int) -> None:
+        fd = os.open(self._folder / key.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | how, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def _read(path: Path) -> Subject | None:
+    try:
+        lines = path.read_text().splitlines()
+        first = json.loads(lines[0])
+        subject = Subject(
+            facts=Notified(
+                key=RankKey.parse(path.name),
+                time_limit_us=first["time_limit_us"],
+                may_be_warned_at_end=bool(first.get("may_be_warned_at_end")),
+            ),
+            target=first["target"],
+            cwd=first["cwd"],
+            env=first["env"],
+            spans_nodes=bool(first.get("spans_nodes")),
+        )
+    except (OSError, LookupError, TypeError, ValueError):
+        return None
+    for line in lines[1:]:
+        try:
+            subject = replace(subject, facts=_with_line(subject.facts, json.loads(line)))
+        except (LookupError, TypeError, ValueError):
+            break  # a disk that was full in the middle of it: what was told may be told again
+    return subject
+
+
+def _with_line(facts: Notified, line: Mapping[str, Any]) -> Notified:
+    return replace(facts, **{name: read(line[name]) for name, (_, read) in _FIELDS.items() if name in line})

@@ -6,14 +6,13 @@ import argparse
 import os
 import re
 import socket
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
-from gpufleet.agent_settings import AgentSettings
-from gpufleet.config import Resolved, load_program
+from gpufleet.config.agent_settings import AgentSettings
+from gpufleet.config.merged import Resolved, settings_reader
+from gpufleet.config.paths import state_dir
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.paths import program_config_file, state_dir
-from gpufleet.tokens import find_token
+from gpufleet.security.tokens import find_token
 
 AUTO = "auto"
 STOP_KEEPER = "stop-keeper"
@@ -39,8 +38,8 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--insecure", action="store_const", const=True, help="no TLS beyond this machine")
     flags.add_argument("--config", metavar="FILE", help="settings file; default: agent.toml")
     flags.add_argument("--verbose", action="store_true", help="same as --log-level debug")
-    flags.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
-    flags.add_argument("--log-format", metavar="FORMAT", help="text or json")
+    flags.add_argument("--log-level", dest="log.level", metavar="LEVEL", help="debug, info, warning or error")
+    flags.add_argument("--log-format", dest="log.format", metavar="FORMAT", help="text or json")
     commands = flags.add_subparsers(dest="command", metavar="[stop-keeper]")
     stop = commands.add_parser(STOP_KEEPER, help="end the keeper of a data folder whose agent has stopped")
     # Without a default: the flag may also stand before the command, where its value is kept.
@@ -49,33 +48,11 @@ def parser() -> argparse.ArgumentParser:
     return flags
 
 
-def settings_reader(arguments: argparse.Namespace) -> Callable[[], Resolved[AgentSettings]]:
+def reader_of(arguments: argparse.Namespace) -> Callable[[], Resolved[AgentSettings]]:
     """Reads the settings, now and again at a reload."""
-    level = arguments.log_level or ("debug" if arguments.verbose else None)
-    flags: dict[str, object] = {
-        "scheduler": arguments.scheduler,
-        "node_id": arguments.node_id,
-        "data": arguments.data,
-        "virtual_gpus": None if arguments.virtual_gpus == AUTO else arguments.virtual_gpus,
-        "virtual_load": arguments.virtual_load,
-        "cpus": arguments.cpus,
-        "advertise": arguments.advertise,
-        "labels": arguments.labels,
-        "token_file": arguments.token_file,
-        "ca_file": arguments.ca_file,
-        "insecure": arguments.insecure,
-        "log.level": level,
-        "log.format": arguments.log_format,
-    }
-    file = Path(arguments.config) if arguments.config else program_config_file("agent")
-    return lambda: load_program(
-        AgentSettings,
-        "agent",
-        flags=flags,
-        environment=os.environ,
-        file=file,
-        file_is_named=arguments.config is not None,
-    )
+    level = vars(arguments)["log.level"] or ("debug" if arguments.verbose else None)
+    count = None if wants_automatic_gpu(arguments) else arguments.virtual_gpus
+    return settings_reader(AgentSettings, "agent", arguments, virtual_gpus=count, **{"log.level": level})
 
 
 def wants_automatic_gpu(arguments: argparse.Namespace) -> bool:
@@ -100,8 +77,3 @@ def token_of(settings: AgentSettings) -> str | None:
     local = state_dir("scheduler") / "agent.token"
     found = find_token(settings.token_file, os.environ, local if local.exists() else None)
     return found.token if found is not None else None
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line as it was given."""
-    return parser().parse_args(arguments)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpufleet.v1 import node_agent_pb2
 
+from gpufleet.jobs.run_protos import key_from_proto, key_to_proto
+from gpufleet.jobs.runs import RankKey
+
 from . import wire
-from .core.outcome import AttemptKey, AttemptView, Stream
+from .core.outcome import AttemptView, Stream
 from .core.uploads import StreamKey, StreamUpload, ToSend, Uploads
 from .spool import SpoolGap, SpoolReader
-from .streams import write
-from .until_first import until_first
+from .streams import until_first, write
 
 if TYPE_CHECKING:
     from gpufleet.v1.node_agent_pb2_grpc import NodeAgentAsyncStub
@@ -35,14 +37,14 @@ UNREADABLE_RETRY_SECONDS = 2.0
 """The pause before output that could not be read is tried again; that of other attempts does not wait for it."""
 
 
-Lost = Callable[[AttemptKey, Stream, int], None]
+Lost = Callable[[RankKey, Stream, int], None]
 """Is told of a stream of which nobody has what was behind this offset."""
 
 
 class SpoolKeeper(Protocol):
     """What deletes spooled output."""
 
-    def synced(self, key: AttemptKey, stream: Stream, offset: int) -> None:
+    def synced(self, key: RankKey, stream: Stream, offset: int) -> None:
         """Everything of the stream below the offset is stored and may be deleted."""
         ...
 
@@ -55,7 +57,7 @@ class OutputSender:
         self._incarnation = incarnation
         self._keeper = keeper
         self._uploads = Uploads()
-        self._readers: dict[AttemptKey, SpoolReader] = {}
+        self._readers: dict[RankKey, SpoolReader] = {}
         self._wake = asyncio.Event()
         self._lost: Lost = lambda key, stream, offset: None
 
@@ -69,7 +71,7 @@ class OutputSender:
             self._drop(unwanted)
         self._wake.set()
 
-    def forget(self, key: AttemptKey) -> None:
+    def forget(self, key: RankKey) -> None:
         """The scheduler has all of this attempt, or wants no more of it."""
         self._uploads.forget(key)
         self._readers.pop(key, None)
@@ -99,7 +101,7 @@ class OutputSender:
         stream = wire.STREAMS_BY_NUMBER.get(position.stream)
         if stream is None:
             return
-        key = wire.key_from_proto(position.key)
+        key = key_from_proto(position.key)
         state = self._uploads.synced(
             (key, stream), position.offset, is_end=position.is_end, is_unwanted=position.is_unwanted
         )
@@ -147,7 +149,7 @@ class OutputSender:
             return None
         self._uploads.sent(what, len(data))
         return node_agent_pb2.OutputChunk(
-            key=wire.key_to_proto(key),
+            key=key_to_proto(key),
             stream=wire.STREAMS[stream],
             offset=what.piece.start,
             data=data,
@@ -179,6 +181,4 @@ class OutputSender:
 
 
 def _positions(keys: Iterable[StreamKey]) -> list[node_agent_pb2.OutputPosition]:
-    return [
-        node_agent_pb2.OutputPosition(key=wire.key_to_proto(key), stream=wire.STREAMS[stream]) for key, stream in keys
-    ]
+    return [node_agent_pb2.OutputPosition(key=key_to_proto(key), stream=wire.STREAMS[stream]) for key, stream in keys]

@@ -24,7 +24,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from .core.outcome import AttemptKey
+from gpufleet.jobs.runs import RankKey
 
 ANY_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 ANY_PORTS = (32_768, 60_999)
@@ -43,9 +43,9 @@ class MasterPorts:
     def __init__(self, first: Callable[[range], int] = random.choice) -> None:
         self._ports = ports_nobody_is_given(_any_ports())
         self._next = self._ports.index(first(self._ports))
-        self._held: dict[AttemptKey, socket.socket] = {}
+        self._held: dict[RankKey, socket.socket] = {}
 
-    def reserve(self, key: AttemptKey) -> int:
+    def reserve(self, key: RankKey) -> int:
         """A port that is free on this machine, held for this rank; OSError when there is none."""
         self.release(key)
         for _ in self._ports:
@@ -56,7 +56,7 @@ class MasterPorts:
                 return port
         raise OSError(f"no port from {self._ports[0]} to {self._ports[-1]} is free for MASTER_PORT")
 
-    def release(self, key: AttemptKey) -> None:
+    def release(self, key: RankKey) -> None:
         """Let the rank have its port, or nobody."""
         held = self._held.pop(key, None)
         if held is not None:

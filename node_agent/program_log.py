@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpufleet.v1 import node_agent_pb2
 
-from gpufleet.log_follow import FOLLOW_POLL_S, LogReader
+from gpufleet.telemetry.log_follow import FOLLOW_POLL_S, LogReader
 
 from .core.commands import ReadProgramLog
 

@@ -1,8 +1,9 @@
-"""Writing to a stream that may be over."""
+"""Writing to a stream that may be over, and several endless coroutines that live and fail together."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 
@@ -13,3 +14,22 @@ async def write(call: Any, message: object) -> None:
     except asyncio.InvalidStateError:
         # gRPC's word for a stream that has ended since the last write.
         raise ConnectionResetError(await call.details() or "the stream has ended") from None
+
+
+async def until_first(*endless: Coroutine[Any, Any, None]) -> None:
+    """Run all until one ends, then cancel the others; raises what the first one raised.
+
+    Unlike a TaskGroup it raises the one problem as it is, and never a group of one.
+    """
+    tasks = [asyncio.create_task(each) for each in endless]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        if task.cancelled():
+            # Nobody here cancelled it: gRPC says so of a call that the other side gave up.
+            raise ConnectionResetError("the call was given up")
+        task.result()

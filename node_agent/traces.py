@@ -12,10 +12,11 @@ import re
 import time
 from collections import OrderedDict
 
-from gpufleet.telemetry import Telemetry
+from gpufleet.jobs.runs import RankKey
+from gpufleet.telemetry.spans import Telemetry
 
-from .clocks import boottime_us
-from .core.outcome import AttemptKey, AttemptPhase, AttemptView
+from .core.outcome import AttemptPhase, AttemptView
+from .keeper.linux import boottime_us
 
 ENDS_FOLLOWED_MAX = 10_000
 """Attempts that have ended and are not forgotten; the exits of more are not told."""
@@ -33,7 +34,7 @@ class AttemptTraces:
 
     def __init__(self, telemetry: Telemetry) -> None:
         self.telemetry = telemetry
-        self._ends: OrderedDict[AttemptKey, tuple[str, int]] = OrderedDict()
+        self._ends: OrderedDict[RankKey, tuple[str, int]] = OrderedDict()
 
     def ended(self, view: AttemptView) -> None:
         """What is known of it now; told is an end, and once."""
@@ -41,34 +42,21 @@ class AttemptTraces:
             return
         if view.key in self._ends or (found := _TRACE.search(view.note)) is None:
             return
-        key, parent = view.key, found["trace"]
+        parent = found["trace"]
         booted_ns = time.time_ns() - boottime_us() * 1_000
         ended_us = view.end.ended_us if view.end.ended_us is not None else boottime_us()
         started_us = view.started_us if view.started_us is not None else ended_us
         ended_ns = booted_ns + ended_us * 1_000
-        self.telemetry.record(
-            "run",
-            begin_ns=booted_ns + started_us * 1_000,
-            end_ns=ended_ns,
-            parent=parent,
-            job=key.job_id,
-            attempt=key.attempt,
-            rank=key.rank,
-        )
-        self._ends[key] = (parent, ended_ns)
+        self._record("run", view.key, parent, booted_ns + started_us * 1_000, ended_ns)
+        self._ends[view.key] = (parent, ended_ns)
         if len(self._ends) > ENDS_FOLLOWED_MAX:
             self._ends.popitem(last=False)
 
-    def forgotten(self, key: AttemptKey) -> None:
+    def forgotten(self, key: RankKey) -> None:
         """The scheduler has stored all of it."""
         if (end := self._ends.pop(key, None)) is not None:
-            parent, begin_ns = end
-            self.telemetry.record(
-                "exit",
-                begin_ns=begin_ns,
-                end_ns=time.time_ns(),
-                parent=parent,
-                job=key.job_id,
-                attempt=key.attempt,
-                rank=key.rank,
-            )
+            self._record("exit", key, *end, time.time_ns())
+
+    def _record(self, step: str, key: RankKey, parent: str, begin_ns: int, end_ns: int) -> None:
+        names = {"job": key.job, "attempt": key.attempt, "rank": key.rank}
+        self.telemetry.record(step, begin_ns=begin_ns, end_ns=end_ns, parent=parent, **names)

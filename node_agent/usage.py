@@ -11,24 +11,38 @@ one that is killed loses the readings of a few seconds and nothing else.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
-from gpufleet.devices import Device, DeviceSource
-from gpufleet.devices.kept_tallies import copy_of
+from gpufleet.devices.device import Device, DeviceSource
+from gpufleet.devices.kept_tallies import copy_of, from_json, to_json
 from gpufleet.devices.process_tree import read_tree
-from gpufleet.devices.tally import AttemptTally, DeviceTally, ProcessTally, Series, Tally, TreeReading, begun
-from gpufleet.statistics import series_message
+from gpufleet.devices.statistics import series_message
+from gpufleet.devices.tally import (
+    COUNTERS,
+    SERIES_COUNTERS,
+    AttemptTally,
+    DeviceTally,
+    ProcessTally,
+    Series,
+    Tally,
+    TreeReading,
+    begun,
+)
+from gpufleet.jobs.run_protos import key_to_proto
+from gpufleet.jobs.runs import RankKey
 
 from . import wire
-from .clocks import boottime_us
-from .core.outcome import AttemptKey, AttemptView
-from .usage_records import UsageRecords
+from .core.outcome import AttemptView
+from .keeper.linux import boottime_us
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +94,7 @@ class Usages:
     ) -> None:
         self._source = source
         self._records = records
-        self._kept_us: dict[AttemptKey, int] = {}
+        self._kept_us: dict[RankKey, int] = {}
         self._cannot_keep = False
         self._devices = {device.uuid: device for device in source.list()}
         self._tick_seconds = tick_seconds
@@ -89,8 +103,8 @@ class Usages:
         self._read = read
         self._clock_us = clock_us
         self._since_beat: dict[str, DeviceTally] = {}
-        self._tallies: dict[AttemptKey, AttemptTally] = {}
-        self._leaders: dict[AttemptKey, int] = {}
+        self._tallies: dict[RankKey, AttemptTally] = {}
+        self._leaders: dict[RankKey, int] = {}
         self._is_busy = asyncio.Event()
 
     @property
@@ -106,7 +120,7 @@ class Usages:
             if self._records is not None:
                 self._records.drop_others([view.key for view in views])
 
-    def expect(self, key: AttemptKey, uuids: Iterable[str], sampling_us: int | None = None) -> None:
+    def expect(self, key: RankKey, uuids: Iterable[str], sampling_us: int | None = None) -> None:
         """These devices are a rank's from now on; it is about to be launched, perhaps once more."""
         if key in self._tallies:
             return
@@ -133,7 +147,7 @@ class Usages:
             self._leaders.pop(view.key, None)
             self._look_busy()
 
-    def forget(self, key: AttemptKey) -> None:
+    def forget(self, key: RankKey) -> None:
         """Its use is stored, or it was never begun."""
         self._tallies.pop(key, None)
         self._leaders.pop(key, None)
@@ -151,7 +165,7 @@ class Usages:
                 if self._records is not None:
                     self._records.write(key, tally)
 
-    def of(self, key: AttemptKey) -> node_agent_pb2.AttemptUsage | None:
+    def of(self, key: RankKey) -> node_agent_pb2.AttemptUsage | None:
         """What a rank used so far, or until its end with the course of it; None when nothing was read of it."""
         tally = self._tallies.get(key)
         if tally is None or not _has_readings(tally):
@@ -204,7 +218,7 @@ class Usages:
                     if key not in self._tallies:  # it was forgotten meanwhile
                         records.end(key)
 
-    def _read_kept(self, key: AttemptKey) -> AttemptTally | None:
+    def _read_kept(self, key: RankKey) -> AttemptTally | None:
         with self._keeping():
             return None if self._records is None else self._records.read(key)
         return None
@@ -219,7 +233,7 @@ class Usages:
                 _log.warning("what attempts used is not kept for a restart of the agent: %s", problem)
             self._cannot_keep = True
 
-    def _read_all(self, leaders: dict[AttemptKey, int]) -> dict[AttemptKey, TreeReading | None]:
+    def _read_all(self, leaders: dict[RankKey, int]) -> dict[RankKey, TreeReading | None]:
         return {key: self._read(pid) for key, pid in leaders.items()}
 
     def _collect(self) -> None:
@@ -265,11 +279,11 @@ def _has_readings(tally: AttemptTally) -> bool:
     return tally.sample_count > 0 or tally.processes.memory_bytes.count > 0
 
 
-def usage_to_proto(key: AttemptKey, tally: AttemptTally, now_us: int) -> node_agent_pb2.AttemptUsage:
+def usage_to_proto(key: RankKey, tally: AttemptTally, now_us: int) -> node_agent_pb2.AttemptUsage:
     """What a rank used, for the wire; a counter that nobody read stays absent."""
     processes = tally.processes
     return node_agent_pb2.AttemptUsage(
-        key=wire.key_to_proto(key),
+        key=key_to_proto(key),
         duration=wire.duration(tally.span_us(now_us)),
         sample_count=tally.sample_count,
         devices=[_device_usage(uuid, each) for uuid, each in tally.devices.items() if each.count],
@@ -280,13 +294,10 @@ def usage_to_proto(key: AttemptKey, tally: AttemptTally, now_us: int) -> node_ag
 def _device_usage(uuid: str, tally: DeviceTally) -> node_agent_pb2.DeviceUsage:
     return node_agent_pb2.DeviceUsage(
         uuid=uuid,
-        utilization_percent=_summary(tally, "utilization_percent"),
-        memory_used_bytes=_summary(tally, "memory_used_bytes"),
-        temperature_c=_summary(tally, "temperature_c"),
-        power_mw=_summary(tally, "power_mw"),
         memory_total_bytes=tally.memory_total_bytes,
         energy_mj=None if tally.energy_mj is None else round(tally.energy_mj),
         idle_count=tally.idle_count,
+        **_summaries(tally, SERIES_COUNTERS),
     )
 
 
@@ -304,17 +315,13 @@ def device_summary(tally: DeviceTally) -> node_pb2.DeviceSummary:
     """The readings of a beat, for the wire."""
     return node_pb2.DeviceSummary(
         span=wire.duration(round(tally.span_seconds * 1e6)),
-        utilization_percent=_summary(tally, "utilization_percent"),
-        memory_used_bytes=_summary(tally, "memory_used_bytes"),
-        temperature_c=_summary(tally, "temperature_c"),
-        power_mw=_summary(tally, "power_mw"),
-        clock_sm_mhz=_summary(tally, "clock_sm_mhz"),
         throttle_reasons=tally.throttle_reasons,
+        **_summaries(tally, COUNTERS),
     )
 
 
-def _summary(tally: DeviceTally, counter: str) -> node_pb2.Summary | None:
-    return summary_of(tally.counters.get(counter, Tally()))
+def _summaries(tally: DeviceTally, counters: Iterable[str]) -> dict[str, Any]:
+    return {name: summary_of(tally.counters.get(name, Tally())) for name in counters}
 
 
 def summary_of(tally: Tally) -> node_pb2.Summary | None:
@@ -322,3 +329,44 @@ def summary_of(tally: Tally) -> node_pb2.Summary | None:
     if not tally.count:
         return None
     return node_pb2.Summary(min=tally.low, max=tally.high, mean=tally.mean, last=tally.last, count=tally.count)
+
+
+UNFINISHED = ".new"
+
+
+class UsageRecords:
+    """What is written down: a file an attempt, `usages/<job.attempt.rank>`. Every method may raise OSError.
+
+    A file is put in place as a whole: who is killed in the middle leaves the one from before. Like the keeper's records
+    these files must survive the agent, not the machine: nothing waits for the disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, key: RankKey, tally: AttemptTally) -> None:
+        """Put a tally in place of the one before. Takes some 20 ms with many points: for a thread, and a copy."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        unfinished = self._folder / f"{key.name}{UNFINISHED}"
+        unfinished.write_text(json.dumps(to_json(tally), separators=(",", ":")))
+        unfinished.replace(self._folder / key.name)
+
+    def read(self, key: RankKey) -> AttemptTally | None:
+        """The tally of an attempt; None where there is none, or nothing that could be one."""
+        try:
+            return from_json(json.loads((self._folder / key.name).read_text()))
+        except FileNotFoundError:
+            return None
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
+            return None  # a disk that was full, a machine that lost power, or another version wrote it
+
+    def end(self, key: RankKey) -> None:
+        """Nothing of it is needed any more."""
+        (self._folder / key.name).unlink(missing_ok=True)
+
+    def drop_others(self, keys: Collection[RankKey]) -> None:
+        """Delete what is of no attempt that anybody knows of, and what was never finished."""
+        known = {key.name for key in keys}
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            if path.name not in known:
+                path.unlink(missing_ok=True)

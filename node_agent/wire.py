@@ -1,4 +1,5 @@
 """Between the messages of the contract and the agent's values: the only module that knows both.
+The key of a rank, why it is stopped and what it can be typed to through are everybody's: `gpufleet.jobs.run_protos`.
 
 Ages and spans are what goes up, never times: the clocks of two machines are not comparable.
 """
@@ -6,45 +7,23 @@ Ages and spans are what goes up, never times: the clocks of two machines are not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import job_pb2, node_agent_pb2, node_pb2
 
+from gpufleet.jobs.run_protos import INPUT_MODE_OF, STOP_CAUSE_OF, STOP_CAUSES, key_from_proto, key_to_proto
+from gpufleet.jobs.runs import DEFAULT_GRACE_US, NodeCause, RankKey, StopCause
+
 from .core import commands, inventory
 from .core.adoption import Verdict
-from .core.attempt import GRACE_US, Limits
+from .core.attempt import Limits
 from .core.expectations import Expectations
-from .core.outcome import (
-    AttemptEnd,
-    AttemptKey,
-    AttemptView,
-    ExitedWith,
-    ExitStatus,
-    FullReason,
-    KilledBy,
-    StopCause,
-    Stream,
-)
-from .core.typed import InputMode
+from .core.launch import Process
+from .core.outcome import AttemptEnd, AttemptView, ExitedWith, ExitStatus, FullReason, KilledBy, Stream
 
 STREAMS = {Stream.STDOUT: job_pb2.STREAM_STDOUT, Stream.STDERR: job_pb2.STREAM_STDERR}
 STREAMS_BY_NUMBER = {number: stream for stream, number in STREAMS.items()}
-
-_CAUSES = {
-    StopCause.CANCELLED: node_agent_pb2.STOP_CAUSE_CANCELLED,
-    StopCause.TIME_LIMIT: node_agent_pb2.STOP_CAUSE_TIME_LIMIT,
-    StopCause.FENCED: node_agent_pb2.STOP_CAUSE_FENCED,
-    StopCause.PREEMPTED: node_agent_pb2.STOP_CAUSE_PREEMPTED,
-    StopCause.GANG: node_agent_pb2.STOP_CAUSE_GANG,
-    StopCause.STALE: node_agent_pb2.STOP_CAUSE_STALE,
-    StopCause.REQUEUED: node_agent_pb2.STOP_CAUSE_REQUEUED,
-}
-_CAUSES_BY_NUMBER = {number: cause for cause, number in _CAUSES.items()}
-
-_INPUT_MODES = {
-    job_pb2.INPUT_MODE_PIPE: InputMode.PIPE,
-    job_pb2.INPUT_MODE_TERMINAL: InputMode.TERMINAL,
-}
 
 _FULL = {
     FullReason.BOUND: "as much output as a node keeps of one attempt waits to be stored",
@@ -52,15 +31,6 @@ _FULL = {
 }
 
 EXIT_UNKNOWN = "EXIT_UNKNOWN"
-
-
-def key_to_proto(key: AttemptKey) -> node_agent_pb2.AttemptKey:
-    return node_agent_pb2.AttemptKey(job_id=key.job_id, attempt=key.attempt, rank=key.rank)
-
-
-def key_from_proto(key: node_agent_pb2.AttemptKey) -> AttemptKey:
-    """The key; ValueError when it can name no attempt."""
-    return AttemptKey(key.job_id, key.attempt, key.rank)
 
 
 def duration(span_us: int) -> Duration:
@@ -88,6 +58,10 @@ def command_from_proto(message: node_agent_pb2.HeartbeatResponse) -> commands.Co
             return _stop(message.stop)
         case "send_signal":
             return commands.SignalAttempt(key_from_proto(message.send_signal.key), message.send_signal.signal)
+        case "set_time_limit":
+            limited = message.set_time_limit
+            limit_us = limited.time_limit.ToMicroseconds() if limited.HasField("time_limit") else None
+            return commands.SetTimeLimit(key_from_proto(limited.key), limit_us)
         case "keep":
             return commands.JudgeAttempt(key_from_proto(message.keep.key), Verdict.KEEP)
         case "kill":
@@ -119,7 +93,7 @@ def inventory_to_proto(
     boot_id: str,
     info: node_pb2.NodeInfo,
     now_us: int,
-    usage_of: Callable[[AttemptKey], node_agent_pb2.AttemptUsage | None] = lambda key: None,
+    usage_of: Callable[[RankKey], node_agent_pb2.AttemptUsage | None] = lambda key: None,
 ) -> node_agent_pb2.Inventory:
     """Everything that the node knows; `usage_of` tells what a rank used that has ended."""
     told = [_entry(entry, now_us, usage_of) for entry in entries]
@@ -135,7 +109,7 @@ def started_to_proto(view: AttemptView, now_us: int) -> node_agent_pb2.AttemptSt
 
 
 def exited_to_proto(
-    view: AttemptView, now_us: int, usage: node_agent_pb2.AttemptUsage | None = None
+    view: AttemptView, usage: node_agent_pb2.AttemptUsage | None = None
 ) -> node_agent_pb2.AttemptExited:
     """The end of a rank; `view.end` is set."""
     end = view.end
@@ -159,12 +133,8 @@ def exited_to_proto(
         memory_bytes_max=end.max_rss_bytes,
         usage=usage,
     )
-    if end.stop_cause is not None and end.stop_cause in _CAUSES:
-        report.stop_cause = _CAUSES[end.stop_cause]
-    if end.ended_us is not None:
-        report.age.CopyFrom(duration(now_us - end.ended_us))
-        if end.started_us is not None:
-            report.run_duration.CopyFrom(duration(end.ended_us - end.started_us))
+    if isinstance(end.stop_cause, StopCause):
+        report.stop_cause = STOP_CAUSES[end.stop_cause]
     return report
 
 
@@ -191,38 +161,40 @@ def refused_to_proto(
 
 
 def _entry(
-    entry: inventory.Entry, now_us: int, usage_of: Callable[[AttemptKey], node_agent_pb2.AttemptUsage | None]
+    entry: inventory.Entry, now_us: int, usage_of: Callable[[RankKey], node_agent_pb2.AttemptUsage | None]
 ) -> node_agent_pb2.InventoryEntry:
     key = key_to_proto(entry.key)
     match entry:
         case inventory.Checking() | inventory.Prepared():
-            return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_STARTING)
+            limit_us = (
+                entry.time_limit_us
+                if isinstance(entry, inventory.Checking)
+                else entry.launch.process.limits.time_limit_us
+            )
+            return node_agent_pb2.InventoryEntry(
+                key=key, phase=node_agent_pb2.ATTEMPT_PHASE_STARTING, time_limit=duration(limit_us or 0)
+            )
         case inventory.Refused():
             # The contract has no field of its own for why; reason and message are where an end has them.
             why = node_agent_pb2.AttemptExited(key=key, reason=entry.reason, message=entry.sentence)
             return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_REFUSED, exited=why)
         case AttemptView() if entry.end is not None:
-            exited = exited_to_proto(entry, now_us, usage_of(entry.key))
+            exited = exited_to_proto(entry, usage_of(entry.key))
             return node_agent_pb2.InventoryEntry(key=key, phase=node_agent_pb2.ATTEMPT_PHASE_EXITED, exited=exited)
         case AttemptView():
             return node_agent_pb2.InventoryEntry(
                 key=key,
                 phase=node_agent_pb2.ATTEMPT_PHASE_RUNNING,
                 run_duration=duration(now_us - (entry.started_us or now_us)),
+                output_blocked=_FULL[entry.full] if entry.full else "",
+                time_limit=duration(entry.time_limit_us or 0),
             )
 
 
 def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
     return commands.LaunchAttempt(
         key=key_from_proto(launch.key),
-        argv=tuple(launch.argv),
-        env=dict(launch.env),
-        cwd=launch.cwd,
-        limits=Limits(
-            grace_us=launch.grace.ToMicroseconds() if launch.HasField("grace") else GRACE_US,
-            time_limit_us=launch.time_limit.ToMicroseconds() if launch.HasField("time_limit") else None,
-            fence_us=launch.fence.ToMicroseconds() if launch.HasField("fence") else None,
-        ),
+        process=_process(launch),
         expectations=Expectations(
             device_uuids=tuple(launch.device_uuids),
             memory_free_bytes=launch.expected_free_memory_bytes,
@@ -234,7 +206,6 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         trace_context=launch.trace_context,
         node_count=max(1, launch.node_count),
         is_gang=launch.is_gang,
-        input=_INPUT_MODES.get(launch.input, InputMode.NONE),
         notify=launch.notify,
         share_milli=launch.share.milli,
         sampling_us=launch.sampling_interval.ToMicroseconds() if launch.HasField("sampling_interval") else None,
@@ -243,9 +214,38 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
     )
 
 
+def _process(launch: node_agent_pb2.Launch) -> Process:
+    return Process(
+        argv=tuple(launch.argv),
+        env=dict(launch.env),
+        cwd=launch.cwd,
+        limits=Limits(
+            grace_us=launch.grace.ToMicroseconds() if launch.HasField("grace") else DEFAULT_GRACE_US,
+            time_limit_us=launch.time_limit.ToMicroseconds() if launch.HasField("time_limit") else None,
+            fence_us=launch.fence.ToMicroseconds() if launch.HasField("fence") else None,
+            **_limit_signal(launch),
+        ),
+        input=INPUT_MODE_OF.get(launch.input),
+        output_file=launch.output_file,
+        rlimits={each.name: (each.soft, each.hard) for each in launch.process.rlimits},
+        nice=launch.process.nice,
+    )
+
+
+def _limit_signal(launch: node_agent_pb2.Launch) -> dict[str, Any]:
+    if not launch.HasField("limit_signal"):
+        return {}
+    asked = launch.limit_signal
+    return {
+        "signal": asked.signal,
+        "signal_before_us": asked.before.ToMicroseconds(),
+        "is_signal_for_leader": asked.leader_only,
+    }
+
+
 def _stop(stop: node_agent_pb2.Stop) -> commands.StopAttempt:
     grace_us = stop.grace.ToMicroseconds() if stop.HasField("grace") else None
-    cause = _CAUSES_BY_NUMBER.get(stop.cause, StopCause.CANCELLED)
+    cause = STOP_CAUSE_OF.get(stop.cause, StopCause.CANCELLED)
     return commands.StopAttempt(key_from_proto(stop.key), cause, grace_us)
 
 
@@ -275,7 +275,7 @@ def _reason(end: AttemptEnd) -> str:
         return end.failure.value
     if end.status is None:
         return EXIT_UNKNOWN
-    if end.stop_cause is StopCause.SHUTDOWN:
+    if isinstance(end.stop_cause, NodeCause):
         return end.stop_cause.value
     return "EXITED" if isinstance(end.status, ExitedWith) else "SIGNALLED"
 

@@ -9,13 +9,13 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from gpufleet import metrics, telemetry
-from gpufleet.config import Resolved, load_program
-from gpufleet.config_reload import Live
+from gpufleet.config.merged import Live, Resolved, load_program
+from gpufleet.config.paths import log_file, program_config_file
+from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason, as_lines
-from gpufleet.logs import ProgramLog
-from gpufleet.paths import log_file, program_config_file
-from gpufleet.scheduler_settings import SchedulerSettings
+from gpufleet.telemetry import metrics
+from gpufleet.telemetry import spans as telemetry
+from gpufleet.telemetry.logs import ProgramLog
 
 from .outputs.errors import OutputStoreUnavailable
 from .store.errors import StoreError, StoreLocked

@@ -3,6 +3,7 @@
 A wall clock that steps therefore expires nothing: it is noticed and reported.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -52,6 +53,15 @@ class SlewedClock:
 def wall_time() -> Instant:
     """The wall clock as it stands, steps and all: for times that people's own clocks are to agree with."""
     return Instant(_wall_time_us())
+
+
+async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
+    """Whether an event is set before so many seconds have passed; None waits as long as it takes."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 def _boot_time_us() -> int:

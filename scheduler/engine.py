@@ -8,45 +8,49 @@ committed state, at any time.
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gpufleet.logs import fields
-from gpufleet.telemetry import OFF, Telemetry
+from gpufleet.telemetry.logs import fields
+from gpufleet.telemetry.spans import OFF, Telemetry
 
-from .changes import Reaches, SeenWorkers, changed_arrays, changed_jobs, changed_models, changed_nodes, holds
+from . import trackers
+from .clock import is_set_within
 from .core.deadlines import Wakes
 from .core.decide import make_true, step
 from .core.decision import NOTHING, Decision
+from .core.early_commands import EarlyCommands, early_signals, early_stops
 from .core.scheduling import schedule
 from .core.turns import settle
-from .metrics.measures import UNMEASURED, Measures
-from .policy.known_nodes import KnownNodes
-from .policy.trial import Trial
-from .ports import AgentLink, Clock, Commit, Store
+from .policy.forecast import forecasts
+from .policy.node_cache import NodeCache
+from .policy.placement_pass import PlacementPass
+from .ports import AgentLink, Clock, Commit, FinishedQuery, Measures, Store
 from .state import live
 from .state.commands import Command
 from .state.durable import load, turn_over
 from .state.equal_jobs import EqualJobs
 from .state.events import (
+    CancelRequested,
     ClockAdvanced,
     Event,
     NodeBeat,
     ReadingResumed,
     SchedulerStarted,
+    SignalRequested,
+    SpoolFilled,
 )
-from .state.ids import JobId, NodeName
+from .state.ids import JobId, NodeName, UserName
 from .state.jobs import Job
 from .state.limits import Limits
 from .state.records import Record
-from .state.replies import Reply
-from .state.session_commands import SessionCommand
-from .state.session_events import ToldLate
-from .state.sessions import ModelName
+from .state.replies import JobChange, JobsChanged, Reply
+from .state.sessions.commands import SessionCommand
+from .state.sessions.events import CommitDelayed
+from .state.sessions.session import ModelName
 from .state.state import State
 from .state.units import MILLISECOND, SECOND, Instant, Span, after
 from .store.errors import StoreUnavailable
@@ -59,6 +63,10 @@ EVENTS_PER_TURN = 1_024
 WAITING_EVENTS = 65_536
 """Events that may wait for their turn; requests beyond it are refused."""
 PASS_INTERVAL = Span(5 * MILLISECOND)
+FORECAST_INTERVAL = Span(10 * SECOND)
+"""How often, at most, starts are foretold to learn from what comes true; it takes some 30 ms with a long queue."""
+LEARNED_JOBS = 2_000
+"""Jobs that ended before the present start of which is learned how long they ran and waited, the newest."""
 BEATS_PASS_INTERVAL = Span(250 * MILLISECOND)
 """The same where only signs of life came in: of many nodes one comes at every moment, and hardly one makes room."""
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 2.0
@@ -117,7 +125,7 @@ class Engine:
         publish: Callable[[Changes], None],
         telemetry: Telemetry = OFF,
         tell_session: Callable[[SessionCommand], None] = lambda command: None,
-        measures: Measures = UNMEASURED,
+        measures: Measures | None = None,
         record: Callable[[Commit, int], None] = lambda commit, sequence: None,
     ) -> None:
         self.store = store
@@ -130,6 +138,8 @@ class Engine:
         self._measures = measures
         entities = list(store.load())
         self._state = State(durable=load(iter(entities)), limits=limits)
+        for job in reversed(store.finished_jobs(FinishedQuery(limit=LEARNED_JOBS))):
+            live.learn(self._state.live, job)
         self.view = State(durable=load(iter(entities)), live=self._state.live, limits=limits)
         self.recently_finished: OrderedDict[JobId, Job] = OrderedDict()
         self.store_error = ""
@@ -139,29 +149,39 @@ class Engine:
         self._commit_number = 0
         self._shown_commit = 0
         self._passed_commit = 0
-        self._known_nodes = KnownNodes()
+        self._known_nodes = NodeCache()
         self._last_pass = Instant(0)
+        self._forecast_at = Instant(0)
         self._pass_at: Instant | None = Instant(0)
         self._wake_at: Instant | None = None
         self._wakes = Wakes()
         self._last_tick = clock.now()
-        self._reaches = Reaches()
-        self._seen_workers = SeenWorkers()
+        self._reaches = trackers.ReachabilityTracker()
+        self._blocked = trackers.Blocked()
+        self._seen_workers = trackers.WorkerTracker()
         self._stopping = asyncio.Event()
         self._has_ended = False
+        self._told_early: set[JobId] = set()
+        self._signals_sent: dict[tuple[UserName, str], str] = {}
+        self._commands_sent: Counter[Command] = Counter()
 
     def request(self, event: Event) -> asyncio.Future[Reply]:
         """Post what a person asks; the reply comes once it is durable.
 
-        Raises StoreAway or TooManyEvents at once when it is not taken up, and then nothing has changed.
+        Raises StoreAway or TooManyEvents at once when it is not taken up, and then nothing has changed. While the store
+        takes no commits, cancellations and signals are told to nodes and answered as not yet stored: early_commands.py.
         """
         if self._has_ended:
             raise StoreAway(STOPPING, outcome_is_known=True)
-        if self.store_error:
-            raise StoreAway(self.store_error, outcome_is_known=True)
         if len(self._events) >= WAITING_EVENTS:
             raise TooManyEvents
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        if self.store_error:
+            told = self._tell_early(event)
+            if told is None:
+                raise StoreAway(self.store_error, outcome_is_known=True)
+            reply.set_result(told)
+            return reply
         self._post(_Waiting(event, reply, is_request=True))
         return reply
 
@@ -173,12 +193,66 @@ class Engine:
         """
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if self.store_error and isinstance(event, NodeBeat):
-            live.observe(self._state.live, self._state.durable, self._state.limits, event)
+            live.apply_event(self._state.live, self._state.durable, self._state.limits, event)
             self._reaches.note(event.node)
             reply.set_result(NOTHING.reply)
         else:
+            if self.store_error and isinstance(event, SpoolFilled):
+                # Its line in the story waits; that a job is held in its write is shown at once.
+                live.apply_event(self._state.live, self._state.durable, self._state.limits, event)
+                self._publish(Changes(jobs=self._blocked.changed(self._state.live, self.view.durable), nodes=()))
             self._post(_Waiting(event, reply, is_request=False))
         return reply
+
+    def _tell_early(self, event: Event, *, is_decided: bool = False) -> Reply | None:
+        """Tell nodes what of this may leave before its commit, and have it decided when the store is back.
+
+        `is_decided`: it is in the commit that fails. None: nothing of it may leave.
+        """
+        match event:
+            case CancelRequested():
+                return self._stop_early(event, is_decided=is_decided)
+            case SignalRequested():
+                return self._signal_early(event, is_decided=is_decided)
+            case _:
+                return None
+
+    def _stop_early(self, event: CancelRequested, *, is_decided: bool) -> Reply | None:
+        stops = early_stops(self.view, event, self.store_error)
+        if stops is None:
+            return None
+        self._send_early(stops)
+        new = tuple(job for job in stops.jobs if job not in self._told_early)
+        self._told_early.update(new)
+        if new and not is_decided:
+            self._post(_Waiting(replace(event, jobs=new), None, is_request=False))
+        return stops.reply
+
+    def _signal_early(self, event: SignalRequested, *, is_decided: bool) -> Reply | None:
+        """Sent once: neither by the same request again, nor by the commit that it waits in, nor by its own later."""
+        request = event.by, event.request_id
+        if event.request_id and request in self._signals_sent:
+            if self._signals_sent[request] != event.request_digest:
+                return None
+            before = "was signalled before by this request"
+            return JobsChanged(
+                changes=tuple(JobChange(job=job, changed=False, message=f"job {job} {before}") for job in event.jobs)
+            )
+        signals = early_signals(self.view, event, self.store_error, is_decided=is_decided)
+        if signals is None or not signals.commands:
+            return None if signals is None else signals.reply
+        self._send_early(signals)
+        if event.request_id:
+            self._signals_sent[request] = event.request_digest
+        if is_decided:
+            self._commands_sent.update(signals.commands)
+        else:
+            self._post(_Waiting(replace(event, jobs=signals.jobs, is_sent=True), None, is_request=False))
+        return signals.reply
+
+    def _send_early(self, early: EarlyCommands) -> None:
+        for command, stream in self._addressed(early.commands):
+            self._link.send(command, stream)
 
     def _post(self, waiting: _Waiting) -> None:
         self._events.append(waiting)
@@ -202,7 +276,7 @@ class Engine:
         return len(self._events)
 
     @property
-    def last_pass(self) -> Trial | None:
+    def last_pass(self) -> PlacementPass | None:
         """The last pass as it ended. None before the first, and while what it decided may stay uncommitted for long."""
         return None if self.store_error else self._known_nodes.last_pass
 
@@ -263,10 +337,7 @@ class Engine:
             if timeout is not None and timeout <= 0:
                 break
             self._wakeup.clear()
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._wakeup.wait()
-            except TimeoutError:
+            if not await is_set_within(self._wakeup, timeout):
                 break
         if self._wake_at is not None and self.now() >= self._wake_at:
             self._notice_gap()
@@ -292,7 +363,7 @@ class Engine:
                 await self._commit(self.now(), records, batch)
                 if self._traces.is_on:
                     self._traces.stored(records, self._state.durable, self.recently_finished, begin_ns, decided_ns)
-                if self._measures.is_on:
+                if self._measures is not None:
                     self._measures.committed((time.time_ns() - decided_ns) / 1e9, len(batch))
                     self._measures.decided(records, self._state.durable)
             else:
@@ -306,12 +377,13 @@ class Engine:
             self._wake_at = self._wakes.next(self._state, events, records, reaches)
         self._release(batch, decisions, outgoing)
         if self.now() > after(began_at, LATE_SPAN):
-            self._post(_Waiting(ToldLate(at=self.now(), decided_at=began_at), None, is_request=False))
+            self._post(_Waiting(CommitDelayed(at=self.now(), decided_at=began_at), None, is_request=False))
         models = self._seen_workers.changed(
             self._state.live.turns, (note for decision in decisions for note in decision.notes)
         )
-        if reaches or models:
-            self._publish(Changes(jobs=(), nodes=reaches, models=models))
+        blocked = self._blocked.changed(self._state.live, self.view.durable)
+        if reaches or models or blocked:
+            self._publish(Changes(jobs=blocked, nodes=reaches, models=models))
 
     def _decide(self, batch: list[_Waiting]) -> tuple[list[Decision], list[tuple[Command, int]]]:
         """Decide each event and run the pass; each command comes with its stream as it is at that moment."""
@@ -319,11 +391,11 @@ class Engine:
         outgoing: list[tuple[Command, int]] = []
         for waiting in batch:
             decisions.append(step(self._state, waiting.event))
-            outgoing.extend(self._addressed(decisions[-1]))
+            outgoing.extend(self._addressed(decisions[-1].commands))
         settled = settle(self._state, self.now())
         make_true(self._state, settled)
         decisions.append(settled)
-        outgoing.extend(self._addressed(settled))
+        outgoing.extend(self._addressed(settled.commands))
         # Whatever happened may have made room, if only by a rank that ended where nothing durable changed.
         if batch:
             are_beats = all(isinstance(waiting.event, NodeBeat) for waiting in batch)
@@ -333,12 +405,12 @@ class Engine:
         now = self.now()
         if self._pass_at is not None and now >= self._pass_at:
             decisions.append(self._pass(now))
-            outgoing.extend(self._addressed(decisions[-1]))
+            outgoing.extend(self._addressed(decisions[-1].commands))
         return decisions, outgoing
 
-    def _addressed(self, decision: Decision) -> Iterator[tuple[Command, int]]:
+    def _addressed(self, commands: Iterable[Command]) -> Iterator[tuple[Command, int]]:
         """Each command with the stream of its node as it is at this moment: see AgentLink."""
-        for command in decision.commands:
+        for command in commands:
             node = self._state.live.nodes.get(command.node)
             if node is not None:
                 yield command, node.stream
@@ -352,10 +424,18 @@ class Engine:
         began_s = time.perf_counter()
         decision = schedule(self._state, now, self._known_nodes)
         make_true(self._state, decision)
-        if self._measures.is_on:
+        if self._measures is not None:
             self._measures.passed(time.perf_counter() - began_s)
         self._pass_at = after(now, PASS_INTERVAL) if decision.records else None
+        if self._pass_at is None and now >= after(self._forecast_at, FORECAST_INTERVAL):
+            self._foretell(now)
         return decision
+
+    def _foretell(self, now: Instant) -> None:
+        """Where jobs wait of which nothing was foretold, note when they are expected to start."""
+        if self._state.durable.lines.count > len(self._state.live.waits.forecasts):
+            self._forecast_at = now
+            live.expect(self._state.live, forecasts(self._state, now))
 
     async def _commit(self, now: Instant, records: tuple[Record, ...], batch: list[_Waiting]) -> None:
         durable = self._state.durable
@@ -383,51 +463,67 @@ class Engine:
                 if not self.store_error:
                     log.error("the store takes no commits", extra=fields(why=str(error)))
                 self.store_error = str(error)
+                self._answer_early(batch)
                 _answer_unknown(batch, str(error))
                 self._refuse_waiting(str(error))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._stopping.wait()
-                if self._stopping.is_set():
+                if await is_set_within(self._stopping, pause):
                     raise StoppedUnstored from error
                 pause = min(pause * 2, RETRY_SECONDS_MAX)
             else:
                 if self.store_error:
                     log.info("the store takes commits again")
                 self.store_error = ""
+                self._told_early.clear()
                 return
+
+    def _answer_early(self, batch: list[_Waiting]) -> None:
+        """Tell nodes what of a commit that fails may leave before it, and answer who asked for that."""
+        for waiting in batch:
+            if waiting.is_request and waiting.reply is not None and not waiting.reply.done():
+                told = self._tell_early(waiting.event, is_decided=True)
+                if told is not None:
+                    waiting.reply.set_result(told)
 
     def _refuse_waiting(self, why: str) -> None:
         """Requests that were not taken up are refused and change nothing; reports stay and wait."""
-        kept: deque[_Waiting] = deque()
-        for waiting in self._events:
-            if waiting.is_request and waiting.reply is not None:
-                if not waiting.reply.done():
+        events, self._events = self._events, deque()
+        for waiting in events:
+            if not waiting.is_request or waiting.reply is None:
+                self._post(waiting)
+            elif not waiting.reply.done():
+                told = None if self._has_ended else self._tell_early(waiting.event)
+                if told is not None:
+                    waiting.reply.set_result(told)
+                else:
                     waiting.reply.set_exception(StoreAway(why, outcome_is_known=True))
-            else:
-                kept.append(waiting)
-        self._events = kept
 
     def _show(self, commit: Commit) -> None:
-        held = holds(self.view.durable, commit)
-        jobs = changed_jobs(commit, self.view.durable)
+        held = trackers.holds(self.view.durable, commit)
+        jobs = trackers.changed_jobs(commit, self.view.durable)
         turn_over(self.view.durable, commit.upserts, commit.deletes)
         self._shown_commit = commit.number
         for job in commit.finished:
             self.recently_finished[job.id] = job
         while len(self.recently_finished) > FINISHED_JOBS_KEPT:
             self.recently_finished.popitem(last=False)
-        nodes = changed_nodes(commit)
-        nodes.update(node for _, node in held ^ holds(self.view.durable, commit))
-        arrays = changed_arrays(commit, self.view.durable)
-        models = changed_models(commit)
+        nodes = trackers.changed_nodes(commit)
+        nodes.update(node for _, node in held ^ trackers.holds(self.view.durable, commit))
+        arrays = trackers.changed_arrays(commit, self.view.durable)
+        models = trackers.changed_models(commit)
         self._record(commit, self.store.newest_sequence())
         self._publish(Changes(jobs=(*jobs, *arrays), nodes=tuple(sorted(nodes)), models=models))
 
     def _release(self, batch: list[_Waiting], decisions: list[Decision], outgoing: list[tuple[Command, int]]) -> None:
         # Commands first: a job waits for its launch, and to make and send the replies takes as long as to start it.
         for command, stream in outgoing:
-            self._link.send(command, stream)
+            if self._commands_sent[command]:
+                self._commands_sent[command] -= 1
+            else:
+                self._link.send(command, stream)
+        self._commands_sent.clear()
+        for waiting in batch if self._signals_sent else ():
+            if isinstance(waiting.event, SignalRequested):
+                self._signals_sent.pop((waiting.event.by, waiting.event.request_id), None)
         for waiting, decision in zip(batch, decisions, strict=False):
             if waiting.reply is not None and not waiting.reply.done():
                 waiting.reply.set_result(decision.reply)

@@ -4,11 +4,11 @@ import getpass
 import secrets
 from pathlib import Path
 
-from gpufleet.addresses import Address
-from gpufleet.config_layers import Problem
-from gpufleet.contexts import read_contexts, save_context
-from gpufleet.paths import contexts_file
-from gpufleet.tokens import hash_token, make_token, write_token_file
+from gpufleet.config.contexts import read_contexts, save_context
+from gpufleet.config.layers import Problem
+from gpufleet.config.paths import contexts_file
+from gpufleet.net.addresses import Address
+from gpufleet.security.tokens import hash_token, make_token, write_token_file
 
 from .engine import Engine
 from .state.access import Role, Token

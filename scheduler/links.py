@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 
 from gpufleet.v1 import node_agent_pb2
 
-from gpufleet.logs import fields
-from gpufleet.telemetry import Telemetry
+from gpufleet.telemetry.logs import fields
+from gpufleet.telemetry.spans import Telemetry
 
-from .api.convert_commands import command_proto
 from .state.commands import Command, ForgetAttempt, LaunchAttempt, PrepareAttempt
 from .state.ids import NodeName
+from .wire.convert_commands import command_proto
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ The acknowledgement of a beat, which is timed, does not.
 Message = node_agent_pb2.HeartbeatResponse
 
 
-class Connection:
+class AgentStream:
     """One heartbeat stream. `term` and `sequence` number what goes down; `acked` and `newest` answer what came up."""
 
     def __init__(self, node: NodeName, incarnation: int, term: int) -> None:
@@ -151,12 +151,12 @@ class Links:
     ) -> None:
         self._telemetry = telemetry
         self._environment = environment
-        self._connections: dict[NodeName, Connection] = {}
+        self._connections: dict[NodeName, AgentStream] = {}
         self._requests = itertools.count(1)
         self._streams = itertools.count(1)
         self.beat_listeners: set[Callable[[NodeName], None]] = set()
 
-    def join(self, connection: Connection) -> None:
+    def join(self, connection: AgentStream) -> None:
         """A node has a new connection, which gets its number; an older one ends."""
         connection.stream = next(self._streams)
         older = self._connections.get(connection.node)
@@ -164,12 +164,12 @@ class Links:
             older.close()
         self._connections[connection.node] = connection
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: AgentStream) -> None:
         """A connection is gone."""
         if self._connections.get(connection.node) is connection:
             del self._connections[connection.node]
 
-    def of(self, node: NodeName) -> Connection | None:
+    def of(self, node: NodeName) -> AgentStream | None:
         """The connection of a node, if it has one."""
         return self._connections.get(node)
 
@@ -195,19 +195,17 @@ class Links:
 
     def set_log_level(self, node: NodeName, level: str) -> bool:
         """Change an agent's log level; False when it is not connected."""
-        connection = self._connections.get(node)
-        if connection is None:
-            return False
-        connection.put(Message(set_log_level=node_agent_pb2.SetLogLevel(level=level)))
-        return True
+        return self._tell(node, Message(set_log_level=node_agent_pb2.SetLogLevel(level=level)))
 
     def refresh(self, node: NodeName) -> bool:
         """Ask an agent to read its devices anew and to beat; False when it is not connected."""
+        return self._tell(node, Message(refresh_samples=node_agent_pb2.RefreshSamples()))
+
+    def _tell(self, node: NodeName, message: Message) -> bool:
         connection = self._connections.get(node)
-        if connection is None:
-            return False
-        connection.put(Message(refresh_samples=node_agent_pb2.RefreshSamples()))
-        return True
+        if connection is not None:
+            connection.put(message)
+        return connection is not None
 
     def beaten(self, node: NodeName) -> None:
         """A beat of a node was taken in."""

@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpufleet.logs import fields
+from gpufleet.telemetry.logs import fields
 
+from .clock import is_set_within
 from .outputs.errors import OutputStoreUnavailable
 from .ports import OutputStore
 from .state.attempts import OutputEnd, OutputStream
@@ -24,6 +25,8 @@ from .store.errors import TermSuperseded
 SYNC_SECONDS = 0.1
 SYNC_BYTES = 4 * 1024 * 1024
 """Output is synced this often, or after this much, whichever comes first, and at the end of a stream."""
+TROUBLE_PAUSE_SECONDS = 0.5
+"""How often, at most, it is told that output cannot be stored, or can again."""
 FOLLOWER_BYTES = 1024 * 1024
 """What a follower may be behind before it reads from the store instead."""
 
@@ -65,9 +68,16 @@ class OutputFollower:
 class OutputHub:
     """Appends on a thread of its own, syncs in batches, and wakes followers."""
 
-    def __init__(self, store: OutputStore, on_synced: Callable[[RankKey, tuple[OutputEnd, ...]], None]) -> None:
+    def __init__(
+        self,
+        store: OutputStore,
+        on_synced: Callable[[RankKey, tuple[OutputEnd, ...]], None],
+        on_trouble: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
         self._on_synced = on_synced
+        self._on_trouble = on_trouble
+        self._telling_trouble: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="output")
         self._followers: dict[JobId, set[OutputFollower]] = {}
         self._awaited: dict[RankKey, tuple[OutputEnd, ...]] = {}
@@ -130,9 +140,7 @@ class OutputHub:
             if self._superseded is not None:
                 raise self._superseded
             if not self._sync_at_once.is_set():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(SYNC_SECONDS):
-                        await self._sync_at_once.wait()
+                await is_set_within(self._sync_at_once, SYNC_SECONDS)
             self._sync_is_due.clear()
             self._sync_at_once.clear()
             self._unsynced_bytes = 0
@@ -155,6 +163,13 @@ class OutputHub:
             log.error("output cannot be stored; the nodes keep it", extra=fields(why=self.error))
         if before and not self.error:
             log.info("output is stored again")
+        if bool(before) != bool(self.error) and self._telling_trouble is None:
+            loop = asyncio.get_running_loop()
+            self._telling_trouble = loop.call_later(TROUBLE_PAUSE_SECONDS, self._tell_trouble)
+
+    def _tell_trouble(self) -> None:
+        self._telling_trouble = None
+        self._on_trouble()
 
     def _announce(self, risen: list[tuple[RankKey, OutputStream, int]]) -> None:
         for listener in list(self.synced_listeners):
@@ -218,6 +233,8 @@ class OutputHub:
 
     def close(self) -> None:
         """End the thread and release the store."""
+        if self._telling_trouble is not None:
+            self._telling_trouble.cancel()
         for check in self._checks:
             check.cancel()
         self._thread.shutdown()

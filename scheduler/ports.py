@@ -1,13 +1,13 @@
 """How the scheduler reaches the world: tiny protocols that the shell implements and the tests fake."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from .state.attempts import OutputStream
 from .state.commands import Command
-from .state.durable import Entity, EntityKey
-from .state.ids import JobId, RankKey, UserName
+from .state.durable import Durable, Entity, EntityKey
+from .state.ids import JobId, NodeName, RankKey, UserName
 from .state.jobs import Job
 from .state.records import Record
 from .state.specs import Outcome
@@ -61,7 +61,36 @@ class FinishedQuery:
     limit: int = 100
 
 
-class Store(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedQuery(FinishedQuery):
+    """A page of what has ended, between two instants, `until` not among them.
+
+    `node` is one of a kept attempt's. `has_items`: also items of arrays, each by itself.
+    """
+
+    since: Instant | None = None
+    until: Instant | None = None
+    node: NodeName | None = None
+    has_items: bool = False
+
+
+class RecordStore(Protocol):
+    """What has happened, for those who count it. Methods may be called on any thread."""
+
+    def newest_sequence(self) -> int:
+        """The sequence of the newest record that is stored; 0 for a new store. It does not block."""
+        ...
+
+    def finished_job(self, job: JobId) -> Job | None:
+        """A job that has ended, or None."""
+        ...
+
+    def records_from(self, kinds: Sequence[str], after: int, limit: int) -> list[StoredRecord]:
+        """Records of these classes with a sequence above `after`, oldest first. It may be called on any thread."""
+        ...
+
+
+class Store(RecordStore, Protocol):
     """Durable truth. Methods block; the engine calls them on its store thread.
 
     Errors: `StoreUnavailable` (try the same commit again), `TermSuperseded` and `StoreCorrupt` (leave).
@@ -81,20 +110,12 @@ class Store(Protocol):
         """The newest instant that any commit carried; 0 for a new store."""
         ...
 
-    def newest_sequence(self) -> int:
-        """The sequence of the newest record that is stored; 0 for a new store. It does not block."""
-        ...
-
     def load(self) -> Iterator[Entity]:
         """Every live entity."""
         ...
 
     def commit(self, commit: Commit) -> None:
         """Make one transaction durable. A number that is already stored for this term is done already."""
-        ...
-
-    def finished_job(self, job: JobId) -> Job | None:
-        """A job that has ended, or None."""
         ...
 
     def array_with(self, item: JobId) -> Job | None:
@@ -113,16 +134,16 @@ class Store(Protocol):
         """A page of jobs that have ended; arrays, and no items."""
         ...
 
+    def ended_jobs(self, query: EndedQuery) -> list[Job]:
+        """A page of what has ended. It may be called on any thread."""
+        ...
+
     def story(self, job: JobId, after: int, limit: int, told_with: JobId | None = None) -> list[StoredRecord]:
         """A job's records with a sequence above `after`, oldest first; `told_with` is that of the job."""
         ...
 
     def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:
         """Records of these classes with a sequence below `before`, newest first."""
-        ...
-
-    def records_from(self, kinds: Sequence[str], after: int, limit: int) -> list[StoredRecord]:
-        """Records of these classes with a sequence above `after`, oldest first. It may be called on any thread."""
         ...
 
     def prune(self, before: Instant) -> int:
@@ -147,6 +168,14 @@ class Gap:
     """Bytes of a stream that were left out by the size limit: from `offset` up to, not including, `end`."""
 
     offset: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """At an instant of the wall clock every byte below `end` had arrived."""
+
+    at: Instant
     end: int
 
 
@@ -184,6 +213,13 @@ class OutputStore(Protocol):
         """
         ...
 
+    def arrivals(self, key: RankKey, stream: OutputStream) -> list[Mark]:
+        """How long the stream was when, oldest first; over all streams of an attempt in the order of arrival.
+
+        They are bounded, see outputs/times.py: what is old is known less exactly, and nothing of what just arrived.
+        """
+        ...
+
     def streams(self, job: JobId) -> list[tuple[RankKey, OutputStream]]:
         """Every stream that is stored of a job, in order."""
         ...
@@ -210,4 +246,20 @@ class AgentLink(Protocol):
         The number is that of the newest inventory taken up when the command was decided. A newer stream does not get
         it: what the command rests on is older than that stream's inventory, which settles everything anew.
         """
+        ...
+
+
+class Measures(Protocol):
+    """What the engine measures of its own work; `metrics/measures.py` makes counters and histograms of it."""
+
+    def passed(self, seconds: float) -> None:
+        """A pass over the queue took so long."""
+        ...
+
+    def committed(self, seconds: float, events: int) -> None:
+        """A commit took so long; a turn of so many events led to it."""
+        ...
+
+    def decided(self, records: Iterable[Record], durable: Durable) -> None:
+        """These records were stored; `durable` holds them."""
         ...

@@ -5,25 +5,27 @@ import importlib.metadata
 import logging
 import shutil
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from gpufleet.addresses import Address
-from gpufleet.config_reload import Live as LiveSettings
+from gpufleet.config.band_settings import BandSettings
+from gpufleet.config.merged import Live as LiveSettings
+from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.config.session_numbers import NUMBERS, SessionNumbers
 from gpufleet.errors import GpufleetError
-from gpufleet.logs import ProgramLog, fields
-from gpufleet.metrics import OFF as NO_METRICS
-from gpufleet.metrics import Metrics
-from gpufleet.scheduler_settings import SchedulerSettings
-from gpufleet.session_numbers import LEAST, SessionNumbers
-from gpufleet.telemetry import Telemetry
-from gpufleet.tls import check_protection, server_credentials
+from gpufleet.net.addresses import Address
+from gpufleet.net.tls import check_protection, server_credentials
+from gpufleet.telemetry.logs import ProgramLog, fields
+from gpufleet.telemetry.metrics import OFF as NO_METRICS
+from gpufleet.telemetry.metrics import Metrics
+from gpufleet.telemetry.spans import Telemetry
 
-from .api.agents import AgentService
-from .api.channels import Channels
-from .api.program_logs import ProgramLogs
+from .api.fleet.agents import AgentService
+from .api.output.channels import Channels
+from .api.output.program_logs import ProgramLogs
 from .api.roles import Authenticator
 from .api.server import SchedulerService, Server
 from .api.server_facts import ServerFacts
@@ -32,26 +34,30 @@ from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
 from .links import Links
 from .metrics.door import MetricsOutlet
-from .metrics.measures import Measures
+from .metrics.measures import EngineMeasures
 from .output_hub import OutputHub
 from .outputs.opening import limits_of as output_limits_of
 from .outputs.opening import open_outputs
 from .ports import Commit, Store
 from .pruning import Pruner
 from .series.attempts import AttemptSeries
-from .series.desk import HistoryDesk
-from .series.reading import Kept
+from .series.queries import HistoryQueries
+from .series.reading import Retention
 from .series.recorder import Recorder
+from .series.requests import RequestLog
+from .series.visit_log import VisitLog
 from .session_links import SessionLinks
 from .state.attempts import OutputEnd
 from .state.events import OutputSynced
-from .state.ids import ModelName, RankKey
+from .state.ids import ModelName, RankKey, UserName
 from .state.jobs import Job
-from .state.limits import Limits, NodeOrder, ScoreWeights, WarningLimits
-from .state.sessions import SessionLimits
-from .state.units import Span
+from .state.limits import BandRights, Limits, NodeOrder, ScoreWeights, WarningLimits
+from .state.sessions.session import Access, SessionLimits
+from .state.specs import Band
+from .state.units import Instant, Span
 from .store.errors import StoreError
 from .store.opening import open_store
+from .trackers import jobs_of
 from .verifying import store_url
 from .watching import ChangeHub
 from .worker_secrets import read_or_make
@@ -79,6 +85,8 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         user_gpus_max=settings.policy.user_gpus_max,
         user_jobs_max=settings.policy.user_jobs_max,
         preemptible_after=_span(settings.policy.preemptible_after),
+        bands=_band_rights(settings.policy.bands),
+        age_limit=_span(settings.policy.age_limit),
         score_weights=ScoreWeights(free_memory=placement.free_memory_weight, idleness=placement.idleness_weight),
         warnings=WarningLimits(
             idle_span=_span(settings.warnings.idle_span),
@@ -90,17 +98,33 @@ def limits_of(settings: SchedulerSettings) -> Limits:
     )
 
 
+def _band_rights(bands: BandSettings) -> BandRights:
+    return BandRights(
+        user=_bands(bands.user),
+        admin=_bands(bands.admin),
+        users={UserName(name): _bands(words) for name, words in bands.users},
+    )
+
+
+def _bands(words: Iterable[str]) -> frozenset[Band]:
+    return frozenset(Band[word.upper()] for word in words)
+
+
 def _numbers(numbers: SessionNumbers) -> SessionLimits:
     """A model's numbers, with the default of each that is not set."""
-    spans = {key: getattr(numbers, key) for key in LEAST}
-    limits = replace(SessionLimits(), **{key: _span(span) for key, span in spans.items() if span is not None})
-    return limits if numbers.line_length is None else replace(limits, line_length=numbers.line_length)
+    found = ((key, getattr(numbers, key)) for key in NUMBERS)
+    named: dict[str, Any] = {
+        key: _span(each) if isinstance(each, timedelta) else each for key, each in found if each is not None
+    }
+    if numbers.access is not None:
+        named["access"] = Access[numbers.access.upper().replace("-", "_")]
+    return SessionLimits(**named)
 
 
-def _kept(settings: SchedulerSettings) -> Kept:
+def _kept(settings: SchedulerSettings) -> Retention:
     """How long points of each level are kept."""
     history = settings.history
-    return Kept(tens=_span(history.fine_retention), fives=_span(history.retention))
+    return Retention(tens=_span(history.fine_retention), fives=_span(history.retention))
 
 
 def _span(length: timedelta) -> Span:
@@ -127,10 +151,10 @@ class Program:
         self._clock = SlewedClock(self._store.newest_instant())
         self._changes = ChangeHub(self._store.term)
         self._output_store = open_outputs(settings.now, data, self._store.term)
-        self._outputs = OutputHub(self._output_store, self._on_synced)
+        self._outputs = OutputHub(self._output_store, self._on_synced, self._tell_output_trouble)
         workers = read_or_make(data)
         self._series = AttemptSeries(data)
-        self._links = Links(telemetry, workers.environment)
+        self._links = Links(telemetry, lambda launch: workers.environment(launch) | workers.jobs.environment(launch))
         self._session_links = SessionLinks(self._clock.now, workers)
         self._engine = Engine(
             self._store,
@@ -140,14 +164,16 @@ class Program:
             self._publish,
             telemetry,
             tell_session=self._session_links.send,
-            measures=Measures(metrics),
+            measures=EngineMeasures(metrics) if metrics.is_on else None,
             record=self._record,
         )
         self._recorder = Recorder(
             self._engine.view, self._store, self._clock.now, lambda: _span(settings.now.retention), data
         )
-        self._desk = HistoryDesk(self._recorder, data, lambda: _kept(settings.now))
-        self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now, self._recorder.prune)
+        self._visits = VisitLog(self._store, self._clock.now, lambda: _span(settings.now.retention), data)
+        self._requests = RequestLog(self._clock.now, data)
+        self._desk = HistoryQueries(self._recorder, data, lambda: _kept(settings.now))
+        self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now, self._drop_histories)
         facts = ServerFacts(
             version=importlib.metadata.version("gpufleet"),
             started_at=self._clock.now(),
@@ -161,7 +187,7 @@ class Program:
         )
         logs = ProgramLogs(log_file, self._links, self._engine.view.durable.nodes)
         channels = Channels(self._links)
-        authenticator = Authenticator(self._engine.view, self._clock.now, workers)
+        authenticator = Authenticator(self._engine.view, self._clock.now, workers, workers.jobs)
         self._metrics = MetricsOutlet(settings.now, self._engine, metrics, authenticator)
         self._server = Server(
             # The calls that are not built are filled in, and checked to be complete, when server.py is imported.
@@ -177,6 +203,8 @@ class Program:
                 self._session_links,
                 self._series,
                 self._desk,
+                self._visits,
+                self._requests,
             ),
             AgentService(  # type: ignore[abstract]
                 self._engine,
@@ -194,6 +222,12 @@ class Program:
     def _on_synced(self, key: RankKey, ends: tuple[OutputEnd, ...]) -> None:
         self._engine.report(OutputSynced(at=self._engine.now(), key=key, ends=ends))
 
+    def _tell_output_trouble(self) -> None:
+        """What is shown of every job that runs is otherwise now."""
+        durable = self._engine.view.durable
+        running = sorted({key.job for node in durable.nodes for key in durable.hold(node).ranks})
+        self._changes.publish(Changes(jobs=jobs_of(durable, running), nodes=()))
+
     def _publish(self, changes: Changes) -> None:
         self._changes.publish(changes)
         for job in changes.jobs:
@@ -202,6 +236,11 @@ class Program:
 
     def _record(self, commit: Commit, sequence: int) -> None:
         self._recorder.take_commit(commit, sequence)
+        self._visits.take_commit(commit, sequence)
+
+    async def _drop_histories(self, tens_before: Instant, rest_before: Instant) -> int:
+        dropped = await self._recorder.prune(tens_before, rest_before) + await self._visits.prune(rest_before)
+        return dropped + await self._requests.prune(rest_before)
 
     def _set_log_level(self, level: str) -> None:
         self._log.set_level(level)
@@ -221,6 +260,7 @@ class Program:
             asyncio.create_task(self._outputs.run(), name="output-sync"),
             asyncio.create_task(self._pruner.run(), name="prune"),
             asyncio.create_task(self._recorder.run(), name="histories"),
+            asyncio.create_task(self._visits.run(), name="visits"),
             asyncio.create_task(self._server.look_after_streams(), name="open-streams"),
             asyncio.create_task(self._metrics.run(), name="metrics"),
         ]
@@ -300,9 +340,6 @@ class Program:
         for task in tasks[1:]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._engine.close()
-        self._outputs.close()
-        self._series.close()
-        self._desk.close()
-        self._recorder.close()
-        self._store.close()
+        histories = (self._desk, self._recorder, self._visits, self._requests)
+        for each in (self._engine, self._outputs, self._series, *histories, self._store):
+            each.close()

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 
-from gpufleet.config_reload import Change
-from gpufleet.logs import fields
-from gpufleet.scheduler_settings import SchedulerSettings
+from gpufleet.config.merged import Change
+from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.telemetry.logs import fields
 
+from .clock import is_set_within
 from .engine import Engine
 from .output_hub import OutputHub
 from .outputs.errors import OutputStoreUnavailable
@@ -29,21 +30,15 @@ DropHistories = Callable[[Instant, Instant], Awaitable[int]]
 """Drops points of 10 s, and the rest, from before two instants; how many rows. It never fails."""
 
 
+@dataclass(eq=False)
 class Pruner:
     """Looks every hour, and when it is told to."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        outputs: OutputHub,
-        settings: Callable[[], SchedulerSettings],
-        drop_histories: DropHistories | None = None,
-    ) -> None:
-        self._engine = engine
-        self._outputs = outputs
-        self._settings = settings
-        self._drop_histories = drop_histories
-        self._is_due = asyncio.Event()
+    _engine: Engine
+    _outputs: OutputHub
+    _settings: Callable[[], SchedulerSettings]
+    _drop_histories: DropHistories | None = None
+    _is_due: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def settings_changed(self, changes: tuple[Change, ...]) -> None:
         """Look at once where less may be kept from now on."""
@@ -53,9 +48,7 @@ class Pruner:
     async def run(self) -> None:
         """Prune until cancelled. A store that is away is asked again in an hour; its other errors end the program."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(PRUNE_SECONDS):
-                    await self._is_due.wait()
+            await is_set_within(self._is_due, PRUNE_SECONDS)
             self._is_due.clear()
             try:
                 await self.prune()

@@ -13,31 +13,15 @@ from typing import Generic, TypeVar
 
 from gpufleet.v1 import sessions_pb2
 
-from gpufleet.logs import fields
-from gpufleet.tickets import sign_ticket, ticket_for
+from gpufleet.security.tickets import connect_key, sign_ticket, ticket_for
+from gpufleet.telemetry.logs import fields
 
-from .api.convert_sessions import (
-    end_command,
-    expect_command,
-    notice_of,
-    place_info,
-    session_name,
-    worker_name,
-)
 from .state.ids import JobId
-from .state.session_commands import (
-    DrainWorker,
-    EndTurn,
-    ExpectTurn,
-    OfferSeat,
-    SessionCommand,
-    TellEnd,
-    TellPerson,
-    TellPlace,
-)
-from .state.session_events import Connection
-from .state.sessions import WorkerId
+from .state.sessions import commands
+from .state.sessions.events import Connection
+from .state.sessions.session import WorkerId
 from .state.units import SECOND, Instant
+from .wire.convert_sessions import end_command, expect_command, notice_of, place_info, session_name, worker_name
 from .worker_secrets import WorkerSecrets
 
 log = logging.getLogger(__name__)
@@ -46,6 +30,7 @@ MESSAGES_WAITING = 50_000
 """Messages that may wait for a slow gateway or worker; beyond them its stream is closed, and it comes back."""
 
 M = TypeVar("M")
+Response = sessions_pb2.OpenSessionResponse
 
 
 class Outbox(Generic[M]):
@@ -86,9 +71,7 @@ class GatewayLink:
     """One OpenSession stream. `keys` are the place keys of its people, as far as they are known here."""
 
     number: int
-    outbox: Outbox[sessions_pb2.OpenSessionResponse] = field(
-        default_factory=lambda: Outbox[sessions_pb2.OpenSessionResponse]()
-    )
+    outbox: Outbox[Response] = field(default_factory=Outbox[Response])
     keys: dict[int, str] = field(default_factory=dict)
 
 
@@ -103,7 +86,7 @@ class WorkerLink:
     certificate: str = ""
     name: str = ""
     outbox: Outbox[sessions_pb2.ConnectWorkerResponse] = field(
-        default_factory=lambda: Outbox[sessions_pb2.ConnectWorkerResponse]()
+        default_factory=Outbox[sessions_pb2.ConnectWorkerResponse]
     )
 
 
@@ -117,6 +100,10 @@ class SessionLinks:
         self._numbers = itertools.count(1)
         self._gateways: dict[int, GatewayLink] = {}
         self._workers: dict[WorkerId, WorkerLink] = {}
+
+    def number(self) -> int:
+        """A number that no other stream has."""
+        return next(self._numbers)
 
     def join_gateway(self) -> GatewayLink:
         """A gateway's stream begins."""
@@ -144,6 +131,11 @@ class SessionLinks:
         if self._workers.get(link.worker) is link:
             del self._workers[link.worker]
 
+    def connect_key(self, worker: WorkerId) -> bytes:
+        """What a gateway begins a connection to this replica with; empty where it has gone."""
+        link = self._workers.get(worker)
+        return b"" if link is None else connect_key(link.secret, worker)
+
     def close(self) -> None:
         """End every stream, because the scheduler stops: nobody is lost by that."""
         self.is_closed = True
@@ -152,29 +144,29 @@ class SessionLinks:
         for worker in self._workers.values():
             worker.outbox.close()
 
-    def send(self, command: SessionCommand) -> None:
+    def send(self, command: commands.SessionCommand) -> None:
         """Hand a command to its stream."""
         match command:
-            case ExpectTurn(worker=worker):
+            case commands.ExpectTurn(worker=worker):
                 self._to_worker(worker, expect_command(command, self._now()))
-            case EndTurn(worker=worker):
+            case commands.EndTurn(worker=worker):
                 self._to_worker(worker, end_command(command))
-            case DrainWorker(worker=worker):
+            case commands.DrainWorker(worker=worker):
                 self._to_worker(worker, sessions_pb2.ConnectWorkerResponse(drain=sessions_pb2.DrainWorker()))
-            case OfferSeat():
+            case commands.OfferSeat():
                 self._offer(command)
-            case TellPlace():
+            case commands.TellPlace():
                 gateway = self._gateways.get(command.connection.gateway)
                 if gateway is not None:
                     key = gateway.keys.get(command.connection.number, "")
-                    self._to_person(command.connection, place=place_info(command, key, self._now()))
-            case TellPerson() | TellEnd():
-                self._to_person(command.connection, notice=notice_of(command, self._now()))
+                    self._to_person(command.connection, Response(place=place_info(command, key, self._now())))
+            case commands.TellPerson() | commands.TellEnd():
+                self._to_person(command.connection, Response(notice=notice_of(command, self._now())))
                 gateway = self._gateways.get(command.connection.gateway)
-                if isinstance(command, TellEnd) and gateway is not None:
+                if isinstance(command, commands.TellEnd) and gateway is not None:
                     gateway.keys.pop(command.connection.number, None)
 
-    def _offer(self, command: OfferSeat) -> None:
+    def _offer(self, command: commands.OfferSeat) -> None:
         """A ticket for the worker's start. A worker that has gone meanwhile is lost, and that is told next."""
         worker = self._workers.get(command.worker)
         gateway = self._gateways.get(command.connection.gateway)
@@ -192,20 +184,13 @@ class SessionLinks:
             certificate=worker.certificate,
             worker=worker.name,
         )
-        self._to_person(command.connection, grant=grant)
+        self._to_person(command.connection, Response(grant=grant))
 
-    def _to_person(
-        self,
-        connection: Connection,
-        place: sessions_pb2.PlaceInfo | None = None,
-        grant: sessions_pb2.TurnGrant | None = None,
-        notice: sessions_pb2.SessionNotice | None = None,
-    ) -> None:
+    def _to_person(self, connection: Connection, told: Response) -> None:
         gateway = self._gateways.get(connection.gateway)
         if gateway is not None:
-            gateway.outbox.put(
-                sessions_pb2.OpenSessionResponse(connection=connection.number, place=place, grant=grant, notice=notice)
-            )
+            told.connection = connection.number
+            gateway.outbox.put(told)
             if gateway.outbox.is_closed:
                 log.warning("a gateway takes its messages too slowly", extra=fields(gateway=gateway.number))
 

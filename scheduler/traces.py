@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
-from gpufleet.telemetry import Telemetry
+from gpufleet.telemetry.spans import Telemetry
 
 from .state.attempts import EndedAttempt
 from .state.durable import Durable

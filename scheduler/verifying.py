@@ -1,17 +1,23 @@
 """`--verify`: looks at everything that is stored, changes nothing, and says what is wrong."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass, field
 
-from gpufleet.scheduler_settings import SchedulerSettings
+from gpufleet.config.scheduler_settings import SchedulerSettings
 
 from .outputs.errors import OutputStoreUnavailable
 from .outputs.opening import FOLDER, open_shelf
-from .outputs.verify import OutputVerdict
-from .store.errors import StoreError, StoreLocked, StoreUnavailable, StoreUrlInvalid
+from .outputs.segment_store import SegmentStore, StreamKey
+from .state.attempts import EndedAttempt
+from .state.ids import RankKey
+from .state.jobs import Job
+from .store.errors import StoreError, StoreLocked, StoreTooOld, StoreUnavailable, StoreUrlInvalid
 from .store.opening import open_to_examine, parse_url
 from .store.verify import Examined
+
+PROBLEMS_MAX = 100
+"""After so many the rest is not looked for."""
 
 
 def store_url(settings: SchedulerSettings) -> str:
@@ -22,11 +28,11 @@ def store_url(settings: SchedulerSettings) -> str:
 def verify(settings: SchedulerSettings) -> tuple[list[str], str]:
     """What is wrong with what is stored, a sentence each, and a sentence on what was looked at.
 
-    Errors: StoreLocked, StoreUnavailable and StoreUrlInvalid where nothing can be looked at.
+    Errors: StoreLocked, StoreTooOld, StoreUnavailable and StoreUrlInvalid where nothing can be looked at.
     """
     try:
         examined = open_to_examine(store_url(settings))
-    except (StoreLocked, StoreUnavailable, StoreUrlInvalid):
+    except (StoreLocked, StoreTooOld, StoreUnavailable, StoreUrlInvalid):
         raise
     except StoreError as error:
         return [str(error)], ""
@@ -59,3 +65,46 @@ def _outputs(settings: SchedulerSettings, examined: Examined) -> tuple[list[str]
         f"that of {verdict.dropped_jobs:,} was dropped by age or size, and others wrote none"
     )
     return verdict.problems, looked_at
+
+
+@dataclass(slots=True)
+class OutputVerdict:
+    """What is stored of the jobs' output compared with what the jobs say of it; no byte of it is read.
+
+    Problems, a sentence each, and of how many ended jobs the output is whole or was dropped.
+    """
+
+    problems: list[str] = field(default_factory=list)
+    whole_jobs: int = 0
+    dropped_jobs: int = 0
+
+    def look_at(self, shelf: SegmentStore, job: Job) -> None:
+        """Take up one job. Errors: OutputStoreUnavailable."""
+        expected = {each: end for attempt in job.past for each, end in _ends(job, attempt)}
+        if not expected or len(self.problems) >= PROBLEMS_MAX:
+            return
+        ends: dict[StreamKey, int] = {}
+        for each, segment in shelf.find(job.id):
+            ends[each] = max(ends.get(each, 0), segment.end)
+        if not ends and job.is_finished:
+            self.dropped_jobs += 1  # by age or by the total size: all of a job, or nothing
+            return
+        wrong = [each for each, end in expected.items() if ends.get(each, 0) != end]
+        self.whole_jobs += not wrong
+        for key, stream in wrong:
+            end, stored = expected[key, stream], ends.get((key, stream), 0)
+            self.problems.append(
+                f"output of {key}: {stored:,} bytes of {stream.name.lower()} are stored, and the job ended with {end:,}"
+            )
+
+
+def _ends(job: Job, attempt: EndedAttempt) -> Iterator[tuple[StreamKey, int]]:
+    """How far the output of an attempt goes where all of it was stored before it ended."""
+    if not attempt.output_is_complete:
+        return
+    for number, rank in enumerate(attempt.ranks):
+        if rank.exit is None or not rank.exit.output_is_complete:
+            continue
+        for end in rank.exit.output_ends:
+            if end.end_offset:
+                yield (RankKey(job.id, attempt.number, number), end.stream), end.end_offset

@@ -5,21 +5,32 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypeVar
 
 from .engine import Changes
 from .state.equal_jobs import EqualJobs
 from .state.ids import JobId, NodeName
 from .state.jobs import Job
-from .state.sessions import ModelName
+from .state.sessions.session import ModelName
 
 CHANGES_KEPT = 10_000
 """Changes that a lost watcher can catch up with; beyond them it gets RESYNC and a full picture."""
 PENDING_PER_WATCHER = 2_000
 """Keys that may wait for a slow watcher; beyond them it gets RESYNC and a full picture."""
 
+K = TypeVar("K")
+V = TypeVar("V")
 Key = tuple[str, int | str]
 Change = Job | EqualJobs | NodeName
 """What changed: a job, equal ones that came, or the node of that name."""
+
+
+def drop(sets: dict[K, set[V]], key: K, member: V) -> None:
+    """Take a member, if it is there, out of the set of a key; a set that is empty then takes no room."""
+    members = sets.get(key, set())
+    members.discard(member)
+    if not members:
+        sets.pop(key, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -114,11 +125,7 @@ class ChangeHub:
 
     def unfollow_job(self, job: JobId, event: asyncio.Event) -> None:
         """Stop setting it."""
-        waiting = self._waiting.get(job)
-        if waiting is not None:
-            waiting.discard(event)
-            if not waiting:
-                del self._waiting[job]
+        drop(self._waiting, job, event)
 
     def follow_workers(self, model: ModelName, event: asyncio.Event) -> None:
         """Set an event whenever a model, or where and whether its workers take turns, changes."""
@@ -126,8 +133,4 @@ class ChangeHub:
 
     def unfollow_workers(self, model: ModelName, event: asyncio.Event) -> None:
         """Stop setting it."""
-        watching = self._watching_workers.get(model)
-        if watching is not None:
-            watching.discard(event)
-            if not watching:
-                del self._watching_workers[model]
+        drop(self._watching_workers, model, event)

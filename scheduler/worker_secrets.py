@@ -14,12 +14,13 @@ import stat
 from pathlib import Path
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.tickets import SECRET_BYTES
-from gpufleet.tokens import TOKEN_PREFIX, TOKEN_VARIABLE
+from gpufleet.security.tickets import SECRET_BYTES
+from gpufleet.security.tokens import TOKEN_PREFIX, TOKEN_VARIABLE
 
+from .job_tokens import JobTokens
 from .state.commands import LaunchAttempt
 from .state.durable import Durable
-from .state.ids import JobId, TokenId
+from .state.ids import JobId
 from .state.jobs import Job
 
 KEY_FILE = "worker.key"
@@ -28,10 +29,14 @@ TOKEN_ID_PREFIX = "worker-"
 
 
 class WorkerSecrets:
-    """Makes the secrets of each attempt from one key. `key` is for tests; by default it is new."""
+    """Makes the secrets of each attempt from one key. `key` is for tests; by default it is new.
+
+    `jobs` makes the tokens that jobs have of themselves, of the same key.
+    """
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = secrets.token_bytes(SECRET_BYTES) if key is None else key
+        self.jobs = JobTokens(self._key)
 
     def ticket_secret(self, job: JobId, attempt: int) -> bytes:
         """What signs the tickets of this attempt's worker."""
@@ -61,19 +66,6 @@ class WorkerSecrets:
 
     def _of(self, purpose: str, job: JobId, attempt: int) -> bytes:
         return hmac.digest(self._key, f"gpufleet worker {purpose}\0{job}.{attempt}".encode(), "sha256")
-
-
-def token_id(job: Job) -> TokenId:
-    """The name of the token of a job's worker as it is now."""
-    assert job.attempt is not None
-    return TokenId(f"{TOKEN_ID_PREFIX}{job.id}.{job.attempt.number}")
-
-
-def is_good(name: TokenId, durable: Durable) -> bool:
-    """Whether a worker's token may still be used: its attempt goes on."""
-    job_id, _, number = name.removeprefix(TOKEN_ID_PREFIX).partition(".")
-    job = durable.jobs.get(JobId(int(job_id)))
-    return job is not None and job.attempt is not None and job.attempt.number == int(number)
 
 
 def read_or_make(data: Path) -> WorkerSecrets:

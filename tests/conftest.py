@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
+from tests.ignored_signals import reset_ignored_signals
 from tests.leaks import MARK, Allowed, Leaks, Session, Snapshot, kill, settled, since
 
 # With CI=true a skip whose reason names one of these is a failure: a green run must mean that it ran. CI_LACKS names
 # those that a distribution does not have.
-CI_MUST_HAVE = ("postgres", "tmpfs", "gcc", "iproute2", "namespace", "buf", "chromium", "prometheus")
+CI_MUST_HAVE = (
+    "postgres",
+    "tmpfs",
+    "gcc",
+    "iproute2",
+    "namespace",
+    "buf",
+    "chromium",
+    "prometheus",
+    "jq",
+    "openai",
+    "llama",
+)
 # How long the tasks of a test that has ended may take to end as well.
 TASKS_SETTLE_SECONDS = 30.0
 
 # How long an example takes says how busy the machine is, and nothing about the code.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 LongLived = Callable[[str], AbstractContextManager[None]]
@@ -29,6 +43,46 @@ LongLived = Callable[[str], AbstractContextManager[None]]
 def pytest_configure(config: pytest.Config) -> None:
     """Mark this session's processes, at the first moment there can be any."""
     os.environ[MARK] = f"{os.getpid()}-{secrets.token_hex(8)}"
+    if _runs_tests(config):
+        reset_ignored_signals()
+
+
+def _runs_tests(config: pytest.Config) -> bool:
+    """Whether this is not the process that hands tests to others: those are to come with what it came with."""
+    return hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
+
+
+LONG_FILES = (
+    "tests/drills/test_drill.py",
+    "tests/simulation/test_simulation.py",
+    "tests/e2e/faults/test_faults.py",
+    "tests/simulation/test_sessions_simulation.py",
+    "tests/e2e/test_programs.py",
+    "tests/several_nodes/test_gangs.py",
+    "tests/cli/local/test_up.py",
+    "tests/e2e/faults/test_driver_trouble.py",
+    "tests/e2e/faults/test_full_disks.py",
+    "tests/several_nodes/test_nodes.py",
+    "tests/several_nodes/test_doctor.py",
+    "tests/e2e/tracking/test_tracking.py",
+    "tests/e2e/output/test_terminals.py",
+    "tests/node_agent/test_agent.py",
+    "tests/e2e/faults/test_postgres.py",
+)
+"""Files that take longest, the longest first: they are begun first, so that none is left to the end alone."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; the others stay in their order."""
+    place = {name: number for number, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -84,19 +84,19 @@ class Session:
 
 
 def all_pids() -> frozenset[int]:
-    return frozenset(int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return frozenset(map(int, filter(str.isdecimal, os.listdir("/proc"))))  # noqa: PTH208  (for each test)
 
 
 def open_files() -> dict[int, str]:
     """Descriptor → what it refers to, without those that last by design."""
     found = {}
-    for path in Path("/proc/self/fd").iterdir():
+    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208  (for each test)
         try:
-            target = str(path.readlink())
+            target = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
         except OSError:  # the descriptor of this very listing
             continue
         if not target.startswith(_LASTING_FILES):
-            found[int(path.name)] = target
+            found[int(number)] = target
     return found
 
 

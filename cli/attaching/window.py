@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpufleet.v1 import scheduler_pb2
+
 WINDOW_BYTES_MAX = 64 * 1024
 """Kept until the node has it; then whoever types waits."""
 
@@ -20,18 +22,6 @@ class Piece:
 
     offset: int
     data: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """What the scheduler says of the way: see AttachedInput in the contract."""
-
-    attempt: int
-    offset: int
-    is_open: bool
-    is_new: bool = False
-    is_continued: bool = False
-    has_ended: bool = False
 
 
 class InputWindow:
@@ -67,7 +57,7 @@ class InputWindow:
         """The way is closed until there is news."""
         self.is_open = False
 
-    def heard(self, news: News) -> int:
+    def heard(self, news: scheduler_pb2.AttachedInput) -> int:
         """Take in what the scheduler says; answers how many bytes were sent and reached only what is gone."""
         self.is_open = news.is_open
         if not news.is_open:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpufleet.agent_settings import AgentSettings
-from gpufleet.agent_state import LOST, REFUSED, REGISTERED, AgentState, read_agent_state
-from gpufleet.config import load_program
+from gpufleet.config.agent_settings import AgentSettings
+from gpufleet.config.merged import load_program
+from gpufleet.config.paths import program_config_file, state_dir
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.paths import program_config_file, state_dir
+from gpufleet.host.agent_state import LOST, REFUSED, REGISTERED, AgentState, read_agent_state
 
 from .finding import Finding, failed, ok, warning
 

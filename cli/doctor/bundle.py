@@ -14,20 +14,18 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-import grpc
-from google.protobuf.message import Message
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
+from gpufleet.config.paths import config_dir, state_dir
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.paths import config_dir, state_dir
-from gpufleet.units import format_size
+from gpufleet.text.units import format_size
 
-from ..client import Client, connected, translated
-from ..node_calls import all_nodes
-from ..render.as_json import message_object
+from ..admin.version import own_version
+from ..client import Client, connected
+from ..nodes.node_calls import all_nodes
+from ..printing import message_object
 from ..render.words import counted
 from ..settings import Settings
-from ..versions import own_version
 from .finding import Finding
 from .redaction import Redactor, secrets_of
 
@@ -41,7 +39,17 @@ JOBS_MAX = 200
 AGENTS_MAX = 20
 """So many agents are asked for their logs."""
 
-TOLD_VARIABLES = ("GPUCTL_", "GPUFLEET_", "OTEL_", "CUDA_", "NCCL_", "NVIDIA_", "LD_LIBRARY_PATH", "PYTHONPATH", "XDG_")
+NAMED_VARIABLES = (
+    "GPUCTL_",
+    "GPUFLEET_",
+    "OTEL_",
+    "CUDA_",
+    "NCCL_",
+    "NVIDIA_",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "XDG_",
+)
 PRIVATE_FIELDS = ("argv", "env", "notify", "trace_context")
 """Of a job's spec: they may hold anything, so they are left out as a whole."""
 
@@ -88,7 +96,7 @@ def contents(settings: Settings, findings: Sequence[Finding], agent_data: Path) 
         "settings.txt",
         "".join(f"{key} = {value}  # {origin}\n" for key, value, origin in settings.config.resolved.rows()),
     )
-    yield "environment.txt", "".join(f"{name}\n" for name in told_variables(os.environ))
+    yield "environment.txt", "".join(f"{name}\n" for name in named_variables(os.environ))
     yield from _files_here(agent_data)
     try:
         with connected(settings) as client:
@@ -108,9 +116,9 @@ def versions() -> dict[str, Any]:
     }
 
 
-def told_variables(environment: Mapping[str, str]) -> list[str]:
+def named_variables(environment: Mapping[str, str]) -> list[str]:
     """The names of the variables that change how programs behave; their values stay here."""
-    return sorted(name for name in environment if name.startswith(TOLD_VARIABLES))
+    return sorted(name for name in environment if name.startswith(NAMED_VARIABLES))
 
 
 def without_private_fields(job: job_pb2.Job) -> job_pb2.Job:
@@ -132,16 +140,16 @@ def _from_scheduler(client: Client) -> Iterator[tuple[str, Content]]:
             return f"{name}.txt", f"{problem.message} ({problem.reason.name})\n"
 
     def server() -> Content:
-        return _message(client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest()))
+        return message_object(client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest()))
 
     def queue() -> Content:
         request = scheduler_pb2.QueueRequest(include_finished=True, page_size=JOBS_MAX, omit_env=True)
         answer = client.call(client.scheduler.Queue, request)
         jobs = [without_private_fields(job) for job in answer.jobs]
-        return _message(scheduler_pb2.QueueResponse(jobs=jobs, counts=answer.counts))
+        return message_object(scheduler_pb2.QueueResponse(jobs=jobs, counts=answer.counts))
 
     nodes = all_nodes(client)
-    yield "nodes.json", _message(scheduler_pb2.ListNodesResponse(nodes=nodes))
+    yield "nodes.json", message_object(scheduler_pb2.ListNodesResponse(nodes=nodes))
     yield asked("server.json", server)
     yield asked("queue.json", queue)
     yield asked("logs/scheduler.log", lambda: _log(client, "scheduler"))
@@ -153,13 +161,7 @@ def _log(client: Client, program: str, node: str = "") -> str:
     request = scheduler_pb2.StreamOutputRequest(tail_lines=LOG_LINES)
     request.program.program = program
     request.program.node = node
-    written = b""
-    try:
-        for message in client.scheduler.StreamOutput(request, timeout=client.settings.connection_timeout_s):
-            written += message.data
-    except grpc.RpcError as problem:
-        raise translated(problem, client.settings) from None
-    return written.decode(errors="replace")
+    return client.output(request)
 
 
 def _files_here(agent_data: Path) -> Iterator[tuple[str, str]]:
@@ -190,10 +192,6 @@ def _own_tokens(settings: Settings) -> list[str]:
     except GpufleetError:  # a token file that cannot be used is among the findings
         return []
     return [found.token] if found else []
-
-
-def _message(message: Message) -> Content:
-    return message_object(message)
 
 
 def _json(value: object) -> str:

@@ -5,45 +5,37 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gpufleet.v1 import scheduler_pb2
 
+from gpufleet.config.paths import state_dir
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.listening import holder_of
-from gpufleet.paths import state_dir
-from gpufleet.units import format_size
+from gpufleet.net.listening import holder_of
+from gpufleet.text.units import format_size
 
 from .. import screen
+from ..admin.version import own_version
 from ..client import Client, connected
 from ..errors import FAILED
-from ..node_calls import all_nodes
+from ..nodes.node_calls import all_nodes
 from ..render.table import Column, Look, draw, wrapped
 from ..settings import Settings
-from ..versions import own_version
 from .agent import agent_folder, check_agent
-from .cluster import FREE_BYTES_FAILED, judge_nodes, judge_refusal, judge_server
+from .cluster import FREE_BYTES_FAILED, compare_nodes, judge_nodes, judge_refusal, judge_server
 from .encryption import check_tls, silence_fix
 from .finding import Finding, Verdict, failed, ok, warning
 from .network import check_name, check_port, own_address
-from .nodes import compare_nodes
+from .wishes import Wishes
 
-COLUMNS = (Column("CHECK"), Column(""), Column("FINDING", least=20, wraps=True))
+COLUMNS: Sequence[Column[Finding]] = (
+    Column("CHECK", lambda finding: finding.what.ljust(10)),
+    Column("", lambda finding: finding.cell()),
+    Column("FINDING", lambda finding: screen.with_tilde(finding.sentence), least=20, wraps=True),
+)
 FIX_INDENT = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What one call of the doctor is to look at beyond the way to the GPUs."""
-
-    compares_nodes: bool = False
-    with_selftest: bool = False
-    python: str = ""
-    agent_data: Path | None = None
-    bundle: Path | None = None
 
 
 def run_doctor(settings: Settings, wishes: Wishes) -> int:
@@ -70,8 +62,8 @@ def run_doctor(settings: Settings, wishes: Wishes) -> int:
 
 def lines_of(finding: Finding, look: Look) -> list[str]:
     """The finding, and below it what to do."""
-    sentence, fix = screen.with_tilde(finding.sentence), screen.with_tilde(finding.fix)
-    lines = draw(COLUMNS, [[finding.what.ljust(10), finding.cell(), sentence]], look)[1:]
+    fix = screen.with_tilde(finding.fix)
+    lines = draw(COLUMNS, [finding], look)[1:]
     below = wrapped(fix, look.width - FIX_INDENT - 2) if look.width else [fix]
     return lines + [
         f"{'':<{FIX_INDENT}}{'→ ' if not number else '  '}{line}" for number, line in enumerate(below) if fix
@@ -101,7 +93,7 @@ def examine(settings: Settings, wishes: Wishes) -> Iterator[Finding]:
     try:
         with connected(settings) as client:
             yield from _examine_cluster(settings, client, wishes)
-            if wishes.with_selftest:
+            if wishes.run:
                 from .selftest import test_nodes
 
                 yield from test_nodes(settings, client, wishes.python)
@@ -129,7 +121,7 @@ def _examine_cluster(settings: Settings, client: Client, wishes: Wishes) -> Iter
     yield from judge_server(server, own_version(), asked_at, answered_at, token.origin if token else "nowhere")
     nodes = all_nodes(client)
     yield from judge_nodes(nodes, server.version, answered_at)
-    if wishes.compares_nodes:
+    if wishes.nodes:
         yield from compare_nodes(nodes)
 
 

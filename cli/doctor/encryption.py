@@ -6,11 +6,12 @@ import socket
 import ssl
 from datetime import UTC, datetime, timedelta
 
-from gpufleet.addresses import Address, is_loopback
-from gpufleet.channel import Target
-from gpufleet.units import format_duration
+from gpufleet.net.addresses import Address, is_loopback
+from gpufleet.net.channel import Target
+from gpufleet.net.tls import read_authority
+from gpufleet.text.units import format_duration
 
-from .finding import Finding, failed, ok, warning
+from .finding import Finding, Verdict, failed, ok, warning
 from .network import CONNECT_S_MAX
 
 RENEWED_BEFORE = timedelta(days=30)
@@ -21,13 +22,15 @@ NOT_YET_VALID, EXPIRED, OTHER_NAME, OTHER_ADDRESS = 9, 10, 62, 64
 
 
 def check_tls(target: Target) -> Finding:
-    """Whether both sides agree on encryption, and the certificate is good."""
+    """Whether both sides agree on encryption, and the certificate is good. Raises for a CA file that is none."""
     if not target.uses_tls:
         if _speaks_tls(target.address):
             return failed(
                 "TLS", "the scheduler wants TLS, and this speaks without", "Name its authority: --ca-file FILE"
             )
         return ok("TLS", "none" + (", on this machine only" if is_loopback(target.address.host) else ": --insecure"))
+    if target.ca_file is not None:
+        read_authority(target.ca_file)
     try:
         version, ends = _handshake(target.address, ssl.create_default_context(cafile=_ca(target)))
     except ssl.SSLCertVerificationError as problem:
@@ -44,6 +47,19 @@ def check_tls(target: Target) -> Finding:
     except OSError as problem:
         return failed("TLS", f"no handshake: {problem}", silence_fix(target.address))
     return judge_end(target.address, version, ends, datetime.now(UTC))
+
+
+def tls_trouble(target: Target) -> Finding | None:
+    """What is wrong with TLS where a connection came to nothing; None where that is not the reason.
+
+    Takes CONNECT_S_MAX twice at most, where somebody takes connections and says nothing.
+    """
+    try:
+        socket.create_connection((target.address.host, target.address.port), CONNECT_S_MAX).close()
+        found = check_tls(target)
+    except OSError:
+        return None
+    return found if found.verdict is Verdict.FAILED and found.fix != silence_fix(target.address) else None
 
 
 def judge_untrusted(address: Address, code: int, message: str) -> Finding:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpufleet.tokens import mask_tokens
+from gpufleet.security.tokens import mask_tokens
 
 GONE = "[removed]"
 SECRET_CHARS_MIN = 6

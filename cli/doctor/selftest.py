@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from ..client import Client
-from ..job_spec import variables
-from ..node_calls import all_nodes
-from ..outcome import end_in_words, exit_code_of, has_ended
+from ..jobs.outcome import end_in_words, exit_code_of, has_ended
+from ..nodes.node_calls import all_nodes
 from ..settings import Settings
+from ..submitting.job_spec import variables
 from .finding import Finding, failed, ok, warning
 
 TEST_S_MAX = 300
@@ -81,8 +81,5 @@ def _judge(client: Client, what: str, job: job_pb2.Job) -> Finding:
 
 def _last_line(client: Client, job_id: int) -> str:
     request = scheduler_pb2.StreamOutputRequest(job_id=job_id, tail_lines=LAST_LINES)
-    written = b""
-    for message in client.scheduler.StreamOutput(request, timeout=client.settings.connection_timeout_s):
-        written += message.data
-    lines = [line.strip() for line in written.decode(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in client.output(request).splitlines() if line.strip()]
     return lines[-1] if lines else ""

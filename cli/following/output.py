@@ -1,7 +1,11 @@
-"""Following the output of one job: every byte once, in order, through lost connections."""
+"""Following the output of one job: every byte once, in order, through lost connections. And the log of a program.
+
+A log begins anew with each stream: what was shown already is known by its time.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,8 +16,9 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.errors import GpufleetError, Reason
 
 from ..async_client import AsyncClient
+from ..jobs.outcome import has_ended
 from ..render.table import clean
-from .shell import Taken
+from .shell import Feed, MessageKind
 
 KEEPALIVE_S = 10
 """How often the scheduler is asked to show that a silent stream lives."""
@@ -46,10 +51,11 @@ class Writer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class OutputRequest:
     """Whose output, and how much of it: a job's by its id, or a program's log by the program's name.
 
-    `label` is what an item of an array is called before its lines, such as 41.3.
+    `label` is what an item of an array is called before its lines, such as 41.3. `attempt` 0 is the newest one, and who
+    follows, or wants `all_attempts`, gets those before it as well.
     """
 
     job_id: int = 0
@@ -61,10 +67,18 @@ class Wanted:
     rank: int | None = None
     stream: job_pb2.Stream.ValueType = job_pb2.STREAM_UNSPECIFIED
     label: str = ""
+    attempt: int = 0
+    all_attempts: bool = False
 
     def request(self) -> scheduler_pb2.StreamOutputRequest:
         """The request that asks for it from its beginning."""
-        request = scheduler_pb2.StreamOutputRequest(job_id=self.job_id, follow=self.follow, stream=self.stream)
+        request = scheduler_pb2.StreamOutputRequest(
+            job_id=self.job_id,
+            follow=self.follow,
+            stream=self.stream,
+            attempt=self.attempt,
+            all_attempts=self.all_attempts,
+        )
         if self.rank is not None:
             request.rank = self.rank
         if self.tail_lines is not None:
@@ -84,7 +98,7 @@ class OutputFeed:
     def __init__(
         self,
         client: AsyncClient,
-        wanted: Wanted,
+        wanted: OutputRequest,
         writer: Writer,
         on_job: Callable[[job_pb2.Job], None] = lambda job: None,
         known: job_pb2.Job | None = None,
@@ -96,6 +110,8 @@ class OutputFeed:
         self._positions: dict[Position, int] = {}
         self._hole_at: tuple[Position, int] | None = None
         self._told: set[Warned] | None = None if known is None else _warned(known)
+        self._attempt = 0
+        self._blocked = ""
         self.job: job_pb2.Job | None = None
 
     @property
@@ -133,7 +149,7 @@ class OutputFeed:
         """After a crash the scheduler may for a moment have less than it sent: the agent will bring it again."""
         return problem.reason is Reason.OFFSET_OUT_OF_RANGE
 
-    def take(self, message: scheduler_pb2.StreamOutputResponse) -> Taken:
+    def take(self, message: scheduler_pb2.StreamOutputResponse) -> MessageKind:
         """Write what is new in the message."""
         is_news = False
         if message.HasField("job"):
@@ -144,18 +160,20 @@ class OutputFeed:
             is_news = True
         elif message.data:
             if self._leaves_a_hole(where, message.offset):
-                return Taken.BROKEN
+                return MessageKind.BROKEN
             self._take_data(where, message.offset, message.data)
             is_news = True
         elif message.stream:
             self._positions.setdefault(where, message.offset)
         if message.is_end:
             self._writer.finish()
-            return Taken.END
-        return Taken.NEWS if is_news else Taken.SIGN_OF_LIFE
+            return MessageKind.END
+        return MessageKind.NEWS if is_news else MessageKind.SIGN_OF_LIFE
 
     def _take_job(self, job: job_pb2.Job) -> bool:
         is_news = self.job is None or (job.version, job.state) != (self.job.version, self.job.state)
+        if self._wanted.follow:
+            self._tell_blocked(job)
         self.job = job
         if self._wanted.rank is None and job.attempts:
             self._writer.has_ranks(len(job.attempts[-1].ranks))
@@ -173,6 +191,14 @@ class OutputFeed:
                 self._writer.note(f"warning, job {job.id}: {clean(warning.sentence)}")
         self._told |= _warned(job)
 
+    def _tell_blocked(self, job: job_pb2.Job) -> None:
+        """Nothing comes and nobody would know why: a line when its output gets no further, and when it goes on."""
+        if job.output_blocked and job.output_blocked != self._blocked:
+            self._writer.note(f"the output of job {job.id} is blocked: {clean(job.output_blocked)}")
+        elif self._blocked and not job.output_blocked and not has_ended(job):
+            self._writer.note(f"the output of job {job.id} goes on")
+        self._blocked = job.output_blocked
+
     def _take_gap(self, where: Position, gap: scheduler_pb2.OutputGap) -> None:
         reached = self._positions.get(where, gap.from_offset)
         if gap.to_offset > reached:
@@ -189,8 +215,16 @@ class OutputFeed:
         if offset > reached:
             self._writer.note(f"the scheduler does not have {offset - reached:,} bytes (offsets {reached} to {offset})")
         if data:
+            self._tell_attempt(where[0])
             self._writer.write(where[1], where[2], data)
         self._positions[where] = max(reached, end)
+
+    def _tell_attempt(self, attempt: int) -> None:
+        """Of several attempts, a line before each."""
+        is_of_several = self._wanted.all_attempts and self.job is not None and self.job.attempt_count > 1
+        if is_of_several and attempt != self._attempt:
+            self._writer.note(f"attempt {attempt}:")
+        self._attempt = attempt
 
     def _leaves_a_hole(self, where: Position, offset: int) -> bool:
         """Whether bytes are missing before this message; the same hole twice is a fact to be told, not an accident."""
@@ -203,3 +237,91 @@ class OutputFeed:
 
 def _warned(job: job_pb2.Job) -> set[Warned]:
     return {(each.attempt, each.sentence) for each in job.warnings}
+
+
+_TIME = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z")
+TIME_BYTES = 64
+"""How far into a line its time is looked for: text begins with it, JSON nearly so."""
+
+CATCH_UP_LINES = 1000
+"""Lines asked for again after a lost connection; what was logged beyond that, meanwhile, is not shown."""
+
+
+class LineFilter:
+    """Lets each line through once. A line without a time, as in a traceback, goes where the one before it went."""
+
+    def __init__(self) -> None:
+        self._newest = b""
+        self._lines_of_newest: set[bytes] = set()
+        self._lets_through = True
+
+    def is_new(self, line: bytes) -> bool:
+        """Whether the line was not shown yet."""
+        found = _TIME.search(line[:TIME_BYTES])
+        if found is None:
+            return self._lets_through
+        time = found[0]
+        self._lets_through = time > self._newest or (time == self._newest and line not in self._lines_of_newest)
+        if time > self._newest:
+            self._newest = time
+            self._lines_of_newest.clear()
+        if self._lets_through:
+            self._lines_of_newest.add(line)
+        return self._lets_through
+
+
+class ProgramLogFeed(Feed[scheduler_pb2.StreamOutputResponse]):
+    """The log of one program as a feed."""
+
+    def __init__(self, client: AsyncClient, wanted: OutputRequest, writer: Writer) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._writer = writer
+        self._seen = LineFilter()
+        self._unfinished = b""
+        self._is_first = True
+
+    @property
+    def ends_with_stream(self) -> bool:
+        """A log that is followed never ends; another one does when all was sent."""
+        return not self._wanted.follow
+
+    def open(self) -> AsyncIterator[scheduler_pb2.StreamOutputResponse]:
+        """A stream of what was asked for; a later one of enough to find where the first broke off."""
+        request = scheduler_pb2.StreamOutputRequest(follow=self._wanted.follow)
+        request.program.program = self._wanted.program
+        request.program.node = self._wanted.node
+        request.keepalive.FromSeconds(KEEPALIVE_S)
+        if not self._is_first:
+            request.tail_lines = CATCH_UP_LINES
+        elif self._wanted.tail_lines is not None:
+            request.tail_lines = self._wanted.tail_lines
+        if self._wanted.since_time is not None:
+            request.since_time.CopyFrom(self._wanted.since_time)
+        self._is_first = False
+        self._unfinished = b""
+        return self._client.scheduler.StreamOutput(request).__aiter__()
+
+    async def ask(self) -> bool:
+        """Whether the scheduler is there."""
+        await self._client.call(self._client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
+        return False
+
+    def take(self, message: scheduler_pb2.StreamOutputResponse) -> MessageKind:
+        """Write the lines that are new."""
+        if message.is_end:
+            # While we follow, only the program's own end can end its log: it will begin again.
+            return MessageKind.BROKEN if self._wanted.follow else self._finish()
+        if not message.data:
+            return MessageKind.SIGN_OF_LIFE
+        lines = (self._unfinished + message.data).split(b"\n")
+        self._unfinished = lines.pop()
+        new = b"".join(line + b"\n" for line in lines if self._seen.is_new(line))
+        if new:
+            self._writer.write(0, job_pb2.STREAM_STDOUT, new)
+        return MessageKind.NEWS
+
+    def _finish(self) -> MessageKind:
+        if self._unfinished:
+            self._writer.write(0, job_pb2.STREAM_STDOUT, self._unfinished)
+        return MessageKind.END

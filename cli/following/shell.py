@@ -13,7 +13,7 @@ import grpc
 
 from gpufleet.errors import GpufleetError, Reason
 
-from ..call_failures import is_told_to_end, may_pass, understood
+from ..async_client import is_told_to_end, may_pass, understood
 from .core import Action, Follower, TimeOuts
 
 M = TypeVar("M")
@@ -22,7 +22,7 @@ WAITING_MESSAGES_MAX = 64
 """Messages read ahead of a slow terminal; of at most 256 KiB each. Then the scheduler is made to wait."""
 
 
-class Taken(Enum):
+class MessageKind(Enum):
     """What a message was to its feed."""
 
     NEWS = auto()
@@ -41,7 +41,7 @@ class Feed(Protocol[M]):
     @property
     def ends_with_stream(self) -> bool:
         """Whether a stream that the scheduler closes in order is the end, as it is when nobody waits for more."""
-        ...
+        return False
 
     def open(self) -> AsyncIterator[M]:
         """A new stream from here on; cancelled by being closed."""
@@ -54,16 +54,16 @@ class Feed(Protocol[M]):
         """
         ...
 
-    def take(self, message: M) -> Taken:
+    def take(self, message: M) -> MessageKind:
         """Make use of a message: write it, remember how far it goes."""
         ...
 
     def forgives(self, problem: GpufleetError) -> bool:
         """Whether the stream can be opened again after this refusal, perhaps from another place."""
-        ...
+        return False
 
 
-class Ended(Enum):
+class FollowingEnd(Enum):
     """Why following ended."""
 
     DONE = auto()
@@ -96,7 +96,7 @@ async def follow(
     translate: Callable[[grpc.RpcError], GpufleetError],
     on_cut_off: Callable[[bool], None] = lambda is_cut_off: None,
     clock: Callable[[], float] = time.monotonic,
-) -> Ended:
+) -> FollowingEnd:
     """Follow the feed to its end, or until a time-out; raises what the scheduler refuses for good.
 
     Whatever a stream or a question ends with comes back here: what may pass is tried again by the time-outs, and
@@ -131,7 +131,7 @@ class _Shell(Generic[M]):
         self._asked = 0
         self._was_cut_off = False
 
-    async def run(self) -> Ended:
+    async def run(self) -> FollowingEnd:
         actions = self._core.begin(self._clock())
         while True:
             for action in actions:
@@ -140,12 +140,12 @@ class _Shell(Generic[M]):
                     return ended
             arrival = await self._next_arrival()
             decided = self._decide(arrival, self._clock())
-            if isinstance(decided, Ended):
+            if isinstance(decided, FollowingEnd):
                 return decided
             actions = decided
             self._tell()
 
-    async def _carry_out(self, action: Action) -> Ended | None:
+    async def _carry_out(self, action: Action) -> FollowingEnd | None:
         match action:
             case Action.OPEN:
                 await self._open()
@@ -154,11 +154,11 @@ class _Shell(Generic[M]):
                 await self._ask()
                 return None
             case Action.GIVE_UP_UNANSWERED:
-                return Ended.UNANSWERED
+                return FollowingEnd.UNANSWERED
             case Action.GIVE_UP_SESSION:
-                return Ended.SESSION_OVER
+                return FollowingEnd.SESSION_OVER
 
-    def _decide(self, arrival: _Message[M] | _Lost | _Answer | None, now: float) -> list[Action] | Ended:
+    def _decide(self, arrival: _Message[M] | _Lost | _Answer | None, now: float) -> list[Action] | FollowingEnd:
         match arrival:
             case None:
                 return self._core.time_passed(now)
@@ -169,36 +169,36 @@ class _Shell(Generic[M]):
             case _Answer():
                 return self._on_answer(arrival, now)
 
-    def _on_message(self, arrival: _Message[M], now: float) -> list[Action] | Ended:
+    def _on_message(self, arrival: _Message[M], now: float) -> list[Action] | FollowingEnd:
         if arrival.stream != self._stream:
             return []
         taken = self._feed.take(arrival.content)
-        if taken is Taken.END:
-            return Ended.DONE
-        if taken is Taken.BROKEN:
+        if taken is MessageKind.END:
+            return FollowingEnd.DONE
+        if taken is MessageKind.BROKEN:
             self._stream += 1  # what else this stream brings fits even less
             return self._core.broke(now)
-        if taken is Taken.DOUBT:
+        if taken is MessageKind.DOUBT:
             return self._core.doubted(now)
-        return self._core.heard(now, is_news=taken is Taken.NEWS)
+        return self._core.heard(now, is_news=taken is MessageKind.NEWS)
 
-    def _on_lost(self, arrival: _Lost, now: float) -> list[Action] | Ended:
+    def _on_lost(self, arrival: _Lost, now: float) -> list[Action] | FollowingEnd:
         if arrival.stream != self._stream:
             return []
         if arrival.problem is not None and not self._is_passing(arrival.problem):
             raise arrival.problem
         if arrival.problem is None and self._feed.ends_with_stream:
-            return Ended.DONE
+            return FollowingEnd.DONE
         return self._core.broke(now)
 
     def _is_passing(self, problem: Exception) -> bool:
         return may_pass(problem) or (isinstance(problem, GpufleetError) and self._feed.forgives(problem))
 
-    def _on_answer(self, arrival: _Answer, now: float) -> list[Action] | Ended:
+    def _on_answer(self, arrival: _Answer, now: float) -> list[Action] | FollowingEnd:
         if arrival.question != self._asked:
             return []
         if arrival.is_done:
-            return Ended.DONE
+            return FollowingEnd.DONE
         if arrival.problem is None:
             return self._core.answered(now)
         if not may_pass(arrival.problem):

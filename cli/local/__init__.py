@@ -1,5 +1,6 @@
 """The supervisor behind `up` and `down`: a scheduler and an agent on this machine, started and stopped as children.
 
-It knows the programs only as command lines. `record.py` remembers what was started (pid and start ticks, so that a
-reused pid is never signalled), `supervisor.py` starts, watches and stops.
+It knows the programs only as command lines. Read `up.py` first. `starting.py` and `stopping.py` start and stop;
+`folders.py` says where things are kept, and remembers what was started (pid and start ticks, so that a reused pid is
+never signalled).
 """

@@ -11,10 +11,10 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPSConnection
 from ipaddress import ip_address
 
-from gpufleet.addresses import Address, is_loopback, parse_address
-from gpufleet.config import load_program
-from gpufleet.gateway_settings import GatewaySettings
-from gpufleet.paths import program_config_file
+from gpufleet.config.gateway_settings import GatewaySettings
+from gpufleet.config.merged import load_program
+from gpufleet.config.paths import program_config_file
+from gpufleet.net.addresses import Address, is_loopback, parse_address
 
 HEALTH_S_MAX = 5.0
 ELSEWHERE = ("192.0.2.1", 9)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.errors import GpufleetError
 
+from ..render.table import clean
 from ..render.words import counted
-from .folders import Folders
-from .record import Record, remove_record, write_record
+from .folders import Folders, Record, remove_record, write_record
 from .starting import STOP_S_MAX, local_client
 
 END_JOBS_S_MAX = 60.0
@@ -30,14 +31,12 @@ def running_jobs(record: Record, folders: Folders) -> list[int]:
     """Ids of the jobs that run on the local node; none when the scheduler cannot be asked."""
     if not record.node or not record.running():
         return []
-    client = local_client(record.address, folders)
-    try:
-        request = scheduler_pb2.ListNodesRequest(names=[record.node])
-        nodes = client.call(client.scheduler.ListNodes, request).nodes
-    except GpufleetError:
-        return []
-    finally:
-        client.close()
+    request = scheduler_pb2.ListNodesRequest(names=[record.node])
+    with local_client(record.address, folders) as client:
+        try:
+            nodes = client.call(client.scheduler.ListNodes, request).nodes
+        except GpufleetError:
+            return []
     return [job_id for node in nodes for job_id in node.job_ids]
 
 
@@ -50,12 +49,14 @@ def stop_programs(
     while_waiting: Callable[[], object] = lambda: None,
 ) -> None:
     """Stop the agent, its keeper unless jobs are kept, and the scheduler; then forget the record."""
-    write_record(folders.record, replace(record, is_stopping=True))
+    # Only a note for an `up` that comes meanwhile: a disk without room for it must not keep anything running.
+    with suppress(OSError):
+        write_record(folders.record, replace(record, is_stopping=True))
     jobs = running_jobs(record, folders)
     was_drained = ends_jobs and _drain(record, folders)
     if ends_jobs and jobs:
         say(f"ending {counted(len(jobs), 'running job')}")
-        _end_jobs(record, folders, jobs, while_waiting)
+        _end_jobs(record, folders, jobs, say, while_waiting)
     for program in reversed(record.programs):
         if program.is_running():
             say(f"stopping the {program.name}")
@@ -75,30 +76,45 @@ def _drain(record: Record, folders: Folders) -> bool:
 
 
 def _update_node(record: Record, folders: Folders, *, is_draining: bool) -> bool:
-    client = local_client(record.address, folders)
     request = scheduler_pb2.UpdateNodeRequest(node=record.node, is_draining=is_draining, reason=REASON)
-    try:
-        return client.call(client.scheduler.UpdateNode, request).changed
-    except GpufleetError:
-        return False
-    finally:
-        client.close()
+    with local_client(record.address, folders) as client:
+        try:
+            return client.call(client.scheduler.UpdateNode, request).changed
+        except GpufleetError:
+            return False
 
 
-def _end_jobs(record: Record, folders: Folders, jobs: list[int], while_waiting: Callable[[], object]) -> None:
-    client = local_client(record.address, folders)
-    try:
-        request = scheduler_pb2.CancelRequest(reason=REASON)
-        request.jobs.job_ids.extend(jobs)
-        client.call(client.scheduler.Cancel, request)
-    except GpufleetError:
-        return  # the keeper ends them
-    finally:
-        client.close()
+def _end_jobs(
+    record: Record,
+    folders: Folders,
+    jobs: list[int],
+    say: Callable[[str], None],
+    while_waiting: Callable[[], object],
+) -> None:
+    """Cancel them and wait for their ends. A store without room learns of none: then the keeper waits for them."""
+    request = scheduler_pb2.CancelRequest(jobs=scheduler_pb2.JobSelector(job_ids=jobs), reason=REASON)
+    with local_client(record.address, folders) as client:
+        try:
+            client.call(client.scheduler.Cancel, request)
+        except GpufleetError:
+            return  # the keeper ends them
     deadline = time.monotonic() + END_JOBS_S_MAX
     while running_jobs(record, folders) and time.monotonic() < deadline:
+        if why := _store_error(record, folders):
+            say(f"the jobs are told to end; that is not stored yet: the scheduler's store takes nothing ({clean(why)})")
+            return
         while_waiting()
         time.sleep(POLL_S)
+
+
+def _store_error(record: Record, folders: Folders) -> str:
+    """Why the scheduler can store no record; empty when it can, or cannot be asked."""
+    with local_client(record.address, folders) as client:
+        try:
+            told = client.call(client.scheduler.GetServerInfo, scheduler_pb2.GetServerInfoRequest())
+        except GpufleetError:
+            return ""
+    return "" if told.store_is_healthy else told.store_error
 
 
 def _stop_keeper(agent_data: Path, *, ends_jobs: bool, say: Callable[[str], None]) -> None:

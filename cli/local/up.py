@@ -6,22 +6,24 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
-from gpufleet.contexts import read_contexts, save_context
+from gpufleet.config.contexts import read_contexts, save_context
+from gpufleet.config.paths import contexts_file
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.paths import contexts_file
 
 from ..client import Client
-from ..errors import FAILED, Declined
+from ..errors import FAILED, SIGNALLED, Declined
 from ..render.nodes import devices_in_words
 from ..render.words import counted
-from ..screen import with_tilde
-from .folders import Folders
-from .record import read_record, write_record
-from .starting import Programs, UpOptions, has_gateway, start_programs
+from ..screen import say, with_tilde
+from .folders import folders_of, folders_of_context, read_record, write_record
+from .starting import Programs, StopRequested, UpOptions, has_gateway, start_programs
 from .stopping import running_jobs, stop_programs
 
 CONTEXT = "local"
@@ -45,30 +47,43 @@ def bring_up(options: UpOptions, *, is_detached: bool) -> int:
     gateway_is_missing = options.gateway is not None and not has_gateway()
     if gateway_is_missing:
         options = replace(options, gateway=None)
-    programs = start_programs(options, _progress)
-    write_record(folders.record, programs.record())
-    before = _use_context(programs)
-    _tell_what_runs(programs, before, is_detached=is_detached, gateway_is_missing=gateway_is_missing)
-    if is_detached:
+    signals = Signals()
+    with handled(signals.note):
+        try:
+            programs = start_programs(options, _progress, signals.is_told)
+        except StopRequested:
+            say("told to stop before everything ran; nothing is left running")
+            return SIGNALLED + (signals.number or signal.SIGTERM)
+        write_record(folders.record, programs.record())
+        before = _use_context(programs)
+        _tell_what_runs(programs, before, is_detached=is_detached, gateway_is_missing=gateway_is_missing)
+        if not is_detached:
+            return _Supervisor(programs, signals.number).run()
+        if signals.number is not None:
+            stop_programs(programs.record(), folders, ends_jobs=False, say=say, while_waiting=programs.reap)
+            return SIGNALLED + signals.number
         for child in programs.children:
             child.let_go()
         return 0
-    return _Supervisor(programs).run()
 
 
-def bring_down(folders: Folders, *, is_sure: bool, keeps_jobs: bool) -> int:
-    """Stop what `up` started. Answers the exit code."""
+def bring_down(data: Path | None, *, is_sure: bool, keeps_jobs: bool) -> int:
+    """Stop what `up` started: with this data folder, else what the context in use is of. Answers the exit code."""
+    folders = folders_of(data)
+    if data is None and (of_context := folders_of_context()) is not None:
+        folders = of_context
+        say(f"the context in use is of what was started with --data {with_tilde(str(folders.record))}")
     record = read_record(folders.record)
     if record is None:
-        _say("nothing runs that gpuctl up started")
+        say("nothing runs that gpuctl up started")
         return 0
     jobs = running_jobs(record, folders)
     if jobs and not keeps_jobs and not is_sure:
         _ask(jobs)
-    stop_programs(record, folders, ends_jobs=not keeps_jobs, say=_say)
+    stop_programs(record, folders, ends_jobs=not keeps_jobs, say=say)
     if jobs and keeps_jobs:
         goes_on = "goes on; the next gpuctl up takes it" if len(jobs) == 1 else "go on; the next gpuctl up takes them"
-        _say(f"{counted(len(jobs), 'job')} {goes_on} back, if it comes before their requeue fence (10 min)")
+        say(f"{counted(len(jobs), 'job')} {goes_on} back, if it comes before their requeue fence (10 min)")
     return 0
 
 
@@ -87,22 +102,18 @@ def _ask(jobs: list[int]) -> None:
 class _Supervisor:
     """Stays with the programs until it is told to stop, or one of them ends."""
 
-    def __init__(self, programs: Programs) -> None:
+    def __init__(self, programs: Programs, told: int | None = None) -> None:
         self._programs = programs
         self._woken = threading.Event()
         self._asked_at: list[float] = []
         self._must_leave = False
         self._shown = ""
+        if told is not None:  # while they started
+            self._on_signal(told, None)
 
     def run(self) -> int:
-        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
-        client = self._programs.client()
-        try:
+        with handled(self._on_signal), self._programs.client() as client:
             return self._stay(client)
-        finally:
-            client.close()
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _stay(self, client: Client) -> int:
         while True:
@@ -131,14 +142,14 @@ class _Supervisor:
         if jobs and not self._must_leave:
             again = f"Ctrl-C again within {SECOND_WITHIN_S:g} s ends them"
             go_on = "runs and goes" if len(jobs) == 1 else "run and go"
-            _say(f"{counted(len(jobs), 'job')} {go_on} on for the next gpuctl up; {again}")
+            say(f"{counted(len(jobs), 'job')} {go_on} on for the next gpuctl up; {again}")
             deadline = time.monotonic() + SECOND_WITHIN_S
             while len(self._asked_at) < 2 and not self._must_leave and time.monotonic() < deadline:
                 self._woken.wait(deadline - time.monotonic())
                 self._woken.clear()
             ends_jobs = len(self._asked_at) >= 2
-        stop_programs(record, folders, ends_jobs=ends_jobs, say=_say, while_waiting=self._reap)
-        self._reap()
+        stop_programs(record, folders, ends_jobs=ends_jobs, say=say, while_waiting=self._programs.reap)
+        self._programs.reap()
         return 0
 
     def _one_has_ended(self, failure: GpufleetError) -> int:
@@ -147,20 +158,16 @@ class _Supervisor:
         written = read_record(folders.record)
         if written is None or written.is_stopping:
             self._wait_for_the_others()
-            _say("stopped by gpuctl down")
+            say("stopped by gpuctl down")
             return 0
         print(f"gpuctl: {failure.message}\n{failure.next_step}", file=sys.stderr)
-        stop_programs(record, folders, ends_jobs=False, say=_say, while_waiting=self._reap)
+        stop_programs(record, folders, ends_jobs=False, say=say, while_waiting=self._programs.reap)
         return FAILED
 
     def _wait_for_the_others(self) -> None:
         deadline = time.monotonic() + DOWN_S_MAX
         while not all(child.has_ended() for child in self._programs.children) and time.monotonic() < deadline:
             self._woken.wait(0.1)
-
-    def _reap(self) -> None:
-        for child in self._programs.children:
-            child.has_ended()
 
     def _show_status(self, client: Client) -> None:
         if not sys.stderr.isatty():
@@ -177,9 +184,6 @@ class _Supervisor:
         if self._shown:
             print(file=sys.stderr)
             self._shown = ""
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _status(client: Client) -> str:
@@ -234,8 +238,32 @@ def _tell_what_runs(programs: Programs, before: str, *, is_detached: bool, gatew
 
 def _progress(text: str) -> None:
     if sys.stderr.isatty():
-        _say(text)
+        say(text)
 
 
-def _say(text: str) -> None:
-    print(f"gpuctl: {text}", file=sys.stderr, flush=True)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def handled(on_signal: Callable[[int, object], None]) -> Iterator[None]:
+    """Give SIGINT, SIGTERM and SIGHUP to this handler meanwhile, in place of ending this process."""
+    before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Signals:
+    """Notes the first signal while a fleet starts: none is lost, so that nothing is left running."""
+
+    number: int | None = None
+
+    def note(self, number: int, frame: object) -> None:
+        """One came."""
+        self.number = self.number or number
+
+    def is_told(self) -> bool:
+        """Whether one came."""
+        return self.number is not None

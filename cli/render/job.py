@@ -1,31 +1,26 @@
-"""One job: its record, its story, and why it waits."""
+"""One job: its record, its story, why it waits, and what a submit asks for, as `--dry-run` shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from gpufleet.units import format_size
+from gpufleet.text.units import format_size
 
-from ..job_spec import command_line_of
-from ..outcome import PLAIN_REASONS, end_in_words, exit_in_words, has_ended
+from ..jobs.outcome import end_in_words, has_ended
+from ..submitting.job_spec import PASSED_ON, command_line_of, options_of, shell_line
+from ..submitting.option_kinds import resource_limit_text, signal_name
 from . import words
-from .arrays import counts_in_words, item_lines, request_in_words
-from .jobs import gpu_count, name_of
-from .table import Cell, Colour, Column, Look, Row, clean, draw, painted, wrapped
+from .jobs import counts_in_words, end_of, gpu_count, item_lines, name_of, ran, request_in_words
+from .table import Cell, Colour, Column, Look, clean, draw, painted, wrapped
 
-ATTEMPT_COLUMNS = (
-    Column("ATTEMPT", is_right=True),
-    Column("WHERE", least=8),
-    Column("STARTED"),
-    Column("RAN", is_right=True),
-    Column("END", least=8),
-    Column("OUTPUT", is_right=True),
+VERDICT_COLUMNS: Sequence[Column[job_pb2.NodeVerdict]] = (
+    Column("NODE", lambda each: each.node),
+    Column("FITS", lambda each: Cell("yes", Colour.GOOD) if each.fits else Cell("no")),
+    Column("WHY", lambda each: each.sentence or each.reason, least=20, wraps=True, goes_below=True),
 )
-VERDICT_COLUMNS = (Column("NODE"), Column("FITS"), Column("WHY", least=20, wraps=True))
-RANK_COLUMNS = (Column("RANK", is_right=True), Column("WHERE", least=8), Column("STARTED"), Column("END", least=8))
 STOPPED_IN_WORDS = {
     "GANG": "(stopped, as another rank had failed)",
     "CANCELLED": "(cancelled)",
@@ -43,8 +38,6 @@ METHODS = {
 SCORES_SHOWN = 8
 RANKS_SHOWN = 32
 """Ranks of a gang shown one by one; those that did not end well come first where there are more."""
-WARNING_COLUMNS = (Column("TIME"), Column("WARNING"), Column("IN WORDS", least=20, wraps=True))
-STORY_COLUMNS = (Column("TIME"), Column("WHAT"), Column("IN WORDS", least=20, wraps=True))
 
 
 def job_screen(job: job_pb2.Job, now: datetime, look: Look, items: Sequence[scheduler_pb2.ArrayItem] = ()) -> list[str]:
@@ -56,7 +49,7 @@ def job_screen(job: job_pb2.Job, now: datetime, look: Look, items: Sequence[sche
         first, *rest = wrapped(text, look.width - 13) if look.width else [text]
         lines += [f"  {label:<10} {first}", *(f"{'':<13}{piece}" for piece in rest)]
     if job.attempts:
-        lines += ["", *draw(ATTEMPT_COLUMNS, [_attempt_row(each, now) for each in job.attempts], look)]
+        lines += ["", *draw(_attempt_columns(now), job.attempts, look)]
         if job.attempt_count > len(job.attempts):
             lines.append(f"({job.attempt_count - len(job.attempts)} earlier attempts are in: gpuctl story {job.id})")
         lines += _ranks_in_lines(job, now, look)
@@ -65,7 +58,12 @@ def job_screen(job: job_pb2.Job, now: datetime, look: Look, items: Sequence[sche
         lines += ["", *_items_in_lines(job, items, now, look)]
     if job.spec.serves:
         model = job.spec.serves
-        return [*lines, "", f"A worker of model {model}: gpuctl models · to end the model: gpuctl serve {model} --stop"]
+        revision = f", revision {job.model_revision}" if job.model_revision else ""
+        return [
+            *lines,
+            "",
+            f"A worker of model {model}{revision}: gpuctl models · to end the model: gpuctl serve {model} --stop",
+        ]
     again = job_pb2.JobSpec()
     again.CopyFrom(job.spec)
     if job.array_id:
@@ -88,8 +86,12 @@ def _items_in_lines(job: job_pb2.Job, items: Sequence[scheduler_pb2.ArrayItem], 
 
 def story_screen(lines: Sequence[job_pb2.StoryLine], now: datetime, look: Look) -> list[str]:
     """The whole screen of `gpuctl story ID`."""
-    rows = [[words.full_clock(each.time, now), each.kind, each.sentence] for each in lines]
-    return draw(STORY_COLUMNS, rows, look)
+    columns: list[Column[job_pb2.StoryLine]] = [
+        Column("TIME", lambda line: words.full_clock(line.time, now)),
+        Column("WHAT", lambda line: line.kind),
+        Column("IN WORDS", lambda line: line.sentence, least=20, wraps=True),
+    ]
+    return draw(columns, lines, look)
 
 
 def explain_screen(answer: scheduler_pb2.ExplainResponse, now: datetime, look: Look) -> list[str]:
@@ -99,11 +101,7 @@ def explain_screen(answer: scheduler_pb2.ExplainResponse, now: datetime, look: L
     kind = "array" if job.HasField("array_counts") else "job"
     lines = [clean(f"{kind.capitalize()} {job.id}: {sentence.removeprefix(f'{kind} {job.id} ')}")]
     if explanation.nodes:
-        rows: list[Row] = [
-            [each.node, Cell("yes", Colour.GOOD) if each.fits else Cell("no"), each.sentence or each.reason]
-            for each in explanation.nodes
-        ]
-        lines += ["", *draw(VERDICT_COLUMNS, rows, look), ""]
+        lines += ["", *draw(VERDICT_COLUMNS, explanation.nodes, look), ""]
     lines += _ahead(explanation)
     return lines + when(explanation, now)
 
@@ -128,6 +126,9 @@ def when(explanation: job_pb2.Explanation, now: datetime) -> list[str]:
     lines = []
     if explanation.HasField("estimated_start_time"):
         lines.append(f"Estimated start: {words.clock(explanation.estimated_start_time, now)}")
+    if explanation.HasField("likely_latest_start_time"):
+        likely = words.likely(explanation.likely_earliest_start_time, explanation.likely_latest_start_time, now)
+        lines.append(f"Likely start: {likely}")
     if explanation.estimate_sentence:
         lines.append(clean(explanation.estimate_sentence[:1].upper() + explanation.estimate_sentence[1:]))
     if explanation.HasField("latest_start_time"):
@@ -154,17 +155,27 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
     if job.array_id:
         yield "array", f"item {job.array_index} of array {job.array_id}"
     yield "folder", spec.cwd
-    yield "labels", " ".join(f"{name}={value}" for name, value in sorted(spec.labels.items()))
+    yield "from", spec.submit_cwd if spec.submit_cwd != spec.cwd else ""
+    yield "copy", _copied(spec)
+    yield "at limit", _at_limit(spec)
+    yield "process", _process(spec.process)
+    yield "labels", words.labels(spec.labels)
     yield "submitted", words.full_clock(job.submit_time, now)
     if job.HasField("start_time"):
         yield "started", words.full_clock(job.start_time, now)
+    yield "blocked", f"its output: {job.output_blocked}" if job.output_blocked else ""
     if job.HasField("end_time"):
         yield "ended", words.full_clock(job.end_time, now)
     yield "why", job.wait_reason.sentence
+    if spec.HasField("queue_timeout") and job.state in (job_pb2.JOB_STATE_QUEUED, job_pb2.JOB_STATE_HELD):
+        rests = "; this rests while it is held" if job.state == job_pb2.JOB_STATE_HELD else ""
+        yield "gives up", f"after {words.span(spec.queue_timeout)} in the queue{rests}"
     if job.queue_position:
         yield "place", f"{job.queue_position} in the queue"
     if job.HasField("estimated_start_time"):
         yield "estimate", f"starts at {words.clock(job.estimated_start_time, now)}"
+    if job.HasField("likely_latest_start_time"):
+        yield "likely", words.likely(job.likely_earliest_start_time, job.likely_latest_start_time, now)
     yield "estimate", job.estimate_sentence.removeprefix("no estimate: ")
     if job.HasField("latest_start_time"):
         yield "at latest", f"starts by {words.clock(job.latest_start_time, now)}, as jobs and nodes are now"
@@ -177,6 +188,28 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
         yield "used", f"see: gpuctl stats {job.id}"
     if job.requeue_count:
         yield "requeued", words.counted(job.requeue_count, "time")
+
+
+def _copied(spec: job_pb2.JobSpec) -> str:
+    return f"of its output, on its node: {spec.output_file}" if spec.output_file else ""
+
+
+def _process(settings: job_pb2.ProcessSettings) -> str:
+    """How its processes run, beside the command itself."""
+    nice = [f"niceness {settings.nice}"] if settings.nice else []
+    return ", ".join([*nice, *(f"limit {resource_limit_text(each)}" for each in settings.rlimits)])
+
+
+def _at_limit(spec: job_pb2.JobSpec) -> str:
+    """What its time limit does beside ending the attempt."""
+    parts = []
+    if spec.HasField("limit_signal"):
+        whom = " to the process that was started" if spec.limit_signal.leader_only else ""
+        before = words.span(spec.limit_signal.before)
+        parts.append(f"{signal_name(spec.limit_signal.signal)}{whom} {before} before")
+    if spec.requeue_on_timeout:
+        parts.append("queued again")
+    return ", ".join(parts)
 
 
 def _chosen(info: job_pb2.GpuInfo) -> str:
@@ -217,8 +250,7 @@ def _request(spec: job_pb2.JobSpec) -> str:
     if spec.exclude:
         parts.append(f"not on {' or '.join(spec.exclude)}")
     if spec.node_labels:
-        labels = " and ".join(f"{name}={value}" for name, value in sorted(spec.node_labels.items()))
-        parts.append(f"nodes with {labels}")
+        parts.append(f"nodes with {words.labels(spec.node_labels, ' and ')}")
     if spec.HasField("time_limit"):
         parts.append(f"{words.span(spec.time_limit)} at most")
     parts.append(f"band {words.band(spec.band)}")
@@ -233,49 +265,97 @@ def _ranks_in_lines(job: job_pb2.Job, now: datetime, look: Look) -> list[str]:
     shown = list(newest.ranks)
     if len(shown) > RANKS_SHOWN:
         shown = sorted(sorted(shown, key=_is_as_hoped)[:RANKS_SHOWN], key=lambda rank: rank.rank)
-    rows: list[Row] = [
-        [
-            str(rank.rank),
-            words.place(rank),
-            words.clock(rank.start_time, now) if rank.HasField("start_time") else "-",
-            " ".join(filter(None, (_end_of(rank), STOPPED_IN_WORDS.get(rank.stop_cause, "")))) or "-",
-        ]
-        for rank in shown
+    columns: list[Column[job_pb2.PlacedRank]] = [
+        Column("RANK", lambda rank: str(rank.rank), is_right=True),
+        Column("WHERE", words.place, least=8),
+        Column("STARTED", lambda rank: _started(rank, now)),
+        Column("END", lambda rank: _with_cause(end_of(rank), rank.stop_cause) or "-", least=8),
     ]
-    lines = ["", f"Ranks of attempt {newest.number}:", *draw(RANK_COLUMNS, rows, look)]
+    lines = ["", f"Ranks of attempt {newest.number}:", *draw(columns, shown, look)]
     more = len(newest.ranks) - len(shown)
     return [*lines, f"(all {len(newest.ranks)} are in: gpuctl job {job.id} --output json)"] if more else lines
 
 
 def _warnings_in_lines(job: job_pb2.Job, now: datetime, look: Look) -> list[str]:
-    rows: list[Row] = [
-        [words.clock(each.time, now), Cell(each.kind, Colour.WARNING), each.sentence] for each in job.warnings
+    if not job.warnings:
+        return []
+    columns: list[Column[job_pb2.JobWarning]] = [
+        Column("TIME", lambda warning: words.clock(warning.time, now)),
+        Column("WARNING", lambda warning: Cell(warning.kind, Colour.WARNING)),
+        Column("IN WORDS", lambda warning: warning.sentence, least=20, wraps=True),
     ]
-    return ["", f"Warnings of attempt {job.warnings[-1].attempt}:", *draw(WARNING_COLUMNS, rows, look)] if rows else []
+    return ["", f"Warnings of attempt {job.warnings[-1].attempt}:", *draw(columns, job.warnings, look)]
 
 
 def _is_as_hoped(rank: job_pb2.PlacedRank) -> bool:
     return not rank.exit_reason or rank.stop_cause == "GANG" or (rank.exit.HasField("code") and rank.exit.code == 0)
 
 
-def _end_of(ended: job_pb2.PlacedRank | job_pb2.Attempt) -> str:
-    reason = "" if ended.exit_reason in PLAIN_REASONS else ended.exit_reason
-    return " ".join(filter(None, (exit_in_words(ended.exit), reason)))
-
-
-def _attempt_row(attempt: job_pb2.Attempt, now: datetime) -> Row:
-    started = attempt.HasField("start_time")
-    ended = attempt.HasField("end_time")
-    ran = "-"
-    if started:
-        ran = words.between(attempt.start_time, attempt.end_time) if ended else words.since(attempt.start_time, now)
-    written = sum(end.end_offset for end in attempt.output_ends)
-    end = _end_of(attempt)
+def _attempt_columns(now: datetime) -> list[Column[job_pb2.Attempt]]:
     return [
-        str(attempt.number),
-        words.places(attempt),
-        words.clock(attempt.start_time, now) if started else "-",
-        ran,
-        end or ("unreachable" if attempt.is_unreachable else "-"),
-        format_size(written) + ("" if attempt.output_is_complete else " (cut)") if ended else "-",
+        Column("ATTEMPT", lambda attempt: str(attempt.number), is_right=True),
+        Column("WHERE", words.places, least=8),
+        Column("STARTED", lambda attempt: _started(attempt, now)),
+        Column("RAN", lambda attempt: ran(attempt, now), is_right=True),
+        Column("END", _end_of_attempt, least=8),
+        Column("OUTPUT", _output_of, is_right=True),
     ]
+
+
+def _started(of: job_pb2.PlacedRank | job_pb2.Attempt, now: datetime) -> str:
+    return words.clock(of.start_time, now) if of.HasField("start_time") else "-"
+
+
+def _end_of_attempt(attempt: job_pb2.Attempt) -> str:
+    cause = attempt.exit_reason if attempt.exit_reason == "TIME_LIMIT" else ""
+    return _with_cause(end_of(attempt), cause) or ("unreachable" if attempt.is_unreachable else "-")
+
+
+def _with_cause(end: str, cause: str) -> str:
+    return f"{end} {STOPPED_IN_WORDS.get(cause, '')}".strip()
+
+
+def _output_of(attempt: job_pb2.Attempt) -> str:
+    if not attempt.HasField("end_time"):
+        return "-"
+    written = sum(end.end_offset for end in attempt.output_ends)
+    return format_size(written) + ("" if attempt.output_is_complete else " (cut)")
+
+
+INDENT = 2
+LABEL_CHARS = 18
+
+
+def request_lines(spec: job_pb2.JobSpec, now: datetime, look: Look) -> list[str]:
+    """Each option of the request with its value; where it is none by default and matters, that, too."""
+    lines = []
+    width = look.width - INDENT - LABEL_CHARS if look.width else 0
+    for label, text in _rows(spec, now):
+        first, *rest = (wrapped(clean(text), width) if width > 0 else [clean(text)]) or [""]
+        lines.append(f"{'':<{INDENT}}{label:<{LABEL_CHARS}}{first}".rstrip())
+        lines += [f"{'':<{INDENT + LABEL_CHARS}}{piece}" for piece in rest]
+    return lines
+
+
+def _rows(spec: job_pb2.JobSpec, now: datetime) -> Iterable[tuple[str, str]]:
+    yield "command", shell_line(spec.argv)
+    if not spec.devices:
+        yield "--gpus", "none: it sees no GPU"
+    for option, value in options_of(spec):
+        yield option, "yes" if value is None else value
+    if not spec.HasField("time_limit"):
+        yield "--time-limit", "none: it may run for ever"
+    yield from _left_out_when_repeated(spec, now)
+    passed = [name for name in PASSED_ON if name in spec.env]
+    if passed:
+        yield "passed on", ", ".join(passed)
+
+
+def _left_out_when_repeated(spec: job_pb2.JobSpec, now: datetime) -> Iterator[tuple[str, str]]:
+    """What the command that submits a job again leaves out."""
+    if spec.HasField("begin_time"):
+        yield "--begin", words.full_clock(spec.begin_time, now)
+    if spec.is_held:
+        yield "--hold", "yes"
+    if spec.trace_context:
+        yield "TRACEPARENT", spec.trace_context

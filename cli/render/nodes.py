@@ -3,77 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Any
 
 from gpufleet.v1 import node_pb2
 
-from gpufleet.units import format_megabytes, format_size
+from gpufleet.text.units import format_megabytes, format_size
 
 from . import words
-from .table import Cell, Colour, Column, Look, Row, draw
+from .table import ABSENT, Cell, Colour, Column, Look, draw
 
-ABSENT = "–"
-"""A counter that nobody told."""
-
-NODE_COLUMNS = (
-    Column("NODE"),
-    Column("STATE"),
-    Column("GPUS", is_right=True),
-    Column("FREE", is_right=True),
-    Column("BUSY", is_right=True),
-    Column("CPUS FREE", is_right=True),
-    Column("DEVICES", least=12),
-)
-DEVICE_COLUMNS = (
-    Column("NODE"),
-    Column("GPU", is_right=True),
-    Column("STATE"),
-    Column("JOB", is_right=True),
-    Column("LOAD", is_right=True),
-    Column("FREE", is_right=True),
-    Column("MEMORY", is_right=True),
-    Column("NAME", least=12),
-    Column("UUID", least=12),
-)
-FREE_COLUMNS = (
-    Column("NODE"),
-    Column("GPU", is_right=True),
-    Column("SCORE", is_right=True),
-    Column("LOAD", is_right=True),
-    Column("FREE", is_right=True),
-    Column("MEMORY", is_right=True),
-    Column("TEMP", is_right=True),
-    Column("POWER", is_right=True),
-    Column("NAME", least=12),
-)
-FACT_COLUMNS = (
-    Column("NODE"),
-    Column("ADDRESS"),
-    Column("MEMORY FREE", is_right=True),
-    Column("HEARD", is_right=True),
-    Column("AGENT"),
-    Column("DRIVER"),
-    Column("LABELS"),
-    Column("PLATFORM", least=12),
-)
+Placed = tuple[str, node_pb2.NodeDevice]
+"""A device, and the name of its node."""
 
 
 def node_lines(nodes: Sequence[node_pb2.Node], look: Look) -> list[str]:
     """The table of nodes, or what to do when there are none."""
     if not nodes:
         return ["No nodes. Start an agent on a machine: gpuctl agent --scheduler HOST:PORT"]
-    return draw(NODE_COLUMNS, [_node_row(node) for node in nodes], look)
+    return draw(NODE_COLUMNS, nodes, look)
 
 
 def nodes_screen(nodes: Sequence[node_pb2.Node], now: datetime, look: Look) -> list[str]:
     """The whole screen of `gpuctl nodes`."""
     lines = node_lines(nodes, look)
     if look.is_wide and nodes:
-        lines += ["", *draw(FACT_COLUMNS, [_fact_row(node, now) for node in nodes], look)]
-        rows = [_device_row(node, device) for node in nodes for device in node.devices]
-        if rows:
-            lines += ["", *draw(DEVICE_COLUMNS, rows, look)]
+        lines += ["", *draw(_fact_columns(now), nodes, look)]
+        devices = [(node.name, each) for node in nodes for each in node.devices]
+        if devices:
+            lines += ["", *draw(DEVICE_COLUMNS, devices, look)]
     return lines
 
 
@@ -81,22 +40,7 @@ def free_screen(devices: Sequence[node_pb2.NodeDevice], look: Look) -> list[str]
     """Free GPUs in the order given, or why there may be none."""
     if not devices:
         return ["No GPU is free that is as asked for. See what there is with: gpuctl nodes -o wide"]
-    return draw(FREE_COLUMNS, [_free_row(each) for each in devices], look)
-
-
-def _free_row(each: node_pb2.NodeDevice) -> Row:
-    sample = each.sample
-    return [
-        each.node,
-        str(each.device.index),
-        f"{each.availability_score:.2f}" if each.HasField("availability_score") else ABSENT,
-        f"{sample.utilization_percent}%" if sample.HasField("utilization_percent") else ABSENT,
-        format_megabytes(sample.memory_free_bytes) if sample.HasField("memory_free_bytes") else ABSENT,
-        format_megabytes(each.device.memory_bytes),
-        f"{sample.temperature_c}°C" if sample.HasField("temperature_c") else ABSENT,
-        f"{sample.power_mw / 1000:.0f}W" if sample.HasField("power_mw") else ABSENT,
-        each.device.name,
-    ]
+    return draw(FREE_COLUMNS, [(each.node, each) for each in devices], look)
 
 
 def devices_in_words(node: node_pb2.Node) -> str:
@@ -114,49 +58,48 @@ def devices_in_words(node: node_pb2.Node) -> str:
     return "; ".join(parts)
 
 
-def _node_row(node: node_pb2.Node) -> Row:
+def _free_of(node: node_pb2.Node) -> str:
     free = sum(each.is_free for each in node.devices)
     shared_milli = sum(each.free_milli for each in node.devices if each.shares)
-    busy = sum(_is_in_use(each) and _is_healthy(each) for each in node.devices)
-    return [
-        node.name,
-        words.node_state(node.state),
-        str(len(node.devices)),
-        f"{free}+{shared_milli / 1000:g}" if shared_milli else str(free),
-        str(busy),
-        f"{max(node.info.cpus - node.cpus_used, 0)}/{node.info.cpus}",
-        devices_in_words(node),
-    ]
+    return f"{free}+{shared_milli / 1000:g}" if shared_milli else str(free)
 
 
-def _fact_row(node: node_pb2.Node, now: datetime) -> Row:
+NODE_COLUMNS: Sequence[Column[node_pb2.Node]] = (
+    Column("NODE", lambda node: node.name),
+    Column("STATE", lambda node: words.node_state(node.state)),
+    Column("GPUS", lambda node: str(len(node.devices)), is_right=True),
+    Column("FREE", _free_of, is_right=True),
+    Column("BUSY", lambda node: str(sum(is_in_use(each) for each in node.devices if _is_healthy(each))), is_right=True),
+    Column("CPUS FREE", lambda node: f"{max(node.info.cpus - node.cpus_used, 0)}/{node.info.cpus}", is_right=True),
+    Column("DEVICES", devices_in_words, least=12),
+)
+
+
+def _memory_free(node: node_pb2.Node) -> str:
     free_bytes = max(node.info.memory_bytes - node.memory_used_bytes, 0)
-    return [
-        node.name,
-        node.address,
-        f"{format_size(free_bytes)}/{format_size(node.info.memory_bytes)}",
-        f"{words.since(node.last_heard_time, now)} ago" if node.HasField("last_heard_time") else "not yet",
-        node.info.agent_version,
-        node.info.driver_version or "-",
-        " ".join(f"{name}={value}" for name, value in sorted(node.info.labels.items())) or "-",
-        node.info.platform,
-    ]
+    return f"{format_size(free_bytes)}/{format_size(node.info.memory_bytes)}"
 
 
-def _device_row(node: node_pb2.Node, each: node_pb2.NodeDevice) -> Row:
-    sample = each.sample
-    has_load = each.HasField("sample") and sample.HasField("utilization_percent")
-    has_free = each.HasField("sample") and sample.HasField("memory_free_bytes")
+def _memory_in_use(node: node_pb2.Node) -> str:
+    return format_size(node.host_memory_used_bytes) if node.HasField("host_memory_used_bytes") else ABSENT
+
+
+def _heard(node: node_pb2.Node, now: datetime) -> str:
+    return f"{words.since(node.last_heard_time, now)} ago" if node.HasField("last_heard_time") else "not yet"
+
+
+def _fact_columns(now: datetime) -> list[Column[node_pb2.Node]]:
     return [
-        node.name,
-        str(each.device.index),
-        _device_state(each),
-        _jobs_on(each),
-        f"{sample.utilization_percent}%" if has_load else ABSENT,
-        format_megabytes(sample.memory_free_bytes) if has_free else ABSENT,
-        format_megabytes(each.device.memory_bytes),
-        each.device.name,
-        each.device.uuid,
+        Column("NODE", lambda node: node.name),
+        Column("ADDRESS", lambda node: node.address),
+        Column("MEMORY FREE", _memory_free, is_right=True),
+        Column("CPU", lambda node: f"{node.cpu_percent}%" if node.HasField("cpu_percent") else ABSENT, is_right=True),
+        Column("IN USE", _memory_in_use, is_right=True),
+        Column("HEARD", lambda node: _heard(node, now), is_right=True),
+        Column("AGENT", lambda node: node.info.agent_version),
+        Column("DRIVER", lambda node: node.info.driver_version or "-"),
+        Column("LABELS", lambda node: words.labels(node.info.labels) or "-"),
+        Column("PLATFORM", lambda node: node.info.platform, least=12),
     ]
 
 
@@ -177,13 +120,62 @@ def _device_state(each: node_pb2.NodeDevice) -> Cell:
     if foreign := [str(process.pid) for process in each.sample.processes if process.is_foreign]:
         more = f" and {len(foreign) - 1:,} more" if len(foreign) > 1 else ""
         return Cell(f"foreign process {foreign[0]}{more}", Colour.WARNING)
+    if each.is_used_by_others:
+        return Cell("used by others", Colour.WARNING)
     return Cell("free") if each.is_free else Cell("not free", Colour.WARNING)
 
 
-def _is_in_use(each: node_pb2.NodeDevice) -> bool:
+def is_in_use(each: node_pb2.NodeDevice) -> bool:
     """Of a lost or draining node the devices that nobody has are neither free nor busy."""
-    return bool(each.job_id or each.shares or any(process.is_foreign for process in each.sample.processes))
+    return bool(each.job_id or each.shares or each.is_used_by_others)
 
 
 def _is_healthy(each: node_pb2.NodeDevice) -> bool:
     return each.device.is_healthy and (not each.HasField("sample") or each.sample.is_healthy)
+
+
+def _of_device(title: str, show: Callable[[node_pb2.NodeDevice], Cell | str], **shape: Any) -> Column[Placed]:
+    return Column(title, lambda placed: show(placed[1]), **shape)
+
+
+def _of_sample(title: str, field: str, in_words: Callable[[Any], str]) -> Column[Placed]:
+    """A counter of the newest sample, which not every device tells."""
+
+    def show(each: node_pb2.NodeDevice) -> str:
+        return in_words(getattr(each.sample, field)) if each.sample.HasField(field) else ABSENT  # type: ignore[arg-type]
+
+    return _of_device(title, show, is_right=True)
+
+
+def _score(each: node_pb2.NodeDevice) -> str:
+    return f"{each.availability_score:.2f}" if each.HasField("availability_score") else ABSENT
+
+
+NODE: Column[Placed] = Column("NODE", lambda placed: placed[0])
+GPU = _of_device("GPU", lambda each: str(each.device.index), is_right=True)
+LOAD = _of_sample("LOAD", "utilization_percent", "{}%".format)
+FREE = _of_sample("FREE", "memory_free_bytes", format_megabytes)
+MEMORY = _of_device("MEMORY", lambda each: format_megabytes(each.device.memory_bytes), is_right=True)
+NAME = _of_device("NAME", lambda each: each.device.name, least=12)
+DEVICE_COLUMNS = (
+    NODE,
+    GPU,
+    _of_device("STATE", _device_state),
+    _of_device("JOB", _jobs_on, is_right=True),
+    LOAD,
+    FREE,
+    MEMORY,
+    NAME,
+    _of_device("UUID", lambda each: each.device.uuid, goes_below=True),
+)
+FREE_COLUMNS = (
+    NODE,
+    GPU,
+    _of_device("SCORE", _score, is_right=True),
+    LOAD,
+    FREE,
+    MEMORY,
+    _of_sample("TEMP", "temperature_c", "{}°C".format),
+    _of_sample("POWER", "power_mw", lambda power_mw: f"{power_mw / 1000:.0f}W"),
+    NAME,
+)

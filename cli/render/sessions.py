@@ -8,35 +8,13 @@ from datetime import datetime
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from . import words
-from .table import Cell, Colour, Column, Look, Row, clean, draw, wrapped
+from .table import ABSENT, Cell, Colour, Column, Look, clean, draw, wrapped
 
-MODEL_COLUMNS = (
-    Column("MODEL"),
-    Column("WAITING", is_right=True),
-    Column("TURNS", is_right=True),
-    Column("SEATS", is_right=True),
-    Column("WORKERS", is_right=True),
-    Column("STATE", least=12),
-)
-WORKER_COLUMNS = (
-    Column("MODEL"),
-    Column("WORKER"),
-    Column("JOB", is_right=True),
-    Column("STATE"),
-    Column("TAKEN", is_right=True),
-    Column("LOAD", is_right=True),
-    Column("HEARD", is_right=True),
-    Column("AT", least=12),
-)
-SESSION_COLUMNS = (
-    Column("SESSION"),
-    Column("MODEL"),
-    Column("STATE"),
-    Column("PLACE", is_right=True),
-    Column("JOINED", is_right=True),
-    Column("ENDS", is_right=True),
-    Column("WORKER", least=8),
-)
+WorkerOf = tuple[sessions_pb2.Model, sessions_pb2.WorkerInfo]
+
+SHOWN_OF_START = 8
+"""Characters of the id of a worker's start that people are shown."""
+
 WORKER_STATES = {
     inference_pb2.WORKER_STATE_LOADING: ("loading", Colour.WARNING),
     inference_pb2.WORKER_STATE_READY: ("ready", Colour.GOOD),
@@ -44,6 +22,11 @@ WORKER_STATES = {
     inference_pb2.WORKER_STATE_FAILED: ("failed", Colour.BAD),
     inference_pb2.WORKER_STATE_QUEUED: ("queued", Colour.WARNING),
     inference_pb2.WORKER_STATE_STARTING: ("starting", Colour.WARNING),
+}
+ACCESS = {
+    sessions_pb2.MODEL_ACCESS_OPEN: "everybody",
+    sessions_pb2.MODEL_ACCESS_PASS_PHRASE: "pass phrase",
+    sessions_pb2.MODEL_ACCESS_LOGIN: "login",
 }
 SESSION_STATES = {
     sessions_pb2.SESSION_STATE_WAITING: ("waiting", None),
@@ -58,40 +41,87 @@ def models_screen(models: Sequence[sessions_pb2.Model], now: datetime, look: Loo
     """The whole screen of `gpuctl models`; `wide` has a line for each worker."""
     if not models:
         return ["No models. Serve one: gpuctl serve canvas --gpus 1"]
-    lines = draw(MODEL_COLUMNS, [_model_row(model) for model in models], look)
-    rows = [_worker_row(model, worker, now) for model in models for worker in model.workers]
-    if look.is_wide and rows:
-        lines += ["", *draw(WORKER_COLUMNS, rows, look)]
+    lines = draw(MODEL_COLUMNS, models, look)
+    workers = [(model, worker) for model in models for worker in model.workers]
+    if look.is_wide and workers:
+        lines += ["", *draw(_worker_columns(now), workers, look)]
     for model in models:
+        why = ""
         if model.HasField("failure"):
-            why = f"Model {model.name} has failed: {clean(model.failure.message)}"
-            lines += ["", *(wrapped(why, look.width) if look.width else [why]), *last_lines(model)]
+            why = f"Model {model.name} has failed: {model.failure.message}"
+        elif model.update.HasField("failure"):
+            why = update_failed(model)
+        elif model.HasField("update"):
+            why = why_update_waits(model)
+        if why:
+            lines += ["", *(wrapped(clean(why), look.width) if look.width else [clean(why)]), *last_lines(model)]
     return lines
 
 
 def last_lines(model: sessions_pb2.Model) -> list[str]:
-    """The last lines of the worker by which a model failed; none where it has not, or wrote nothing."""
-    lines = [f"    {clean(line)}" for line in model.failure.last_lines]
-    return [f"The last lines of its worker, from gpuctl logs {model.failure.job_id}:", *lines] if lines else []
+    """The last lines of the worker by which a model, or its update, failed; none where none did, or wrote nothing."""
+    failure = model.failure if model.HasField("failure") else model.update.failure
+    lines = [f"    {clean(line)}" for line in failure.last_lines]
+    return [f"The last lines of its worker, from gpuctl logs {failure.job_id}:", *lines] if lines else []
+
+
+def update_failed(model: sessions_pb2.Model) -> str:
+    """Why the update of a model has failed, what serves meanwhile, and what to type for leaving it at that."""
+    said = f"The update of model {model.name} to revision {model.revision} has failed: {model.update.failure.message}"
+    return f"{said} · Revision {model.former_revision} stays; for good with: gpuctl serve {model.name} --rollback"
+
+
+def update_progress(model: sessions_pb2.Model) -> str:
+    """How far an update is: `updating to revision 3: 1 of 2 workers`."""
+    going = (inference_pb2.WORKER_STATE_DRAINING, inference_pb2.WORKER_STATE_FAILED)
+    there = [worker for worker in model.workers if worker.job_id and worker.state not in going]
+    new = [worker for worker in there if worker.revision == model.revision]
+    ready = sum(1 for worker in new if worker.state == inference_pb2.WORKER_STATE_READY)
+    old = len(there) - len(new)
+    if not there:
+        return f"updating to revision {model.revision} with the next worker"
+    return f"updating to revision {model.revision}: {ready} of {words.counted(max(ready + old, len(new)), 'worker')}"
+
+
+def why_update_waits(model: sessions_pb2.Model) -> str:
+    """Why the successor of a worker is not started, and what to type for having it so; empty where it is."""
+    queued = (
+        worker
+        for worker in model.workers
+        if worker.replaces_job_id and worker.state == inference_pb2.WORKER_STATE_QUEUED and worker.wait_reason
+    )
+    worker = next(queued, None)
+    if worker is None:
+        return ""
+    said = f"Job {worker.job_id}, which is to take the place of job {worker.replaces_job_id}, {worker.message}"
+    return (
+        said if model.update.in_place else f"{said} · End that one first: gpuctl serve {model.name} --update --in-place"
+    )
 
 
 def sessions_screen(sessions: Sequence[sessions_pb2.Session], now: datetime, look: Look) -> list[str]:
     """The whole screen of `gpuctl sessions`."""
     if not sessions:
         return ["No sessions. See what is served: gpuctl models"]
-    return draw(SESSION_COLUMNS, [_session_row(session, now) for session in sessions], look)
+    columns: list[Column[sessions_pb2.Session]] = [
+        Column("SESSION", lambda session: session.id),
+        Column("MODEL", lambda session: session.model),
+        Column("STATE", _session_state),
+        Column("PLACE", lambda session: f"{session.place:,}" if session.place else ABSENT, is_right=True),
+        Column("JOINED", lambda session: words.since(session.join_time, now), is_right=True),
+        Column("ENDS", lambda session: _ends(session, now), is_right=True),
+        Column("WORKER", lambda session: session.worker_start[:SHOWN_OF_START] or ABSENT, least=8),
+    ]
+    return draw(columns, sessions, look)
 
 
-def _model_row(model: sessions_pb2.Model) -> Row:
-    text, colour = state_of(model)
-    return (
-        Cell(model.name),
-        Cell(f"{model.waiting_count:,}"),
-        Cell(f"{model.turn_count:,}"),
-        Cell(f"{sum(worker.seats for worker in model.workers):,}"),
-        Cell(_workers_of(model)),
-        Cell(text, colour),
-    )
+def _session_state(session: sessions_pb2.Session) -> Cell:
+    text, colour = SESSION_STATES.get(session.state, ("?", None))
+    return Cell(text if session.is_present else f"{text}, away", colour)
+
+
+def _ends(session: sessions_pb2.Session, now: datetime) -> str:
+    return words.full_clock(session.end_time, now).split()[1] if session.HasField("end_time") else ABSENT
 
 
 def _workers_of(model: sessions_pb2.Model) -> str:
@@ -101,9 +131,18 @@ def _workers_of(model: sessions_pb2.Model) -> str:
 
 
 def state_of(model: sessions_pb2.Model) -> tuple[str, Colour | None]:
-    """What a model does, by the best of its workers."""
+    """What a model does, by the best of its workers, and how far its update is."""
     if model.HasField("failure"):
         return f"failed: {model.failure.message}", Colour.BAD
+    text, colour = _state_of_workers(model)
+    if model.update.HasField("failure"):
+        return f"{text}, its update has failed", Colour.BAD
+    if model.HasField("update"):
+        return f"{text}, {update_progress(model)}", Colour.WARNING
+    return text, colour
+
+
+def _state_of_workers(model: sessions_pb2.Model) -> tuple[str, Colour | None]:
     of_state: dict[int, sessions_pb2.WorkerInfo] = {
         worker.state: worker for worker in sorted(model.workers, key=lambda worker: worker.progress)
     }
@@ -113,9 +152,15 @@ def state_of(model: sessions_pb2.Model) -> tuple[str, Colour | None]:
         worker = of_state.get(state)
         if worker is not None:
             return in_words(worker), Colour.BAD if state == inference_pb2.WORKER_STATE_FAILED else Colour.WARNING
-    if model.entry_point and not model.min_workers:
+    if (model.entry_point or model.HasField("http")) and not model.min_workers:
         return "no worker: nobody waits", None
     return "no worker", Colour.WARNING
+
+
+def steady_state_of(model: sessions_pb2.Model) -> str:
+    """The same without how far the loading is: for a log, which needs no line for each percent."""
+    words, _ = state_of(model)
+    return "loading" if words.startswith("loading") else words
 
 
 STATES_OF_MODEL: Mapping[int, Callable[[sessions_pb2.WorkerInfo], str]] = {
@@ -128,29 +173,38 @@ STATES_OF_MODEL: Mapping[int, Callable[[sessions_pb2.WorkerInfo], str]] = {
 """What a model without a ready worker does: by the worker that is nearest to it."""
 
 
-def _worker_row(model: sessions_pb2.Model, worker: sessions_pb2.WorkerInfo, now: datetime) -> Row:
-    text, colour = WORKER_STATES.get(worker.state, ("?", None))
-    return (
-        Cell(model.name),
-        Cell(worker.worker_start[:8] or "–"),
-        Cell(f"{worker.job_id}" if worker.job_id else "–"),
-        Cell(text, colour),
-        Cell(f"{worker.taken_seats} of {worker.seats}"),
-        Cell(f"{worker.load:.0%}"),
-        Cell(words.since(worker.last_contact_time, now) if worker.HasField("last_contact_time") else "–"),
-        Cell(worker.endpoint or worker.message),
-    )
+def worker_in_words(model: sessions_pb2.Model, worker: sessions_pb2.WorkerInfo) -> str:
+    """`worker 4f2a9c01 of canvas (job 12)`; without what it does not have."""
+    job = f"job {worker.job_id}" if worker.job_id else ""
+    if not worker.worker_start:
+        return f"the worker of {model.name} that is {job}"
+    return f"worker {worker.worker_start[:SHOWN_OF_START]} of {model.name}" + (f" ({job})" if job else "")
 
 
-def _session_row(session: sessions_pb2.Session, now: datetime) -> Row:
-    text, colour = SESSION_STATES.get(session.state, ("?", None))
-    ends = words.full_clock(session.end_time, now).split()[1] if session.HasField("end_time") else "–"
-    return (
-        Cell(session.id),
-        Cell(session.model),
-        Cell(text if session.is_present else f"{text}, away", colour),
-        Cell(f"{session.place:,}" if session.place else "–"),
-        Cell(words.since(session.join_time, now)),
-        Cell(ends),
-        Cell(session.worker_start[:8] or "–"),
-    )
+def _worker_columns(now: datetime) -> list[Column[WorkerOf]]:
+    return [
+        Column("MODEL", lambda of: of[0].name),
+        Column("WORKER", lambda of: of[1].worker_start[:SHOWN_OF_START] or ABSENT),
+        Column("JOB", lambda of: f"{of[1].job_id}" if of[1].job_id else ABSENT, is_right=True),
+        Column("REV", lambda of: f"{of[1].revision}" if of[1].revision else ABSENT, is_right=True),
+        Column("STATE", lambda of: Cell(*WORKER_STATES.get(of[1].state, ("?", None)))),
+        Column("TAKEN", lambda of: f"{of[1].taken_seats} of {of[1].seats}", is_right=True),
+        Column("LOAD", lambda of: f"{of[1].load:.0%}", is_right=True),
+        Column("HEARD", lambda of: _heard(of[1], now), is_right=True),
+        Column("AT", lambda of: of[1].endpoint or of[1].message, least=12),
+    ]
+
+
+def _heard(worker: sessions_pb2.WorkerInfo, now: datetime) -> str:
+    return words.since(worker.last_contact_time, now) if worker.HasField("last_contact_time") else ABSENT
+
+
+MODEL_COLUMNS: Sequence[Column[sessions_pb2.Model]] = (
+    Column("MODEL", lambda model: model.name),
+    Column("WAITING", lambda model: f"{model.request_count or model.waiting_count:,}", is_right=True),
+    Column("TURNS", lambda model: f"{model.turn_count:,}", is_right=True),
+    Column("SEATS", lambda model: f"{sum(worker.seats for worker in model.workers):,}", is_right=True),
+    Column("WORKERS", _workers_of, is_right=True),
+    Column("ACCESS", lambda model: ACCESS.get(model.limits.access, "?"), rank=1),
+    Column("STATE", lambda model: Cell(*state_of(model)), least=12),
+)

@@ -1,31 +1,22 @@
-"""What an attempt used: a table of its GPUs, and the JSON that scripts read."""
+"""What GPUs did and do: the table and JSON of an attempt, and the screen of `gpuctl monitor`, a GPU a line."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from gpufleet.v1 import capacity_pb2
 
-from gpufleet.statistics import MB, device_keys, statistics_object
-from gpufleet.units import format_duration, format_megabytes, format_size
+from gpufleet.devices.snapshots import DeviceSnapshot
+from gpufleet.devices.statistics import MB, device_keys, statistics_object
+from gpufleet.text.units import format_duration, format_megabytes, format_size
 
-from .table import Column, Look, Row, draw
+from .table import ABSENT, Cell, Colour, Column, Look, draw
 from .words import counted
 
-ABSENT = "–"
-
-GPU_COLUMNS = (
-    Column("GPU"),
-    Column("LOAD", is_right=True),
-    Column("MAX", is_right=True),
-    Column("MEMORY", is_right=True),
-    Column("MAX", is_right=True),
-    Column("TEMP", is_right=True),
-    Column("POWER", is_right=True),
-    Column("ENERGY", is_right=True),
-    Column("NAME", least=12),
-)
+Used = tuple[str, capacity_pb2.DeviceStats]
+"""A device by its key, and what it did."""
 
 
 def stats_object(job_id: int, answer: capacity_pb2.GetJobStatsResponse) -> dict[str, Any]:
@@ -57,8 +48,7 @@ def used_lines(head: str, answer: capacity_pb2.GetJobStatsResponse, look: Look) 
     watched = format_duration(answer.monitoring_duration.ToTimedelta())
     lines = [f"{head} watched for {watched}, {counted(answer.sample_count, 'sample')}.", *_sums(answer)]
     if answer.devices:
-        rows = [_gpu_row(key, device) for key, device in zip(device_keys(answer), answer.devices, strict=True)]
-        lines += ["", *draw(GPU_COLUMNS, rows, look)]
+        lines += ["", *draw(GPU_COLUMNS, zip(device_keys(answer), answer.devices, strict=True), look)]
     if answer.processes:
         lines += ["", *(_process_line(each, are_many=len(answer.processes) > 1) for each in answer.processes)]
     return lines
@@ -75,19 +65,31 @@ def _sums(answer: capacity_pb2.GetJobStatsResponse) -> list[str]:
     return [", ".join(parts)] if parts else []
 
 
-def _gpu_row(key: str, device: capacity_pb2.DeviceStats) -> Row:
-    load, memory = device.utilization_percent, device.memory_used_mb
-    return [
-        key,
-        f"{load.mean:.0f}%" if load.count else ABSENT,
-        f"{load.max:.0f}%" if load.count else ABSENT,
-        format_megabytes(round(memory.mean * MB)) if memory.count else ABSENT,
-        format_megabytes(round(memory.max * MB)) if memory.count else ABSENT,
-        f"{device.temperature_c.mean:.0f}°C" if device.temperature_c.count else ABSENT,
-        f"{device.power_draw_w.mean:.0f}W" if device.power_draw_w.count else ABSENT,
-        f"{device.energy_wh:,.1f}Wh" if device.HasField("energy_wh") else ABSENT,
-        device.name,
-    ]
+def _figure(title: str, field: str, in_words: Callable[[capacity_pb2.Statistic], str]) -> Column[Used]:
+    """A figure of a device, where it was read at all."""
+
+    def show(used: Used) -> str:
+        figures: capacity_pb2.Statistic = getattr(used[1], field)
+        return in_words(figures) if figures.count else ABSENT
+
+    return Column(title, show, is_right=True)
+
+
+def _energy(used: Used) -> str:
+    return f"{used[1].energy_wh:,.1f}Wh" if used[1].HasField("energy_wh") else ABSENT
+
+
+GPU_COLUMNS: Sequence[Column[Used]] = (
+    Column("GPU", lambda used: used[0]),
+    _figure("LOAD", "utilization_percent", lambda load: f"{load.mean:.0f}%"),
+    _figure("MAX", "utilization_percent", lambda load: f"{load.max:.0f}%"),
+    _figure("MEMORY", "memory_used_mb", lambda memory: format_megabytes(round(memory.mean * MB))),
+    _figure("MAX", "memory_used_mb", lambda memory: format_megabytes(round(memory.max * MB))),
+    _figure("TEMP", "temperature_c", lambda temperature: f"{temperature.mean:.0f}°C"),
+    _figure("POWER", "power_draw_w", lambda power: f"{power.mean:.0f}W"),
+    Column("ENERGY", _energy, is_right=True),
+    Column("NAME", lambda used: used[1].name, least=12),
+)
 
 
 def _process_line(each: capacity_pb2.ProcessStats, *, are_many: bool) -> str:
@@ -99,3 +101,47 @@ def _process_line(each: capacity_pb2.ProcessStats, *, are_many: bool) -> str:
     if each.HasField("read_bytes"):
         parts.append(f"read {format_size(each.read_bytes)}, wrote {format_size(each.write_bytes)}")
     return f"{f'Rank {each.rank} on {each.node}' if are_many else 'Processes'}: {', '.join(parts)}"
+
+
+V = TypeVar("V")
+
+
+def monitor_lines(devices: Sequence[DeviceSnapshot], users: Sequence[str], look: Look) -> list[str]:
+    """The table, its heading first; below it what is wrong. `users`: whose each is; empty shows who computes there."""
+    columns: list[Column[tuple[DeviceSnapshot, str]]] = [
+        Column("GPU", lambda each: str(each[0].index), is_right=True),
+        Column("LOAD", lambda each: _load(each[0]), is_right=True),
+        Column("USED", lambda each: _told(each[0].memory_used_mb, _megabytes), is_right=True),
+        Column("FREE", lambda each: _told(each[0].memory_free_mb, _megabytes), is_right=True),
+        Column("TEMP", lambda each: _told(each[0].temperature_c, "{}°C".format), is_right=True),
+        Column("POWER", lambda each: _told(each[0].power_draw_w, "{:.0f}W".format), is_right=True),
+        Column("SCORE", lambda each: _told(each[0].availability_score, "{:.2f}".format), is_right=True),
+        Column("USED BY", lambda each: each[1] or _processes(each[0]), least=10),
+        Column("NAME", lambda each: each[0].name, least=8),
+    ]
+    wrong = [f"GPU {each.index}: {each.unhealthy_reason}" for each in devices if not each.is_healthy]
+    held_down = [
+        f"GPU {each.index} is slowed down: {', '.join(each.throttle_reasons)}"
+        for each in devices
+        if each.throttle_reasons
+    ]
+    return [*draw(columns, zip(devices, users, strict=True), look), *wrong, *held_down]
+
+
+def _load(device: DeviceSnapshot) -> Cell | str:
+    return _told(device.utilization_percent, "{}%".format) if device.is_healthy else Cell("unhealthy", Colour.BAD)
+
+
+def _told(value: V | None, in_words: Callable[[V], str]) -> str:
+    return ABSENT if value is None else in_words(value)
+
+
+def _megabytes(size_mb: int) -> str:
+    return format_size(size_mb * MB)
+
+
+def _processes(device: DeviceSnapshot) -> str:
+    if not device.processes:
+        return ABSENT
+    count = len(device.processes)
+    return "1 process" if count == 1 else f"{count:,} processes"

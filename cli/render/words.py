@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import job_pb2, node_pb2
 
-from gpufleet.units import format_duration
+from gpufleet.text.units import format_duration
 
 from .table import Cell, Colour
 
@@ -58,6 +58,23 @@ def clock(when: Timestamp, now: datetime) -> str:
     return local.strftime("%b %d %H:%M" if local.year == now.year else "%Y-%m-%d %H:%M")
 
 
+def span_in_words(
+    start: Timestamp, known_since: Timestamp, now: datetime, what: str, until: Timestamp | None = None
+) -> tuple[str, list[str]]:
+    """The span of an answer as a clause, and a note where it begins before all is known; `what` is what was counted,
+    such as "What was used". `until` is absent where it is now."""
+    begin = clock(start, now)
+    clause = f"since {begin}" if until is None else f"from {begin} to {clock(until, now)}"
+    is_cut = known_since.ToMicroseconds() > start.ToMicroseconds()
+    return clause, [f"{what} before {clock(known_since, now)} is not known."] if is_cut else []
+
+
+def short_clock(when: Timestamp, now: datetime) -> str:
+    """`09:48`, and on another day `Nov 24 09:48`."""
+    text = clock(when, now)
+    return text[:5] if text[2:3] == ":" else text
+
+
 def full_clock(when: Timestamp, now: datetime) -> str:
     """Date and time to the second, in `now`'s zone."""
     return _aware(when).astimezone(now.tzinfo).strftime("%Y-%m-%d %H:%M:%S")
@@ -76,6 +93,19 @@ def span_between(when: Timestamp, now: datetime) -> timedelta:
 def between(start: Timestamp, end: Timestamp) -> str:
     """How long it took."""
     return format_duration(max(_aware(end) - _aware(start), timedelta(0)))
+
+
+def likely(earliest: Timestamp, latest: Timestamp, now: datetime) -> str:
+    """The range in which a job is likely to start: `between 10m and 50m from now, 9 of 10 such jobs`."""
+    soonest, last = (_rounded(max(-span_between(when, now), timedelta(0))) for when in (earliest, latest))
+    spans = f"within {last}" if soonest == "0s" or soonest == last else f"between {soonest} and {last} from now"
+    return f"{spans}, 9 of 10 such jobs"
+
+
+def _rounded(length: timedelta) -> str:
+    """To the minute from ten minutes on: a range is no promise to the second."""
+    step = timedelta(minutes=1) if length >= timedelta(minutes=10) else timedelta(seconds=1)
+    return format_duration(-(-length // step) * step)
 
 
 def span(duration: Duration) -> str:
@@ -134,6 +164,11 @@ def _folded_group(stem: str, numbers: Sequence[str]) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 job`, `2 jobs`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def labels(pairs: Mapping[str, str], between: str = " ") -> str:
+    """`rack=3 site=east`, in the order of their names."""
+    return between.join(f"{name}={value}" for name, value in sorted(pairs.items()))
 
 
 def _aware(when: Timestamp) -> datetime:

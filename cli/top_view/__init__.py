@@ -1,5 +1,6 @@
-"""What `gpuctl top` shows, as values: no terminal, no clock, no network. `cli/top.py` is the shell around it.
+"""What `gpuctl top` shows, as values: no terminal, no clock, no network. The shell around it is
+`cli/devices/top_program.py`.
 
-`gpu.py` is a row, `fleet.py` which rows there are and in which order, `keys.py` what was typed, `view.py` what a key
-does and which part is seen, `picture.py` the lines. Read `view.py` first.
+`fleet.py` says what a row is, which rows there are and in which order, `picture.py` the lines. Keys and scrolling are
+those of every program that fills the terminal (`full_screen/`). Read `fleet.py` first.
 """

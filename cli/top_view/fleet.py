@@ -1,27 +1,95 @@
-"""Which GPUs there are, which of them are shown, and in which order."""
+"""The rows of `top`: a device's newest reading in the words that are shown, which of them are, and in which order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
-from .gpu import Gpu, gpu_of
+from gpufleet.text.units import format_size
 
-Key = tuple[bool | float | str, ...]
+from ..full_screen.view import Order, Sort, Sorts
+from ..render.table import ABSENT, clean
 
-
-@dataclass(frozen=True, slots=True)
-class Sort:
-    """A way to sort: by `measure`, where None comes last; numbers from the largest on unless `smallest_first`."""
-
-    word: str
-    measure: Callable[[Gpu], float | str | None]
-    smallest_first: bool = False
+OLD_S = 5.0
+"""A reading that was older than this when it was told is shown with its age, and is in no sum."""
 
 
-SORTS: dict[str, Sort] = {
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU; None is what it does not tell. `old_since` is when it was read, where that is long ago."""
+
+    uuid: str
+    node: str
+    index: int
+    model: str
+    load_percent: int | None
+    memory_share: float | None
+    memory: str
+    power_w: float | None
+    temperature_c: int | None
+    clock_mhz: int | None
+    fan_percent: int | None
+    throttle: str
+    job_id: int
+    job: str
+    user: str
+    users: frozenset[str]
+    is_free: bool
+    is_healthy: bool
+    old_since: float | None
+    words: str
+    """What a filter looks at, in small letters."""
+
+
+def gpu_of(device: node_pb2.NodeDevice, now: float) -> Gpu:
+    """The row of a device that is told at this moment, in seconds on any clock that runs on."""
+    sample, facts = device.sample, device.device
+    total_bytes = sample.memory_total_bytes or facts.memory_bytes
+    has_memory = sample.HasField("memory_used_bytes")
+    held = [each.job_id for each in device.shares]
+    users = dict.fromkeys(filter(None, (device.user, *(each.user for each in device.shares))))
+    others = "foreign" if device.is_used_by_others else ""
+    job = str(device.job_id) if device.job_id else ",".join(map(str, held)) or others
+    node, model, user = clean(device.node), clean(short_model(facts.name)), clean(",".join(users))
+    age_s = sample.age.ToMilliseconds() / 1000 if device.HasField("sample") else 0.0
+    state = "unhealthy" if not facts.is_healthy else "free" if device.is_free else ""
+    return Gpu(
+        uuid=facts.uuid,
+        node=node,
+        index=facts.index,
+        model=model,
+        load_percent=sample.utilization_percent if sample.HasField("utilization_percent") else None,
+        memory_share=sample.memory_used_bytes / total_bytes if has_memory and total_bytes else None,
+        memory=_memory(sample.memory_used_bytes, total_bytes) if has_memory else "",
+        power_w=sample.power_mw / 1000 if sample.HasField("power_mw") else None,
+        temperature_c=sample.temperature_c if sample.HasField("temperature_c") else None,
+        clock_mhz=sample.clock_sm_mhz if sample.HasField("clock_sm_mhz") else None,
+        fan_percent=sample.fan_percent if sample.HasField("fan_percent") else None,
+        throttle=clean(",".join(sample.throttle_reasons)),
+        job_id=device.job_id or min(held, default=0),
+        job=job or ABSENT,
+        user=user or ABSENT,
+        users=frozenset(users),
+        is_free=device.is_free,
+        is_healthy=facts.is_healthy,
+        old_since=now - age_s if age_s > OLD_S else None,
+        words=f"{node}:{facts.index} {clean(facts.name)} {job} {user} {state}".casefold(),
+    )
+
+
+def short_model(name: str) -> str:
+    """The model without its maker, which takes more room than it tells."""
+    return name.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("gpufleet ")
+
+
+def _memory(used_bytes: int, total_bytes: int) -> str:
+    """`88GB/141GB`; the first half alone where there is no room for both."""
+    return f"{format_size(used_bytes)}/{format_size(total_bytes)}"
+
+
+SORTS: Sorts[Gpu] = {
     "n": Sort("node", lambda gpu: gpu.node, smallest_first=True),
     "s": Sort("load", lambda gpu: gpu.load_percent),
     "g": Sort("memory", lambda gpu: gpu.memory_share),
@@ -30,35 +98,6 @@ SORTS: dict[str, Sort] = {
     "j": Sort("job", lambda gpu: gpu.job_id or None, smallest_first=True),
     "u": Sort("user", lambda gpu: min(gpu.users, default=None), smallest_first=True),
 }
-"""Key → order, in the order in which `,` and `.` go through them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """How the rows are sorted: a key of SORTS, the other way round or not."""
-
-    key: str = "n"
-    is_reversed: bool = False
-
-    @property
-    def word(self) -> str:
-        """`load`, `load reversed`."""
-        return SORTS[self.key].word + (" reversed" if self.is_reversed else "")
-
-    def next(self, step: int) -> Order:
-        """The order so many columns on, around the end."""
-        keys = list(SORTS)
-        return Order(keys[(keys.index(self.key) + step) % len(keys)], self.is_reversed)
-
-    def sorted(self, gpus: Sequence[Gpu]) -> list[Gpu]:
-        """The GPUs in this order; those that do not tell come last, and equal ones stand by node and index."""
-        sort = SORTS[self.key]
-        falls = sort.smallest_first == self.is_reversed
-        by_place = sorted(gpus, key=lambda gpu: (gpu.node, gpu.index))
-        told = [gpu for gpu in by_place if sort.measure(gpu) is not None]
-        silent = [gpu for gpu in by_place if sort.measure(gpu) is None]
-        # `reverse` keeps equal ones in their places, too.
-        return sorted(told, key=lambda gpu: sort.measure(gpu), reverse=falls) + silent  # type: ignore[arg-type,return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +117,7 @@ PIECES_MAX = 100
 class Fleet:
     """The GPUs as they were told last. What is shown is worked out anew when it is asked for and something changed."""
 
-    def __init__(self, order: Order, user: str = "") -> None:
+    def __init__(self, order: Order[Gpu], user: str = "") -> None:
         self._gpus: dict[tuple[str, int], Gpu] = {}
         self._places: dict[tuple[str, str], int] = {}
         self._pieces: list[scheduler_pb2.WatchDevicesResponse] = []
@@ -127,12 +166,12 @@ class Fleet:
         self._shown = None
 
     @property
-    def order(self) -> Order:
+    def order(self) -> Order[Gpu]:
         """How the rows are sorted."""
         return self._order
 
     @order.setter
-    def order(self, order: Order) -> None:
+    def order(self, order: Order[Gpu]) -> None:
         self._order = order
         self._shown = None
 
@@ -148,6 +187,7 @@ class Fleet:
             mine = [gpu for gpu in self._gpus.values() if not self.user or self.user in gpu.users]
             self.count = len(mine)
             found = [gpu for gpu in mine if all(word in gpu.words for word in self._filter)]
+            found.sort(key=lambda gpu: (gpu.node, gpu.index))
             self._shown = self._order.sorted(found)
             self._totals = None
         return self._shown

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpufleet.units import format_duration
+from gpufleet.text.units import format_duration
 
-from ..render.table import GAP, Cell, Colour, Look, cut, painted, shown_width
-from .fleet import Totals
-from .gpu import ABSENT, Gpu
-from .view import HELP, Mode, View
+from ..full_screen.view import Mode, View
+from ..render.table import ABSENT, GAP, Cell, Colour, Look, cut, fitted, shown_width
+from .fleet import Fleet, Gpu, Totals
 
 FULL, EMPTY = "█", "·"
 BAR_LEAST, BAR_USUAL, BAR_MOST = 4, 8, 24
@@ -19,11 +18,28 @@ HEAD_LINES = 2
 """Above the rows: what they do together, and the titles."""
 FOOT_LINES = 1
 
+HELP = """\
+q            leave                        h ?   this help
+↑ ↓ j k      scroll by a line             Home End g G first and last GPU
+PgUp PgDn    scroll by a page; Space, too
+/ f          filter as you type: words of node, model, job, user, or free,
+             unhealthy, foreign; Enter keeps it, Esc drops it
+o and then   n node   s load   g memory   p power   t temperature
+             j job    u user; a capital letter sorts the other way round
+, .          sort by the column before, or behind
+r F5         have the GPUs read anew
+
+The bar of LOAD is how busy a GPU is, that of MEMORY how full. A reading that
+is old shows its age in place of the number. – is what a GPU does not tell.
+FREE counts GPUs that would be given whole to a job now.
+
+Any key goes back."""
+
 ORDER_PROMPT = "sort by: n node, s load, g memory, p power, t temperature, j job, u user"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TopColumn:
     """A column. Texts are as wide as the widest of all rows, but at most `most`, and may shrink to `least`.
 
     `rank`: columns of a higher one are there only where there is room; 0 is always there.
@@ -66,33 +82,33 @@ def _power(gpu: Gpu, now: float) -> str:
 NARROW_WITHOUT = ("POWER", "TEMP", "MODEL")
 """What a terminal that is too narrow does without, the last first."""
 
-Layout = list[tuple[Column, int, int]]
+Layout = list[tuple[TopColumn, int, int]]
 """Each column, its width, and of that the width of its bar."""
 
 COLUMNS = (
-    Column("NODE", lambda gpu, now: gpu.node, most=30, least=6),
-    Column("GPU", lambda gpu, now: str(gpu.index), width=3, is_right=True),
-    Column("MODEL", lambda gpu, now: gpu.model, most=24, least=6),
-    Column("LOAD", _load, width=4, bar=lambda gpu: None if gpu.load_percent is None else gpu.load_percent / 100),
-    Column("MEMORY", lambda gpu, now: gpu.memory or ABSENT, width=6, bar=lambda gpu: gpu.memory_share),
-    Column("POWER", _power, width=5, is_right=True),
-    Column("TEMP", lambda gpu, now: _number(gpu.temperature_c, "°C"), width=5, is_right=True),
-    Column("JOB", lambda gpu, now: gpu.job, most=16, least=5, is_right=True),
-    Column("USER", lambda gpu, now: gpu.user, most=20, least=5),
-    Column("CLOCK", lambda gpu, now: _number(gpu.clock_mhz, "MHz"), width=7, is_right=True, rank=1),
-    Column("FAN", lambda gpu, now: _number(gpu.fan_percent, "%"), width=4, is_right=True, rank=2),
-    Column("THROTTLED BY", lambda gpu, now: gpu.throttle, width=24, rank=3),
+    TopColumn("NODE", lambda gpu, now: gpu.node, most=30, least=6),
+    TopColumn("GPU", lambda gpu, now: str(gpu.index), width=3, is_right=True),
+    TopColumn("MODEL", lambda gpu, now: gpu.model, most=24, least=6),
+    TopColumn("LOAD", _load, width=4, bar=lambda gpu: None if gpu.load_percent is None else gpu.load_percent / 100),
+    TopColumn("MEMORY", lambda gpu, now: gpu.memory or ABSENT, width=6, bar=lambda gpu: gpu.memory_share),
+    TopColumn("POWER", _power, width=5, is_right=True),
+    TopColumn("TEMP", lambda gpu, now: _number(gpu.temperature_c, "°C"), width=5, is_right=True),
+    TopColumn("JOB", lambda gpu, now: gpu.job, most=16, least=5, is_right=True),
+    TopColumn("USER", lambda gpu, now: gpu.user, most=20, least=5),
+    TopColumn("CLOCK", lambda gpu, now: _number(gpu.clock_mhz, "MHz"), width=7, is_right=True, rank=1),
+    TopColumn("FAN", lambda gpu, now: _number(gpu.fan_percent, "%"), width=4, is_right=True, rank=2),
+    TopColumn("THROTTLED BY", lambda gpu, now: gpu.throttle, width=24, rank=3),
 )
 
 
-def frame(view: View, look: Look, columns: int, rows: int, head: str, now: float) -> list[str]:
+def frame(view: View[Fleet], look: Look, columns: int, rows: int, head: str, now: float) -> list[str]:
     """The whole screen, line by line. `head` is what stands on the first line; see `totals_text`."""
     view.room = max(1, rows - HEAD_LINES - FOOT_LINES)
     view.clamp()
     if view.mode is Mode.HELP:
         body = [cut(line, columns) for line in HELP.splitlines()]
         return [cut(head, columns), "", *_filled(body, view.room + 1)]
-    shown = view.fleet.shown
+    shown = view.rows.shown
     seen = shown[view.first : view.first + view.room]
     lines = table(seen, _layout_of(view, columns), look, now)
     if not shown:
@@ -102,7 +118,7 @@ def frame(view: View, look: Look, columns: int, rows: int, head: str, now: float
 
 def table(seen: Sequence[Gpu], layout: Layout, look: Look, now: float) -> list[str]:
     """The titles and these rows."""
-    titles = [_cell(column.title, None, width, column.is_right, look) for column, width, _ in layout]
+    titles = [fitted(Cell(column.title), width, look, is_right=column.is_right) for column, width, _ in layout]
     return [GAP.join(titles).rstrip(), *(_row(gpu, layout, look, now) for gpu in seen)]
 
 
@@ -133,13 +149,13 @@ def _filled(lines: list[str], count: int) -> list[str]:
     return [*lines[:count], *([""] * (count - len(lines)))]
 
 
-def _nothing(view: View) -> str:
+def _nothing(view: View[Fleet]) -> str:
     if view.filter:
         return f'No GPU matches "{view.filter}"; Esc shows all.'
-    return none_text(view.fleet.user)
+    return none_text(view.rows.user)
 
 
-def _foot(view: View, shown: int, seen: int) -> str:
+def _foot(view: View[Fleet], shown: int, seen: int) -> str:
     if view.mode is Mode.ORDER:
         return ORDER_PROMPT
     if view.mode is Mode.FILTER:
@@ -150,9 +166,9 @@ def _foot(view: View, shown: int, seen: int) -> str:
     return " · ".join(parts)
 
 
-def _layout_of(view: View, columns: int) -> Layout:
+def _layout_of(view: View[Fleet], columns: int) -> Layout:
     """The layout of all rows, so that nothing jumps when one scrolls; worked out anew when they or the width change."""
-    rows = view.fleet.shown
+    rows = view.rows.shown
     if view.layout is None or view.layout[0] is not rows or view.layout[1] != columns:
         view.layout = (rows, columns, layout_for(rows, columns))
     layout: Layout = view.layout[2]
@@ -195,7 +211,7 @@ def layout_for(rows: Sequence[Gpu], columns: int | None) -> Layout:
     ]
 
 
-def _text_width(column: Column, rows: Sequence[Gpu]) -> int:
+def _text_width(column: TopColumn, rows: Sequence[Gpu]) -> int:
     if column.width:
         return max(column.width, len(column.title) if not column.bar else 0)
     widest = max((shown_width(str(column.text(gpu, 0.0))) for gpu in rows), default=0)
@@ -213,17 +229,10 @@ def _row(gpu: Gpu, layout: Layout, look: Look, now: float) -> str:
                 text = text.partition("/")[0]
             if share is not None:
                 text = f"{_bar(share, bar)} {text}"
-        cells.append(_cell(text, colour, width, column.is_right, look))
+        cells.append(fitted(Cell(text, colour), width, look, is_right=column.is_right))
     return GAP.join(cells).rstrip()
 
 
 def _bar(share: float, width: int) -> str:
     full = max(0, min(width, round(share * width)))
     return FULL * full + EMPTY * (width - full)
-
-
-def _cell(text: str, colour: Colour | None, width: int, is_right: bool, look: Look) -> str:
-    text = cut(text, width)
-    padding = " " * (width - shown_width(text))
-    text = painted(text, colour, look)
-    return padding + text if is_right else text + padding

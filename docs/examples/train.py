@@ -35,7 +35,10 @@ def main() -> int:
     steps = parser.parse_args().steps
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    # A step of so small a network has hundreds of moments at which threads wait for each other, and they wait by
+    # computing: on a CPU that others use, too, several threads would take many times as long as one.
+    torch.set_num_threads(1)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
     print(f"training on {device.type} ({name}) with torch {torch.__version__}", flush=True)
 
     layers = (nn.Linear(2, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 1))

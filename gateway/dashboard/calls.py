@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc.aio
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
-from gpufleet.v1 import capacity_pb2, scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
+from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
 
-from gpufleet.channel import Target, bearer, connect_async
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.status import from_rpc_error
+from gpufleet.net.channel import Target, bearer, connect_async
+from gpufleet.net.status import from_rpc_error
 
 CALL_S_MAX = 20.0
 """How long the scheduler may take to answer."""
@@ -31,6 +31,10 @@ CALLS: dict[str, type[Message]] = {
     "ListNodes": scheduler_pb2.ListNodesRequest,
     "ListDevices": scheduler_pb2.ListDevicesRequest,
     "ListModels": sessions_pb2.ListModelsRequest,
+    "ListSessions": sessions_pb2.ListSessionsRequest,
+    "ListSessionUsage": sessions_pb2.ListSessionUsageRequest,
+    "CloseSession": sessions_pb2.CloseSessionRequest,
+    "DrainWorker": sessions_pb2.DrainWorkerRequest,
     "Estimate": capacity_pb2.EstimateRequest,
     "GetJobStats": capacity_pb2.GetJobStatsRequest,
     "GetNodeHistory": capacity_pb2.GetNodeHistoryRequest,
@@ -61,8 +65,7 @@ class Scheduler:
     """
 
     def __init__(self, targets: list[Target]) -> None:
-        bare = [Target(address=each.address, ca_file=each.ca_file, is_insecure=each.is_insecure) for each in targets]
-        self._channels = [connect_async(each) for each in bare]
+        self._channels = [connect_async(replace(each, token=None)) for each in targets]
         self._used = 0
 
     async def close(self) -> None:
@@ -119,11 +122,12 @@ def _json_text(message: Message) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """A person, as the scheduler knows the token."""
+    """A person, as the scheduler knows the token, and the names of the bands that they may ask for, lowest first."""
 
     user: str
     role: str
     version: str
+    bands: tuple[str, ...]
 
 
 PEOPLE = ("admin", "user", "viewer")
@@ -139,4 +143,6 @@ async def who_is(scheduler: Scheduler, token: str) -> Who:
             f"this token is that of a program (role {info.role})",
             next_step="Log in with a person's token: gpuctl token create NAME",
         )
-    return Who(info.user, info.role, info.version)
+    # A scheduler of before tells of none, and refuses none.
+    bands = info.bands or job_pb2.Band.values()[1:]
+    return Who(info.user, info.role, info.version, tuple(job_pb2.Band.Name(band) for band in bands))

@@ -7,8 +7,9 @@ import hashlib
 import hmac
 
 from cryptography.fernet import Fernet, InvalidToken
+from starlette.requests import HTTPConnection
 
-from gpufleet.tokens import is_token
+from gpufleet.security.tokens import is_token
 
 LOGIN_SECONDS = 7 * 24 * 3600
 """How long a login holds without being used. A token that ends before ends it at once."""
@@ -43,6 +44,12 @@ class Seals:
     def is_old(self, sealed: str, now_s: float) -> bool:
         """Whether a cookie that opens is worth making anew. `now_s` is the wall clock's."""
         return now_s - self._fernet.extract_timestamp(sealed.encode()) > RENEWED_SECONDS
+
+
+def name_over(request: HTTPConnection, cookie: str) -> str:
+    """What a cookie is called where a request came over TLS. Browsers take one of this name from the host itself alone:
+    else the page of a program at a host below could log people in as somebody else."""
+    return f"__Host-{cookie}" if request.url.scheme in ("https", "wss") else cookie
 
 
 def person_of(token: str) -> str:

@@ -16,18 +16,16 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gpufleet.channel import Target
 from gpufleet.errors import Code, GpufleetError, Reason, invalid
-from gpufleet.logs import fields
-from gpufleet.tokens import is_token
+from gpufleet.net.channel import Target
+from gpufleet.security.tokens import is_token
+from gpufleet.telemetry.logs import fields
 
-from .answers import NOT_KEPT, refusal
 from .bounds import Guesses, Rates, Streams
 from .calls import CALLS, STREAMS, Scheduler, Who, json_text, request_of, who_is
-from .events import Events
-from .guard import address_of, bearer_in, check_origin, json_body, json_object, not_a_token
-from .login import LOGIN_SECONDS, Seals, person_of
-from .streams import POLICY, Page, as_json
+from .guard import NOT_KEPT, address_of, as_json, bearer_in, check_origin, json_body, json_object, not_a_token, refusal
+from .login import LOGIN_SECONDS, Seals, name_over, person_of
+from .streams import POLICY, Events, Page
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +48,11 @@ class Dashboard:
     def routes(self) -> list[BaseRoute]:
         """What it answers."""
         return [
-            Route("/api/v1/login", _answered(self._login), methods=["POST"]),
-            Route("/api/v1/logout", _answered(self._logout), methods=["POST"]),
-            Route("/api/v1/me", _answered(self._me)),
-            Route("/api/v1/rpc/{method}", _answered(self._rpc), methods=["POST"]),
-            Route("/api/v1/stream/{method}", _answered(self._stream)),
+            Route("/api/v1/login", answered(self._login), methods=["POST"]),
+            Route("/api/v1/logout", answered(self._logout), methods=["POST"]),
+            Route("/api/v1/me", answered(self._me)),
+            Route("/api/v1/rpc/{method}", answered(self._rpc), methods=["POST"]),
+            Route("/api/v1/stream/{method}", answered(self._stream)),
             WebSocketRoute("/api/v1/streams", self._streams_of_a_page),
         ]
 
@@ -87,13 +85,16 @@ class Dashboard:
 
     async def _logout(self, request: Request) -> Response:
         response = JSONResponse({}, headers=NOT_KEPT)
-        response.delete_cookie(self._seals.cookie, httponly=True, samesite="strict")
+        is_secure = request.url.scheme == "https"
+        response.delete_cookie(
+            name_over(request, self._seals.cookie), httponly=True, samesite="strict", secure=is_secure
+        )
         return response
 
     async def _me(self, request: Request) -> Response:
         token = self._token(request)
         response = _told(await self._checked(request, lambda: who_is(self._scheduler, token)))
-        sealed = request.cookies.get(self._seals.cookie)
+        sealed = self._sealed(request)
         if bearer_in(request) is None and sealed and self._seals.is_old(sealed, time.time()):
             return self._with_cookie(request, response, token)
         return response
@@ -157,7 +158,7 @@ class Dashboard:
     def _token(self, request: HTTPConnection) -> str:
         """The person's token, of a program or in the cookie. Raises TOKEN_MISSING, TOKEN_INVALID, QUOTA_EXCEEDED."""
         brought = bearer_in(request)
-        token = brought or self._seals.token_in(request.cookies.get(self._seals.cookie))
+        token = brought or self._seals.token_in(self._sealed(request))
         if token is None:
             raise GpufleetError(
                 Reason.TOKEN_MISSING, "nobody is logged in", next_step="Log in to the dashboard with your token."
@@ -189,9 +190,30 @@ class Dashboard:
                     self._guesses.answered(address)
             raise
 
+    def _sealed(self, request: HTTPConnection) -> str | None:
+        return request.cookies.get(name_over(request, self._seals.cookie))
+
+    def login_of(self, request: HTTPConnection) -> str:
+        """The token in the cookie of who is logged in; empty for nobody, and for what a page from elsewhere sends."""
+        try:
+            check_origin(request)
+        except GpufleetError:
+            return ""
+        return self._seals.token_in(self._sealed(request)) or ""
+
+    async def token_of(self, request: HTTPConnection) -> str:
+        """The token of who asks, which the scheduler knows. Raises what `me` is refused with."""
+        token = self._token(request)
+        await self.who_asks(request, token)
+        return token
+
+    async def who_asks(self, request: HTTPConnection, token: str) -> Who:
+        """Whose token this is; wrong ones of an address are answered ever more slowly. Raises as `who_is` does."""
+        return await self._checked(request, lambda: who_is(self._scheduler, token))
+
     def _with_cookie(self, request: Request, response: Response, token: str) -> Response:
         response.set_cookie(
-            self._seals.cookie,
+            name_over(request, self._seals.cookie),
             self._seals.seal(token),
             max_age=LOGIN_SECONDS,
             httponly=True,
@@ -221,11 +243,12 @@ class _Stream(StreamingResponse):
 
 
 def _told(who: Who) -> JSONResponse:
-    return JSONResponse({"user": who.user, "role": who.role, "version": who.version}, headers=NOT_KEPT)
+    told = {"user": who.user, "role": who.role, "version": who.version, "bands": who.bands}
+    return JSONResponse(told, headers=NOT_KEPT)
 
 
-def _answered(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """The handler, for this gateway's own pages and programs alone, with its errors told."""
+def answered(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """The handler, for requests of this gateway's own pages and of programs alone, with its errors told."""
 
     async def answer(request: Request) -> Response:
         try:

@@ -8,19 +8,19 @@ error without a stream is about the page: nobody is logged in.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
+import grpc.aio
+from google.protobuf.message import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.net.channel import bearer
 
-from .answers import error_object
-from .calls import STREAMS, request_of
-from .events import Events
-from .guard import json_object
+from .calls import STREAMS, Scheduler, json_text, request_of
+from .guard import as_json, json_object
 
 SAID_PER_SECOND, SAID_AT_ONCE = 5.0, 100
 """How often a page may open and close streams: a view that one turns to has three or four."""
@@ -28,7 +28,7 @@ SAID_PER_SECOND, SAID_AT_ONCE = 5.0, 100
 POLICY = 1008
 """The close code of a page that does not keep to this."""
 
-Open = Callable[[str, Any], Events]
+Open = Callable[[str, Any], "Events"]
 
 
 class Page:
@@ -111,6 +111,71 @@ class Page:
             await self._socket.send_text(text.decode())
 
 
-def as_json(error: GpufleetError) -> bytes:
-    """An error as a page is told it."""
-    return json.dumps(error_object(error), ensure_ascii=False).encode()
+QUIET_S_MAX = 15.0
+"""Behind so much silence something is sent, so that nobody on the way takes the connection for dead."""
+
+FIRST_S_MAX = 10.0
+"""How long the first message is waited for, so that a refusal is an answer with its own status code."""
+
+Part = tuple[Literal["message", "error", "end", "quiet"], bytes]
+
+
+class Events:
+    """One stream. `begin` first, which raises what the scheduler refuses; then `parts`, to its end; then `close`."""
+
+    def __init__(self, scheduler: Scheduler, name: str, request: Message, token: str, leaving: asyncio.Event) -> None:
+        self._scheduler = scheduler
+        self._call: Any = scheduler.method(name)(request, metadata=bearer(token))
+        self._reading: asyncio.Task[Any] = asyncio.create_task(self._call.read(), name=f"events {name}")
+        self._leaving = asyncio.create_task(leaving.wait(), name="events leaving")
+
+    async def begin(self) -> None:
+        """Return once there is a first message, or nothing is to be heard yet. Raises what the scheduler refuses."""
+        await asyncio.wait({self._reading, self._leaving}, timeout=FIRST_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+        if self._reading.done():
+            self._read()
+
+    async def parts(self) -> AsyncIterator[Part]:
+        """What is sent, as JSON, as it comes; it stops without an end when this gateway leaves."""
+        while not self._leaving.done():
+            if not self._reading.done():
+                waited = {self._reading, self._leaving}
+                await asyncio.wait(waited, timeout=QUIET_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+            if not self._reading.done():
+                yield "quiet", b""
+                continue
+            try:
+                message = self._read()
+            except GpufleetError as error:
+                yield "error", as_json(error)
+                return
+            if message is grpc.aio.EOF:
+                yield "end", b"{}"
+                return
+            self._reading = asyncio.create_task(self._call.read(), name=self._reading.get_name())
+            yield "message", await json_text(message)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The same as server-sent events: one `data:` a message, `event: error` or `event: end` in the end."""
+        yield b": hello\n\n"
+        async for kind, said in self.parts():
+            match kind:
+                case "quiet":
+                    yield b": still here\n\n"
+                case "message":
+                    yield b"data: " + said + b"\n\n"
+                case _:
+                    yield b"event: " + kind.encode() + b"\ndata: " + said + b"\n\n"
+
+    async def close(self) -> None:
+        """Be gone, at the scheduler too."""
+        # The call is cancelled and not the read: one of grpc.aio that is cancelled while it waits loses memory.
+        self._call.cancel()
+        self._leaving.cancel()
+        await asyncio.gather(self._reading, self._leaving, return_exceptions=True)
+
+    def _read(self) -> Any:
+        try:
+            return self._reading.result()
+        except grpc.aio.AioRpcError as problem:
+            raise self._scheduler.error(problem) from None

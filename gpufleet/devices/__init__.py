@@ -5,46 +5,12 @@
     driver library ── DeviceReader (may hang) ── Sampler (threads, bounds, ages) ── DeviceSource ── agent, monitor
                       nvml.py, amd.py            sampler.py                         list, sample, fresh
 
-`opening.py` chooses what a machine has; `virtual.py` and `nothing.py` need no driver; `nvml_trouble.py` says
-which errors make a device unhealthy; `ownership.py` tells whose a process is; `host.py` counts CPUs and memory.
+`opening.py` chooses what a machine has; `virtual.py` needs no driver; `nvml_trouble.py` says
+which errors make a device unhealthy; `host.py` counts CPUs and memory.
 `tally.py` sums up what was read, `kept_tallies.py` writes it as JSON for the next start of an agent, and
-`process_tree.py` reads what a process and all below it use.
+`process_tree.py` reads what a process and all below it use, and tells whose one is.
 
 What never happens here: deciding who gets a device, talking to the scheduler, an exception for a missing
 counter, or a driver call on the caller's thread. Nothing is imported from a vendor's package before a reader
 is opened.
 """
-
-from .device import (
-    Device,
-    DeviceProcess,
-    DeviceSample,
-    DeviceSource,
-    Owner,
-    SourceStatus,
-    Trouble,
-    TroubleKind,
-    Vendor,
-)
-from .host import HostFacts, HostReader, HostSample, host_facts
-from .opening import open_devices
-from .ownership import LiveAttempt, mark_owners
-
-__all__ = [
-    "Device",
-    "DeviceProcess",
-    "DeviceSample",
-    "DeviceSource",
-    "HostFacts",
-    "HostReader",
-    "HostSample",
-    "LiveAttempt",
-    "Owner",
-    "SourceStatus",
-    "Trouble",
-    "TroubleKind",
-    "Vendor",
-    "host_facts",
-    "mark_owners",
-    "open_devices",
-]

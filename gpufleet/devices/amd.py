@@ -23,6 +23,7 @@ from .device import (
     Vendor,
 )
 from .host import memory_installed_bytes
+from .nvml_trouble import TroubleLog
 
 KERNEL_DRIVER = Path("/sys/module/amdgpu")
 # No GPU is this hot: releases that answer in thousandths of a degree are told by it.
@@ -59,7 +60,7 @@ class AmdReader:
     def __init__(self, amdsmi: Any) -> None:
         self._amdsmi = amdsmi
         self._handles: dict[str, Any] = {}
-        self._ecc_before: dict[str, int] = {}
+        self._log = TroubleLog()
         self._problems: list[str] = []
         found = [self._find(index, handle) for index, handle in enumerate(amdsmi.amdsmi_get_processor_handles())]
         self._devices = tuple(device for device in found if device is not None)
@@ -92,7 +93,7 @@ class AmdReader:
 
     def clear_troubles(self, uuids: tuple[str, ...]) -> None:
         for uuid in uuids:
-            self._ecc_before.pop(uuid, None)
+            self._log.clear(uuid)
 
     def status(self) -> SourceStatus:
         return self._status
@@ -101,17 +102,14 @@ class AmdReader:
         _Ask(self._amdsmi, None).plain(self._amdsmi.amdsmi_shut_down)
 
     def _describe(self) -> SourceStatus:
-        driver = ""
-        for handle in self._handles.values():
-            info = _Ask(self._amdsmi, handle)(self._amdsmi.amdsmi_get_gpu_driver_info) or {}
-            driver = str(info.get("driver_version", ""))
-            break
+        asks = (_Ask(self._amdsmi, handle) for handle in self._handles.values())
+        info = next((ask(self._amdsmi.amdsmi_get_gpu_driver_info) or {} for ask in asks), {})
         note = "; ".join(self._problems) or ("" if self._devices else "the AMD driver runs but lists no GPU")
         return SourceStatus(
             kind="amd",
             note=note,
             next_step="run amd-smi and look at dmesg" if note else "",
-            driver_version=driver,
+            driver_version=str(info.get("driver_version", "")),
         )
 
     def _find(self, index: int, handle: Any) -> Device | None:
@@ -141,12 +139,8 @@ class AmdReader:
             return (Trouble(kind=TroubleKind.UNREADABLE, detail=detail),)
         if ecc is None:
             return ()
-        before = min(self._ecc_before.setdefault(uuid, ecc), ecc)
-        self._ecc_before[uuid] = before
-        if ecc == before:
-            return ()
-        detail = f"{ecc - before} uncorrected memory errors; reset the device, then resume it"
-        return (Trouble(kind=TroubleKind.ECC, detail=detail),)
+        self._log.ecc_counted(uuid, ecc)
+        return tuple(self._log.troubles(uuid))
 
 
 class _Ask:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Protocol
 
@@ -127,6 +127,10 @@ class DeviceSample:
     def unhealthy_reason(self) -> str:
         """All troubles in one line; empty when healthy."""
         return "; ".join(f"{trouble.kind}: {trouble.detail}" for trouble in self.troubles)
+
+
+COUNTERS = tuple(each.name for each in fields(DeviceSample) if each.type == "int | None")
+"""The fields of a sample that are a number each, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

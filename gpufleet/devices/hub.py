@@ -10,16 +10,15 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .device import Device, DeviceSample, DeviceSource, Trouble, TroubleKind
-from .ownership import LiveAttempt, mark_owners
+from .device import Device, DeviceSample, DeviceSource, Trouble, TroubleKind, Vendor
+from .process_tree import LiveAttempt, mark_owners
 from .snapshots import Snapshot, snapshot_of
 from .tally import AttemptTally, DeviceTally, Series, TreeReading, begun
-from .visible import visible_devices
 
 if TYPE_CHECKING:
     from gpufleet.v1 import capacity_pb2
@@ -31,7 +30,7 @@ logging.getLogger(__package__).addHandler(logging.NullHandler())
 RESTING_INTERVAL_SECONDS = 3600.0
 INTERVAL_SECONDS_MIN, INTERVAL_SECONDS_MAX = 0.05, 3600.0
 READ_TIMEOUT_SECONDS = 2.0
-"""How long one look waits for a device that does not answer."""
+"""How long a look, and a begin and an end of a monitor, wait for a device that does not answer."""
 CLOSE_SECONDS = 2.0
 
 JOB_VARIABLES = ("GPUFLEET_JOB_ID", "GPUFLEET_ATTEMPT", "GPUFLEET_NODE_RANK")
@@ -59,8 +58,10 @@ class Hub:
         environment: Mapping[str, str] = os.environ,
         clock_us: Callable[[], int] = monotonic_us,
         read_tree: Callable[[int], TreeReading | None] | None = None,
+        read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
     ) -> None:
         self._source = source
+        self._read_timeout_seconds = read_timeout_seconds
         self._environment = environment
         self._clock_us = clock_us
         self._read_tree = _tree_reader() if read_tree is None else read_tree
@@ -70,8 +71,9 @@ class Hub:
         self.devices: dict[str, Device] = {device.uuid: device for device in source.list()}
         source.set_interval(RESTING_INTERVAL_SECONDS)
 
-    def look(self, *, max_age_seconds: float, timeout_seconds: float = READ_TIMEOUT_SECONDS) -> Snapshot:
+    def look(self, *, max_age_seconds: float, timeout_seconds: float | None = None) -> Snapshot:
         """All devices, by readings no older than that; one that does not answer in time shows as unhealthy."""
+        timeout_seconds = self._read_timeout_seconds if timeout_seconds is None else timeout_seconds
         began = time.monotonic()
         found = self._source.fresh(max_age_seconds=max_age_seconds, timeout_seconds=timeout_seconds)
         samples = {sample.uuid: sample for sample in mark_owners(found, self._own())}
@@ -92,7 +94,7 @@ class Hub:
             raise ValueError(f"interval_seconds: {interval_seconds:g} is not {span}")
         uuids = self._chosen(devices)
         # A count of energy goes from reading to reading: what was used before must not count.
-        self._source.fresh(max_age_seconds=0.0, timeout_seconds=READ_TIMEOUT_SECONDS, uuids=uuids)
+        self._source.fresh(max_age_seconds=0.0, timeout_seconds=self._read_timeout_seconds, uuids=uuids)
         with self._changed:
             self._collect()
             monitor = Monitor(self, begun(self._clock_us(), uuids), interval_seconds, pid)
@@ -114,7 +116,7 @@ class Hub:
     def stop(self, monitor: Monitor) -> None:
         """One more reading, and no further one."""
         uuids = tuple(monitor.tally.devices)
-        self._source.fresh(max_age_seconds=0.0, timeout_seconds=READ_TIMEOUT_SECONDS, uuids=uuids)
+        self._source.fresh(max_age_seconds=0.0, timeout_seconds=self._read_timeout_seconds, uuids=uuids)
         with self._changed:
             if monitor not in self._monitors:
                 return
@@ -146,7 +148,7 @@ class Hub:
         self._source.close()
 
     def _told(self, monitor: Monitor) -> capacity_pb2.GetJobStatsResponse:
-        from ..statistics import statistics_of  # brings protobuf, which looking does not need
+        from .statistics import statistics_of  # brings protobuf, which looking does not need
 
         return statistics_of(monitor.tally, self.devices, node=socket.gethostname(), now_us=self._clock_us())
 
@@ -237,7 +239,7 @@ class Monitor:
 
     def statistics(self) -> dict[str, Any]:
         """What was used so far, or until it was stopped: the JSON of `gpuctl stats`, less what is of a job."""
-        from ..statistics import statistics_object
+        from .statistics import statistics_object
 
         return statistics_object(self.message())
 
@@ -284,3 +286,40 @@ def _tree_reader() -> Callable[[int], TreeReading | None]:
     from .process_tree import read_tree
 
     return read_tree
+
+
+VARIABLES = {Vendor.NVIDIA: "CUDA_VISIBLE_DEVICES", Vendor.AMD: "ROCR_VISIBLE_DEVICES"}
+
+
+def visible_devices(devices: Sequence[Device], environment: Mapping[str, str]) -> tuple[Device, ...]:
+    """Those that CUDA_VISIBLE_DEVICES (for AMD ROCR_VISIBLE_DEVICES) names by UUID or number; all where it is not set.
+
+    A list that cannot be understood hides nothing: numbers where CUDA counts by speed over unequal devices, and parts
+    of a device. As CUDA does, it ends at the first entry that no device has. Virtual devices are never hidden.
+    """
+    return tuple(device for device in devices if device.is_virtual or _is_named(device, devices, environment))
+
+
+def _is_named(device: Device, devices: Sequence[Device], environment: Mapping[str, str]) -> bool:
+    listed = environment.get(VARIABLES.get(device.vendor, ""))
+    if listed is None:
+        return True
+    alike = [other for other in devices if other.vendor is device.vendor]
+    entries = [entry.strip() for entry in listed.split(",")] if listed.strip() else []
+    if any(entry.startswith("MIG-") for entry in entries):
+        return True
+    counts_by_bus = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or device.vendor is Vendor.AMD
+    if any(entry.isdigit() for entry in entries) and not counts_by_bus and len({each.name for each in alike}) > 1:
+        return True
+    for entry in entries:
+        found = [other for other in alike if _matches(entry, other)]
+        if len(found) != 1:
+            return False
+        if found[0] is device:
+            return True
+    return False
+
+
+def _matches(entry: str, device: Device) -> bool:
+    """A number, or the beginning of a UUID that is long enough to be one."""
+    return int(entry) == device.index if entry.isdigit() else bool(entry) and device.uuid.startswith(entry)

@@ -10,11 +10,10 @@ from collections.abc import Callable
 
 from .amd import open_amd
 from .device import DeviceReader, DeviceSource, SourceStatus, Unavailable
-from .nothing import NoDevices
 from .nvml import open_nvml
 from .playback import Load, PlaybackReader
 from .sampler import INTERVAL_SECONDS, SILENT_AFTER_SECONDS, Sampler
-from .virtual import VirtualDevices
+from .virtual import NoDevices, VirtualDevices
 
 _log = logging.getLogger(__name__)
 

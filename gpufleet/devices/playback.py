@@ -17,24 +17,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .device import Device, DeviceSample, SourceStatus, Trouble, TroubleKind
+from .device import COUNTERS, Device, DeviceSample, SourceStatus, Trouble, TroubleKind
 
-COUNTERS = frozenset(
-    {
-        "utilization_percent",
-        "memory_used_bytes",
-        "memory_utilization_percent",
-        "temperature_c",
-        "power_mw",
-        "power_limit_mw",
-        "energy_mj",
-        "clock_sm_mhz",
-        "clock_memory_mhz",
-        "fan_percent",
-        "ecc_uncorrected_count",
-        "xid",
-    }
-)
+RECORDED = frozenset(COUNTERS) - {"memory_total_bytes", "memory_free_bytes"}
 LINES_MAX = 1_000_000
 LAST_SECONDS = 1.0
 """How long the last reading holds before the load begins anew."""
@@ -94,8 +79,8 @@ def _parsed(where: str, line: str) -> tuple[int | None, float, Line]:
     if not isinstance(reasons, list) or not all(isinstance(each, str) for each in reasons):
         raise ValueError(f'{where}: "throttle_reasons" must be a list of texts')
     for name, value in values.items():
-        if name not in COUNTERS:
-            raise ValueError(f'{where}: "{name}" is no counter; there are {", ".join(sorted(COUNTERS))}')
+        if name not in RECORDED:
+            raise ValueError(f'{where}: "{name}" is no counter; there are {", ".join(sorted(RECORDED))}')
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
             raise ValueError(f'{where}: "{name}" must be a whole number from 0 on')
     return gpu, float(seconds), {**values, "throttle_reasons": tuple(reasons), "trouble": trouble}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, overload
 
-from .device import Device, DeviceSample, Owner
+from .device import COUNTERS, Device, DeviceSample, Owner
 
 MB = 10**6
 
 FREE_MEMORY_WEIGHT, IDLENESS_WEIGHT = 0.6, 0.4
-"""What the score is made of: the free share of the memory, and the idle share of the time (JOBS.md §3.2)."""
+"""What the score is made of: the free share of the memory, and the idle share of the time (docs/rules/jobs.md 3.4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,19 +98,12 @@ def snapshot_of(device: Device, sample: DeviceSample) -> DeviceSnapshot:
         name=device.name,
         age_seconds=round(sample.age_seconds, 3),
         availability_score=score_of(device, sample),
-        utilization_percent=sample.utilization_percent,
         memory_total_mb=_mb(sample.memory_total_bytes),
         memory_used_mb=_mb(sample.memory_used_bytes),
         memory_free_mb=_mb(sample.memory_free_bytes),
-        temperature_c=sample.temperature_c,
         power_draw_w=_watts(sample.power_mw),
         power_limit_w=_watts(sample.power_limit_mw),
-        clock_sm_mhz=sample.clock_sm_mhz,
-        clock_memory_mhz=sample.clock_memory_mhz,
-        fan_percent=sample.fan_percent,
         throttle_reasons=sample.throttle_reasons or (),
-        ecc_uncorrected_count=sample.ecc_uncorrected_count,
-        xid=sample.xid,
         processes=None
         if sample.processes is None
         else tuple(
@@ -125,6 +118,7 @@ def snapshot_of(device: Device, sample: DeviceSample) -> DeviceSnapshot:
         is_healthy=sample.is_healthy,
         unhealthy_reason=sample.unhealthy_reason,
         is_virtual=device.is_virtual,
+        **{each.name: getattr(sample, each.name) for each in fields(DeviceSnapshot) if each.name in COUNTERS},
     )
 
 

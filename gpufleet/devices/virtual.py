@@ -1,9 +1,9 @@
-"""Virtual devices: places for jobs on a machine without GPUs, backed by its CPU and plainly labelled so."""
+"""Virtual devices, or none: places for jobs on a machine without GPUs, backed by its CPU and plainly labelled so."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from .device import Device, DeviceSample, SourceStatus, Vendor
 from .tally import DeviceTally
@@ -14,35 +14,21 @@ VIRTUAL_GPUS_MAX = 128
 INTERVAL_SECONDS = 2.0
 
 
-class VirtualDevices:
-    """`count` virtual devices of 16 GB each, named by the node: their UUIDs stay the same over restarts.
-
-    Nothing measures them: memory is all free and utilisation 0 by definition, every other counter is absent.
-    """
+class _Unmeasured:
+    """Devices that nothing measures: memory is all free and utilisation 0 by definition, every other counter absent."""
 
     def __init__(
         self,
-        *,
-        node: str,
-        count: int,
+        devices: Iterable[Device],
+        status: SourceStatus,
         interval_seconds: float = INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not 1 <= count <= VIRTUAL_GPUS_MAX:
-            raise ValueError(f"virtual GPUs: {count} is not between 1 and {VIRTUAL_GPUS_MAX}")
+        self._devices = tuple(devices)
+        self._status = status
         self._interval_seconds = interval_seconds
         self._clock = clock
         self._drained_at = clock()
-        self._devices = tuple(
-            Device(
-                uuid=f"VIRTUAL-{node}-{index}",
-                index=index,
-                name=VIRTUAL_GPU_NAME,
-                memory_bytes=VIRTUAL_GPU_MEMORY_BYTES,
-                vendor=Vendor.VIRTUAL,
-            )
-            for index in range(count)
-        )
 
     def list(self) -> tuple[Device, ...]:
         return self._devices
@@ -84,7 +70,40 @@ class VirtualDevices:
         pass
 
     def status(self) -> SourceStatus:
-        return SourceStatus(kind="virtual")
+        return self._status
 
     def close(self) -> None:
         pass
+
+
+class VirtualDevices(_Unmeasured):
+    """`count` virtual devices of 16 GB each, named by the node: their UUIDs stay the same over restarts."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        count: int,
+        interval_seconds: float = INTERVAL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not 1 <= count <= VIRTUAL_GPUS_MAX:
+            raise ValueError(f"virtual GPUs: {count} is not between 1 and {VIRTUAL_GPUS_MAX}")
+        devices = (
+            Device(
+                uuid=f"VIRTUAL-{node}-{index}",
+                index=index,
+                name=VIRTUAL_GPU_NAME,
+                memory_bytes=VIRTUAL_GPU_MEMORY_BYTES,
+                vendor=Vendor.VIRTUAL,
+            )
+            for index in range(count)
+        )
+        super().__init__(devices, SourceStatus(kind="virtual"), interval_seconds, clock)
+
+
+class NoDevices(_Unmeasured):
+    """A source of nothing that remembers why there is nothing: the node has CPUs and memory only."""
+
+    def __init__(self, status: SourceStatus) -> None:
+        super().__init__((), status)

@@ -24,6 +24,8 @@ INTERVAL_US_MAX = 100_000
 INTERVAL_SHARE = 8
 """Each new interval counts for one part in so many."""
 
+DELAY_SHARE = 8
+
 ALONE_COUNT = 8
 """After so many frames in a row that were under way alone, the lowest round trip is the lowest of theirs.
 
@@ -66,6 +68,9 @@ class Outlet(Generic[Frame]):
     replaced_count: int = 0
     shown_count: int = 0
     last_sent: int = 0
+    delay_us: int | None = None
+    """From sending a frame to the word that it was shown, the newest for one part in DELAY_SHARE."""
+
     _is_encoding: bool = False
     _is_limited: bool = False
     _halved_at: int = 0
@@ -95,7 +100,7 @@ class Outlet(Generic[Frame]):
         self._offered_us = at_us
         self.replaced_count += self.waiting is not None
         self.waiting = frame
-        return self._next()
+        return self.next()
 
     def sent(self, at_us: int) -> int:
         """The frame that was being encoded goes on its way; answers its number. Then ask `next`."""
@@ -112,7 +117,14 @@ class Outlet(Generic[Frame]):
 
     def next(self) -> Frame | None:
         """The frame to encode now, after `sent` or `left_out`."""
-        return self._next()
+        if self.waiting is None or self._is_encoding:
+            return None
+        if len(self._under_way) >= self.window:
+            self._is_limited = True
+            return None
+        frame, self.waiting = self.waiting, None
+        self._is_encoding = True
+        return frame
 
     def shown(self, number: int, at_us: int) -> Frame | None:
         """The client has shown this frame; answers the one to encode now, if any.
@@ -125,8 +137,10 @@ class Outlet(Generic[Frame]):
         while self._under_way and self._under_way[0][0] <= number:
             _, sent_us, was_alone = self._under_way.popleft()
             self.shown_count += 1
-        self._judge(number, at_us - sent_us, was_alone=was_alone)
-        return self._next()
+        delay_us = at_us - sent_us
+        self.delay_us = delay_us if self.delay_us is None else self.delay_us + (delay_us - self.delay_us) // DELAY_SHARE
+        self._judge(number, delay_us, was_alone=was_alone)
+        return self.next()
 
     def _judge(self, number: int, delay_us: int, *, was_alone: bool) -> None:
         queued_us = delay_us - self._lowest.note(delay_us, was_alone=was_alone)
@@ -143,12 +157,72 @@ class Outlet(Generic[Frame]):
         # The last frame of a whole window is the first to tell what the window does.
         self.window, self._grow_at, self._is_limited = window, self.last_sent + window, False
 
-    def _next(self) -> Frame | None:
-        if self.waiting is None or self._is_encoding:
-            return None
-        if len(self._under_way) >= self.window:
-            self._is_limited = True
-            return None
-        frame, self.waiting = self.waiting, None
-        self._is_encoding = True
-        return frame
+
+QUALITIES = (75, 60, 45, 30)
+"""Of JPEG and WebP, the best first."""
+
+JUDGED_EVERY_US = 1_000_000
+FRAMES_PER_SECOND_LOW = 20.0
+"""Below so many frames that arrive, while more are made, a smaller picture is tried."""
+
+RAISE_AFTER_S_MIN = 4
+RAISE_AFTER_S_MAX = 64
+"""A better picture is tried after so many good seconds; the time doubles with each try that failed."""
+
+
+@dataclass(slots=True)
+class Quality:
+    """How good a picture the client's link carries: lower while frames come too slowly, higher when there is room.
+
+    Judged once in a second by what arrived. Where a better quality turned out to be too much, the next try waits for
+    twice as long, so that a link just below a step is not tried every few seconds.
+    """
+
+    step: int = 0
+    _judged_us: int | None = None
+    _shown: int = 0
+    _replaced: int = 0
+    _good_seconds: int = 0
+    _raise_after_s: int = RAISE_AFTER_S_MIN
+    _is_on_trial: bool = False
+
+    @property
+    def value(self) -> int:
+        """Out of 100, for the next frame."""
+        return QUALITIES[self.step]
+
+    def note(self, *, shown_count: int, replaced_count: int, at_us: int) -> None:
+        """Tell how many frames were shown, and were replaced before they were sent, since the stream began."""
+        if self._judged_us is None:
+            self._begin(shown_count, replaced_count, at_us)
+            return
+        span_us = at_us - self._judged_us
+        if span_us < JUDGED_EVERY_US:
+            return
+        shown_per_second = (shown_count - self._shown) * 1e6 / span_us
+        is_held_back = replaced_count > self._replaced
+        self._begin(shown_count, replaced_count, at_us)
+        if is_held_back and shown_per_second < FRAMES_PER_SECOND_LOW:
+            self._lower()
+        else:
+            self._hold_or_raise()
+
+    def _begin(self, shown_count: int, replaced_count: int, at_us: int) -> None:
+        self._judged_us, self._shown, self._replaced = at_us, shown_count, replaced_count
+
+    def _lower(self) -> None:
+        if self._is_on_trial:
+            self._raise_after_s = min(2 * self._raise_after_s, RAISE_AFTER_S_MAX)
+        self._is_on_trial = False
+        self._good_seconds = 0
+        self.step = min(self.step + 1, len(QUALITIES) - 1)
+
+    def _hold_or_raise(self) -> None:
+        self._good_seconds += 1
+        if self._is_on_trial and self._good_seconds >= RAISE_AFTER_S_MIN:
+            self._is_on_trial = False
+            self._raise_after_s = RAISE_AFTER_S_MIN
+        if self.step > 0 and self._good_seconds >= self._raise_after_s:
+            self.step -= 1
+            self._good_seconds = 0
+            self._is_on_trial = True

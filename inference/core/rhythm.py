@@ -1,4 +1,4 @@
-"""Whether a step had better wait a moment for an input that is about to come.
+"""When a step begins: when a model that animates steps next, and whether an input about to come is worth a wait.
 
 Where a model is about as fast as inputs come, its steps drift through the time between two of them: one that begins
 just before an input leaves it waiting for a whole step more. Where inputs come in a rhythm, as moves do once a screen
@@ -55,3 +55,36 @@ class Rhythm:
         wait_us = expected_us - at_us
         is_worth_it = 2 * wait_us <= at_us - self._last_us
         return expected_us if 0 < wait_us <= longest_us and is_worth_it else None
+
+
+@dataclass(slots=True)
+class Ticker:
+    """The grid of ticks of a model that animates; without a rate there are none.
+
+    All sessions of a worker tick on one grid, so that they can be stepped together. A tick that was missed is left out:
+    the model is told how long it was, and a burst of steps would only be late again.
+    """
+
+    ticks_per_second: float
+    _next_us: int | None = None
+
+    def next_us(self, now_us: int) -> int | None:
+        """When the next tick is; None for a model that only answers inputs."""
+        if self.ticks_per_second <= 0:
+            return None
+        if self._next_us is None:
+            self._next_us = now_us
+        return self._next_us
+
+    def is_due(self, now_us: int) -> bool:
+        """Whether a tick is due; if so, the next one is set."""
+        due_us = self.next_us(now_us)
+        if due_us is None or now_us < due_us:
+            return False
+        period_us = max(1, round(1e6 / self.ticks_per_second))
+        self._next_us = due_us + period_us * ((now_us - due_us) // period_us + 1)
+        return True
+
+    def rest(self) -> None:
+        """Nobody is there: the grid begins anew with the next session."""
+        self._next_us = None

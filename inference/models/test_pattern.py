@@ -49,6 +49,11 @@ class TestPattern:
 
     __test__ = False  # pytest would take it for a test by its name
 
+    title = "Test pattern"
+    about = "Colour bars and numbers, without any compute: what is seen says what was sent."
+    controls = "Point and click: the cross follows, and the numbers count inputs, steps and clicks."
+    picture = "test_pattern.png"
+
     def __init__(
         self, *, width: int = 512, height: int = 384, rate: float = 0.0, sleep_ms: float = 0.0, seats: int = SEATS
     ) -> None:

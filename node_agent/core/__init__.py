@@ -5,13 +5,13 @@ out. Then `commands.py` (what the scheduler can ask, and what comes too late), `
 repetitions), `inventory.py` (what the node knows), `expectations.py` (what a launch expects of devices), `uploads.py`
 (which output goes up next) and `environment.py` (what a process finds).
 
-The keeper: read `attempt.py` first, what it must do next with one running attempt. Then `fence.py` (how long a
-node may go on without its scheduler), `ending.py` (when an attempt is over), `offsets.py` (which spooled
-bytes may be sent, kept, deleted), `adoption.py` (what a launch, a verdict or an old record means for what
-the node already holds) and `launch.py` (a launch and what is wrong with it). `outcome.py` holds the values
-they share.
+The keeper: read `attempt.py` first, what it must do next with one attempt, and when that is over. Then `fence.py`
+(how long a node may go on without its scheduler), `offsets.py` (which spooled bytes may be sent, kept, deleted),
+`adoption.py` (what a launch, a verdict or an old record means for what the node already holds) and `launch.py` (a
+launch and what is wrong with it). `outcome.py` holds the values they share; what the scheduler knows as
+well, such as the key of a rank and why it is stopped, is in `gpufleet.jobs.runs`.
 
 Time is an integer count of microseconds of CLOCK_BOOTTIME, given by the caller. This package imports the
-standard library and itself only, and no clock, randomness, operating system or logging: the simulator runs
-it as it is.
+standard library, `gpufleet.jobs.runs` and itself only, and no clock, randomness, operating system or logging: the
+simulator runs it as it is.
 """

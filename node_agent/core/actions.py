@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpufleet.jobs.runs import RankKey, StopCause
+
 from .commands import AttemptCommand, LaunchAttempt
 from .delivery import Receipt
 from .fence import CommandRefusal
-from .inventory import Prepared, Refused, Seen
-from .outcome import AttemptEnd, AttemptKey, AttemptView, FullReason, Offsets, StopCause
+from .inventory import AttemptReport, Prepared, Refused
+from .outcome import AttemptEnd, AttemptView, FullReason, Offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class Hold:
 class LetGo:
     """A rank is not held any more, because it is started or given up: what was kept for it is free."""
 
-    key: AttemptKey
+    key: RankKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class SpawnAttempt:
 class StopProcess:
     """Have the keeper end it by the grace rule, 0 kills at once; answer with `done`."""
 
-    key: AttemptKey
+    key: RankKey
     cause: StopCause
     grace_us: int | None
 
@@ -80,15 +82,23 @@ class StopProcess:
 class SignalProcess:
     """Have the keeper send a signal; answer with `done`."""
 
-    key: AttemptKey
+    key: RankKey
     signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitProcess:
+    """Have the keeper give it another time limit, None for none; answer with `done`."""
+
+    key: RankKey
+    time_limit_us: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetAttempt:
     """Have the keeper delete its spool and keep its tombstone, send no more of it; answer with `done`."""
 
-    key: AttemptKey
+    key: RankKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,7 @@ class Follow:
 class Tell:
     """Report this to the scheduler until it is stored."""
 
-    report: Seen | Refused | Prepared
+    report: AttemptReport | Refused | Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +123,7 @@ class CarriedOut:
     receipt: Receipt
 
 
-Outstanding = CheckNode | SpawnAttempt | StopProcess | SignalProcess | ForgetAttempt
+Outstanding = CheckNode | SpawnAttempt | StopProcess | SignalProcess | LimitProcess | ForgetAttempt
 """What takes its time: nothing else is done about the attempt before it is answered."""
 
 Action = Outstanding | Hold | LetGo | Follow | Tell | CarriedOut

@@ -7,33 +7,28 @@ comes back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from gpufleet.jobs.runs import RankKey, StopCause
 
 from .adoption import Verdict
 from .attempt import Limits
 from .expectations import Expectations
 from .fence import CommandRefusal, refusal_of_command
-from .launch import Refusal, RefusalReason
-from .outcome import AttemptKey, StopCause
-from .typed import InputMode
+from .launch import Process, Refusal, RefusalReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchAttempt:
-    """Run one rank. `env` is the submitter's; `trace_context` and `notify` may be empty. `serves` is the model of a
-    worker, empty for a batch job.
+    """Run one rank. `trace_context` and `notify` may be empty. `serves` is a worker's model, empty for a batch job.
 
     `cpus` and `memory_bytes` are what the scheduler holds for it on this node (0 bytes: none). They are no limits: a
     process is kept from using more only by who may make control groups, and an agent needs no such right.
     """
 
-    key: AttemptKey
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    cwd: str
-    limits: Limits
+    key: RankKey
+    process: Process
     expectations: Expectations
     cpus: int = 1
     memory_bytes: int = 0
@@ -41,12 +36,15 @@ class LaunchAttempt:
     trace_context: str = ""
     node_count: int = 1
     is_gang: bool = False
-    input: InputMode = InputMode.NONE
     notify: str = ""
     share_milli: int = 0
     share_memory_bytes: int = 0
     serves: str = ""
     sampling_us: int | None = None
+
+    def within(self, limits: Limits) -> LaunchAttempt:
+        """The same command with other limits of its process."""
+        return replace(self, process=replace(self.process, limits=limits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class PrepareAttempt:
     launch: LaunchAttempt
 
     @property
-    def key(self) -> AttemptKey:
+    def key(self) -> RankKey:
         return self.launch.key
 
 
@@ -64,7 +62,7 @@ class PrepareAttempt:
 class StartAttempt:
     """Let a prepared rank run; rank 0 listens there for the others."""
 
-    key: AttemptKey
+    key: RankKey
     master_address: str
     master_port: int
 
@@ -73,14 +71,14 @@ class StartAttempt:
 class AbortAttempt:
     """Take back a PrepareAttempt."""
 
-    key: AttemptKey
+    key: RankKey
 
 
 @dataclass(frozen=True, slots=True)
 class StopAttempt:
     """End a rank by the grace rule; None takes the launch's own grace."""
 
-    key: AttemptKey
+    key: RankKey
     cause: StopCause
     grace_us: int | None
 
@@ -89,15 +87,23 @@ class StopAttempt:
 class SignalAttempt:
     """Send a signal to every process of a rank."""
 
-    key: AttemptKey
+    key: RankKey
     signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimeLimit:
+    """Give a rank another time limit, which counts from its start; None for none."""
+
+    key: RankKey
+    time_limit_us: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeAttempt:
     """Keep, kill or forget a rank."""
 
-    key: AttemptKey
+    key: RankKey
     verdict: Verdict
 
 
@@ -139,7 +145,7 @@ class OpenChannel:
     """Dial OpenChannel under this id, for what the session `writer` types to a rank."""
 
     channel_id: str
-    key: AttemptKey
+    key: RankKey
     writer: str
 
 
@@ -147,7 +153,7 @@ class OpenChannel:
 class TellWarning:
     """Tell of a warning, the how-manieth of its attempt, whom the job's `--notify` names."""
 
-    key: AttemptKey
+    key: RankKey
     number: int
     kind: str
     sentence: str
@@ -161,7 +167,14 @@ class Unknown:
 
 
 AttemptCommand = (
-    LaunchAttempt | PrepareAttempt | StartAttempt | AbortAttempt | StopAttempt | SignalAttempt | JudgeAttempt
+    LaunchAttempt
+    | PrepareAttempt
+    | StartAttempt
+    | AbortAttempt
+    | StopAttempt
+    | SignalAttempt
+    | SetTimeLimit
+    | JudgeAttempt
 )
 Command = (
     AttemptCommand | RefreshSamples | ClearTroubles | ReadProgramLog | SetLogLevel | OpenChannel | TellWarning | Unknown

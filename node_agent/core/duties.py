@@ -2,7 +2,7 @@
 
     order ──▶ CheckNode ──checked──▶ SpawnAttempt ──spawned──▶ Follow, Tell, CarriedOut
                    └──checked──▶ Hold … Start ─▶ LetGo, SpawnAttempt …       (a rank of a gang)
-         ──▶ StopProcess | SignalProcess | ForgetAttempt ──done──▶ CarriedOut
+         ──▶ StopProcess | SignalProcess | LimitProcess | ForgetAttempt ──done──▶ CarriedOut
 
 For each attempt one order is carried out at a time, in the order in which they came. Every order is safe to repeat:
 what was done before gets the same answer again, and nothing that was ever launched or refused is launched again.
@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from gpufleet.jobs.runs import RankKey, StopCause
+
 from .actions import (
     Action,
     CarriedOut,
@@ -24,6 +26,7 @@ from .actions import (
     ForgetAttempt,
     Hold,
     LetGo,
+    LimitProcess,
     Master,
     Order,
     Outstanding,
@@ -39,6 +42,7 @@ from .commands import (
     LaunchAttempt,
     NotLaunched,
     PrepareAttempt,
+    SetTimeLimit,
     SignalAttempt,
     StartAttempt,
     StopAttempt,
@@ -48,7 +52,7 @@ from .expectations import Misfit
 from .fence import CommandRefusal
 from .inventory import Checking, Entry, Inventory, Prepared, Refused, reports_of
 from .launch import NotRun, Objection, Refusal
-from .outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView, Offsets, StopCause, Stream
+from .outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets, Stream
 
 ORDERS_WAITING_MAX = 1_000
 """Orders that wait for one attempt; a flood of signals beyond it is not carried out."""
@@ -64,10 +68,10 @@ class Duties:
 
     inventory: Inventory = field(default_factory=Inventory)
     fence_base_us: int = 0
-    _under_way: dict[AttemptKey, tuple[Order, Outstanding]] = field(default_factory=dict)
-    _waiting: dict[AttemptKey, deque[Order]] = field(default_factory=dict)
-    _early: dict[AttemptKey, list[Change]] = field(default_factory=dict)
-    _to_forget: set[AttemptKey] = field(default_factory=set)
+    _under_way: dict[RankKey, tuple[Order, Outstanding]] = field(default_factory=dict)
+    _waiting: dict[RankKey, deque[Order]] = field(default_factory=dict)
+    _early: dict[RankKey, list[Change]] = field(default_factory=dict)
+    _to_forget: set[RankKey] = field(default_factory=set)
 
     # --- what comes in
 
@@ -94,7 +98,7 @@ class Duties:
         waiting.append(order)
         return ()
 
-    def checked(self, key: AttemptKey, found: Misfit | Objection | None, port: int = 0) -> tuple[Action, ...]:
+    def checked(self, key: RankKey, found: Misfit | Objection | None, port: int = 0) -> tuple[Action, ...]:
         """The node was checked, or could not be; `found` is what speaks against the launch.
 
         `port` is a free one for rank 0 of a gang.
@@ -119,7 +123,7 @@ class Duties:
             case _:
                 raise AssertionError(f"{order.command} needs no check")
 
-    def spawned(self, key: AttemptKey, answer: AttemptView | Refusal, *, was_known: bool) -> tuple[Action, ...]:
+    def spawned(self, key: RankKey, answer: AttemptView | Refusal, *, was_known: bool) -> tuple[Action, ...]:
         """The keeper answered a launch; `was_known`: nothing was started now."""
         early = self._early.pop(key, [])
         if isinstance(self.inventory[key], AttemptView):
@@ -142,13 +146,16 @@ class Duties:
         self.inventory.drop(prepared.key)
         return (LetGo(prepared.key),)
 
-    def done(self, key: AttemptKey) -> tuple[Action, ...]:
-        """What was asked of the keeper was done."""
-        if isinstance(self._under_way[key][1], ForgetAttempt):
-            self.inventory.drop(key)
+    def done(self, key: RankKey, *, is_done: bool = True) -> tuple[Action, ...]:
+        """What was asked of the keeper was done, or could not be."""
+        match self._under_way[key][1]:
+            case ForgetAttempt():
+                self.inventory.drop(key)
+            case LimitProcess(time_limit_us=limit_us) if is_done:
+                self.inventory.limit(key, limit_us)
         return tuple(self._finish(key))
 
-    def changed(self, key: AttemptKey, change: Change) -> tuple[Action, ...]:
+    def changed(self, key: RankKey, change: Change) -> tuple[Action, ...]:
         """A keeper says what became of an attempt."""
         view = self.inventory[key]
         if view is None:
@@ -160,14 +167,16 @@ class Duties:
         match change:
             case AttemptEnd():
                 ends = change.output_ends
-                view = replace(view, phase=AttemptPhase.ENDED, end=change, output_ends=ends, full=None)
+                view = replace(
+                    view, phase=AttemptPhase.ENDED, end=change, output_ends=ends, full=None, time_limit_us=None
+                )
             case Offsets():
                 view = view if view.end is not None else replace(view, output_ends=change)
             case _:
                 view = replace(view, full=change)
         return self.saw(view)
 
-    def output_lost(self, key: AttemptKey, stream: Stream, offset: int) -> tuple[Action, ...]:
+    def output_lost(self, key: RankKey, stream: Stream, offset: int) -> tuple[Action, ...]:
         """The scheduler's store lost what it had of a stream behind this offset, and so has this node."""
         return tuple(map(Tell, self.inventory.output_lost(key, stream, offset)))
 
@@ -190,7 +199,7 @@ class Duties:
                 return actions
         return [*actions, *_carried_out(order)]
 
-    def _finish(self, key: AttemptKey) -> list[Action]:
+    def _finish(self, key: RankKey) -> list[Action]:
         actions = _carried_out(self._under_way.pop(key)[0])
         waiting = self._waiting.get(key)
         while waiting and key not in self._under_way:
@@ -214,6 +223,8 @@ class Duties:
             case SignalAttempt(key=key, signal=number):
                 runs = isinstance(entry, AttemptView) and entry.phase.is_live
                 return [SignalProcess(key, number)] if runs and order.refusal is None else []
+            case SetTimeLimit(key=key, time_limit_us=limit_us):
+                return self._to_limit(key, limit_us, entry)
             case JudgeAttempt(key=key, verdict=verdict):
                 return self._to_obey(key, verdict, entry)
             case _:
@@ -221,12 +232,13 @@ class Duties:
 
     def _to_check(self, order: Order, launch: LaunchAttempt, entry: Entry | None, *, is_prepare: bool) -> list[Action]:
         if isinstance(entry, Prepared) and is_prepare and order.refusal is None:
-            return self._hold(replace(entry))
+            # Asked again it is the same; its time limit alone may be another by now.
+            return self._hold(replace(entry, launch=entry.launch.within(launch.process.limits)))
         if entry is not None:
             return _told_again(entry)
         if order.refusal is not None:
             return self._refuse_old(launch.key, order.refusal)
-        self.inventory.take(Checking(launch.key))
+        self.inventory.take(Checking(launch.key, launch.process.limits.time_limit_us))
         return [CheckNode(launch, is_prepare)]
 
     def _to_start(self, order: Order, start: StartAttempt, entry: Entry | None) -> list[Action]:
@@ -236,11 +248,11 @@ class Duties:
             return _told_again(entry)
         if order.refusal is not None:
             return [LetGo(start.key), *self._refuse_old(start.key, order.refusal)]
-        self.inventory.take(Checking(start.key))
+        self.inventory.take(Checking(start.key, entry.launch.process.limits.time_limit_us))
         master = Master(start.master_address, start.master_port)
         return [LetGo(start.key), self._spawn(entry.launch, master, order)]
 
-    def _to_abort(self, key: AttemptKey, entry: Entry | None) -> list[Action]:
+    def _to_abort(self, key: RankKey, entry: Entry | None) -> list[Action]:
         if isinstance(entry, AttemptView):
             return [StopProcess(key, StopCause.GANG, None)] if entry.phase.is_live else []
         if isinstance(entry, Refused):
@@ -259,7 +271,16 @@ class Duties:
                 sentence = "it was stopped before it was started"
                 return [*_let_go(entry), *self._refuse(stop.key, NotLaunched.STOPPED_BEFORE_START, sentence)]
 
-    def _to_obey(self, key: AttemptKey, verdict: Verdict, entry: Entry | None) -> list[Action]:
+    def _to_limit(self, key: RankKey, limit_us: int | None, entry: Entry | None) -> list[Action]:
+        if isinstance(entry, Prepared):
+            limits = replace(entry.launch.process.limits, time_limit_us=limit_us)
+            renewed = replace(entry, launch=entry.launch.within(limits))
+            self.inventory.take(renewed)
+            return [Hold(renewed)]
+        is_live = isinstance(entry, AttemptView) and entry.phase.is_live
+        return [LimitProcess(key, limit_us)] if is_live else []
+
+    def _to_obey(self, key: RankKey, verdict: Verdict, entry: Entry | None) -> list[Action]:
         if isinstance(entry, Prepared) and verdict is Verdict.KILL:
             return self._to_abort(key, entry)  # whoever orders a Kill waits for the end of what may live
         if not isinstance(entry, AttemptView):
@@ -287,13 +308,13 @@ class Duties:
         self.inventory.take(prepared)
         return [Hold(prepared), Tell(prepared)]
 
-    def _refuse_old(self, key: AttemptKey, refusal: CommandRefusal) -> list[Action]:
+    def _refuse_old(self, key: RankKey, refusal: CommandRefusal) -> list[Action]:
         if refusal is CommandRefusal.TOO_OLD:
             return self._refuse(key, NotLaunched.COMMAND_TOO_OLD, "the command rests on knowledge that is too old")
         sentence = "the command names no message of this agent that it rests on"
         return self._refuse(key, NotLaunched.COMMAND_TOO_OLD, sentence)
 
-    def _refuse(self, key: AttemptKey, reason: str, sentence: str) -> list[Action]:
+    def _refuse(self, key: RankKey, reason: str, sentence: str) -> list[Action]:
         refused = Refused(key, reason, sentence)
         self.inventory.take(refused)
         return [Tell(refused)]

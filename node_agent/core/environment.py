@@ -20,6 +20,9 @@ devices that the job was given, and leave it none."""
 TELLS_OF_SHARES = frozenset({"GPUFLEET_GPU_SHARE", "GPUFLEET_GPU_MEMORY_BYTES"})
 """Never taken from the submitter either, who may be a job with a share itself."""
 
+OF_THE_NODE = frozenset({"GPUFLEET_END_TIME", "GPUFLEET_SCHEDULER", "GPUFLEET_CA_FILE", "GPUFLEET_INSECURE"})
+"""Nor these: when it ends and how it finds its scheduler is for the node to say. The token comes with the launch."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
@@ -37,7 +40,8 @@ class RankPlace:
     `master_port` are where rank 0 listens for the others of its gang; a single rank has them on its own
     machine. `share_milli` is how much of each device it holds, in thousandths, and `share_memory_bytes` how much of
     its memory; 0 for whole devices. Nothing keeps it within its share: it is told, so that it can do so itself.
-    `for_worker` is what a model's worker is told of the way to the scheduler.
+    `way` is what it is told of the way to the scheduler, and `end_time_s` when its time limit ends it, in seconds since
+    1970 by this machine's clock; None without a limit.
     """
 
     job_id: int
@@ -52,17 +56,20 @@ class RankPlace:
     traceparent: str
     share_milli: int = 0
     share_memory_bytes: int = 0
-    for_worker: Mapping[str, str] = field(default_factory=dict)
+    way: Mapping[str, str] = field(default_factory=dict)
+    end_time_s: int | None = None
+
+
+_NOT_TAKEN = CHOOSES_DEVICES | TELLS_OF_SHARES | OF_THE_NODE
 
 
 def environment_of(submitted: Mapping[str, str], account: Account, place: RankPlace) -> dict[str, str]:
     """The whole environment of a rank's process; nothing of the agent's own environment is in it.
 
     Defaults give way to what was submitted with --env. What the placement fixes does not: a job that
-    overwrote its devices would work on those of others. Environment rule (JOBS.md 3.5): PATH, LANG, TERM from the
-    submitter, HOME and USER of the account.
+    overwrote its devices would work on those of others. Rule: docs/rules/jobs.md 3.13.
     """
-    wanted = {name: value for name, value in submitted.items() if name not in CHOOSES_DEVICES | TELLS_OF_SHARES}
+    wanted = {name: value for name, value in submitted.items() if name not in _NOT_TAKEN}
     return {**_defaults(account), **wanted, **_fixed(place)}
 
 
@@ -98,4 +105,6 @@ def _fixed(place: RankPlace) -> dict[str, str]:
         fixed["GPUFLEET_GPU_MEMORY_BYTES"] = str(place.share_memory_bytes)
     if place.traceparent:
         fixed["TRACEPARENT"] = place.traceparent
-    return {**fixed, **place.for_worker}
+    if place.end_time_s is not None:
+        fixed["GPUFLEET_END_TIME"] = str(place.end_time_s)
+    return {**fixed, **place.way}

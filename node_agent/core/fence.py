@@ -8,9 +8,6 @@ clocks that run apart. An attempt that must not be requeued has no fence and run
 
 from enum import StrEnum
 
-FENCE_US_MIN = 30_000_000
-"""A shorter fence would leave no room for the margin, the grace and a few lost heartbeats; the scheduler takes none."""
-
 FENCE_MARGIN_US_MIN = 5_000_000
 FENCE_MARGIN_DIVISOR = 100
 """The margin is 1 % of the fence, and at least five seconds."""

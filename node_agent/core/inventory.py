@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from gpufleet.jobs.runs import RankKey
+
 from .commands import LaunchAttempt
-from .outcome import AttemptKey, AttemptPhase, AttemptView, Stream
+from .outcome import AttemptPhase, AttemptView, Stream
 
 REFUSALS_KEPT_MAX = 10_000
 """Refusals that are remembered so that a repeated launch gets the same answer; the oldest go first."""
@@ -20,7 +22,8 @@ REFUSALS_KEPT_MAX = 10_000
 class Checking:
     """The launch came and is being checked, or the keeper was asked and has not answered."""
 
-    key: AttemptKey
+    key: RankKey
+    time_limit_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Prepared:
     master_port: int
 
     @property
-    def key(self) -> AttemptKey:
+    def key(self) -> RankKey:
         return self.launch.key
 
 
@@ -39,7 +42,7 @@ class Prepared:
 class Refused:
     """The rank was not started and never will be under this number."""
 
-    key: AttemptKey
+    key: RankKey
     reason: str
     sentence: str
 
@@ -48,39 +51,39 @@ Entry = AttemptView | Checking | Prepared | Refused
 
 
 @dataclass(frozen=True, slots=True)
-class StartSeen:
+class StartReport:
     """Report: its process runs, or ran."""
 
     view: AttemptView
 
 
 @dataclass(frozen=True, slots=True)
-class EndSeen:
+class EndReport:
     """Report: it has ended, or its end can never be known."""
 
     view: AttemptView
 
 
 @dataclass(frozen=True, slots=True)
-class SpoolSeen:
+class SpoolReport:
     """Report: its output waits for room, or goes on."""
 
     view: AttemptView
 
 
-Seen = StartSeen | EndSeen | SpoolSeen
+AttemptReport = StartReport | EndReport | SpoolReport
 
 
-def reports_of(before: AttemptView | None, after: AttemptView) -> tuple[Seen, ...]:
+def reports_of(before: AttemptView | None, after: AttemptView) -> tuple[AttemptReport, ...]:
     """What the scheduler is to be told of this change; `before` is None for what the keeper just took on."""
-    reports: list[Seen] = []
+    reports: list[AttemptReport] = []
     ran = after.started_us is not None and not (after.end and after.end.failure)
     if ran and (before is None or before.started_us is None):
-        reports.append(StartSeen(after))
+        reports.append(StartReport(after))
     if after.phase.is_live and (before.full if before else None) is not after.full:
-        reports.append(SpoolSeen(after))
+        reports.append(SpoolReport(after))
     if after.end is not None and (before is None or before.end is None):
-        reports.append(EndSeen(after))
+        reports.append(EndReport(after))
     return tuple(reports)
 
 
@@ -88,11 +91,11 @@ def reports_of(before: AttemptView | None, after: AttemptView) -> tuple[Seen, ..
 class Inventory:
     """One entry per rank; what the scheduler has stored and forgotten is not in it."""
 
-    _entries: dict[AttemptKey, Entry] = field(default_factory=dict)
-    _refused: dict[AttemptKey, None] = field(default_factory=dict)
-    _lost: dict[tuple[AttemptKey, Stream], int] = field(default_factory=dict)
+    _entries: dict[RankKey, Entry] = field(default_factory=dict)
+    _refused: dict[RankKey, None] = field(default_factory=dict)
+    _lost: dict[tuple[RankKey, Stream], int] = field(default_factory=dict)
 
-    def __getitem__(self, key: AttemptKey) -> Entry | None:
+    def __getitem__(self, key: RankKey) -> Entry | None:
         return self._entries.get(key)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -117,7 +120,7 @@ class Inventory:
             if len(self._refused) > REFUSALS_KEPT_MAX:
                 self.drop(next(iter(self._refused)))
 
-    def see(self, view: AttemptView) -> tuple[Seen, ...]:
+    def see(self, view: AttemptView) -> tuple[AttemptReport, ...]:
         """Take in the keeper's newest view of a rank and answer what to report."""
         before = self._entries.get(view.key)
         if view.phase is AttemptPhase.FORGOTTEN:
@@ -127,14 +130,14 @@ class Inventory:
         self._entries[view.key] = view
         return reports_of(before if isinstance(before, AttemptView) else None, view)
 
-    def output_lost(self, key: AttemptKey, stream: Stream, offset: int) -> tuple[Seen, ...]:
+    def output_lost(self, key: RankKey, stream: Stream, offset: int) -> tuple[AttemptReport, ...]:
         """Nobody has what a stream had behind this offset. Answers the end once more, if it was told with more."""
         self._lost[key, stream] = offset
         before = self._entries.get(key)
         if not isinstance(before, AttemptView):
             return ()
         view = self._entries[key] = self._with_losses(before)
-        return () if view == before else (EndSeen(view),)
+        return () if view == before else (EndReport(view),)
 
     def _with_losses(self, view: AttemptView) -> AttemptView:
         end = view.end
@@ -143,7 +146,13 @@ class Inventory:
                 end = end.lost_behind(stream, offset)
         return view if end is view.end else replace(view, end=end)
 
-    def drop(self, key: AttemptKey) -> None:
+    def limit(self, key: RankKey, time_limit_us: int | None) -> None:
+        """The keeper has given a rank another time limit."""
+        view = self._entries.get(key)
+        if isinstance(view, AttemptView) and view.end is None:
+            self._entries[key] = replace(view, time_limit_us=time_limit_us)
+
+    def drop(self, key: RankKey) -> None:
         """The scheduler has stored its end, or it was never begun."""
         self._entries.pop(key, None)
         self._refused.pop(key, None)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpufleet.jobs.runs import FENCE_US_MIN, RLIMITS, SIGNAL_MAX, UNLIMITED, InputMode, RankKey
+
 from .attempt import Limits, fence_deadline_of
-from .fence import FENCE_US_MIN
 from .offsets import SPOOL_BYTES, SPOOL_BYTES_MIN
-from .outcome import AttemptKey, AttemptView, LaunchFailure
-from .typed import InputMode
+from .outcome import AttemptView, LaunchFailure
 
 NOTE_CHARS_MAX = 8192
 """The agent's own words about an attempt are kept with it, up to this length."""
@@ -16,15 +16,14 @@ NOTE_CHARS_MAX = 8192
 TIME_US_MAX = 10 * 365 * 86_400 * 1_000_000
 """No limit is longer than ten years; what is longer is a mistake of units."""
 
-RLIMITS = frozenset({"CORE", "NOFILE", "AS", "FSIZE", "MEMLOCK", "STACK"})
-"""The resource limits a launch may set, by the names of getrlimit(2) without the prefix."""
-
 
 class RefusalReason(StrEnum):
     """Why a keeper did not do what it was asked; nothing has changed, except that after INTERNAL nobody knows."""
 
     BAD_REQUEST = "BAD_REQUEST"
     CWD_MISSING = "CWD_MISSING"
+    OUTPUT_FILE_UNUSABLE = "OUTPUT_FILE_UNUSABLE"
+    RLIMIT_TOO_HIGH = "RLIMIT_TOO_HIGH"
     ARGV_TOO_LONG = "ARGV_TOO_LONG"
     FENCED = "FENCED"
     CLAIMED_ELSEWHERE = "CLAIMED_ELSEWHERE"
@@ -46,6 +45,8 @@ REFUSES_LAUNCHES = frozenset(
     {
         RefusalReason.BAD_REQUEST,
         RefusalReason.CWD_MISSING,
+        RefusalReason.OUTPUT_FILE_UNUSABLE,
+        RefusalReason.RLIMIT_TOO_HIGH,
         RefusalReason.ARGV_TOO_LONG,
         RefusalReason.FENCED,
         RefusalReason.CLAIMED_ELSEWHERE,
@@ -82,23 +83,37 @@ class NotRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """Run this command. Argv and environment are complete: nothing is added but GPUFLEET_ATTEMPT_KEY.
+class Process:
+    """A command and how it runs.
 
-    `heartbeat_sent_us`: CLOCK_BOOTTIME at which the newest acknowledged heartbeat was sent; the fence counts
-    from it. `rlimits`: soft and hard value by name (see RLIMITS), -1 for unlimited.
+    In a scheduler's command `env` is the submitter's; in a keeper's launch argv and environment are complete. `limits`
+    are those by which the keeper stops it. `output_file` is the absolute path of a copy of the output, empty for none.
     """
 
-    key: AttemptKey
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
-    heartbeat_sent_us: int
     limits: Limits = field(default_factory=Limits)
+    input: InputMode | None = None
+    output_file: str = ""
+    rlimits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The soft and the hard limit by name (see RLIMITS), -1 for unlimited."""
+    nice: int = 0
+    """The niceness, where it is more than the keeper's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Run this process. Nothing is added to it but GPUFLEET_ATTEMPT_KEY.
+
+    `heartbeat_sent_us`: CLOCK_BOOTTIME at which the newest acknowledged heartbeat was sent; the fence counts from it.
+    """
+
+    key: RankKey
+    process: Process
+    heartbeat_sent_us: int
     spool_bytes: int = SPOOL_BYTES
-    rlimits: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
-    input: InputMode = InputMode.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,38 +135,45 @@ def refusal_of_launch(launch: Launch, now_us: int) -> Refusal | None:
             return Refusal(RefusalReason.BAD_REQUEST, problem)
     if launch.heartbeat_sent_us > now_us:
         return Refusal(RefusalReason.BAD_REQUEST, "heartbeat_sent_us lies in the future")
-    deadline_us = fence_deadline_of(launch.limits, launch.heartbeat_sent_us)
+    deadline_us = fence_deadline_of(launch.process.limits, launch.heartbeat_sent_us)
     if deadline_us is not None and now_us >= deadline_us:
         return Refusal(RefusalReason.FENCED, "the fence has passed: no heartbeat was acknowledged lately")
     return None
 
 
 def _problem_of_command(launch: Launch) -> str | None:
-    if not launch.argv or not launch.argv[0]:
+    process = launch.process
+    if not process.argv or not process.argv[0]:
         return "argv is empty: name a command"
-    if any("\0" in word for word in launch.argv):
+    if any("\0" in word for word in process.argv):
         return "argv contains a NUL character"
-    for name, value in launch.env.items():
+    for name, value in process.env.items():
         if not name or "=" in name or "\0" in name or "\0" in value:
             return f"env {name[:80]!r}: a name must not be empty or contain '='; neither may contain NUL"
-    if not launch.cwd.startswith("/") or "\0" in launch.cwd:
-        return f"cwd {launch.cwd[:200]!r} is not an absolute path"
+    if not process.cwd.startswith("/") or "\0" in process.cwd:
+        return f"cwd {process.cwd[:200]!r} is not an absolute path"
+    if process.output_file and (not process.output_file.startswith("/") or "\0" in process.output_file):
+        return f"output_file {process.output_file[:200]!r} is not an absolute path"
     if len(launch.note) > NOTE_CHARS_MAX:
         return f"note has {len(launch.note)} characters, at most {NOTE_CHARS_MAX} are kept"
     return None
 
 
 def _problem_of_limits(launch: Launch) -> str | None:
-    limits = launch.limits
+    limits = launch.process.limits
     if not 0 <= limits.grace_us <= TIME_US_MAX:
         return f"limits.grace_us {limits.grace_us} is not within 0 and {TIME_US_MAX}"
     if limits.time_limit_us is not None and not 1 <= limits.time_limit_us <= TIME_US_MAX:
         return f"limits.time_limit_us {limits.time_limit_us} is not within 1 and {TIME_US_MAX}"
+    if limits.signal is not None and not 1 <= limits.signal <= SIGNAL_MAX:
+        return f"limits.signal {limits.signal} is not within 1 and {SIGNAL_MAX}"
+    if not 0 <= limits.signal_before_us <= TIME_US_MAX:
+        return f"limits.signal_before_us {limits.signal_before_us} is not within 0 and {TIME_US_MAX}"
     if limits.fence_us is not None and not FENCE_US_MIN <= limits.fence_us <= TIME_US_MAX:
         return f"limits.fence_us {limits.fence_us} is not within {FENCE_US_MIN} and {TIME_US_MAX}"
     if launch.spool_bytes < SPOOL_BYTES_MIN:
         return f"spool_bytes {launch.spool_bytes} is less than {SPOOL_BYTES_MIN}"
-    for name, value in launch.rlimits.items():
-        if name not in RLIMITS or value < -1:
-            return f"rlimits {name[:80]!r}={value}: known are {', '.join(sorted(RLIMITS))}, values from -1"
+    for name, both in launch.process.rlimits.items():
+        if name not in RLIMITS or min(both) < UNLIMITED:
+            return f"rlimits {name[:80]!r}={both}: known are {', '.join(RLIMITS)}, values from {UNLIMITED}"
     return None

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from .outcome import AttemptEnd, AttemptKey, AttemptView, ExitedWith, KilledBy, StopCause
+from gpufleet.jobs.runs import Cause, RankKey, StopCause
+
+from .outcome import AttemptEnd, AttemptView, ExitedWith, KilledBy
 
 MESSAGE_CHARS_MAX = 1_000
 """What a notice says in a sentence is cut behind so many characters."""
@@ -56,10 +58,10 @@ class Notified:
     `may_be_warned_at_end`: it held devices, which are judged then. `is_settled`: no more warnings will come.
     """
 
-    key: AttemptKey
+    key: RankKey
     time_limit_us: int | None = None
     started_us: int | None = None
-    stop_cause: StopCause | None = None
+    stop_cause: Cause | None = None
     end: AttemptEnd | None = None
     told: frozenset[Notice] = frozenset()
     warnings: tuple[Warned, ...] = ()
@@ -87,6 +89,14 @@ def with_warning(facts: Notified, warning: Warned) -> Notified:
     return replace(facts, warnings=(*facts.warnings, warning))
 
 
+def with_time_limit(facts: Notified, time_limit_us: int | None) -> Notified:
+    """The facts with another time limit. That a raised one is near is told again."""
+    before_us = facts.time_limit_us
+    is_raised = before_us is not None and (time_limit_us is None or time_limit_us > before_us)
+    told = facts.told - {Notice.TIME_80, Notice.TIME_90} if is_raised else facts.told
+    return replace(facts, time_limit_us=time_limit_us, told=told)
+
+
 def after_telling(facts: Notified, notice: Notice) -> Notified:
     """The facts once the notice that was next is told."""
     warning = next_warning(facts)
@@ -111,7 +121,7 @@ def next_due_us(facts: Notified, now_us: int) -> int | None:
     return min((moment for moment in moments if moment is not None and moment > now_us), default=None)
 
 
-def seen(facts: Notified, view: AttemptView) -> Notified:
+def with_view(facts: Notified, view: AttemptView) -> Notified:
     """The facts with what a keeper knows of the attempt; what was known is never forgotten."""
     end = view.end or facts.end
     ran = not (end is not None and end.failure is not None)
@@ -128,7 +138,7 @@ def fields_of(facts: Notified, notice: Notice, reason: str, message: str) -> Map
     """What a notice says, by name, in the order in which it is written. `reason` and `message` are of an end."""
     fields: dict[str, str | int | bool] = {
         "notice": notice.value,
-        "job_id": facts.key.job_id,
+        "job_id": facts.key.job,
         "attempt": facts.key.attempt,
     }
     if facts.time_limit_us is not None:

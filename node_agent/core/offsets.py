@@ -55,20 +55,20 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OutputPiece:
     """Send the bytes from `start` up to but without `end` next."""
 
     start: int
     end: int
 
 
-def next_piece(upload: Upload, end: int, *, window_bytes: int = WINDOW_BYTES) -> Piece | None:
+def next_piece(upload: Upload, end: int, *, window_bytes: int = WINDOW_BYTES) -> OutputPiece | None:
     """Answer what to send next of a stream spooled up to `end`; None: nothing, or the window is full."""
     stop = min(end, upload.sent + CHUNK_BYTES, upload.synced + window_bytes)
-    return Piece(upload.sent, stop) if stop > upload.sent else None
+    return OutputPiece(upload.sent, stop) if stop > upload.sent else None
 
 
-def piece_sent(upload: Upload, piece: Piece) -> Upload:
+def piece_sent(upload: Upload, piece: OutputPiece) -> Upload:
     """Record that a piece left on the present connection; pieces leave in order."""
     assert piece.start == upload.sent, f"sent {piece} after {upload}"
     return replace(upload, sent=piece.end)
@@ -87,11 +87,6 @@ def piece_synced(upload: Upload, synced: int) -> Upload:
 def connection_lost(upload: Upload) -> Upload:
     """Send again from the synced offset: whatever was under way may not have arrived."""
     return replace(upload, sent=upload.synced)
-
-
-def is_fully_synced(upload: Upload, end: int) -> bool:
-    """Say whether a stream that ended at `end` is on the scheduler's disk."""
-    return upload.synced >= end
 
 
 def room_bytes(bound_bytes: int, held_bytes: int, segment_used_bytes: int, segment_bytes: int) -> int:

@@ -1,38 +1,10 @@
-"""The values that describe an attempt to others: its key, its offsets, its phase, its end."""
+"""The values that describe an attempt to others: its offsets, its phase, its end."""
 
-import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
-_KEY = re.compile(r"([1-9][0-9]{0,18})\.([1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,9})", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class AttemptKey:
-    """Names one rank of one attempt of one job; job and attempt count from 1, ranks from 0.
-
-    Written `job.attempt.rank`, which is also the name of its directory.
-    """
-
-    job_id: int
-    attempt: int
-    rank: int = 0
-
-    def __post_init__(self) -> None:
-        if self.job_id < 1 or self.attempt < 1 or self.rank < 0:
-            raise ValueError(f"{self} is no attempt: job and attempt count from 1, rank from 0")
-
-    def __str__(self) -> str:
-        return f"{self.job_id}.{self.attempt}.{self.rank}"
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `job.attempt.rank` back; ValueError when it is anything else."""
-        match = _KEY.fullmatch(text)
-        if match is None:
-            raise ValueError(f"{text[:80]!r} is not job.attempt.rank")
-        return cls(*(int(part) for part in match.groups()))
+from gpufleet.jobs.runs import Cause, RankKey
 
 
 class Stream(StrEnum):
@@ -56,23 +28,6 @@ class Offsets:
     def exceeds(self, other: Self) -> bool:
         """Say whether any stream is further than in `other`."""
         return self.stdout > other.stdout or self.stderr > other.stderr
-
-
-class StopCause(StrEnum):
-    """Why an attempt was told to stop; the first cause stands.
-
-    The keeper itself finds TIME_LIMIT and FENCED. GANG: another rank failed. STALE: the scheduler does not
-    know it, or has replaced it. REQUEUED: it goes back to the queue. SHUTDOWN: the node's programs are taken down.
-    """
-
-    TIME_LIMIT = "TIME_LIMIT"
-    CANCELLED = "CANCELLED"
-    PREEMPTED = "PREEMPTED"
-    GANG = "GANG"
-    STALE = "STALE"
-    REQUEUED = "REQUEUED"
-    FENCED = "FENCED"
-    SHUTDOWN = "SHUTDOWN"
 
 
 class LaunchFailure(StrEnum):
@@ -127,7 +82,7 @@ class AttemptEnd:
     output_ends: Offsets
     started_us: int | None = None
     ended_us: int | None = None
-    stop_cause: StopCause | None = None
+    stop_cause: Cause | None = None
     failure: LaunchFailure | None = None
     loss: LossReason | None = None
     detail: str = ""
@@ -167,18 +122,19 @@ class AttemptView:
     """All a node knows of one attempt; the inventory is made of these.
 
     `directory` holds its spool; bytes below `output_starts` are deleted. `note` is what the agent gave at
-    launch. `end` is set in the phases ENDED, LOST and FORGOTTEN.
+    launch. `end` is set in the phases ENDED, LOST and FORGOTTEN. `time_limit_us` is set while it lives, None for none.
     """
 
-    key: AttemptKey
+    key: RankKey
     phase: AttemptPhase
     keeper_id: str
     directory: str
     pid: int | None = None
     started_us: int | None = None
-    stop_cause: StopCause | None = None
+    stop_cause: Cause | None = None
     output_starts: Offsets = Offsets()
     output_ends: Offsets = Offsets()
     full: FullReason | None = None
     note: str = ""
     end: AttemptEnd | None = None
+    time_limit_us: int | None = None

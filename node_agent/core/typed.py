@@ -8,7 +8,6 @@ is remembered, so that a session that comes back after a lost connection goes on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 INPUT_BYTES_MAX = 64 * 1024
 """What waits for a process that does not read. Behind it whoever types waits."""
@@ -23,15 +22,6 @@ COLUMNS, ROWS = 80, 24
 """The size of a terminal to which nobody has attached yet."""
 
 
-class InputMode(StrEnum):
-    """What the standard input of a process is."""
-
-    NONE = "none"
-    """Nothing: /dev/null."""
-    PIPE = "pipe"
-    TERMINAL = "terminal"
-
-
 @dataclass(frozen=True, slots=True)
 class Typed:
     """Where the input of an attempt stands. `has_ended`: nothing more is taken."""
@@ -41,7 +31,7 @@ class Typed:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class InputPiece:
     """Bytes from an offset on; `is_end`: the input ends behind them."""
 
     offset: int
@@ -69,7 +59,7 @@ class InputQueue:
         self.writer = writer
         return is_continued
 
-    def take(self, piece: Piece) -> bool:
+    def take(self, piece: InputPiece) -> bool:
         """Take what is new of a piece, as far as there is room; answers whether all of it was taken, or useless."""
         known = self.offset - piece.offset
         if known < 0 or self.is_ending:

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from .offsets import Piece, Upload, connection_lost, next_piece, piece_sent, piece_synced
-from .outcome import AttemptKey, AttemptView, LossReason, Stream
+from gpufleet.jobs.runs import RankKey
+
+from .offsets import OutputPiece, Upload, connection_lost, next_piece, piece_sent, piece_synced
+from .outcome import AttemptView, LossReason, Stream
 
 UPLOAD_WINDOW_BYTES = 8 * 1024 * 1024
 """The most of one stream that is sent and not yet synced."""
@@ -20,7 +22,7 @@ UPLOAD_WINDOW_BYTES = 8 * 1024 * 1024
 QUESTIONS_MAX = 1_000
 """Streams that one message asks for."""
 
-StreamKey = tuple[AttemptKey, Stream]
+StreamKey = tuple[RankKey, Stream]
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class ToSend:
     """Send this piece; `is_end` says that the stream ends behind it. An empty piece only says that."""
 
     stream: StreamUpload
-    piece: Piece
+    piece: OutputPiece
     is_end: bool
 
 
@@ -133,7 +135,7 @@ class Uploads:
     def sent(self, what: ToSend, length_bytes: int) -> None:
         """So many bytes of the piece were sent; a shorter piece goes on in the stream's next turn."""
         state = what.stream
-        state.upload = piece_sent(state.upload, Piece(what.piece.start, what.piece.start + length_bytes))
+        state.upload = piece_sent(state.upload, OutputPiece(what.piece.start, what.piece.start + length_bytes))
         state.end_was_sent = what.is_end and state.upload.sent == what.piece.end
         self._give_turn(state)
 
@@ -152,7 +154,7 @@ class Uploads:
             stream.upload = connection_lost(stream.upload)
             self._unasked[stream.key] = None
 
-    def forget(self, key: AttemptKey) -> None:
+    def forget(self, key: RankKey) -> None:
         """Nothing of this attempt is to be sent any more."""
         for stream in Stream:
             self._streams.pop((key, stream), None)
@@ -175,5 +177,5 @@ def _next_of(state: StreamUpload) -> ToSend | None:
         return ToSend(state, piece, is_end=state.is_final and piece.end >= state.end)
     # Of a stream that never held a byte there is nothing to store, and the report of the exit says where it ended.
     if state.is_final and not state.end_was_sent and state.upload.sent >= state.end and state.spooled_end:
-        return ToSend(state, Piece(state.end, state.end), is_end=True)
+        return ToSend(state, OutputPiece(state.end, state.end), is_end=True)
     return None

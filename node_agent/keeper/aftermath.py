@@ -18,7 +18,7 @@ from ..core.outcome import AttemptEnd, AttemptView, Offsets
 from ..spool.layout import ends_on_disk
 from . import records
 from .linux import boot_id
-from .processes import Process, all_processes, environment_of, holds_pipe, look_at
+from .processes import ProcessStat, all_processes, environment_of, holds_pipe, look_at
 from .records import Record
 from .spawn import KEY_VARIABLE, key_value
 from .state_dir import StateDir, try_lock
@@ -109,7 +109,7 @@ def _end_processes(victims: list[Record], timeout_s: float) -> None:
             raise StillAlive([process.pid for process in left])
 
 
-def _processes_of(victims: list[Record]) -> list[Process]:
+def _processes_of(victims: list[Record]) -> list[ProcessStat]:
     """Find every process of these attempts: by session and group of a recorded leader, its key, or a pipe it holds."""
     leaders = {r.pid: r.start_ticks for r in victims if r.pid is not None and r.start_ticks is not None}
     for pid, start_ticks in tuple(leaders.items()):
@@ -133,7 +133,7 @@ class _Marks:
     pipe_ids: frozenset[str]
 
 
-def _belongs(process: Process, marks: _Marks) -> bool:
+def _belongs(process: ProcessStat, marks: _Marks) -> bool:
     since_ticks = marks.leaders.get(process.session_id) or marks.leaders.get(process.group_id)
     if since_ticks is not None and process.start_ticks >= since_ticks:
         return True
@@ -142,7 +142,7 @@ def _belongs(process: Process, marks: _Marks) -> bool:
     return holds_pipe(process.pid, marks.pipe_ids)
 
 
-def _kill_and_wait(found: list[Process], timeout_s: float) -> None:
+def _kill_and_wait(found: list[ProcessStat], timeout_s: float) -> None:
     poll = select.poll()
     pidfds: list[int] = []
     for process in found:

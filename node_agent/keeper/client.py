@@ -10,19 +10,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gpufleet.jobs.runs import RankKey, StopCause
+
 from ..core.launch import Launch, Objection, Refusal, RefusalReason
 from ..core.launch import Launched as Launched  # part of this interface
-from ..core.outcome import AttemptKey, AttemptView, Offsets, StopCause
-from ..core.typed import Piece, Typed
+from ..core.outcome import AttemptView, Offsets
+from ..core.typed import InputPiece, Typed
 from . import records
 from .connection import KeeperConnection, KeeperGone
 from .events import Event, Receipt, Report
 from .frames import FrameTooLong
 from .roster import KeeperNotStarted as KeeperNotStarted  # part of this interface
 from .roster import Roster
-from .state_dir import StateDir
-from .tombstones import Tombstones
-from .values import not_run_from, offsets_from, refusal_from, to_json, typed_from, view_from
+from .state_dir import StateDir, Tombstones
+from .values import launch_to, not_run_from, offsets_from, refusal_from, to_json, typed_from, view_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Keepers:
     def __init__(self, state_dir: Path | str, build: str, command: Sequence[str]) -> None:
         self._state = StateDir(state_dir)
         self._roster = Roster(self._state, build, command)
-        self._owners: dict[AttemptKey, str] = {}
+        self._owners: dict[RankKey, str] = {}
 
     # --- its life
 
@@ -107,7 +108,7 @@ class Keepers:
             return Launched(known, was_known=True)
         connection = self._owner(launch.key) or await self._roster.active()
         try:
-            answer = await connection.request("launch", {"launch": to_json(launch)})
+            answer = await connection.request("launch", {"launch": launch_to(launch)})
         except FrameTooLong as error:
             return _too_long(error)
         if "refused" in answer:
@@ -123,7 +124,7 @@ class Keepers:
             return known
         connection = self._owner(launch.key) or await self._roster.active()
         try:
-            answer = await connection.request("check", {"launch": to_json(launch)})
+            answer = await connection.request("check", {"launch": launch_to(launch)})
         except FrameTooLong as error:
             return _too_long(error)
         if "refused" in answer:
@@ -132,23 +133,27 @@ class Keepers:
             return not_run_from(answer["not_run"])
         return view_from(answer["attempt"]) if "attempt" in answer else None
 
-    async def signal(self, key: AttemptKey, number: int) -> Refusal | None:
+    async def signal(self, key: RankKey, number: int) -> Refusal | None:
         """Send a signal to all processes of an attempt's group."""
         return await self._ask_owner(key, "signal", signal=number)
 
-    async def stop(self, key: AttemptKey, cause: StopCause, grace_us: int | None = None) -> Refusal | None:
+    async def stop(self, key: RankKey, cause: StopCause, grace_us: int | None = None) -> Refusal | None:
         """Stop an attempt by the grace rule, its own grace unless one is given. Again: changes nothing."""
         return await self._ask_owner(key, "stop", cause=cause.value, grace_us=grace_us)
 
-    async def kill(self, key: AttemptKey, cause: StopCause) -> Refusal | None:
+    async def set_time_limit(self, key: RankKey, time_limit_us: int | None) -> Refusal | None:
+        """Give an attempt another time limit, None for none. Again: changes nothing."""
+        return await self._ask_owner(key, "set_time_limit", time_limit_us=time_limit_us)
+
+    async def kill(self, key: RankKey, cause: StopCause) -> Refusal | None:
         """Kill an attempt at once."""
         return await self.stop(key, cause, 0)
 
-    async def forget(self, key: AttemptKey) -> Refusal | None:
+    async def forget(self, key: RankKey) -> Refusal | None:
         """Drop an ended attempt: its spool goes, a tombstone stays. An unknown one is forgotten already."""
         if key in self._roster.settled:
             await asyncio.to_thread(records.bury, self._state, key)
-            Tombstones(self._state).add(str(key))
+            Tombstones(self._state).add(key.name)
             self._roster.settled.pop(key, None)
             return None
         refusal = await self._ask_owner(key, "forget")
@@ -176,7 +181,7 @@ class Keepers:
             with contextlib.suppress(KeeperGone):
                 await connection.request("set_fence", {"heartbeat_sent_us": heartbeat_sent_us})
 
-    async def wait_for_output(self, key: AttemptKey, have: Offsets) -> OutputEnds | Refusal:
+    async def wait_for_output(self, key: RankKey, have: Offsets) -> OutputEnds | Refusal:
         """Wait until there is more output than `have`, or no more will come; one at a time per attempt.
 
         Raises KeeperGone when the keeper dies; the spool stays and can be read up to its clean end.
@@ -187,38 +192,38 @@ class Keepers:
         connection = self._owner(key)
         if connection is None:
             return _unknown(key)
-        answer = await connection.request("wait_for_output", {"key": str(key), "have": to_json(have)}, timeout_s=None)
+        answer = await connection.request("wait_for_output", {"key": key.name, "have": to_json(have)}, timeout_s=None)
         if "refused" in answer:
             return refusal_from(answer["refused"])
         return OutputEnds(offsets_from(answer["ends"]), bool(answer["is_final"]))
 
-    async def output_synced(self, key: AttemptKey, synced: Offsets) -> Refusal | None:
+    async def output_synced(self, key: RankKey, synced: Offsets) -> Refusal | None:
         """Tell up to where the scheduler has an attempt's output on its disk: the spool below is deleted."""
         if key in self._roster.settled:
             return None  # deleted as a whole when it is forgotten
         return await self._ask_owner(key, "output_synced", synced=to_json(synced))
 
-    async def begin_input(self, key: AttemptKey, writer: str) -> tuple[Typed, bool] | Refusal:
+    async def begin_input(self, key: RankKey, writer: str) -> tuple[Typed, bool] | Refusal:
         """Let a session type; answers where the input stands, and whether it was the last session that typed."""
         connection = self._owner(key)
         if connection is None:
             return _unknown(key)
-        answer = await connection.request("begin_input", {"key": str(key), "writer": writer})
+        answer = await connection.request("begin_input", {"key": key.name, "writer": writer})
         if "refused" in answer:
             return refusal_from(answer["refused"])
         return typed_from(answer["typed"]), bool(answer["is_continued"])
 
-    async def type(self, key: AttemptKey, writer: str, piece: Piece) -> Typed | Refusal:
+    async def type(self, key: RankKey, writer: str, piece: InputPiece) -> Typed | Refusal:
         """Pass on what was typed; waits until all of it has found room. One piece at a time per attempt."""
         connection = self._owner(key)
         if connection is None:
             return _unknown(key)
-        fields = {"key": str(key), "writer": writer, "offset": piece.offset, "is_end": piece.is_end}
+        fields = {"key": key.name, "writer": writer, "offset": piece.offset, "is_end": piece.is_end}
         data = binascii.b2a_base64(piece.data, newline=False).decode("ascii")
         answer = await connection.request("input", {**fields, "data": data}, timeout_s=None)
         return refusal_from(answer["refused"]) if "refused" in answer else typed_from(answer["typed"])
 
-    async def resize(self, key: AttemptKey, columns: int, rows: int) -> Refusal | None:
+    async def resize(self, key: RankKey, columns: int, rows: int) -> Refusal | None:
         """Give an attempt's terminal another size."""
         return await self._ask_owner(key, "resize", columns=columns, rows=rows)
 
@@ -235,16 +240,16 @@ class Keepers:
         connection = self._roster.connection(receipt.keeper_id)
         if connection is not None:
             with contextlib.suppress(KeeperGone):
-                await connection.request("acknowledge", {"key": str(report.key), "report": receipt.sequence})
+                await connection.request("acknowledge", {"key": report.key.name, "report": receipt.sequence})
 
-    def _owner(self, key: AttemptKey) -> KeeperConnection | None:
+    def _owner(self, key: RankKey) -> KeeperConnection | None:
         return self._roster.connection(self._owners.get(key, ""))
 
-    async def _ask_owner(self, key: AttemptKey, do: str, **fields: object) -> Refusal | None:
+    async def _ask_owner(self, key: RankKey, do: str, **fields: object) -> Refusal | None:
         connection = self._owner(key)
         if connection is None:
             return _unknown(key)
-        answer = await connection.request(do, {"key": str(key), **fields})
+        answer = await connection.request(do, {"key": key.name, **fields})
         return refusal_from(answer["refused"]) if "refused" in answer else None
 
 
@@ -256,12 +261,12 @@ async def _inventory_of(connection: KeeperConnection) -> list[AttemptView]:
         views += [view_from(data) for data in page["attempts"]]
         if not page["has_more"]:
             return views
-        after = str(views[-1].key)
+        after = views[-1].key.name
 
 
 def _too_long(error: FrameTooLong) -> Refusal:
     return Refusal(RefusalReason.ARGV_TOO_LONG, f"argv and env: {error}")
 
 
-def _unknown(key: AttemptKey) -> Refusal:
+def _unknown(key: RankKey) -> Refusal:
     return Refusal(RefusalReason.UNKNOWN_ATTEMPT, f"{key} is not known to this node")

@@ -7,8 +7,10 @@ import struct
 import termios
 from dataclasses import dataclass, field
 
+from gpufleet.jobs.runs import InputMode
+
 from ..core.outcome import Stream
-from ..core.typed import COLUMNS, ROWS, InputMode
+from ..core.typed import COLUMNS, ROWS
 
 PIPE_BYTES = 256 * 1024
 
@@ -40,7 +42,7 @@ class Ends:
             os.close(fd)
 
 
-def pipes_of(ends: Ends, mode: InputMode) -> FileActions:
+def pipes_of(ends: Ends, mode: InputMode | None) -> FileActions:
     """Open a pipe for each output, and one for the input where it is asked for. OSError when there are none left."""
     for stream in Stream:
         ends.outputs[stream], write_fd = os.pipe2(os.O_CLOEXEC)

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from ..core.outcome import AttemptEnd, AttemptKey, AttemptView, FullReason
+from gpufleet.jobs.runs import RankKey
+
+from ..core.outcome import AttemptEnd, AttemptView, FullReason
 from . import reports
 from .values import Json, end_from
 
@@ -19,7 +21,7 @@ class Receipt:
 class AttemptStarted:
     """Its process runs. `started_us` is CLOCK_BOOTTIME."""
 
-    key: AttemptKey
+    key: RankKey
     pid: int
     started_us: int
     receipt: Receipt = field(compare=False)
@@ -29,7 +31,7 @@ class AttemptStarted:
 class AttemptEnded:
     """It is over, and its output is spooled up to `end.output_ends`."""
 
-    key: AttemptKey
+    key: RankKey
     end: AttemptEnd
     receipt: Receipt = field(compare=False)
 
@@ -38,7 +40,7 @@ class AttemptEnded:
 class SpoolChanged:
     """Its output waits for room, and so its job may; or, with `full` None, goes on."""
 
-    key: AttemptKey
+    key: RankKey
     full: FullReason | None
     receipt: Receipt = field(compare=False)
 
@@ -64,7 +66,7 @@ Event = Report | KeeperDied | Superseded
 
 def event_from(keeper_id: str, data: Json) -> Report:
     """Read a report as it came from this keeper."""
-    key = AttemptKey.parse(data["key"])
+    key = RankKey.parse(data["key"])
     receipt = Receipt(keeper_id, int(data["report"]))
     match data["kind"]:
         case reports.STARTED:

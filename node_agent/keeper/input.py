@@ -8,7 +8,9 @@ import struct
 import termios
 from collections.abc import Callable
 
-from ..core.typed import InputMode, InputQueue, Piece, Typed
+from gpufleet.jobs.runs import InputMode
+
+from ..core.typed import InputPiece, InputQueue, Typed
 from .linux import boottime_us
 from .processes import look_at
 from .reactor import Reactor
@@ -23,13 +25,13 @@ RETRY_US = 100_000
 class Input:
     """Writes to a pipe or a terminal whenever it takes bytes; the descriptor is this object's to close."""
 
-    def __init__(self, reactor: Reactor, fd: int, mode: InputMode) -> None:
+    def __init__(self, reactor: Reactor, fd: int, mode: InputMode | None) -> None:
         self.mode = mode
         self._reactor = reactor
         self._fd: int | None = fd
         self._queue = InputQueue()
         self._is_watched = False
-        self._unfinished: tuple[Piece, TellTyped] | None = None
+        self._unfinished: tuple[InputPiece, TellTyped] | None = None
 
     @property
     def typed(self) -> Typed:
@@ -45,14 +47,14 @@ class Input:
         """Say whether this session types at present."""
         return writer == self._queue.writer
 
-    def take(self, piece: Piece, tell: TellTyped) -> None:
+    def take(self, piece: InputPiece, tell: TellTyped) -> None:
         """Take a piece, and tell once all of it has found room; who waits for an earlier one is told now."""
         self._tell()
         if self._fd is None:
             tell(self.typed)
             return
         if self.mode is InputMode.TERMINAL:
-            piece = Piece(piece.offset, piece.data)  # a terminal has no end but the character that means one
+            piece = InputPiece(piece.offset, piece.data)  # a terminal has no end but the character that means one
         self._unfinished = (piece, tell)
         self._go_on()
 

@@ -6,19 +6,21 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from gpufleet.jobs.runs import RankKey
+
 from ..core.adoption import LaunchDecision, decide_launch
 from ..core.launch import Launch, Launched, NotRun, Objection, Refusal, RefusalReason, refusal_of_launch
 from ..core.offsets import CHUNK_BYTES
-from ..core.outcome import AttemptKey, AttemptView, Offsets
+from ..core.outcome import AttemptView, Offsets
 from ..spool import SpoolWriter
 from . import records, reports
+from .copying import OutputCopy, open_copy, unusable_copy
 from .linux import boot_id, boottime_us
+from .processes import Strays
 from .reactor import Reactor
-from .spawn import Spawner, key_value, missing_cwd
-from .state_dir import StateDir
-from .strays import Strays
+from .spawn import Spawner, key_value, limit_too_high, missing_cwd
+from .state_dir import StateDir, Tombstones
 from .supervised import Supervised
-from .tombstones import Tombstones
 from .values import Json, to_json
 
 ATTEMPTS_MAX = 10_000
@@ -41,7 +43,7 @@ class Keeper:
         self.reports = reports.Reports(lambda report: self.send(report))
         self._state = state
         self._release_active_lock = release_active_lock
-        self._attempts: dict[AttemptKey, Supervised] = {}
+        self._attempts: dict[RankKey, Supervised] = {}
         self._living: dict[Supervised, None] = {}
         self._leaders: dict[int, Supervised] = {}
         self._strays = Strays(keeper_id)
@@ -61,7 +63,7 @@ class Keeper:
         """Say whether it takes no more launches."""
         return self._refusing is not None
 
-    def known(self, key: AttemptKey) -> AttemptView | None:
+    def known(self, key: RankKey) -> AttemptView | None:
         """Look among its own attempts, then among what this or another keeper has written down."""
         attempt = self._attempts.get(key)
         return attempt.view() if attempt is not None else records.view_on_disk(self._state, key)
@@ -89,18 +91,18 @@ class Keeper:
         known = self.known(launch.key)
         if known is not None and decide_launch(known.phase) is LaunchDecision.ANSWER:
             return known
-        return self._refusal_of(launch) or self._spawner.check(launch, key_value(self.keeper_id, launch.key))
+        return self._refusal_of(launch) or self._spawner.check(launch.process, key_value(self.keeper_id, launch.key))
 
-    def attempt(self, key: AttemptKey) -> Supervised | None:
+    def attempt(self, key: RankKey) -> Supervised | None:
         """Answer an attempt of its own that is not forgotten."""
         return self._attempts.get(key)
 
-    def views(self, after: AttemptKey | None, count_max: int) -> tuple[list[AttemptView], bool]:
+    def views(self, after: RankKey | None, count_max: int) -> tuple[list[AttemptView], bool]:
         """Answer the next attempts in the order of their keys, and whether there are more."""
         keys = sorted(key for key in self._attempts if after is None or key > after)
         return [self._attempts[key].view() for key in keys[:count_max]], len(keys) > count_max
 
-    def forget(self, key: AttemptKey) -> Refusal | None:
+    def forget(self, key: RankKey) -> Refusal | None:
         """Drop an ended attempt and its spool; its tombstone stays. An unknown one is forgotten already."""
         attempt = self._attempts.get(key)
         if attempt is None:
@@ -114,7 +116,7 @@ class Keeper:
         attempt.forgotten()
         del self._attempts[key]
         self.reports.forget(key)
-        self._tombstones.add(str(key))
+        self._tombstones.add(key.name)
         self._room_was_made()
         self._leave_if_done()
         return None
@@ -173,11 +175,18 @@ class Keeper:
         self.stop_all(None)
 
     def _start(self, launch: Launch, directory: Path) -> AttemptView | Refusal:
-        spawned = self._spawner.spawn(launch, key_value(self.keeper_id, launch.key))
+        copy_fd = open_copy(launch.process.output_file) if launch.process.output_file else None
+        if isinstance(copy_fd, Refusal):
+            shutil.rmtree(directory, ignore_errors=True)
+            return copy_fd
+        copy = None if copy_fd is None else OutputCopy(launch.process.output_file, copy_fd)
+        spawned = self._spawner.spawn(launch.process, key_value(self.keeper_id, launch.key))
         if isinstance(spawned, Refusal):
+            if copy is not None:
+                copy.close()
             shutil.rmtree(directory, ignore_errors=True)
             return spawned
-        writer = SpoolWriter(directory, launch.spool_bytes, self._buffer)
+        writer = SpoolWriter(directory, launch.spool_bytes, self._buffer, copy)
         attempt = Supervised(self, launch, directory, self.keeper_id, writer)
         self._attempts[launch.key] = attempt
         self._living[attempt] = None
@@ -196,7 +205,9 @@ class Keeper:
             return Refusal(self._refusing, "this keeper takes no more launches")
         if len(self._attempts) >= ATTEMPTS_MAX:
             return Refusal(RefusalReason.TOO_MANY_ATTEMPTS, f"{ATTEMPTS_MAX} attempts are not forgotten yet")
-        return refusal_of_launch(launch, boottime_us()) or missing_cwd(launch)
+        process = launch.process
+        refusal = refusal_of_launch(launch, boottime_us()) or missing_cwd(process) or limit_too_high(process)
+        return refusal or unusable_copy(process.output_file)
 
     def _reap(self) -> None:
         """Take in every child that has exited. A leader's group is killed while its pid is still its own."""

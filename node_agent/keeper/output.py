@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 
 from ..core.outcome import FullReason, Offsets, Stream
-from ..spool import SpoolWriter, Taken
+from ..spool import ReadOutcome, SpoolWriter
 from .linux import boottime_us
 from .processes import is_pipe, pipe_id
 from .reactor import Reactor
@@ -85,7 +85,7 @@ class Output:
         """Take what the pipes hold right now, close them, and answer which of them had not ended."""
         for stream in tuple(self._pipes):
             for _ in range(FINAL_TAKES_MAX):
-                if self._take(stream) is not Taken.SOME:
+                if self._take(stream) is not ReadOutcome.SOME:
                     break
         cut = tuple(self._pipes)
         for stream in cut:
@@ -104,17 +104,17 @@ class Output:
         self._reactor.call_when_readable(self._pipes[stream], lambda: self._ready(stream))
 
     def _ready(self, stream: Stream) -> None:
-        if self._take(stream) in (Taken.END, Taken.FULL):
+        if self._take(stream) in (ReadOutcome.END, ReadOutcome.FULL):
             self._retry_full_disk()
             self._changed()
 
-    def _take(self, stream: Stream) -> Taken:
+    def _take(self, stream: Stream) -> ReadOutcome:
         taken = self._writer.take(stream, self._pipes[stream])
-        if taken is Taken.SOME and self._waiting is not None:
+        if taken is ReadOutcome.SOME and self._waiting is not None:
             self._reactor.call_after_turn(self._tell)
-        elif taken is Taken.END:
+        elif taken is ReadOutcome.END:
             self._close(stream)
-        elif taken is Taken.FULL:
+        elif taken is ReadOutcome.FULL:
             assert self._writer.full is not None
             self._reactor.forget(self._pipes[stream])
             self._paused[stream] = self._writer.full

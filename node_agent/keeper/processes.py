@@ -3,9 +3,14 @@
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from gpufleet.jobs.runs import RankKey
+
+from .spawn import KEY_VARIABLE, key_prefix
 
 ENVIRON_BYTES_MAX = 4 * 1024 * 1024
 """Linux lets nobody start a program with a larger environment than about this."""
@@ -27,7 +32,7 @@ CHILDREN_BYTES_MAX = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessStat:
     """One process at the moment it was looked at; pid and start ticks together name it for this boot."""
 
     pid: int
@@ -49,7 +54,7 @@ class Process:
         return bool(self.flags & PF_KTHREAD)
 
 
-def look_at(pid: int) -> Process | None:
+def look_at(pid: int) -> ProcessStat | None:
     """Read one process's facts; None when there is no such process."""
     try:
         text = _read(f"/proc/{pid}/stat", 4096)
@@ -57,7 +62,7 @@ def look_at(pid: int) -> Process | None:
         return None
     # The command's name stands in parentheses and may contain anything, also parentheses.
     fields = text[text.rfind(b")") + 2 :].split()
-    return Process(
+    return ProcessStat(
         pid=pid,
         state=fields[0].decode("ascii"),
         parent_pid=int(fields[1]),
@@ -68,7 +73,7 @@ def look_at(pid: int) -> Process | None:
     )
 
 
-def all_processes() -> Iterator[Process]:
+def all_processes() -> Iterator[ProcessStat]:
     """Look at every process of the machine (of the container)."""
     with os.scandir("/proc") as entries:
         pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
@@ -168,3 +173,68 @@ def _link(path: Path) -> str:
         return str(path.readlink())
     except OSError:
         return ""
+
+
+class Parent(Protocol):
+    """What is asked of an attempt that has not ended."""
+
+    @property
+    def key(self) -> RankKey:
+        """Answer its key."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Answer its leader's pid, which is its group's and session's id too."""
+        ...
+
+    @property
+    def pipe_ids(self) -> frozenset[str]:
+        """Answer the pipes it still reads."""
+        ...
+
+
+class Strays:
+    """Finds the descendants of attempts that left their group. As a subreaper the keeper inherits every orphan.
+
+    A process whose ancestors have died is the keeper's own child. It therefore can be neither overlooked nor,
+    until it is reaped, confused with another: its pid stays taken. Whose it is, its session tells, or the key in
+    its environment, or a pipe of the attempt it still holds; and when only one attempt is left, it is that
+    one's.
+    """
+
+    def __init__(self, keeper_id: str) -> None:
+        self._prefix = os.fsencode(key_prefix(keeper_id))
+        self._owners: dict[int, RankKey] = {}
+
+    def of(self, parent: Parent, living: Iterable[Parent]) -> list[int]:
+        """List the strays of an attempt; `living` are all that have not ended, this one included."""
+        parents = list(living)
+        leaders = {each.pid for each in parents}
+        return [pid for pid in children() if pid not in leaders and self._owner(pid, parents) == parent.key]
+
+    def reaped(self, pid: int) -> None:
+        """Take in that a child is gone; its pid may come back as another process."""
+        self._owners.pop(pid, None)
+
+    def _owner(self, pid: int, parents: list[Parent]) -> RankKey | None:
+        owner = self._owners.get(pid)
+        if owner is None:
+            owner = self._find_owner(pid, parents)
+            if owner is not None:
+                self._owners[pid] = owner
+        return owner
+
+    def _find_owner(self, pid: int, parents: list[Parent]) -> RankKey | None:
+        if len(parents) == 1:
+            return parents[0].key
+        process = look_at(pid)
+        if process is None:
+            return None
+        for parent in parents:
+            if parent.pid in (process.session_id, process.group_id):
+                return parent.key
+        value = environment_of(pid).get(os.fsencode(KEY_VARIABLE), b"")
+        if value.startswith(self._prefix):
+            return RankKey.parse(os.fsdecode(value[len(self._prefix) :]))
+        return next((parent.key for parent in parents if holds_pipe(pid, parent.pipe_ids)), None)

@@ -19,7 +19,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..core.outcome import AttemptEnd, AttemptKey, AttemptPhase, AttemptView
+from gpufleet.jobs.runs import RankKey
+
+from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView
 from ..spool.layout import ends_on_disk, starts_on_disk
 from .frames import to_text
 from .state_dir import StateDir
@@ -33,7 +35,7 @@ _UNREADABLE = (KeyError, TypeError, ValueError)
 class Record:
     """One attempt as written down; the pid is None between the lines 1 and 2."""
 
-    key: AttemptKey
+    key: RankKey
     keeper_id: str
     boot_id: str
     note: str
@@ -82,7 +84,7 @@ class Spares:
 
 def claim(state: StateDir, spares: Spares, record: Record) -> Path | None:
     """Make the attempt's directory with line 1 in it; None when there is one. OSError when it cannot be."""
-    first = {"key": str(record.key), "keeper_id": record.keeper_id, "boot_id": record.boot_id}
+    first = {"key": record.key.name, "keeper_id": record.keeper_id, "boot_id": record.boot_id}
     first["note"] = record.note
     staging = spares.take()
     directory = state.attempt(record.key)
@@ -125,7 +127,7 @@ def read(directory: Path) -> Record | None:
     return _read_file(directory / _RECORD, directory.name)
 
 
-def bury(state: StateDir, key: AttemptKey, spares: Spares | None = None) -> None:
+def bury(state: StateDir, key: RankKey, spares: Spares | None = None) -> None:
     """Forget an attempt: its spool is deleted, its record becomes its tombstone. Again: finishes what was begun."""
     directory, tombstone = state.attempt(key), state.tombstone(key)
     if tombstone.exists():
@@ -154,9 +156,9 @@ def all_records(state: StateDir) -> list[Record]:
     return found
 
 
-def view_on_disk(state: StateDir, key: AttemptKey) -> AttemptView | None:
+def view_on_disk(state: StateDir, key: RankKey) -> AttemptView | None:
     """Answer what is written down about an attempt, by whichever keeper; None: it was never here."""
-    buried = _read_file(state.tombstone(key), str(key))
+    buried = _read_file(state.tombstone(key), key.name)
     if buried is not None:
         return view_of(buried, AttemptPhase.FORGOTTEN, state)
     record = read(state.attempt(key))
@@ -202,7 +204,7 @@ def _read_file(path: Path, name: str) -> Record | None:
     try:
         first = json.loads(lines[0])
         record = Record(
-            key=AttemptKey.parse(first["key"]),
+            key=RankKey.parse(first["key"]),
             keeper_id=first["keeper_id"],
             boot_id=first["boot_id"],
             note=first["note"],
@@ -226,7 +228,7 @@ def _with_line(record: Record, line: Json) -> Record:
 def _record_of_a_lost_boot(name: str) -> Record | None:
     """Answer what a record says that a crash of the machine left empty or in shreds: it belongs to no boot of now."""
     try:
-        key = AttemptKey.parse(name)
+        key = RankKey.parse(name)
     except ValueError:
         return None
     return Record(key=key, keeper_id="", boot_id="", note="")

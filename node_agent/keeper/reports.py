@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from ..core.outcome import AttemptKey
+from gpufleet.jobs.runs import RankKey
+
 from .values import Json
 
 STARTED = "started"
@@ -17,12 +18,12 @@ class Reports:
     def __init__(self, send: Callable[[Json], None]) -> None:
         self._send = send
         self._last_sequence = 0
-        self._unacknowledged: dict[tuple[AttemptKey, str], Json] = {}
+        self._unacknowledged: dict[tuple[RankKey, str], Json] = {}
 
-    def add(self, key: AttemptKey, kind: str, body: Json) -> None:
+    def add(self, key: RankKey, kind: str, body: Json) -> None:
         """Send a report, and again on each new connection until it is acknowledged."""
         self._last_sequence += 1
-        report = {"report": self._last_sequence, "kind": kind, "key": str(key), **body}
+        report = {"report": self._last_sequence, "kind": kind, "key": key.name, **body}
         self._unacknowledged.pop((key, kind), None)
         self._unacknowledged[key, kind] = report
         self._send(report)
@@ -32,14 +33,14 @@ class Reports:
         for report in self._unacknowledged.values():
             self._send(report)
 
-    def acknowledge(self, key: AttemptKey, sequence: int) -> None:
+    def acknowledge(self, key: RankKey, sequence: int) -> None:
         """Drop a report; a newer one about the same stays."""
         for kind in KINDS:
             report = self._unacknowledged.get((key, kind))
             if report is not None and report["report"] == sequence:
                 del self._unacknowledged[key, kind]
 
-    def forget(self, key: AttemptKey) -> None:
+    def forget(self, key: RankKey) -> None:
         """Drop whatever there is about an attempt."""
         for kind in KINDS:
             self._unacknowledged.pop((key, kind), None)

@@ -11,9 +11,11 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ..core.launch import NotRun, Refusal, RefusalReason
-from ..core.outcome import AttemptKey, AttemptView, Offsets, StopCause
-from ..core.typed import CHUNK_BYTES_MAX, COLUMNS_MAX, ROWS_MAX, Piece
+from gpufleet.jobs.runs import SIGNAL_MAX, RankKey, StopCause
+
+from ..core.launch import TIME_US_MAX, NotRun, Refusal, RefusalReason
+from ..core.outcome import AttemptView, Offsets
+from ..core.typed import CHUNK_BYTES_MAX, COLUMNS_MAX, ROWS_MAX, InputPiece
 from .input import Input
 from .keeper import Keeper
 from .linux import boottime_us
@@ -29,6 +31,13 @@ WRITER_CHARS_MAX = 128
 _DONE: Json = {}
 
 
+class RequestRefused(Exception):
+    """What is asked is refused, and nothing has changed."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+
+
 class Requests:
     """Answers requests; None is an answer that comes later. `send` speaks to the agent that is there then."""
 
@@ -42,6 +51,7 @@ class Requests:
             "check": self._check,
             "signal": self._signal,
             "stop": self._stop,
+            "set_time_limit": self._set_time_limit,
             "forget": self._forget,
             "inventory": self._inventory,
             "set_fence": self._set_fence,
@@ -73,6 +83,8 @@ class Requests:
             return _bad(f"do {str(request.get('do'))[:80]!r} is not known")
         try:
             return handler(request)
+        except RequestRefused as no:
+            return _refused(no.refusal)
         except (KeyError, TypeError, ValueError) as error:
             return _bad(f"{request['do']}: {type(error).__name__}: {error}"[:1000])
         except Exception as error:
@@ -98,31 +110,31 @@ class Requests:
                 return _DONE
 
     def _signal(self, request: Json) -> Json:
-        number = _number(request["signal"], "signal", 1, 64)
+        number = _number(request["signal"], "signal", 1, SIGNAL_MAX)
         attempt = self._find(request)
-        if isinstance(attempt, Refusal):
-            return _refused(attempt)
         if not attempt.signal(number):
-            return _refused(Refusal(RefusalReason.NOT_RUNNING, f"{attempt.key} does not run any more"))
+            raise _not_running(attempt)
         return _DONE
 
     def _stop(self, request: Json) -> Json:
         """Idempotent: what has ended, or is ending, stays so."""
-        grace_us = request.get("grace_us")
         cause = StopCause(request["cause"])
-        attempt = self._find(request)
-        if isinstance(attempt, Refusal):
-            return _refused(attempt)
-        attempt.stop(cause, None if grace_us is None else _number(grace_us, "grace_us", 0))
+        self._find(request).stop(cause, _number_or_none(request.get("grace_us"), "grace_us", 0))
+        return _DONE
+
+    def _set_time_limit(self, request: Json) -> Json:
+        """Idempotent: what has ended, or is being stopped, stays so."""
+        limit_us = _number_or_none(request["time_limit_us"], "time_limit_us", 1, TIME_US_MAX)
+        self._find(request).set_time_limit(limit_us)
         return _DONE
 
     def _forget(self, request: Json) -> Json:
-        refusal = self._keeper.forget(AttemptKey.parse(request["key"]))
+        refusal = self._keeper.forget(RankKey.parse(request["key"]))
         return _DONE if refusal is None else _refused(refusal)
 
     def _inventory(self, request: Json) -> Json:
         after = request.get("after")
-        views, has_more = self._keeper.views(None if after is None else AttemptKey.parse(after), INVENTORY_PAGE)
+        views, has_more = self._keeper.views(None if after is None else RankKey.parse(after), INVENTORY_PAGE)
         return {"attempts": to_json(views), "has_more": has_more}
 
     def _set_fence(self, request: Json) -> Json:
@@ -135,8 +147,6 @@ class Requests:
     def _wait_for_output(self, request: Json) -> Json | None:
         """Answered when there is more than the agent has, or the attempt has ended, or another one waits."""
         attempt = self._find(request)
-        if isinstance(attempt, Refusal):
-            return _refused(attempt)
         answer = self._later(request)
 
         def tell(ends: Offsets, is_final: bool) -> None:
@@ -147,39 +157,30 @@ class Requests:
 
     def _output_synced(self, request: Json) -> Json:
         synced = offsets_from(request["synced"])
-        attempt = self._find(request)
-        if isinstance(attempt, Refusal):
-            return _refused(attempt)
-        self._keeper.output_synced(attempt, synced)
+        self._keeper.output_synced(self._find(request), synced)
         return _DONE
 
     def _begin_input(self, request: Json) -> Json:
         """Another session types; what an earlier one still has under way is refused from now on."""
         found = self._find_input(request)
-        if isinstance(found, Refusal):
-            return _refused(found)
         is_continued = found.begin(_writer(request))
         return {"typed": to_json(found.typed), "is_continued": is_continued}
 
     def _input(self, request: Json) -> Json | None:
         """Answered when all of the piece has found room, or when another one comes."""
         found = self._find_input(request)
-        if isinstance(found, Refusal):
-            return _refused(found)
         if not found.is_writer(_writer(request)):
-            return _refused(Refusal(RefusalReason.NOT_THE_WRITER, "another session types now"))
+            raise RequestRefused(Refusal(RefusalReason.NOT_THE_WRITER, "another session types now"))
         answer = self._later(request)
         data = binascii.a2b_base64(request["data"], strict_mode=True)
         if len(data) > CHUNK_BYTES_MAX:
             return _bad(f"data has {len(data)} bytes, at most {CHUNK_BYTES_MAX} are taken")
-        piece = Piece(_number(request["offset"], "offset", 0), data, bool(request.get("is_end")))
+        piece = InputPiece(_number(request["offset"], "offset", 0), data, bool(request.get("is_end")))
         found.take(piece, lambda typed: answer({"typed": to_json(typed)}))
         return None
 
     def _resize(self, request: Json) -> Json:
         found = self._find_input(request)
-        if isinstance(found, Refusal):
-            return _refused(found)
         columns = _number(request["columns"], "columns", 1, COLUMNS_MAX)
         found.resize(columns, _number(request["rows"], "rows", 1, ROWS_MAX))
         return _DONE
@@ -194,16 +195,16 @@ class Requests:
 
         return answer
 
-    def _find_input(self, request: Json) -> Input | Refusal:
+    def _find_input(self, request: Json) -> Input:
         attempt = self._find(request)
-        if isinstance(attempt, Refusal):
-            return attempt
         if attempt.end is not None:
-            return Refusal(RefusalReason.NOT_RUNNING, f"{attempt.key} does not run any more")
-        return attempt.input or Refusal(RefusalReason.NO_INPUT, f"{attempt.key} was launched without an input")
+            raise _not_running(attempt)
+        if attempt.input is None:
+            raise RequestRefused(Refusal(RefusalReason.NO_INPUT, f"{attempt.key} was launched without an input"))
+        return attempt.input
 
     def _acknowledge(self, request: Json) -> Json:
-        self._keeper.reports.acknowledge(AttemptKey.parse(request["key"]), int(request["report"]))
+        self._keeper.reports.acknowledge(RankKey.parse(request["key"]), int(request["report"]))
         return _DONE
 
     def _retire(self, request: Json) -> Json:
@@ -215,14 +216,19 @@ class Requests:
         if running and not request.get("kill"):
             detail = f"{running} attempts run: stop them, or say kill"
             return _refused(Refusal(RefusalReason.ATTEMPTS_RUNNING, detail))
-        grace_us = request.get("grace_us")
-        self._keeper.stop_all(None if grace_us is None else _number(grace_us, "grace_us", 0))
+        self._keeper.stop_all(_number_or_none(request.get("grace_us"), "grace_us", 0))
         return {"stopping": running}
 
-    def _find(self, request: Json) -> Supervised | Refusal:
-        key = AttemptKey.parse(request["key"])
+    def _find(self, request: Json) -> Supervised:
+        key = RankKey.parse(request["key"])
         attempt = self._keeper.attempt(key)
-        return attempt or Refusal(RefusalReason.UNKNOWN_ATTEMPT, f"{key} is not known to this keeper")
+        if attempt is None:
+            raise RequestRefused(Refusal(RefusalReason.UNKNOWN_ATTEMPT, f"{key} is not known to this keeper"))
+        return attempt
+
+
+def _not_running(attempt: Supervised) -> RequestRefused:
+    return RequestRefused(Refusal(RefusalReason.NOT_RUNNING, f"{attempt.key} does not run any more"))
 
 
 def _writer(request: Json) -> str:
@@ -236,6 +242,10 @@ def _number(value: Any, name: str, least: int, most: int = 2**63 - 1) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{name} {value!r} is not a whole number within {least} and {most}")
     return value
+
+
+def _number_or_none(value: Any, name: str, least: int, most: int = 2**63 - 1) -> int | None:
+    return None if value is None else _number(value, name, least, most)
 
 
 def _bad(detail: str) -> Json:

@@ -6,7 +6,9 @@ import os
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 
-from ..core.outcome import AttemptKey, AttemptPhase, AttemptView
+from gpufleet.jobs.runs import RankKey
+
+from ..core.outcome import AttemptPhase, AttemptView
 from . import records
 from .aftermath import StillAlive, settle
 from .connection import KeeperConnection, KeeperGone, KeeperSilent
@@ -36,7 +38,7 @@ class Roster:
     """
 
     def __init__(self, state: StateDir, build: str, command: Sequence[str]) -> None:
-        self.settled: dict[AttemptKey, AttemptView] = {}
+        self.settled: dict[RankKey, AttemptView] = {}
         self.newest_heartbeat_us: int | None = None
         self._state = state
         self._build = build
@@ -46,7 +48,7 @@ class Roster:
         self._events: asyncio.Queue[Event | Exception] = asyncio.Queue()
         self._starting = asyncio.Lock()
         self._settling = asyncio.Lock()
-        self._dying: dict[AttemptKey, AttemptView] = {}
+        self._dying: dict[RankKey, AttemptView] = {}
         self._unexplained: dict[str, asyncio.Future[None]] = {}
         self._recoveries: set[asyncio.Task[None]] = set()
         self._is_superseded = False
@@ -97,7 +99,7 @@ class Roster:
             raise event
         return event
 
-    async def without_keeper(self) -> dict[AttemptKey, AttemptView]:
+    async def without_keeper(self) -> dict[RankKey, AttemptView]:
         """Answer the attempts no living keeper answers for: settled, or being killed at the moment.
 
         Waits until it is known what became of every keeper that has hung up.
@@ -241,7 +243,7 @@ class Roster:
         for keeper_id in tuple(self._unexplained):
             self._explain(keeper_id)
 
-    def _unsettled(self, keeper_id: str) -> dict[AttemptKey, AttemptView]:
+    def _unsettled(self, keeper_id: str) -> dict[RankKey, AttemptView]:
         """Answer the attempts a dead keeper left running."""
         return {
             record.key: records.view_of(record, AttemptPhase.ENDING, self._state)
@@ -249,7 +251,7 @@ class Roster:
             if record.keeper_id == keeper_id and record.end is None
         }
 
-    def _all_unsettled(self) -> dict[AttemptKey, AttemptView]:
+    def _all_unsettled(self) -> dict[RankKey, AttemptView]:
         """Answer every attempt that no living keeper holds, also those whose end is written down."""
         views = {}
         for record in records.all_records(self._state):

@@ -8,11 +8,12 @@ import signal
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ..core.launch import Launch, NotRun, Refusal, RefusalReason
+from gpufleet.jobs.runs import InputMode, RankKey
+
+from ..core.launch import NotRun, Process, Refusal, RefusalReason
 from ..core.outcome import LaunchFailure, Stream
-from ..core.typed import InputMode
 from .descriptors import Ends, pipes_of, terminal_of
 
 KEY_VARIABLE = "GPUFLEET_ATTEMPT_KEY"
@@ -52,71 +53,96 @@ class Spawner:
         # Two pipes and two files per attempt: the keeper needs more than a program's usual 1,024.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
-    def spawn(self, launch: Launch, key_value: str) -> Spawned | NotRun | Refusal:
-        """Start a launch's command; a Refusal when the node, not the command, is at fault."""
-        return self._there(launch, lambda: self._spawn_here(launch, {**launch.env, KEY_VARIABLE: key_value}))
+    def spawn(self, process: Process, key_value: str) -> Spawned | NotRun | Refusal:
+        """Start a process's command; a Refusal when the node, not the command, is at fault."""
+        return self._there(process, lambda: self._spawn_here(process, {**process.env, KEY_VARIABLE: key_value}))
 
-    def check(self, launch: Launch, key_value: str) -> NotRun | Refusal | None:
-        """Say what would keep a launch's command from being started, as far as it shows without starting it."""
-        return self._there(launch, lambda: _unfit_here(launch, {**launch.env, KEY_VARIABLE: key_value}))
+    def check(self, process: Process, key_value: str) -> NotRun | Refusal | None:
+        """Say what would keep a process's command from being started, as far as it shows without starting it."""
+        return self._there(process, lambda: _unfit_here(process, {**process.env, KEY_VARIABLE: key_value}))
 
-    def _there(self, launch: Launch, act: Callable[[], Found]) -> Found | Refusal:
-        """Act in the launch's working directory."""
+    def _there(self, process: Process, act: Callable[[], Found]) -> Found | Refusal:
+        """Act in the process's working directory."""
         try:
-            cwd_fd = os.open(launch.cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            cwd_fd = os.open(process.cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            return Refusal(RefusalReason.CWD_MISSING, f"cwd {launch.cwd[:500]!r}: {error.strerror}")
+            return Refusal(RefusalReason.CWD_MISSING, f"cwd {process.cwd[:500]!r}: {error.strerror}")
         try:
             os.fchdir(cwd_fd)
             return act()
         except PermissionError as error:
-            return Refusal(RefusalReason.CWD_MISSING, f"cwd {launch.cwd[:500]!r}: {error.strerror}")
+            return Refusal(RefusalReason.CWD_MISSING, f"cwd {process.cwd[:500]!r}: {error.strerror}")
         finally:
             os.fchdir(self._home_fd)
             os.close(cwd_fd)
 
-    def _spawn_here(self, launch: Launch, env: dict[str, str]) -> Spawned | NotRun | Refusal:
-        found = find_command(launch.argv[0], env.get("PATH", os.defpath))
+    def _spawn_here(self, process: Process, env: dict[str, str]) -> Spawned | NotRun | Refusal:
+        found = find_command(process.argv[0], env.get("PATH", os.defpath))
         if isinstance(found, NotRun):
             return found
         ours = Ends()
         try:
-            descriptors = terminal_of(ours) if launch.input is InputMode.TERMINAL else pipes_of(ours, launch.input)
+            descriptors = terminal_of(ours) if process.input is InputMode.TERMINAL else pipes_of(ours, process.input)
         except OSError as error:
             ours.close()
             ours.close_theirs()
-            what = "terminal" if launch.input is InputMode.TERMINAL else "pipe"
+            what = "terminal" if process.input is InputMode.TERMINAL else "pipe"
             return Refusal(RefusalReason.SPAWN_FAILED, f"no {what} can be opened: {error.strerror}")
         try:
-            with self._rlimits(launch):
-                pid = os.posix_spawn(
+            with self._rlimits(process):
+                pid = self._spawn_as_nice(
+                    process.nice,
                     found,
-                    launch.argv,
+                    process.argv,
                     env,
                     file_actions=descriptors,
                     setsid=True,
                     setsigmask=(),
                     setsigdef=_SIGNALS_RESET,
                 )
-            _set_hard_limits(pid, launch)
+            _set_hard_limits(pid, process)
         except OSError as error:
             ours.close()
-            return _failure_of(error, found, launch)
+            return _failure_of(error, found, process)
         finally:
             ours.close_theirs()
         return Spawned(pid, ours.outputs, ours.input_fd)
 
+    def _spawn_as_nice(self, nice: int, *what: Any, **how: Any) -> int:
+        """Start a process that has its niceness from its first instruction.
+
+        On Linux that is a thread's own, and a child has it from the thread that starts it; what has made itself nicer
+        may not be allowed to go back. So a thread that ends with it makes itself so.
+        """
+        if nice <= os.getpriority(os.PRIO_PROCESS, 0):
+            return os.posix_spawn(*what, **how)
+        import threading  # which a keeper without such a job does without
+
+        outcome: list[int | OSError] = []
+
+        def spawn() -> None:
+            try:
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+                outcome.append(os.posix_spawn(*what, **how))
+            except OSError as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=spawn)
+        thread.start()
+        thread.join()
+        if isinstance(outcome[0], OSError):
+            raise outcome[0]
+        return outcome[0]
+
     @contextlib.contextmanager
-    def _rlimits(self, launch: Launch) -> Iterator[None]:
+    def _rlimits(self, process: Process) -> Iterator[None]:
         """Lend the keeper the child's soft limits while it spawns: the child has them from the beginning."""
         wanted = {resource.RLIMIT_NOFILE: self._descriptors_of_children[0]}
-        wanted.update({_rlimit(name): value for name, value in launch.rlimits.items()})
+        wanted.update({_rlimit(name): soft for name, (soft, _) in process.rlimits.items()})
         before = {limit: resource.getrlimit(limit) for limit in wanted}
         try:
             for limit, soft in wanted.items():
-                hard = before[limit][1]
-                is_above = hard != resource.RLIM_INFINITY and (soft == resource.RLIM_INFINITY or soft > hard)
-                resource.setrlimit(limit, (hard if is_above else soft, hard))
+                resource.setrlimit(limit, (soft, before[limit][1]))
             yield
         finally:
             for limit, both in before.items():
@@ -142,20 +168,35 @@ def find_command(name: str, path: str) -> str | NotRun:
     return NotRun(LaunchFailure.COMMAND_NOT_FOUND, f"{name[:200]}: not found in PATH {path[:500]!r}")
 
 
-def missing_cwd(launch: Launch) -> Refusal | None:
+def missing_cwd(process: Process) -> Refusal | None:
     """Say whether the working directory is missing; looked at before anything is written down."""
     try:
-        if stat.S_ISDIR(os.stat(launch.cwd).st_mode):  # noqa: PTH116
+        if stat.S_ISDIR(os.stat(process.cwd).st_mode):  # noqa: PTH116
             return None
         problem = "not a directory"
     except OSError as error:
         problem = error.strerror or str(error)
-    return Refusal(RefusalReason.CWD_MISSING, f"cwd {launch.cwd[:500]!r}: {problem}")
+    return Refusal(RefusalReason.CWD_MISSING, f"cwd {process.cwd[:500]!r}: {problem}")
 
 
-def key_value(keeper_id: str, key: object) -> str:
+def limit_too_high(process: Process) -> Refusal | None:
+    """Say whether a limit is above the keeper's own hard one, which it has from its agent."""
+    for name, (_, wanted) in process.rlimits.items():
+        _, hard = resource.getrlimit(_rlimit(name))
+        if hard != resource.RLIM_INFINITY and (wanted == resource.RLIM_INFINITY or wanted > hard):
+            asked = "unlimited" if wanted == resource.RLIM_INFINITY else wanted
+            return Refusal(RefusalReason.RLIMIT_TOO_HIGH, f"{name} {asked} is above the agent's own hard limit, {hard}")
+    return None
+
+
+def key_prefix(keeper_id: str) -> str:
+    """Answer how the value of KEY_VARIABLE begins in all that a keeper starts."""
+    return f"{keeper_id}:"
+
+
+def key_value(keeper_id: str, key: RankKey) -> str:
     """Answer the value of KEY_VARIABLE: no other keeper ever gives the same."""
-    return f"{keeper_id}:{key}"
+    return key_prefix(keeper_id) + key.name
 
 
 def _rlimit(name: str) -> int:
@@ -163,18 +204,17 @@ def _rlimit(name: str) -> int:
     return number
 
 
-def _set_hard_limits(pid: int, launch: Launch) -> None:
-    for name, value in launch.rlimits.items():
-        _, hard = resource.getrlimit(_rlimit(name))
-        if value != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or value < hard):
-            with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(pid, _rlimit(name), (value, value))
+def _set_hard_limits(pid: int, process: Process) -> None:
+    """Lower, right after the start, what the keeper could not raise again for itself."""
+    for name, both in process.rlimits.items():
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, _rlimit(name), both)
 
 
-def _failure_of(error: OSError, found: str, launch: Launch) -> NotRun | Refusal:
+def _failure_of(error: OSError, found: str, process: Process) -> NotRun | Refusal:
     sentence = f"{found[:500]}: {error.strerror}"
     if error.errno == errno.E2BIG:
-        return _too_long(launch)
+        return _too_long(process)
     if error.errno in _NOT_FOUND:
         return NotRun(LaunchFailure.COMMAND_NOT_FOUND, sentence + _missing_interpreter(found))
     if error.errno in _NOT_EXECUTABLE:
@@ -183,16 +223,16 @@ def _failure_of(error: OSError, found: str, launch: Launch) -> NotRun | Refusal:
     return Refusal(RefusalReason.SPAWN_FAILED, sentence)
 
 
-def _unfit_here(launch: Launch, env: dict[str, str]) -> NotRun | Refusal | None:
-    found = find_command(launch.argv[0], env.get("PATH", os.defpath))
+def _unfit_here(process: Process, env: dict[str, str]) -> NotRun | Refusal | None:
+    found = find_command(process.argv[0], env.get("PATH", os.defpath))
     if isinstance(found, NotRun):
         return found
-    if _is_too_long([*launch.argv, *(f"{name}={value}" for name, value in env.items())]):
-        return _too_long(launch)
+    if _is_too_long([*process.argv, *(f"{name}={value}" for name, value in env.items())]):
+        return _too_long(process)
     try:
         is_file = stat.S_ISREG(os.stat(found).st_mode)  # noqa: PTH116 - the dot of "./x" must stay
     except OSError as error:
-        return _failure_of(error, found, launch)
+        return _failure_of(error, found, process)
     if not is_file or not os.access(found, os.X_OK):
         return NotRun(LaunchFailure.NOT_EXECUTABLE, f"{found[:500]}: {os.strerror(errno.EACCES)}")
     return None
@@ -206,8 +246,8 @@ def _is_too_long(words: list[str]) -> bool:
     return max(sizes) > WORD_BYTES_MAX or sum(sizes) + 8 * len(sizes) > max(together, WORD_BYTES_MAX)
 
 
-def _too_long(launch: Launch) -> Refusal:
-    size = sum(len(os.fsencode(word)) + 1 for word in launch.argv)
+def _too_long(process: Process) -> Refusal:
+    size = sum(len(os.fsencode(word)) + 1 for word in process.argv)
     detail = f"argv has {size} bytes: together with env, or in one word, more than Linux takes"
     return Refusal(RefusalReason.ARGV_TOO_LONG, detail)
 

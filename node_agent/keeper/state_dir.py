@@ -10,9 +10,12 @@ ended/<job.attempt.rank>    the record of a forgotten attempt: a tombstone
 import fcntl
 import os
 import shutil
+from collections import deque
 from pathlib import Path
 
-from ..core.outcome import AttemptKey
+from gpufleet.jobs.runs import RankKey
+
+from .linux import boottime_us
 
 TOMBSTONE_US = 24 * 3600 * 1_000_000
 TOMBSTONES_MAX = 10_000
@@ -37,13 +40,13 @@ class StateDir:
         for directory in (self.root, self.attempts, self.ended, self.keepers):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def attempt(self, key: AttemptKey) -> Path:
+    def attempt(self, key: RankKey) -> Path:
         """Answer the directory of an attempt."""
-        return self.attempts / str(key)
+        return self.attempts / key.name
 
-    def tombstone(self, key: AttemptKey) -> Path:
+    def tombstone(self, key: RankKey) -> Path:
         """Answer the file that remembers a forgotten attempt."""
-        return self.ended / str(key)
+        return self.ended / key.name
 
     def keeper(self, keeper_id: str) -> Path:
         """Answer the directory of one keeper."""
@@ -89,3 +92,32 @@ def try_lock(path: Path, *, create: bool = False) -> int | None:
 def socket_address(directory_fd: int) -> str:
     """Name the socket in an open directory; a plain path may be longer than a socket's 107 bytes."""
     return f"/proc/self/fd/{directory_fd}/socket"
+
+
+class Tombstones:
+    """Bounds `ended/` by age and number. What earlier keepers left counts as made when it is first looked at.
+
+    So no wall clock is asked, whose steps must not make anybody forget.
+    """
+
+    def __init__(self, state: StateDir) -> None:
+        self._state = state
+        self._oldest_first: deque[tuple[int, str]] | None = None
+
+    def add(self, name: str) -> None:
+        """Take in a tombstone that was just made, and delete those that are too old or too many."""
+        now_us = boottime_us()
+        if self._oldest_first is None:
+            self._oldest_first = deque((now_us, name) for name in self._on_disk())
+        else:
+            self._oldest_first.append((now_us, name))
+        while self._oldest_first and (
+            len(self._oldest_first) > TOMBSTONES_MAX or self._oldest_first[0][0] < now_us - TOMBSTONE_US
+        ):
+            _, oldest = self._oldest_first.popleft()
+            (self._state.ended / oldest).unlink(missing_ok=True)
+
+    def _on_disk(self) -> list[str]:
+        # By the change time: a record's own modification is its attempt's end, its renaming is the burial.
+        with os.scandir(self._state.ended) as entries:
+            return [name for _, name in sorted((entry.stat().st_ctime_ns, entry.name) for entry in entries)]

@@ -11,30 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from gpufleet.jobs.runs import Cause, NodeCause, RankKey
+
 from ..core.attempt import (
+    Action,
+    Ending,
     Phase,
     Running,
     SendKill,
+    SendSignal,
     SendTerm,
     Wait,
     heartbeat_acknowledged,
     next_action,
+    next_step_of_ending,
+    observe,
     stop,
     stop_cause,
+    time_limit_us_of,
+    with_time_limit,
 )
 from ..core.attempt import after as phase_after
-from ..core.ending import Ending, next_step_of_ending, observe
 from ..core.launch import Launch, NotRun
-from ..core.outcome import (
-    AttemptEnd,
-    AttemptKey,
-    AttemptPhase,
-    AttemptView,
-    ExitedWith,
-    KilledBy,
-    Offsets,
-    StopCause,
-)
+from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView, ExitedWith, KilledBy, Offsets
 from ..spool import SpoolWriter
 from . import records
 from .input import Input
@@ -79,7 +78,7 @@ class Supervised:
     """An attempt that was launched by this keeper and is not forgotten yet."""
 
     def __init__(self, house: Household, launch: Launch, directory: Path, keeper_id: str, writer: SpoolWriter) -> None:
-        self.key: AttemptKey = launch.key
+        self.key: RankKey = launch.key
         self.directory = directory
         self.pid = 0
         self.end: AttemptEnd | None = None
@@ -87,11 +86,11 @@ class Supervised:
         self.input: Input | None = None
         self._house = house
         self._note = launch.note
-        self._input_mode = launch.input
+        self._input_mode = launch.process.input
         self._keeper_id = keeper_id
         self._started_us = boottime_us()
         self._phase: Phase = Running(
-            limits=launch.limits, started_us=self._started_us, heartbeat_sent_us=launch.heartbeat_sent_us
+            limits=launch.process.limits, started_us=self._started_us, heartbeat_sent_us=launch.heartbeat_sent_us
         )
         self._said_full = False
         self._is_leaving = False
@@ -147,6 +146,7 @@ class Supervised:
             full=self.output.full,
             note=self._note,
             end=self.end,
+            time_limit_us=time_limit_us_of(self._phase) if self.end is None else None,
         )
 
     @property
@@ -163,11 +163,17 @@ class Supervised:
         """
         return self._exit is None and self.end is None and not has_exited(self.pid)
 
-    def stop(self, cause: StopCause, grace_us: int | None) -> None:
+    def stop(self, cause: Cause, grace_us: int | None) -> None:
         """Stop it by the grace rule; None takes its own grace, 0 kills at once."""
         if self.is_leader_alive:
             self._phase, action = stop(self._phase, cause, grace_us, boottime_us())
             self._carry_out(action)
+
+    def set_time_limit(self, time_limit_us: int | None) -> None:
+        """Give it another time limit, None for none; one that has passed stops it now. Again: changes nothing."""
+        if self.is_leader_alive:
+            self._phase = with_time_limit(self._phase, time_limit_us)
+            self._act()
 
     def signal(self, number: int) -> bool:
         """Send a signal to the whole group, and to what runs in the foreground of its terminal.
@@ -196,7 +202,7 @@ class Supervised:
     def leave(self, grace_us: int | None) -> None:
         """Stop it because the keeper leaves; output that nobody makes room for is cut after the drain."""
         self._is_leaving = True
-        self.stop(StopCause.SHUTDOWN, grace_us)
+        self.stop(NodeCause.SHUTDOWN, grace_us)
         self.reconsider()
 
     # --- what happens to it
@@ -250,8 +256,12 @@ class Supervised:
         self._phase = phase_after(self._phase, action)
         self._carry_out(action)
 
-    def _carry_out(self, action: Wait | SendTerm | SendKill) -> None:
-        if isinstance(action, SendTerm):
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, SendSignal) and action.is_for_leader:
+            os.kill(self.pid, action.signal)
+        elif isinstance(action, SendSignal):
+            self._signal_group(action.signal)
+        elif isinstance(action, SendTerm):
             self._signal_group(signal.SIGTERM)
             self._signal_group(signal.SIGCONT)
         elif isinstance(action, SendKill):

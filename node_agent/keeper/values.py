@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from gpufleet.jobs.runs import InputMode, RankKey, cause_of
+
 from ..core.attempt import Limits
-from ..core.launch import Launch, NotRun, Refusal, RefusalReason
+from ..core.launch import Launch, NotRun, Process, Refusal, RefusalReason
 from ..core.outcome import (
     AttemptEnd,
-    AttemptKey,
     AttemptPhase,
     AttemptView,
     ExitedWith,
@@ -18,12 +19,14 @@ from ..core.outcome import (
     LaunchFailure,
     LossReason,
     Offsets,
-    StopCause,
     Stream,
 )
-from ..core.typed import InputMode, Typed
+from ..core.typed import Typed
 
 Json = dict[str, Any]
+
+NO_INPUT = "none"
+"""What a launch says of a process to which nobody can type."""
 
 
 def to_json(value: Any) -> Any:
@@ -31,8 +34,8 @@ def to_json(value: Any) -> Any:
     if value is None or isinstance(value, str | int):
         return value  # most of what there is
     match value:
-        case AttemptKey():
-            return str(value)
+        case RankKey():
+            return value.name
         case Mapping():
             return dict(value)
         case tuple() | list():
@@ -43,14 +46,23 @@ def to_json(value: Any) -> Any:
             return value
 
 
+def launch_to(launch: Launch) -> Json:
+    """A launch as JSON: its process lies open in it, for a keeper of another version than its agent reads it so."""
+    json = to_json(launch)
+    process = json.pop("process")
+    return {**process, "input": process["input"] or NO_INPUT, **json}
+
+
 def launch_from(data: Json) -> Launch:
     """Read a launch; KeyError, TypeError or ValueError when it is none."""
-    known = _known(Launch, data)
-    known["key"] = AttemptKey.parse(data["key"])
+    known = _known(Process, data)
     known["argv"] = tuple(data["argv"])
     known["limits"] = Limits(**_known(Limits, data.get("limits", {})))
-    known["input"] = InputMode(data.get("input", InputMode.NONE))
-    return Launch(**known)
+    asked = data.get("input", NO_INPUT)
+    known["input"] = None if asked == NO_INPUT else InputMode(asked)
+    known["rlimits"] = {name: (int(soft), int(hard)) for name, (soft, hard) in data.get("rlimits", {}).items()}
+    key = RankKey.parse(data["key"])
+    return Launch(**{**_known(Launch, data), "key": key, "process": Process(**known)})
 
 
 def offsets_from(data: Json) -> Offsets:
@@ -73,7 +85,7 @@ def end_from(data: Json) -> AttemptEnd:
     known = _known(AttemptEnd, data)
     known["status"] = _status_from(data["status"])
     known["output_ends"] = offsets_from(data["output_ends"])
-    known["stop_cause"] = _optional(StopCause, data.get("stop_cause"))
+    known["stop_cause"] = _optional(cause_of, data.get("stop_cause"))
     known["failure"] = _optional(LaunchFailure, data.get("failure"))
     known["loss"] = _optional(LossReason, data.get("loss"))
     for name in ("streams_cut", "streams_lost"):
@@ -84,9 +96,9 @@ def end_from(data: Json) -> AttemptEnd:
 def view_from(data: Json) -> AttemptView:
     """Read what a keeper knows of an attempt."""
     known = _known(AttemptView, data)
-    known["key"] = AttemptKey.parse(data["key"])
+    known["key"] = RankKey.parse(data["key"])
     known["phase"] = AttemptPhase(data["phase"])
-    known["stop_cause"] = _optional(StopCause, data.get("stop_cause"))
+    known["stop_cause"] = _optional(cause_of, data.get("stop_cause"))
     known["output_starts"] = offsets_from(data["output_starts"])
     known["output_ends"] = offsets_from(data["output_ends"])
     known["full"] = _optional(FullReason, data.get("full"))

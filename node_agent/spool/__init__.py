@@ -2,8 +2,7 @@
 
 Each stream is a row of segment files named `stdout.<offset of the first byte>`, 20 digits; a segment ends
 where the next one starts. The keeper writes (`writer.py`) and is the only one that deletes; the agent reads
-at any offset while the keeper writes (`reader.py`). `layout.py` knows names and nothing else. Read
-`writer.py` first.
+at any offset while the keeper writes (`layout.py`, which knows how files are named). Read `writer.py` first.
 
     reader = SpoolReader(view.directory)
     reader.read(Stream.STDOUT, offset, 256 * 1024)   # b"" at the end; SpoolGap below what was deleted
@@ -14,7 +13,7 @@ which blocks the job. Nothing is fsynced: a spool must survive the agent and the
 crash of the machine ends the attempt anyway, and what was not synced by then is reported as incomplete.
 """
 
-from .reader import SpoolGap, SpoolReader
-from .writer import SpoolWriter, Taken
+from .layout import SpoolGap, SpoolReader
+from .writer import ReadOutcome, SpoolWriter
 
-__all__ = ["SpoolGap", "SpoolReader", "SpoolWriter", "Taken"]
+__all__ = ["ReadOutcome", "SpoolGap", "SpoolReader", "SpoolWriter"]

@@ -5,13 +5,14 @@ import os
 import select
 from enum import Enum, auto
 from pathlib import Path
+from typing import Protocol
 
 from ..core.offsets import CHUNK_BYTES, Segment, room_bytes, segment_bytes_for, segments_to_delete
 from ..core.outcome import FullReason, Offsets, Stream
 from .layout import segment_path
 
 
-class Taken(Enum):
+class ReadOutcome(Enum):
     """What came of taking from a pipe once."""
 
     SOME = auto()
@@ -23,18 +24,33 @@ class Taken(Enum):
     """There is no room: leave the pipe unread. `SpoolWriter.full` says why."""
 
 
+class Copy(Protocol):
+    """Where what is taken goes as well."""
+
+    def write(self, data: memoryview) -> bytes:
+        """Take it; answers what is to stand in the standard error, as a line that says why no more is taken."""
+        ...
+
+    def close(self) -> None:
+        """No more comes."""
+        ...
+
+
 class SpoolWriter:
     """Both streams of one attempt, under one bound; deletes only whole segments below the synced offset.
 
-    `buffer` may be shared by all writers of a single-threaded process.
+    `buffer` may be shared by all writers of a single-threaded process. `copy` gets what is taken, too.
     """
 
-    def __init__(self, directory: Path, bound_bytes: int, buffer: bytearray | None = None) -> None:
+    def __init__(
+        self, directory: Path, bound_bytes: int, buffer: bytearray | None = None, copy: Copy | None = None
+    ) -> None:
         self.full: FullReason | None = None
         self._bound_bytes = bound_bytes
         self._segment_bytes = segment_bytes_for(bound_bytes)
         self._buffer = memoryview(buffer if buffer is not None else bytearray(CHUNK_BYTES))
         self._streams = {stream: _StreamFiles(directory, stream) for stream in Stream}
+        self._copy = copy
 
     @property
     def starts(self) -> Offsets:
@@ -46,7 +62,7 @@ class SpoolWriter:
         """Answer up to where each stream is on disk."""
         return Offsets(*(self._streams[stream].end for stream in Stream))
 
-    def take(self, stream: Stream, pipe_fd: int) -> Taken:
+    def take(self, stream: Stream, pipe_fd: int) -> ReadOutcome:
         """Move what a non-blocking pipe holds, up to one chunk, into the stream's open segment."""
         files = self._streams[stream]
         if not files.write_unwritten():
@@ -55,19 +71,22 @@ class SpoolWriter:
         held_bytes = sum(each.held_bytes for each in self._streams.values())
         room = room_bytes(self._bound_bytes, held_bytes, files.open_bytes, self._segment_bytes)
         if room == 0:
-            return Taken.END if _is_at_end(pipe_fd) else self._found_full(FullReason.BOUND)
+            return ReadOutcome.END if _is_at_end(pipe_fd) else self._found_full(FullReason.BOUND)
         self.full = None
         try:
             count = os.readv(pipe_fd, [self._buffer[:room]])
         except BlockingIOError:
-            return Taken.NOTHING
+            return ReadOutcome.NOTHING
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
             count = 0  # a terminal's word for its end: no process has it open any more
         if count == 0:
-            return Taken.END
-        return Taken.SOME if files.write(self._buffer[:count]) else self._found_full(FullReason.DISK_FULL)
+            return ReadOutcome.END
+        is_written = files.write(self._buffer[:count])
+        if self._copy is not None and (said := self._copy.write(self._buffer[:count])):
+            self._streams[Stream.STDERR].say(said)
+        return ReadOutcome.SOME if is_written else self._found_full(FullReason.DISK_FULL)
 
     def delete_below(self, synced: Offsets) -> int:
         """Delete the older segments that are wholly synced, and answer how many bytes that freed."""
@@ -77,10 +96,12 @@ class SpoolWriter:
         """Close the open segments; the attempt is over, or its pipe is."""
         for files in self._streams.values():
             files.seal_if_longer_than(0)
+        if self._copy is not None:
+            self._copy.close()
 
-    def _found_full(self, reason: FullReason) -> Taken:
+    def _found_full(self, reason: FullReason) -> ReadOutcome:
         self.full = reason
-        return Taken.FULL
+        return ReadOutcome.FULL
 
 
 def _is_at_end(pipe_fd: int) -> bool:
@@ -121,6 +142,13 @@ class _StreamFiles:
         if written < len(data):
             self._unwritten = bytes(data[written:])
         return written == len(data)
+
+    def say(self, line: bytes) -> None:
+        """Append a line of the keeper's own, behind what waits for room."""
+        if self.write_unwritten():
+            self.write(memoryview(line))
+        else:
+            self._unwritten += line
 
     def write_unwritten(self) -> bool:
         """Try again what the disk refused; answer whether nothing is left of it."""

@@ -1,14 +1,15 @@
-"""The one place where errors become statuses: every servicer method is wrapped in `answers` or `streams`."""
+"""The one place where errors become statuses: every servicer is made from `Calls`."""
 
 import functools
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc.aio
 
 from gpufleet.errors import FieldViolation, GpufleetError, Reason
-from gpufleet.logs import fields
+from gpufleet.telemetry.logs import fields
 
 from ..engine import StoreAway, TooManyEvents
 from ..outputs.errors import OutputStoreUnavailable
@@ -17,35 +18,53 @@ from ..store.errors import StoreUnavailable, TermSuperseded
 from .refusing import refuse
 
 log = logging.getLogger(__name__)
-F = TypeVar("F", bound=Callable[..., Any])
-R = TypeVar("R")
+Method = Callable[..., Any]
 
 
-def answers(method: F) -> F:
-    """Wrap a unary method: what it raises becomes a rich status."""
+class Calls:
+    """What answers calls. In each class made from it a method with the name of an RPC, such as `ListNodes`, is one:
+    it takes the request, and the context where it needs that, and what it raises becomes a rich status.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, method in list(vars(cls).items()):
+            if name[0].isupper() and inspect.isfunction(method):
+                setattr(cls, name, _streams(method) if inspect.isasyncgenfunction(method) else _answers(method))
+
+
+def _answers(method: Method) -> Method:
+    call = _with_context(method)
 
     @functools.wraps(method)
     async def wrapped(self: Any, request: Any, context: Any) -> Any:
         try:
-            return await method(self, request, context)
+            return await call(self, request, context)
         except Exception as error:
             await _abort(context, method.__name__, error, request)
 
-    return wrapped  # type: ignore[return-value]
+    return wrapped
 
 
-def streams(method: F) -> F:
-    """Wrap a method that answers a stream, as an async generator."""
+def _streams(method: Method) -> Method:
+    call = _with_context(method)
 
     @functools.wraps(method)
     async def wrapped(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            async for message in method(self, request, context):
+            async for message in call(self, request, context):
                 yield message
         except Exception as error:
             await _abort(context, method.__name__, error, request)
 
-    return wrapped  # type: ignore[return-value]
+    return wrapped
+
+
+def _with_context(method: Method) -> Method:
+    """The method as gRPC calls it: most need no context and do not take it."""
+    if "context" in inspect.signature(method).parameters:
+        return method
+    return lambda self, request, context: method(self, request)
 
 
 async def _abort(context: Any, name: str, error: Exception, request: Any) -> None:

@@ -1,6 +1,6 @@
 """Bytes that are no message of the call are refused as the caller's mistake; gRPC alone would call it unknown."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -8,8 +8,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.status import to_status
 
+from .refusing import checked
 from .roles import PACKAGE
 
 
@@ -26,10 +26,8 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
         is_ours = handler_call_details.method.startswith(PACKAGE)
         if handler is None or not is_ours or handler.request_streaming:
             return handler
-        guarded = {"request_deserializer": _tolerant(handler.request_deserializer)}
-        if handler.response_streaming:
-            return handler._replace(unary_stream=_guarded_stream(handler.unary_stream), **guarded)
-        return handler._replace(unary_unary=_guarded(handler.unary_unary), **guarded)
+        tolerant = handler._replace(request_deserializer=_tolerant(handler.request_deserializer))
+        return checked(tolerant, lambda request: _UNREADABLE if request is None else None)
 
 
 def _tolerant(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -40,25 +38,6 @@ def _tolerant(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             return None
 
     return read_or_none
-
-
-def _guarded(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def call(request: Any, context: Any) -> Any:
-        if request is None:
-            await context.abort_with_status(to_status(_UNREADABLE))
-        return await method(request, context)
-
-    return call
-
-
-def _guarded_stream(method: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-        if request is None:
-            await context.abort_with_status(to_status(_UNREADABLE))
-        async for message in method(request, context):
-            yield message
-
-    return call
 
 
 _UNREADABLE = GpufleetError(

@@ -17,6 +17,7 @@ import grpc.aio
 from gpufleet.errors import GpufleetError, Reason
 
 from ..state.ids import TokenId
+from ..watching import drop
 from .refusing import refuse
 
 CHECK_SECONDS = 1.0
@@ -121,11 +122,7 @@ class OpenStreams:
 
     def _leave(self, token: TokenId, stream: _OpenStream) -> None:
         stream.is_waiting = False
-        streams = self._by_token.get(token)
-        if streams is not None:
-            streams.discard(stream)
-            if not streams:
-                del self._by_token[token]
+        drop(self._by_token, token, stream)
 
 
 def _this_task() -> asyncio.Task[Any]:

@@ -10,15 +10,18 @@ import grpc
 import grpc.aio
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.tokens import hash_token
+from gpufleet.security.tokens import hash_token
 
+from .. import job_tokens, worker_secrets
+from ..job_tokens import JobTokens
 from ..state.access import Role, Token
 from ..state.ids import TokenId, UserName
 from ..state.jobs import Job
 from ..state.state import State
 from ..state.units import Instant
-from ..worker_secrets import TOKEN_ID_PREFIX, WorkerSecrets, is_good, token_id
+from ..worker_secrets import WorkerSecrets
 from .open_streams import OpenStreams
+from .own_job import JOB_NAMED_BY, OTHERS_STEP, for_own_job
 from .refusing import refuse
 
 ALL = frozenset(Role)
@@ -27,21 +30,24 @@ READERS = frozenset({Role.ADMIN, Role.USER, Role.VIEWER})
 ADMINS = frozenset({Role.ADMIN})
 AGENTS = frozenset({Role.AGENT})
 SESSIONS = frozenset({Role.ADMIN, Role.USER, Role.GATEWAY})
+GATEWAYS = frozenset({Role.ADMIN, Role.GATEWAY})
 WORKERS = frozenset({Role.WORKER, Role.ADMIN})
+ITSELF = frozenset({Role.JOB})
+"""A running job, of itself alone: own_job.py."""
 
 ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/Submit": PEOPLE,
-    "Scheduler/StreamOutput": READERS,
-    "Scheduler/Cancel": PEOPLE,
+    "Scheduler/StreamOutput": READERS | ITSELF,
+    "Scheduler/Cancel": PEOPLE | ITSELF,
     "Scheduler/Queue": READERS,
-    "Scheduler/GetJob": READERS,
-    "Scheduler/GetStory": READERS,
-    "Scheduler/Explain": READERS,
+    "Scheduler/GetJob": READERS | ITSELF,
+    "Scheduler/GetStory": READERS | ITSELF,
+    "Scheduler/Explain": READERS | ITSELF,
     "Scheduler/ListArrayItems": READERS,
     "Scheduler/Watch": READERS,
-    "Scheduler/UpdateJob": PEOPLE,
-    "Scheduler/SignalJob": PEOPLE,
-    "Scheduler/RequeueJob": PEOPLE,
+    "Scheduler/UpdateJob": PEOPLE | ITSELF,
+    "Scheduler/SignalJob": PEOPLE | ITSELF,
+    "Scheduler/RequeueJob": PEOPLE | ITSELF,
     "Scheduler/AttachJob": PEOPLE,
     "Scheduler/ListNodes": READERS | AGENTS,
     "Scheduler/ListDevices": READERS,
@@ -49,11 +55,12 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/ForgetNode": ADMINS,
     "Scheduler/CheckCapacity": READERS,
     "Scheduler/Estimate": READERS,
-    "Scheduler/GetJobStats": READERS,
+    "Scheduler/GetJobStats": READERS | ITSELF,
     "Scheduler/WatchDevices": READERS,
     "Scheduler/GetNodeHistory": READERS,
     "Scheduler/GetQueueHistory": READERS,
     "Scheduler/ListUsage": READERS,
+    "Scheduler/ListEndedJobs": READERS,
     "Scheduler/GetServerInfo": ALL,
     "Scheduler/UpdateServer": ADMINS,
     "Scheduler/ServeModel": PEOPLE,
@@ -62,7 +69,12 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/OpenSession": SESSIONS,
     "Scheduler/ListSessions": READERS,
     "Scheduler/CloseSession": PEOPLE,
+    "Scheduler/ListSessionUsage": READERS,
+    "Scheduler/DrainWorker": PEOPLE,
     "Scheduler/WatchWorkers": READERS | SESSIONS,
+    "Scheduler/ReportRequests": GATEWAYS,
+    "Scheduler/CountRequests": GATEWAYS,
+    "Scheduler/ListRequestUsage": READERS,
     "Scheduler/ConnectWorker": WORKERS,
     "Scheduler/FindMissingBlobs": PEOPLE,
     "Scheduler/UploadBlob": PEOPLE,
@@ -82,10 +94,13 @@ OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 """Health and reflection want no token: they tell nothing that is not public."""
 PACKAGE = "/gpufleet.v1."
 
+_OF_ITSELF = {name for name, roles in ROLES_OF.items() if Role.JOB in roles and roles != ALL}
+assert set(JOB_NAMED_BY) == _OF_ITSELF, f"what a job may ask of itself differs: {_OF_ITSELF ^ set(JOB_NAMED_BY)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, as the token says. `job` is that of a worker that the fleet started."""
+    """Who calls, as the token says. `job` is that of a worker that the fleet started, or the job that calls itself."""
 
     user: UserName
     role: Role
@@ -106,13 +121,14 @@ def caller() -> Caller:
     return _caller.get()
 
 
+@dataclass(eq=False)
 class Authenticator:
     """Finds the token of a secret in the committed view; digests of secrets are looked up, never secrets."""
 
-    def __init__(self, view: State, now: Callable[[], Instant], workers: WorkerSecrets | None = None) -> None:
-        self._view = view
-        self._now = now
-        self._workers = workers
+    _view: State
+    _now: Callable[[], Instant]
+    _workers: WorkerSecrets | None = None
+    _jobs: JobTokens | None = None
 
     def caller_of(self, method: str, secret: str | None) -> Caller:
         """Who calls, or the refusal as an error."""
@@ -125,9 +141,11 @@ class Authenticator:
         if not self.is_good(found.token):
             raise GpufleetError(Reason.TOKEN_REVOKED)
         if allowed is None or found.role not in allowed:
+            whose = f"of job {found.job.id}" if found.role is Role.JOB and found.job else f"of role {found.role.value}"
             raise GpufleetError(
                 Reason.PERMISSION_DENIED,
-                f"a token of role {found.role.value} may not call {method.removeprefix(PACKAGE)}",
+                f"a token {whose} may not call {method.removeprefix(PACKAGE)}",
+                next_step=OTHERS_STEP if found.role is Role.JOB else "",
             )
         return found
 
@@ -135,17 +153,23 @@ class Authenticator:
         token = self._token(hash_token(secret))
         if token is not None:
             return Caller(token.user, token.role, token.id)
+        job = None if self._jobs is None else self._jobs.job_of(secret, self._view.durable)
+        if job is not None:
+            return Caller(job.user, Role.JOB, job_tokens.token_id(job), job)
         job = None if self._workers is None else self._workers.job_of(secret, self._view.durable)
-        return None if job is None else Caller(job.user, Role.WORKER, token_id(job), job)
+        return (
+            None
+            if job is None
+            else Caller(job.user, Role.WORKER, job_tokens.token_id(job, worker_secrets.TOKEN_ID_PREFIX), job)
+        )
 
     def is_good(self, token_id: TokenId) -> bool:
         """Whether a token may still be used: it is there, not revoked, and has not expired."""
-        if token_id.startswith(TOKEN_ID_PREFIX) and token_id not in self._view.durable.tokens:
-            return is_good(token_id, self._view.durable)
         token = self._view.durable.tokens.get(token_id)
-        if token is None or token.revoked_at is not None:
-            return False
-        return token.expires_at is None or token.expires_at > self._now()
+        if token is None:
+            is_of_attempt = token_id.startswith((worker_secrets.TOKEN_ID_PREFIX, job_tokens.TOKEN_ID_PREFIX))
+            return is_of_attempt and job_tokens.is_good(token_id, self._view.durable)
+        return token.revoked_at is None and (token.expires_at is None or token.expires_at > self._now())
 
     def _token(self, digest: str) -> Token | None:
         for token in self._view.durable.tokens.values():
@@ -176,7 +200,11 @@ class RoleInterceptor(grpc.aio.ServerInterceptor):
         except GpufleetError as error:
             return _refusing(handler, error)
         _caller.set(caller)
-        return self._streams.guarded(handler, caller.token)
+        guarded = self._streams.guarded(handler, caller.token)
+        name = method.removeprefix(PACKAGE)
+        if caller.role is Role.JOB and caller.job is not None and name in JOB_NAMED_BY:
+            return for_own_job(guarded, name, caller.job.id)
+        return guarded
 
 
 def _secret(details: grpc.HandlerCallDetails) -> str | None:
@@ -194,10 +222,7 @@ def _refusing(handler: Any, error: GpufleetError) -> Any:
     async def refusing(request: object, context: Any) -> None:
         await refuse(context, error, request)
 
-    if handler.request_streaming and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler(refusing)
-    if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler(refusing)
-    if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(refusing)
-    return grpc.unary_unary_rpc_method_handler(refusing)
+    kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+    methods = {kind: refusing for kind in kinds if getattr(handler, kind) is not None}
+    # Nothing of what came is read.
+    return handler._replace(request_deserializer=None, response_serializer=None, **methods)

@@ -2,47 +2,52 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
-from gpufleet.v1 import job_pb2, node_agent_pb2, node_agent_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
+from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
-from gpufleet.addresses import Address
-from gpufleet.channel import server_options
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.listening import listen
-from gpufleet.telemetry import Telemetry
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import server_options
+from gpufleet.net.listening import listen
+from gpufleet.net.reflection import serve_reflection
+from gpufleet.telemetry.spans import Telemetry
 
 from ..engine import Engine
 from ..links import Links
 from ..output_hub import OutputHub
 from ..series.attempts import AttemptSeries
-from ..series.desk import HistoryDesk
+from ..series.queries import HistoryQueries
+from ..series.requests import RequestLog
+from ..series.visit_log import VisitLog
 from ..session_links import SessionLinks
 from ..watching import ChangeHub
-from .agents import AgentService
-from .alike_specs import KnownSpecs
-from .channels import Channels, Keyboards
+from ..wire.alike_specs import KnownSpecs
 from .decoding import DecodingInterceptor
-from .device_board import DeviceBoard
-from .device_watch import DeviceCalls
-from .following import JobFollower
-from .freshness import Freshness
-from .history import HistoryCalls
-from .jobs import JobCalls
-from .last_offsets import tell_last_offsets
-from .nodes import NodeCalls
+from .fleet.agents import AgentService
+from .fleet.device_board import DeviceBoard
+from .fleet.device_watch import DeviceCalls
+from .fleet.freshness import Freshness
+from .fleet.history import HistoryCalls
+from .fleet.nodes import NodeCalls
+from .fleet.tracking import TrackingCalls
+from .jobs.ended_jobs import EndedJobCalls
+from .jobs.jobs import JobCalls
+from .jobs.reasons import WaitReasons
 from .open_streams import OpenStreams
+from .output.channels import Channels, Keyboards
+from .output.program_logs import ProgramLogs
 from .paging import PageTokens
-from .program_logs import ProgramLogs
-from .reasons import WaitReasons
 from .refusing import refuse
 from .roles import ROLES_OF, Authenticator, RoleInterceptor
 from .server_facts import ServerFacts
-from .sessions import SessionCalls
-from .tracking import TrackingCalls
+from .sessions.joining import Joining
+from .sessions.request_usage import RequestUsageCalls
+from .sessions.session_usage import SessionUsageCalls
+from .sessions.sessions import SessionCalls
 
 NOT_BUILT = (
     "DownloadFile",
@@ -53,44 +58,45 @@ NOT_BUILT = (
 NOT_BUILT_FOR_AGENTS = ("FetchBlob",)
 
 
+@dataclass(eq=False)
 class SchedulerService(  # type: ignore[misc]
-    JobCalls, NodeCalls, SessionCalls, TrackingCalls, DeviceCalls, HistoryCalls, scheduler_pb2_grpc.SchedulerServicer
+    JobCalls,
+    NodeCalls,
+    SessionCalls,
+    TrackingCalls,
+    DeviceCalls,
+    HistoryCalls,
+    EndedJobCalls,
+    SessionUsageCalls,
+    RequestUsageCalls,
+    scheduler_pb2_grpc.SchedulerServicer,
 ):
     """The Scheduler service."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        changes: ChangeHub,
-        outputs: OutputHub,
-        links: Links,
-        logs: ProgramLogs,
-        facts: ServerFacts,
-        telemetry: Telemetry,
-        channels: Channels,
-        session_links: SessionLinks,
-        series: AttemptSeries,
-        histories: HistoryDesk,
-    ) -> None:
-        self.engine = engine
+    engine: Engine
+    changes: ChangeHub
+    _outputs: OutputHub
+    links: Links
+    logs: ProgramLogs
+    facts: ServerFacts
+    telemetry: Telemetry
+    channels: Channels
+    session_links: SessionLinks
+    series: AttemptSeries
+    histories: HistoryQueries
+    visits: VisitLog
+    requests: RequestLog
+
+    def __post_init__(self) -> None:
+        engine = self.engine
         self.pages = PageTokens()
         self.reasons = WaitReasons(engine)
-        self.changes = changes
-        self.facts = facts
-        self.telemetry = telemetry
-        self.freshness = Freshness(engine, links)
-        self.links = links
-        self.board = DeviceBoard(engine, changes, links)
-        self.series = series
-        self.histories = histories
-        self.set_agent_log_level = links.set_log_level
-        self.program_log = logs.stream
-        self.channels = channels
-        self.session_links = session_links
+        self.freshness = Freshness(engine, self.links)
+        self.board = DeviceBoard(engine, self.changes, self.links)
+        self.joining = Joining(engine.view, Authenticator(engine.view, engine.now))
         self.keyboards = Keyboards()
         self.known_specs = KnownSpecs()
         self._arrays = {}
-        self._outputs = outputs
         self._streams = 0
 
     @contextmanager
@@ -105,14 +111,6 @@ class SchedulerService(  # type: ignore[misc]
             yield
         finally:
             self._streams -= 1
-
-    async def last_offsets(self, job: job_pb2.Job) -> None:
-        """Fill in how far the output of attempts is stored whose end nobody told."""
-        await tell_last_offsets(job, self._outputs)
-
-    def follower(self, request: scheduler_pb2.StreamOutputRequest) -> JobFollower:
-        """A reader of a job's output."""
-        return JobFollower(request, self._outputs, self.changes, self.job_as_shown)
 
 
 def _not_built(name: str) -> Any:
@@ -162,8 +160,7 @@ class Server:
         node_agent_pb2_grpc.add_NodeAgentServicer_to_server(agents, self._server)
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] (its stubs lack it)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (_SCHEDULER.full_name, _NODE_AGENT.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        serve_reflection(self._server, _SCHEDULER, _NODE_AGENT)
         self._names = ("", _SCHEDULER.full_name, _NODE_AGENT.full_name)
 
     def listen(self, address: Address, credentials: grpc.ServerCredentials | None) -> int:

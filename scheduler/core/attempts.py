@@ -7,7 +7,10 @@ Finished means stored: an end is decided only when every byte of the output is s
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpufleet.jobs.runs import NodeCause, StopCause
+
 from ..state.attempts import (
+    BLAMES_THE_JOB,
     NODE_LOSS_REASONS,
     Attempt,
     EndedAttempt,
@@ -16,12 +19,11 @@ from ..state.attempts import (
     ExitStatus,
     Rank,
     RankExit,
-    StopCause,
 )
 from ..state.commands import Command, ForgetAttempt, KillAttempt
 from ..state.events import OutputSynced, RankExited, RankRefused, RankStarted, SpoolFilled
 from ..state.ids import NodeName, RankKey
-from ..state.jobs import Finished, Job, Starting, Stopping, rank_keys
+from ..state.jobs import Finished, Job, Starting, Stopping, is_being_prepared, live_ranks, rank_keys
 from ..state.records import (
     AttemptEnded,
     AttemptStarted,
@@ -32,17 +34,15 @@ from ..state.records import (
     Record,
     SpoolStateChanged,
 )
-from ..state.refusals import BLAMES_THE_JOB
 from ..state.specs import Outcome
 from ..state.state import State
 from ..state.units import Instant
-from ..state.used import RankUse
 from . import gangs
 from .decision import NOTHING, Decision, together
 from .live_ranks import live_attempt
 from .warnings import bounded, of_end, tell_commands
 
-TAKEN_DOWN = "SHUTDOWN"
+TAKEN_DOWN = NodeCause.SHUTDOWN.value
 """The end of an attempt whose node's programs were taken down with it: nothing of the job's own making."""
 
 
@@ -56,7 +56,7 @@ def on_rank_started(state: State, event: RankStarted) -> Decision:
     if found is None:
         return Decision(commands=(KillAttempt(node=event.node, key=event.key),))
     job, attempt = found
-    if gangs.is_being_prepared(job):
+    if is_being_prepared(job):
         return ran_unasked(event.at, job, attempt, event.node, KillAttempt(node=event.node, key=event.key))
     if attempt.ranks[event.key.rank].started_at is not None:
         return NOTHING
@@ -70,7 +70,7 @@ def on_rank_exited(state: State, event: RankExited) -> Decision:
     if found is None:
         return Decision(commands=(ForgetAttempt(node=event.node, key=event.key),))
     job, attempt = found
-    if gangs.is_being_prepared(job):
+    if is_being_prepared(job):
         return ran_unasked(event.at, job, attempt, event.node, ForgetAttempt(node=event.node, key=event.key))
     return end_of_rank(state, event.at, job, attempt, event.key, event.exit)
 
@@ -132,16 +132,9 @@ def end_ranks(
         return tuple(RankEnded(at=at, key=keys[rank], exit=exit_) for rank, exit_ in exits.items())
     deciding_rank = _deciding_rank(job, known)
     deciding = known[deciding_rank]
-    ended = EndedAttempt(
-        number=attempt.number,
-        placed_at=attempt.placed_at,
-        ended_at=at,
-        ranks=ranks,
-        reason=deciding.reason,
-        message=deciding.message,
-        output_is_complete=all(each.output_is_complete for each in known),
-        deciding_rank=deciding_rank,
-    )
+    is_complete = all(each.output_is_complete for each in known)
+    over = ended_attempt(replace(attempt, ranks=ranks), at, deciding.reason, deciding.message, is_complete=is_complete)
+    ended = replace(over, deciding_rank=deciding_rank)
     if attempt.is_gang and deciding.exit != ExitCode(code=0):
         words = f"{gangs.rank_words(attempt, deciding_rank)} {gangs.exit_words(deciding)}"
         deciding = replace(deciding, message=words)
@@ -177,28 +170,40 @@ def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_
         reason = job.state.reason if isinstance(job.state, Stopping) else ""
         return after_node_loss(state, at, job, replace(ended, reason="NODE_LOST", message=reason))
     was_stopped = exit_.stop_cause is not None
-    if was_stopped and cause in (StopCause.REQUEUED, StopCause.PREEMPTED):
+    if was_stopped and (cause is StopCause.REQUEUED or cause is StopCause.PREEMPTED):
         return AttemptEnded(at=at, job=job.id, ended=replace(ended, reason=cause.value))
-    if was_stopped and cause is StopCause.CANCELLED:
-        return _finished(at, job, ended, Outcome.CANCELLED, "CANCELLED", _cancel_message(job), None)
+    # Its node may have been told before the store could be (core/early_commands.py), by a scheduler that has forgotten.
+    was_told_early = exit_.stop_cause is StopCause.CANCELLED and cause in (None, StopCause.GANG)
+    if (was_stopped and cause is StopCause.CANCELLED) or was_told_early:
+        return _finished(job, ended, Outcome.CANCELLED, "CANCELLED", _cancel_message(job))
     if exit_.reason == TAKEN_DOWN and cause is not StopCause.CANCELLED and job.spec.is_requeueable:
         return AttemptEnded(at=at, job=job.id, ended=ended)
     if exit_.stop_cause is StopCause.TIME_LIMIT:
-        return _finished(at, job, ended, Outcome.TIMED_OUT, "TIME_LIMIT", "its time limit was reached", exit_.exit)
+        return _after_time_out(state, at, job, ended, exit_)
     if cause in (None, StopCause.GANG) and job.retries_used < job.spec.retries and _may_be_retried(exit_):
         return AttemptEnded(at=at, job=job.id, ended=ended, is_retry=True)
     match exit_.exit:
         case ExitCode(code=0):
-            return _finished(at, job, ended, Outcome.SUCCEEDED, "EXITED", "exited with code 0", exit_.exit)
+            return _finished(job, ended, Outcome.SUCCEEDED, "EXITED", "exited with code 0", exit_.exit)
         case ExitCode(code=code):
             message = exit_.message or f"exited with code {code}"
-            return _finished(at, job, ended, Outcome.FAILED, exit_.reason, message, exit_.exit)
+            return _finished(job, ended, Outcome.FAILED, exit_.reason, message, exit_.exit)
         case ExitSignal(signal=number):
             message = exit_.message or f"ended by signal {number}"
             reason = exit_.reason if exit_.reason == TAKEN_DOWN else "SIGNALLED"
-            return _finished(at, job, ended, Outcome.FAILED, reason, message, exit_.exit)
+            return _finished(job, ended, Outcome.FAILED, reason, message, exit_.exit)
         case None:
-            return _finished(at, job, ended, Outcome.FAILED, exit_.reason, exit_.message, None)
+            return _finished(job, ended, Outcome.FAILED, exit_.reason, exit_.message)
+
+
+def _after_time_out(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_: RankExit) -> Record:
+    """The time limit has ended an attempt: that of a job which is queued again then, or the job."""
+    message = "its time limit was reached"
+    if job.spec.is_requeued_on_timeout:
+        if job.time_out_count + 1 < state.limits.time_outs:
+            return AttemptEnded(at=at, job=job.id, ended=replace(ended, reason=StopCause.TIME_LIMIT.value))
+        message = f"its time limit was reached {state.limits.time_outs:,} times, and it is not queued again"
+    return _finished(job, ended, Outcome.TIMED_OUT, StopCause.TIME_LIMIT.value, message, exit_.exit)
 
 
 def _was_stopped_for_its_node(ended: EndedAttempt, exit_: RankExit) -> bool:
@@ -216,19 +221,15 @@ def _may_be_retried(exit_: RankExit) -> bool:
 
 
 def _cancel_message(job: Job) -> str:
-    reason = job.state.reason if isinstance(job.state, Stopping) else ""
+    is_known = isinstance(job.state, Stopping) and job.state.cause is StopCause.CANCELLED
+    reason = job.state.reason if is_known and isinstance(job.state, Stopping) else ""
     return f"cancelled: {reason}" if reason else "cancelled"
 
 
 def _finished(
-    at: Instant,
-    job: Job,
-    ended: EndedAttempt,
-    outcome: Outcome,
-    reason: str,
-    message: str,
-    exit_: ExitStatus | None,
+    job: Job, ended: EndedAttempt, outcome: Outcome, reason: str, message: str, exit_: ExitStatus | None = None
 ) -> JobFinished:
+    at = ended.ended_at
     finished = Finished(outcome=outcome, at=at, reason=reason, message=message, exit=exit_)
     return JobFinished(at=at, job=job.id, finished=finished, ended=replace(ended, reason=reason))
 
@@ -237,13 +238,13 @@ def after_node_loss(state: State, at: Instant, job: Job, ended: EndedAttempt) ->
     """An attempt ended because of its node: queue the job again, unless it must not be or has cost too many nodes."""
     if isinstance(job.state, Stopping) and job.state.cause is StopCause.CANCELLED:
         message = f"{_cancel_message(job)}; its node was lost"
-        return _finished(at, job, ended, Outcome.CANCELLED, "CANCELLED", message, None)
+        return _finished(job, ended, Outcome.CANCELLED, "CANCELLED", message)
     losses = job.node_loss_count + 1
     if not job.spec.is_requeueable:
-        return _finished(at, job, ended, Outcome.FAILED, ended.reason, ended.message or "its node was lost", None)
+        return _finished(job, ended, Outcome.FAILED, ended.reason, ended.message or "its node was lost")
     if losses >= (job.spec.blame_limit or state.limits.node_losses):
         message = f"it ended with its node {losses} times and is not tried again"
-        return _finished(at, job, ended, Outcome.FAILED, ended.reason, message, None)
+        return _finished(job, ended, Outcome.FAILED, ended.reason, message)
     return AttemptEnded(at=at, job=job.id, ended=ended)
 
 
@@ -261,73 +262,55 @@ def without_its_node(
         if exit_ is not None and exit_.exit is not None:
             return end_rank(state, at, job, attempt, key, replace(exit_, output_is_complete=False))
     attempt = given_up(state, job, attempt, "NODE_LOST", message, is_presumed=not nothing_lives)
-    ended = ended_attempt(attempt, at, reason="NODE_LOST", message=message, output_is_complete=False)
+    ended = ended_attempt(attempt, at, "NODE_LOST", message, is_complete=False)
     return Decision(records=(after_node_loss(state, at, job, ended),))
 
 
 def given_up(state: State, job: Job, attempt: Attempt, reason: str, message: str, *, is_presumed: bool) -> Attempt:
     """An attempt of which no rank's end will be told any more; what its nodes told last of its use stays with it."""
-    ranks = tuple(
-        replace(
-            rank,
-            exit=rank.exit
-            or RankExit(
-                exit=None,
-                reason=reason,
-                message=message,
-                output_is_complete=False,
-                is_presumed=is_presumed,
-                use=_last_told(state, key, rank),
-            ),
-        )
-        for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
-    )
-    return replace(attempt, ranks=ranks)
+    for key, rank in live_ranks(job, attempt):
+        attempt = attempt.with_rank(key.rank, exit=_untold(state, key, rank, reason, message, is_presumed=is_presumed))
+    return attempt
 
 
-def _last_told(state: State, key: RankKey, rank: Rank) -> RankUse | None:
-    """What a rank used, as far as its node told; None when nothing was told, or what was said cannot be read."""
+def _untold(state: State, key: RankKey, rank: Rank, reason: str, message: str, *, is_presumed: bool) -> RankExit:
+    """The end of a rank of which nobody will tell any more, with what it used as far as its node told."""
     node = state.live.nodes.get(rank.placement.node)
     told = next((each for known, each in node.usages if known == key), None) if node is not None else None
     use = None if told is None else told.use
-    return None if use is None else replace(use, is_last_told=True)
+    return RankExit(
+        exit=None,
+        reason=reason,
+        message=message,
+        output_is_complete=False,
+        is_presumed=is_presumed,
+        use=None if use is None else replace(use, is_last_told=True),
+    )
 
 
 def gang_without_nodes(
-    state: State,
-    at: Instant,
-    job: Job,
-    attempt: Attempt,
-    gone: Mapping[NodeName, str],
-    *,
-    nothing_lives: bool = False,
+    state: State, at: Instant, job: Job, attempt: Attempt, gone: Mapping[NodeName, str], *, nothing_lives: bool = False
 ) -> Decision:
     """End the ranks of a gang whose nodes, each with why, will say no more; the others are stopped."""
-    if gangs.is_being_prepared(job):
+    if is_being_prepared(job):
         node, message = next(iter(gone.items()))
         return gangs.handed_back(at, job, attempt, node, "NODE_LOST", message, ())
     exits: dict[int, RankExit] = {}
-    for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True):
-        if rank.exit is None and rank.placement.node in gone:
+    for key, rank in live_ranks(job, attempt):
+        if rank.placement.node in gone:
             known = state.live.exits.get(key)
-            lost = RankExit(
-                exit=None,
-                reason="NODE_LOST",
-                message=gone[rank.placement.node],
-                output_is_complete=False,
-                is_presumed=not nothing_lives,
-                use=_last_told(state, key, rank),
-            )
-            exits[key.rank] = replace(known, output_is_complete=False) if known and known.exit is not None else lost
+            if known is not None and known.exit is not None:
+                exits[key.rank] = replace(known, output_is_complete=False)
+            else:
+                why = gone[rank.placement.node]
+                exits[key.rank] = _untold(state, key, rank, "NODE_LOST", why, is_presumed=not nothing_lives)
     failed = next((rank for rank, exit_ in exits.items() if gangs.has_failed(exit_)), None)
     stops = NOTHING if failed is None else gang_stop(state, at, job, attempt, failed, exits[failed])
     return together(stops, Decision(records=end_ranks(state, at, job, attempt, exits)))
 
 
-def ended_attempt(
-    attempt: Attempt, at: Instant, *, reason: str, message: str = "", output_is_complete: bool
-) -> EndedAttempt:
-    """An attempt that is over although not every rank's end is known."""
+def ended_attempt(attempt: Attempt, at: Instant, reason: str, message: str, *, is_complete: bool) -> EndedAttempt:
+    """An attempt that is over, though not every rank's end may be known. `is_complete`: all of its output is stored."""
     return EndedAttempt(
         number=attempt.number,
         placed_at=attempt.placed_at,
@@ -335,7 +318,8 @@ def ended_attempt(
         ranks=attempt.ranks,
         reason=reason,
         message=message,
-        output_is_complete=output_is_complete,
+        output_is_complete=is_complete,
+        forecast=attempt.forecast,
     )
 
 
@@ -352,7 +336,7 @@ def rank_refused(state: State, event: RankRefused, job: Job, attempt: Attempt) -
     """What a refused rank means: of a gang that was started it is the rank's end, else nothing of the attempt ran."""
     if not attempt.is_gang:
         return Decision(records=(after_refusal(state, event, job, attempt),))
-    if gangs.is_being_prepared(job):
+    if is_being_prepared(job):
         others = gangs.abort_commands(job, attempt, but=event.key.rank)
         return Decision(records=(after_refusal(state, event, job, attempt),), commands=others)
     exit_ = _end_by_refusal(event, job, attempt)
@@ -376,17 +360,9 @@ def _end_by_refusal(event: RankRefused, job: Job, attempt: Attempt) -> RankExit:
 
 def after_refusal(state: State, event: RankRefused, job: Job, attempt: Attempt) -> Record:
     """The record for a refused rank. Nothing ran, so that the attempt's number is void and its output empty."""
-    refused_rank = replace(
-        attempt.ranks[event.key.rank], exit=RankExit(exit=None, reason=event.reason, message=event.message)
-    )
-    ranks = (*attempt.ranks[: event.key.rank], refused_rank, *attempt.ranks[event.key.rank + 1 :])
-    ended = ended_attempt(
-        replace(attempt, ranks=ranks),
-        event.at,
-        reason=event.reason,
-        message=event.message,
-        output_is_complete=True,
-    )
+    exit_ = RankExit(exit=None, reason=event.reason, message=event.message)
+    refused = attempt.with_rank(event.key.rank, exit=exit_)
+    ended = ended_attempt(refused, event.at, event.reason, event.message, is_complete=True)
     if attempt.ranks[event.key.rank].started_at is not None:
         # It ran once and its node denies it: the node has lost its memory of it.
         message = f"its node no longer knows of it ({event.reason})"
@@ -394,17 +370,13 @@ def after_refusal(state: State, event: RankRefused, job: Job, attempt: Attempt) 
         return after_node_loss(state, event.at, job, lost)
     match job.state:
         case Stopping(cause=StopCause.CANCELLED):
-            return _finished(event.at, job, ended, Outcome.CANCELLED, "CANCELLED", _cancel_message(job), None)
+            return _finished(job, ended, Outcome.CANCELLED, "CANCELLED", _cancel_message(job))
         case Starting() if event.reason in BLAMES_THE_JOB:
-            return _finished(event.at, job, ended, Outcome.FAILED, event.reason, event.message, None)
+            return _finished(job, ended, Outcome.FAILED, event.reason, event.message)
         case _:
+            number, why = attempt.number, event.reason
             return AttemptVoided(
-                at=event.at,
-                job=job.id,
-                number=attempt.number,
-                node=event.node,
-                reason=event.reason,
-                message=event.message,
+                at=event.at, job=job.id, number=number, node=event.node, reason=why, message=event.message
             )
 
 

@@ -1,17 +1,21 @@
-"""When time alone changes something: `wake_at` says when, `on_clock_advanced` says what."""
+"""When time alone changes something: `wake_at` says when, `on_clock_advanced` says what.
+
+Of a gang: it is not prepared, or not started, in time; its nodes are silent.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 
 from ..policy.capacity import capacity
 from ..policy.preemption import may_be_taken_at
+from ..state.attempts import Attempt, Rendezvous
 from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced, Event, NodeAnnounced, ReadingResumed, SchedulerStarted
 from ..state.ids import NodeName
-from ..state.jobs import Deferred, Divided, Finished, Job, rank_keys
+from ..state.jobs import Deferred, Divided, Finished, Job, Starting, is_being_prepared, live_ranks, rank_keys
 from ..state.live import SWEEP_SPAN, NodeLive, silent_from
-from ..state.nodes import Node, Reach
+from ..state.nodes import Node, Reachability
 from ..state.records import (
     AttemptUnreachable,
     AttemptVoided,
@@ -27,9 +31,9 @@ from ..state.records import (
 from ..state.specs import Outcome
 from ..state.state import State
 from ..state.units import Instant, Span, after
-from .attempts import without_its_node
+from . import gangs
+from .attempts import gang_without_nodes, without_its_node
 from .decision import Decision, together
-from .gang_deadlines import deadlines_of_gangs, overdue_gangs
 from .live_ranks import given_up_at, jobs_on
 from .serving import renumbered, serving_deadlines
 from .story import span_text
@@ -114,7 +118,7 @@ def _deadlines_of_node(state: State, name: NodeName) -> Iterator[Instant]:
     limits, node, live = state.limits, state.durable.nodes.get(name), state.live.nodes.get(name)
     if node is None or live is None:
         return
-    if live.reach is Reach.READY:
+    if live.reach is Reachability.READY:
         yield silent_from(limits, live)
     if not node.is_lost:
         yield after(live.heard_at, limits.node_lease)
@@ -126,7 +130,7 @@ def _deadlines_of_node(state: State, name: NodeName) -> Iterator[Instant]:
 
 
 def _deadlines_of_others(state: State) -> Iterator[Instant]:
-    yield from deadlines_of_gangs(state)
+    yield from _deadlines_of_gangs(state)
     if state.durable.lines.count:
         # Who becomes old enough to make room for a job that waits.
         victims = (may_be_taken_at(state, state.durable.jobs[job_id]) for job_id in state.durable.preemptible)
@@ -150,7 +154,7 @@ def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:
         for node in state.durable.nodes.values()
         if (live := state.live.nodes.get(node.name)) is not None
     ]
-    decisions.extend(overdue_gangs(state, event.at))
+    decisions.extend(_overdue_gangs(state, event.at))
     decisions.append(Decision(records=tuple(_of_waiting_jobs(state, event.at))))
     decisions.append(Decision(records=tuple(of_time_limits(state, event.at))))
     decisions.append(Decision(records=tuple(_forgotten_requests(state, event.at))))
@@ -162,14 +166,9 @@ def on_clock_advanced(state: State, event: ClockAdvanced) -> Decision:
 def _on_node(state: State, at: Instant, node: Node, live: NodeLive) -> Decision:
     if at < after(live.heard_at, state.limits.node_lease) and not node.is_lost:
         return Decision()
-    records: list[Record] = []
-    if not node.is_lost:
-        records.append(NodeLost(at=at, node=node.name))
-    decisions = [Decision(records=tuple(records))]
-    for job in jobs_on(state, node.name):
-        if job.id not in state.durable.gangs:
-            decisions.append(_on_silent_job(state, at, node.name, live, job))
-    return together(*decisions)
+    lost = Decision() if node.is_lost else Decision(records=(NodeLost(at=at, node=node.name),))
+    alone = (job for job in jobs_on(state, node.name) if job.id not in state.durable.gangs)
+    return together(lost, *(_on_silent_job(state, at, node.name, live, job) for job in alone))
 
 
 def _on_silent_job(state: State, at: Instant, node: NodeName, live: NodeLive, job: Job) -> Decision:
@@ -213,13 +212,104 @@ def _no_capacity(state: State, at: Instant, job: Job) -> Finished:
 
 def _forgotten_requests(state: State, at: Instant) -> Iterator[Record]:
     """Requests that are old enough and whose jobs have all ended, the oldest first; a few at a time."""
-    return islice(_forgettable_requests(state, at), REQUESTS_PER_SWEEP) if state.live.sweep_is_due else iter(())
+    retention, requests = state.limits.request_retention, state.durable.requests
+    old = takewhile(lambda each: after(each.at, retention) <= at, requests.values() if state.live.sweep_is_due else ())
+    over = (
+        RequestForgotten(at=at, user=each.user, request_id=each.request_id)
+        for each in old
+        if not any(job in state.durable.jobs for job in range(each.first_job, each.first_job + each.count))
+    )
+    return islice(over, REQUESTS_PER_SWEEP)
 
 
-def _forgettable_requests(state: State, at: Instant) -> Iterator[Record]:
-    for (user, request_id), request in state.durable.requests.items():
-        if after(request.at, state.limits.request_retention) > at:
-            break
-        jobs = range(request.first_job, request.first_job + request.count)
-        if not any(job in state.durable.jobs for job in jobs):
-            yield RequestForgotten(at=at, user=user, request_id=request_id)
+def _deadlines_of_gangs(state: State) -> Iterator[Instant]:
+    """When gangs that are being prepared or started are late; their silent nodes have deadlines of their own."""
+    for job_id in state.durable.gangs:
+        job = state.durable.jobs[job_id]
+        attempt = job.attempt
+        assert attempt is not None
+        if not isinstance(job.state, Starting):
+            continue
+        if attempt.rendezvous is None:
+            yield gangs.prepared_by(state, attempt)
+        elif gangs.unstarted(state, job, attempt):
+            yield gangs.started_by(state, attempt.rendezvous)
+
+
+def _overdue_gangs(state: State, at: Instant) -> list[Decision]:
+    """What follows for each gang from the time that it is."""
+    jobs = [state.durable.jobs[job_id] for job_id in sorted(state.durable.gangs)]
+    return [_overdue(state, at, job, job.attempt) for job in jobs if job.attempt is not None]
+
+
+def _overdue(state: State, at: Instant, job: Job, attempt: Attempt) -> Decision:
+    if is_being_prepared(job):
+        return _not_prepared(state, at, job, attempt) if at >= gangs.prepared_by(state, attempt) else Decision()
+    gone = {
+        node: f"node {node} was not heard"
+        for node in _silent_nodes(state, at, attempt)
+        if at >= given_up_at(state, state.live.nodes[node], job)
+    }
+    if gone:
+        given_up = gang_without_nodes(state, at, job, attempt, gone)
+        # Their streams may be only stalled; without one the kill is lost and the next inventory says it again.
+        kills = tuple(
+            KillAttempt(node=rank.placement.node, key=key)
+            for key, rank in live_ranks(job, attempt)
+            if rank.placement.node in gone
+        )
+        return together(given_up, Decision(commands=kills))
+    decisions = [_unreachable(state, at, job, attempt)]
+    if job.spec.is_requeueable and (lost := _lost_just_now(state, at, attempt)):
+        decisions.append(gangs.stop_others(state, at, job, attempt, *lost, has_ended=False))
+    elif attempt.rendezvous is not None and isinstance(job.state, Starting):
+        decisions.append(_not_started(state, at, job, attempt, attempt.rendezvous))
+    return together(*decisions)
+
+
+def _not_prepared(state: State, at: Instant, job: Job, attempt: Attempt) -> Decision:
+    """The nodes that did not say that they are ready are left out for a moment."""
+    keys = rank_keys(job, attempt)
+    late = tuple(attempt.ranks[key.rank].placement.node for key in keys if key not in state.live.ready)
+    message = f"not ready in time: {', '.join(late)}"
+    return gangs.handed_back(at, job, attempt, late[0], "PREPARE_TIMED_OUT", message, late)
+
+
+def _not_started(state: State, at: Instant, job: Job, attempt: Attempt, rendezvous: Rendezvous) -> Decision:
+    late = gangs.unstarted(state, job, attempt)
+    if not late or at < gangs.started_by(state, rendezvous):
+        return Decision()
+    why = f"{gangs.rank_words(attempt, late[0])} did not start in time"
+    return gangs.stop_others(state, at, job, attempt, late[0], why, has_ended=False)
+
+
+def _silent_nodes(state: State, at: Instant, attempt: Attempt) -> Iterator[NodeName]:
+    """Nodes of live ranks that are lost, or are to be lost now."""
+    for rank in attempt.ranks:
+        name = rank.placement.node
+        live = state.live.nodes.get(name)
+        if rank.exit is None and live is not None:
+            is_over = at >= after(live.heard_at, state.limits.node_lease)
+            if is_over or state.durable.nodes[name].is_lost:
+                yield name
+
+
+def _lost_just_now(state: State, at: Instant, attempt: Attempt) -> tuple[int, str] | None:
+    """A rank whose node is lost at this moment while another one's is heard; where none is, the link is to blame."""
+    lost = [node for node in _silent_nodes(state, at, attempt) if not state.durable.nodes[node].is_lost]
+    is_heard = any(
+        state.live.nodes[rank.placement.node].reach is Reachability.READY
+        for rank in attempt.ranks
+        if rank.exit is None and rank.placement.node in state.live.nodes
+    )
+    if not lost or not is_heard:
+        return None
+    number = next(number for number, rank in enumerate(attempt.ranks) if rank.placement.node == lost[0])
+    return number, f"node {lost[0]} of rank {number} is lost"
+
+
+def _unreachable(state: State, at: Instant, job: Job, attempt: Attempt) -> Decision:
+    silent = any(True for _ in _silent_nodes(state, at, attempt))
+    if not silent or attempt.is_unreachable:
+        return Decision()
+    return Decision(records=(AttemptUnreachable(at=at, job=job.id, is_unreachable=True),))

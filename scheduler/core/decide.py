@@ -6,37 +6,13 @@ only after the records are stored; that is the engine's part.
 
 from typing import assert_never
 
-from ..state import live, turns
+from ..state import events, live
 from ..state.apply import apply
-from ..state.events import (
-    BandRequested,
-    CancelRequested,
-    ClockAdvanced,
-    DrainRequested,
-    Event,
-    ForgetRequested,
-    HoldRequested,
-    InventoryReported,
-    JobsSubmitted,
-    NodeAnnounced,
-    NodeBeat,
-    NodeDisconnected,
-    OutputSynced,
-    RankExited,
-    RankReady,
-    RankRefused,
-    RankStarted,
-    ReadingResumed,
-    RequeueRequested,
-    RevokeRequested,
-    SchedulerStarted,
-    SignalRequested,
-    SpoolFilled,
-    TokenRequested,
-)
-from ..state.session_events import SessionEvent
+from ..state.events import Event
+from ..state.sessions import turns
+from ..state.sessions.events import SessionEvent
 from ..state.state import State
-from . import access, attempts, deadlines, gangs, jobs, nodes, sessions
+from . import access, attempts, deadlines, gangs, jobs, nodes, sessions, updating
 from .decision import NOTHING, Decision
 from .dependencies import with_consequences
 from .serving import renumbered
@@ -45,7 +21,7 @@ from .worker_ends import with_worker_ends
 
 def step(state: State, event: Event) -> Decision:
     """Take note of an event, decide what follows, and make it true in memory."""
-    live.observe(state.live, state.durable, state.limits, event)
+    live.apply_event(state.live, state.durable, state.limits, event)
     decision = with_consequences(state, with_worker_ends(state, decide(state, event)))
     make_true(state, decision)
     return decision
@@ -54,11 +30,11 @@ def step(state: State, event: Event) -> Decision:
 def make_true(state: State, decision: Decision) -> None:
     """Apply the records of a decision, in order."""
     for record in decision.records:
-        live.foresee(state.live, state.durable, record)
+        live.before_record(state.live, state.durable, record)
         apply(state.durable, record)
-        live.follow(state.live, state.durable, state.limits, record)
+        live.after_record(state.live, state.durable, state.limits, record)
     for note in decision.notes:
-        turns.take(state.live.turns, state.durable.sessions, note)
+        turns.apply_note(state.live.turns, state.durable.sessions, note)
 
 
 def decide(state: State, event: Event) -> Decision:
@@ -66,49 +42,51 @@ def decide(state: State, event: Event) -> Decision:
     if isinstance(event, SessionEvent):
         return sessions.decide_session(state, event)
     match event:
-        case JobsSubmitted():
+        case events.JobsSubmitted():
             return jobs.on_jobs_submitted(state, event)
-        case CancelRequested():
+        case events.CancelRequested():
             return jobs.on_cancel_requested(state, event)
-        case HoldRequested():
+        case events.HoldRequested():
             return jobs.on_hold_requested(state, event)
-        case BandRequested():
+        case events.BandRequested():
             return jobs.on_band_requested(state, event)
-        case SignalRequested():
+        case events.UpdateRequested():
+            return updating.on_update_requested(state, event)
+        case events.SignalRequested():
             return jobs.on_signal_requested(state, event)
-        case RequeueRequested():
+        case events.RequeueRequested():
             return jobs.on_requeue_requested(state, event)
-        case NodeAnnounced():
+        case events.NodeAnnounced():
             return nodes.on_node_announced(state, event)
-        case InventoryReported():
+        case events.InventoryReported():
             return nodes.on_inventory_reported(state, event)
-        case NodeBeat():
+        case events.NodeBeat():
             return nodes.on_node_beat(state, event)
-        case SchedulerStarted():
+        case events.SchedulerStarted():
             return renumbered(state, event.at)
-        case NodeDisconnected() | ReadingResumed():
+        case events.NodeDisconnected() | events.ReadingResumed():
             return NOTHING
-        case RankReady():
+        case events.RankReady():
             return gangs.on_rank_ready(state, event)
-        case RankStarted():
+        case events.RankStarted():
             return attempts.on_rank_started(state, event)
-        case RankExited():
+        case events.RankExited():
             return attempts.on_rank_exited(state, event)
-        case RankRefused():
+        case events.RankRefused():
             return attempts.on_rank_refused(state, event)
-        case OutputSynced():
+        case events.OutputSynced():
             return attempts.on_output_synced(state, event)
-        case SpoolFilled():
+        case events.SpoolFilled():
             return attempts.on_spool_filled(state, event)
-        case DrainRequested():
+        case events.DrainRequested():
             return nodes.on_drain_requested(state, event)
-        case ForgetRequested():
+        case events.ForgetRequested():
             return nodes.on_forget_requested(state, event)
-        case TokenRequested():
+        case events.TokenRequested():
             return access.on_token_requested(state, event)
-        case RevokeRequested():
+        case events.RevokeRequested():
             return access.on_revoke_requested(state, event)
-        case ClockAdvanced():
+        case events.ClockAdvanced():
             return deadlines.on_clock_advanced(state, event)
         case _:
             assert_never(event)

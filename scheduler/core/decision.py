@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from ..state.commands import Command
 from ..state.records import Record
 from ..state.replies import Done, Refused, Reply
-from ..state.session_commands import SessionCommand
-from ..state.turns import Note
+from ..state.sessions.commands import SessionCommand
+from ..state.sessions.turns import Note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,21 @@
-"""Jobs that wait for the ends of others: an end is met, or can never be met and then ends who waited for it."""
+"""Jobs that wait for the ends of others: an end is met, or can never be met and then ends who waited for it.
+
+And arrays: when the end of an item means the end of those that wait, and how an array ended.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..policy.explain import WANTED_WORDS
+from ..state.attempts import ExitCode
 from ..state.ids import JobId
-from ..state.jobs import Deferred, EndedTogether, Finished, Held, Queued, Tally
+from ..state.jobs import Deferred, EndedTogether, Finished, Held, Job, Queued, Tally
 from ..state.records import AttemptEnded, AttemptVoided, DependencyMet, ItemsFinished, JobFinished, Record
 from ..state.replies import Refused
 from ..state.specs import Dependency, EndWanted, Outcome
 from ..state.state import State
 from ..state.units import Instant
-from .arrays import end_of_array, too_many_failures
 from .decision import Decision
 
 
@@ -86,13 +89,10 @@ class _Following:
         return self._tallies.get(array) or self._durable.tally(array)
 
     def _end(self, end: JobFinished | ItemsFinished) -> None:
-        if isinstance(end, JobFinished):
-            if end.job in self._over:
-                return
-        elif end.array in self._alike_over:
-            return
-        self._records.append(end)
-        self.note(end)
+        is_over = end.job in self._over if isinstance(end, JobFinished) else end.array in self._alike_over
+        if not is_over:
+            self._records.append(end)
+            self.note(end)
 
     def _meet(self, waiting: Iterable[JobId], on: JobId, finished: Finished, at: Instant) -> None:
         """A job has ended: who waited for it may run, or never will."""
@@ -100,41 +100,39 @@ class _Following:
             if job_id in self._over:
                 continue
             wanted = self._wanted(job_id, on)
-            if wanted.is_met_by(finished.outcome):
-                if not self._has_ended(job_id):
-                    self._records.append(DependencyMet(at=at, job=job_id, on=on))
-            else:
-                self._give_up(job_id, _impossible(at, on, finished, wanted))
+            if not wanted.is_met_by(finished.outcome):
+                message = f"it was to run {WANTED_WORDS[wanted]} job {on}, which ended {finished.outcome.value}"
+                self._give_up(job_id, _failed(at, message))
+            elif job_id not in self._alike_over:  # of an array, all of it that waited
+                self._records.append(DependencyMet(at=at, job=job_id, on=on))
 
     def _wanted(self, job_id: JobId, on: JobId) -> EndWanted:
         return next(each.wanted for each in self._durable.jobs[job_id].unmet if each.job == on)
-
-    def _has_ended(self, job_id: JobId) -> bool:
-        """Whether a job that waits has ended in this decision; of an array, all of it that waited."""
-        return job_id in self._over or job_id in self._alike_over
 
     def _give_up(self, job_id: JobId, finished: Finished) -> None:
         """End a job that can never run; of an array what never differed, for the others wait for themselves."""
         if self._durable.jobs[job_id].items is None:
             self._end(JobFinished(at=finished.at, job=job_id, finished=finished))
-            return
-        self._end_alike(job_id, finished)
+        else:
+            self._end_alike(job_id, finished)
 
     def _look_at_array(self, array_id: JobId, at: Instant) -> None:
         """More of an array has ended: its rest may be given up, who waits for it may be, and it may have ended."""
         if array_id in self._over:
             return
         array, tally = self._durable.jobs[array_id], self._tally(array_id)
-        cut = too_many_failures(array, tally, at)
+        cut = _too_many_failures(array, tally, at)
         if cut is not None:
             self._cut(array_id, cut)
-        end = end_of_array(array, tally, at)
+        end = _end_of_array(array, tally, at)
         if end is not None:
             self._end(JobFinished(at=at, job=array_id, finished=end))
         elif tally.ended > tally.succeeded:
+            of_which = f"all items of array {array_id}, of which {_unlike(tally)}"
+            never = _failed(at, f"it was to run {WANTED_WORDS[EndWanted.OK]} {of_which}")
             for job_id in self._durable.dependents.get(array_id, ()):
                 if job_id not in self._over and self._wanted(job_id, array_id) is EndWanted.OK:
-                    self._give_up(job_id, _never_all(at, array_id, tally))
+                    self._give_up(job_id, never)
 
     def _end_alike(self, array_id: JobId, finished: Finished) -> None:
         """End those items of an array that never differed, but for what has come to in this very decision."""
@@ -160,13 +158,7 @@ def _is_in(job_id: JobId, spans: tuple[tuple[JobId, JobId], ...]) -> bool:
     return any(begin <= job_id < end for begin, end in spans)
 
 
-def _impossible(at: Instant, on: JobId, end: Finished, wanted: EndWanted) -> Finished:
-    message = f"it was to run {WANTED_WORDS[wanted]} job {on}, which ended {end.outcome.value}"
-    return Finished(outcome=Outcome.CANCELLED, at=at, reason="DEPENDENCY_FAILED", message=message)
-
-
-def _never_all(at: Instant, array: JobId, tally: Tally) -> Finished:
-    message = f"it was to run {WANTED_WORDS[EndWanted.OK]} all items of array {array}, of which {_unlike(tally)}"
+def _failed(at: Instant, message: str) -> Finished:
     return Finished(outcome=Outcome.CANCELLED, at=at, reason="DEPENDENCY_FAILED", message=message)
 
 
@@ -197,3 +189,39 @@ def unmet(
             message = f"{WANTED_WORDS[each.wanted]} job {each.job} it would never run: that one ended {outcome.value}"
             return Refused(reason="DEPENDENCY_FAILED", message=message)
     return tuple(still)
+
+
+def _too_many_failures(array: Job, tally: Tally, at: Instant) -> Finished | None:
+    """The end of what waits of an array whose items failed too often; None for one that goes on."""
+    assert array.items is not None
+    most = array.items.failures_max
+    if not most or tally.failures < most:
+        return None
+    failed = "1 item of its array" if tally.failures == 1 else f"{tally.failures:,} items of its array"
+    message = f"{failed} failed, and at most {most:,} may (--max-fails)"
+    return Finished(outcome=Outcome.CANCELLED, at=at, reason="MAX_FAILS", message=message)
+
+
+def _end_of_array(array: Job, tally: Tally, at: Instant) -> Finished | None:
+    """How an array ended; None as long as not all of its items have."""
+    assert array.items is not None
+    count = array.items.indices.count
+    if tally.ended < count:
+        return None
+    if tally.succeeded == count:
+        message = f"all {count:,} items succeeded" if count > 1 else "its item succeeded"
+        return Finished(outcome=Outcome.SUCCEEDED, at=at, reason="ITEMS_ENDED", message=message, exit=ExitCode(code=0))
+    for ended in tally.together:
+        if sum(end - begin for begin, end in ended.spans) == count:
+            return ended.finished
+    if tally.cancelled == count:
+        message = f"all {count:,} items were cancelled"
+        return Finished(outcome=Outcome.CANCELLED, at=at, reason="CANCELLED", message=message)
+    told = [(tally.failures, "failed"), (tally.cancelled, "cancelled"), (tally.succeeded, "succeeded")]
+    message = f"of {count:,} {'item' if count == 1 else 'items'} " + ", ".join(
+        f"{number:,} {how}" for number, how in told if number
+    )
+    if tally.failures:
+        code = ExitCode(code=tally.highest_exit)
+        return Finished(outcome=Outcome.FAILED, at=at, reason="ITEMS_ENDED", message=message, exit=code)
+    return Finished(outcome=Outcome.CANCELLED, at=at, reason="CANCELLED", message=message)

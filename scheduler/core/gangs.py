@@ -7,23 +7,20 @@ back by Abort. From then on its number is used up: a rank that fails brings down
 it ended is how the job did.
 """
 
+from gpufleet.jobs.runs import StopCause
+
 from ..policy.admission import minimum_memory
 from ..policy.shares import memory_to_find_bytes, shares_in
-from ..state.attempts import Attempt, EndedAttempt, ExitCode, Placement, RankExit, Rendezvous, StopCause
+from ..state.attempts import Attempt, EndedAttempt, ExitCode, Placement, RankExit, Rendezvous
 from ..state.commands import AbortAttempt, Command, LaunchAttempt, PrepareAttempt, StartAttempt, StopAttempt
 from ..state.events import RankReady
 from ..state.ids import NodeName, RankKey
-from ..state.jobs import Job, Running, Starting, index_of, rank_keys
+from ..state.jobs import Job, Running, Starting, index_of, keyed_ranks, live_ranks, rank_keys
 from ..state.records import AttemptReady, AttemptStopping, AttemptVoided
 from ..state.state import State
 from ..state.units import Instant, after
 from .decision import NOTHING, Decision
 from .live_ranks import live_attempt
-
-
-def launch_commands(state: State, job: Job, attempt: Attempt) -> tuple[Command, ...]:
-    """What follows a placement: a single rank is launched, those of a gang are prepared."""
-    return tuple(launch_command(state, job, attempt, key) for key in rank_keys(job, attempt))
 
 
 def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Command:
@@ -41,6 +38,7 @@ def launch_command(state: State, job: Job, attempt: Attempt, key: RankKey) -> Co
         fence=fence,
         min_memory_bytes=_memory_to_find(state, job, placement),
         node_count=len(attempt.ranks),
+        nodes=tuple(rank.placement.node for rank in attempt.ranks),
         array=job.array,
         index=None if job.array is None else index_of(state.durable.jobs[job.array], job),
     )
@@ -54,11 +52,6 @@ def _memory_to_find(state: State, job: Job, placement: Placement) -> int:
     if shares:
         return min(memory_to_find_bytes(share, resources) for share in shares)
     return minimum_memory(state, resources)
-
-
-def is_being_prepared(job: Job) -> bool:
-    """Whether nothing of an attempt can run yet: it is a gang, and not every rank was ready."""
-    return isinstance(job.state, Starting) and job.state.attempt.is_gang and job.state.attempt.rendezvous is None
 
 
 def prepared_by(state: State, attempt: Attempt) -> Instant:
@@ -128,9 +121,7 @@ def handed_back(
 def abort_commands(job: Job, attempt: Attempt, but: int | None = None) -> tuple[Command, ...]:
     """Take back what the nodes prepared, or may have; `but` is a rank that is over already."""
     return tuple(
-        AbortAttempt(node=rank.placement.node, key=key)
-        for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
-        if key.rank != but
+        AbortAttempt(node=rank.placement.node, key=key) for key, rank in keyed_ranks(job, attempt) if key.rank != but
     )
 
 
@@ -142,9 +133,7 @@ def has_failed(exit_: RankExit) -> bool:
 def unstarted(state: State, job: Job, attempt: Attempt) -> list[int]:
     """The ranks of which neither a start nor an end was heard."""
     return [
-        key.rank
-        for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
-        if rank.started_at is None and rank.exit is None and key not in state.live.exits
+        key.rank for key, rank in live_ranks(job, attempt) if rank.started_at is None and key not in state.live.exits
     ]
 
 
@@ -157,11 +146,7 @@ def stop_others(
     """
     if not attempt.is_gang or not isinstance(job.state, Starting | Running):
         return NOTHING
-    waiting = [
-        (key, rank)
-        for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
-        if rank.exit is None and key not in state.live.exits
-    ]
+    waiting = [(key, rank) for key, rank in live_ranks(job, attempt) if key not in state.live.exits]
     if not any(key.rank != failed or not has_ended for key, _ in waiting):
         return NOTHING
     record = AttemptStopping(at=at, job=job.id, cause=StopCause.GANG, reason=why, failed_rank=failed)

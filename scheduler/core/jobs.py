@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from gpufleet.jobs.runs import StopCause
+
 from ..policy.admission import notes_for, refusal
 from ..state.access import RememberedRequest
-from ..state.attempts import Attempt, RankExit, StopCause
+from ..state.attempts import Attempt, RankExit
 from ..state.commands import Command, KillAttempt, SignalAttempt, StopAttempt
 from ..state.equal_jobs import EqualJobs
 from ..state.events import (
@@ -15,9 +17,22 @@ from ..state.events import (
     JobsSubmitted,
     RequeueRequested,
     SignalRequested,
+    WantedJob,
 )
 from ..state.ids import JobId, NodeName, UserName
-from ..state.jobs import Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, Stopping, rank_keys
+from ..state.jobs import (
+    Deferred,
+    Divided,
+    Finished,
+    Held,
+    Job,
+    Queued,
+    Running,
+    Starting,
+    Stopping,
+    is_being_prepared,
+    live_ranks,
+)
 from ..state.records import (
     AttemptStopping,
     ItemsFinished,
@@ -40,7 +55,7 @@ from ..state.units import Instant
 from .attempts import ended_attempt, given_up
 from .decision import Decision, refused
 from .dependencies import unmet
-from .gangs import abort_commands, handed_back, is_being_prepared
+from .gangs import abort_commands, handed_back
 
 
 def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
@@ -49,7 +64,7 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
     if remembered is not None:
         return _answer_again(state, event, remembered)
     many = event.count > 1
-    total = event.count if many else len(event.specs)
+    total = event.count if many else len(event.jobs)
     made = total if event.items is None else total + event.items.indices.count
     known = len(state.durable.jobs)
     if known + made > state.limits.queued_jobs:
@@ -60,53 +75,41 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
             next_step="wait until some have started, or cancel some with: gpuctl cancel",
         )
     first_of: dict[Asked, int] = {}
-    for number, spec in enumerate(event.specs):
-        first_of.setdefault(spec.asked, number)
+    for number, wanted in enumerate(event.jobs):
+        first_of.setdefault(wanted.spec.asked, number)
     for asked, number in first_of.items():
         why = refusal(state, asked, f"specs[{number}]")
         if why is not None:
             return Decision(reply=why)
     first = state.durable.counters.next_job
     jobs: list[Job] = []
-    for index, spec in enumerate(event.specs):
-        still = unmet(state, spec.after, event.ended)
+    for index, wanted in enumerate(event.jobs):
+        still = unmet(state, wanted.spec.after, event.ended)
         if isinstance(still, Refused):
             return Decision(reply=replace(still, field=f"specs[{index}].after"))
-        jobs.append(_new_job(event, JobId(first + index), index, still))
+        jobs.append(_new_job(event, wanted, JobId(first + index), still))
     if many:
         jobs[0] = replace(jobs[0], told_with=JobId(first + total - 1))
-    notes = notes_for(state, event.specs[0])
+    notes = notes_for(state, event.jobs[0].spec)
     if event.is_dry_run:
         return Decision(reply=Submitted(first=JobId(0), count=total, job=jobs[0], notes=notes))
     records: list[Record] = [JobQueued(at=event.at, job=job, count=event.count) for job in jobs]
     if event.request_id:
-        records.append(
-            RequestRemembered(
-                at=event.at,
-                request=RememberedRequest(
-                    user=event.user,
-                    request_id=event.request_id,
-                    digest=event.request_digest,
-                    first_job=jobs[0].id,
-                    count=total,
-                    at=event.at,
-                ),
-            )
-        )
+        records.append(_memory(event, event.user, jobs[0].id, total))
     reply = Submitted(first=jobs[0].id, count=total, job=jobs[0], notes=notes)
     return Decision(records=tuple(records), reply=reply)
 
 
-def _new_job(event: JobsSubmitted, job_id: JobId, index: int, still: tuple[Dependency, ...]) -> Job:
-    spec = event.specs[index]
+def _new_job(event: JobsSubmitted, wanted: WantedJob, job_id: JobId, still: tuple[Dependency, ...]) -> Job:
+    spec = wanted.spec
     begins_at = spec.begin_at if spec.begin_at is not None and spec.begin_at > event.at else None
     waits = Deferred() if still or begins_at is not None else Queued()
-    begun = Held() if event.is_held[index] else waits
+    begun = Held() if wanted.is_held else waits
     return Job(
         id=job_id,
         user=event.user,
         spec=spec,
-        band=event.band[index],
+        band=wanted.band,
         submitted_at=event.at,
         state=begun if event.items is None else Divided(rest=begun),
         unmet=still,
@@ -117,14 +120,31 @@ def _new_job(event: JobsSubmitted, job_id: JobId, index: int, still: tuple[Depen
 
 def _answer_again(state: State, event: JobsSubmitted, remembered: RememberedRequest) -> Decision:
     if remembered.digest != event.request_digest:
-        return refused(
-            "REQUEST_ID_REUSED",
-            f"request_id {event.request_id!r} was used for another request (job {remembered.first_job})",
-            field="request_id",
-            next_step="use a new random request_id for each new request",
-        )
+        return _id_reused(event, f" (job {remembered.first_job})")
     job = state.durable.jobs.get(remembered.first_job)
     return Decision(reply=Submitted(first=remembered.first_job, count=remembered.count, job=job))
+
+
+def _id_reused(event: JobsSubmitted | SignalRequested, which: str = "") -> Decision:
+    return refused(
+        "REQUEST_ID_REUSED",
+        f"request_id {event.request_id!r} was used for another request{which}",
+        field="request_id",
+        next_step="use a new random request_id for each new request",
+    )
+
+
+def _memory(event: JobsSubmitted | SignalRequested, user: UserName, first_job: JobId, count: int) -> RequestRemembered:
+    """The record that a request was carried out, with the jobs that it made."""
+    memory = RememberedRequest(
+        user=user,
+        request_id=event.request_id,
+        digest=event.request_digest,
+        first_job=first_job,
+        count=count,
+        at=event.at,
+    )
+    return RequestRemembered(at=event.at, request=memory)
 
 
 JobDecision = tuple[JobChange, tuple[Record, ...], tuple[Command, ...]]
@@ -134,7 +154,7 @@ ItemsDecision = tuple[str, tuple[Record, ...]]
 """What befalls the items of an array that wait and never differed, in words, and its records; none leaves them."""
 
 
-def _for_each(
+def for_each(
     state: State,
     jobs: Iterable[JobId],
     change: Callable[[Job], JobDecision],
@@ -200,8 +220,12 @@ def _many(number: int, words: str) -> str:
     return f"1 item {words}" if number == 1 else f"{number:,} items are {words.removeprefix('is ')}"
 
 
-def _unchanged(job: Job, message: str) -> JobDecision:
+def unchanged(job: Job, message: str) -> JobDecision:
     return JobChange(job=job.id, changed=False, message=message), (), ()
+
+
+def changed(job: Job, message: str, *records: Record, commands: tuple[Command, ...] = ()) -> JobDecision:
+    return JobChange(job=job.id, changed=True, message=message), records, commands
 
 
 def on_cancel_requested(state: State, event: CancelRequested) -> Decision:
@@ -212,36 +236,30 @@ def on_cancel_requested(state: State, event: CancelRequested) -> Decision:
         record = ItemsFinished(at=event.at, array=array.id, spans=alike.spans, finished=finished, by=event.by)
         return "is cancelled", (record,)
 
-    return _for_each(state, event.jobs, lambda job: _cancel(state, event, job), cancel_alike)
+    return for_each(state, event.jobs, lambda job: _cancel(state, event, job), cancel_alike)
 
 
 def _cancel(state: State, event: CancelRequested, job: Job) -> JobDecision:
     match job.state:
         case Queued() | Deferred() | Held():
-            record = JobFinished(
-                at=event.at, job=job.id, finished=_cancelled(event.at, event.by, event.reason), by=event.by
-            )
-            message = f"job {job.id} is cancelled{_of_worker(state, job)}"
-            return JobChange(job=job.id, changed=True, message=message), (record,), ()
+            finished = _cancelled(event.at, event.by, event.reason)
+            record = JobFinished(at=event.at, job=job.id, finished=finished, by=event.by)
+            return changed(job, f"job {job.id} is cancelled{_of_worker(state, job)}", record)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
             if is_being_prepared(job):
                 return _cancel_before_start(event, job, attempt)
             if event.is_abandoned:
                 return _abandon(state, event, job, attempt)
             if isinstance(job.state, Stopping) and job.state.cause is StopCause.CANCELLED:
-                return _unchanged(job, f"job {job.id} is being cancelled already")
-            stopping = AttemptStopping(
-                at=event.at, job=job.id, cause=StopCause.CANCELLED, reason=event.reason, by=event.by
-            )
+                return unchanged(job, f"job {job.id} is being cancelled already")
+            cause = StopCause.CANCELLED
+            stopping = AttemptStopping(at=event.at, job=job.id, cause=cause, reason=event.reason, by=event.by)
             away = [rank.placement.node for rank in attempt.ranks if not _is_connected(state, rank.placement.node)]
             when = f"once node {away[0]} is back (or now, with --abandon)" if away else "by the grace rule"
-            return (
-                JobChange(job=job.id, changed=True, message=f"job {job.id} is stopped {when}{_of_worker(state, job)}"),
-                (stopping,),
-                stop_commands(job, attempt, StopCause.CANCELLED),
-            )
+            message = f"job {job.id} is stopped {when}{_of_worker(state, job)}"
+            return changed(job, message, stopping, commands=stop_commands(job, attempt, cause))
         case Finished() | Divided():
-            return _unchanged(job, f"job {job.id} has ended")
+            return unchanged(job, f"job {job.id} has ended")
 
 
 def _of_worker(state: State, job: Job) -> str:
@@ -262,36 +280,25 @@ def _cancel_before_start(event: CancelRequested, job: Job, attempt: Attempt) -> 
     finished = _cancelled(event.at, event.by, event.reason)
     aborted = RankExit(exit=None, reason="ABORTED", message=finished.message)
     attempt = replace(attempt, ranks=tuple(replace(rank, exit=aborted) for rank in attempt.ranks))
-    ended = ended_attempt(attempt, event.at, reason="CANCELLED", message=finished.message, output_is_complete=True)
+    ended = ended_attempt(attempt, event.at, "CANCELLED", finished.message, is_complete=True)
     record = JobFinished(at=event.at, job=job.id, finished=finished, ended=ended, by=event.by)
-    told = JobChange(job=job.id, changed=True, message=f"job {job.id} is cancelled")
-    return told, (record,), abort_commands(job, attempt)
+    return changed(job, f"job {job.id} is cancelled", record, commands=abort_commands(job, attempt))
 
 
 def _abandon(state: State, event: CancelRequested, job: Job, attempt: Attempt) -> JobDecision:
     known = given_up(state, job, attempt, "ABANDONED", "abandoned", is_presumed=True)
-    ended = ended_attempt(known, event.at, reason="ABANDONED", message="abandoned", output_is_complete=False)
-    record = JobFinished(
-        at=event.at,
-        job=job.id,
-        finished=_cancelled(event.at, event.by, event.reason),
-        ended=ended,
-        by=event.by,
-    )
-    kills = tuple(
-        KillAttempt(node=rank.placement.node, key=key)
-        for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
-        if rank.exit is None
-    )
-    return JobChange(job=job.id, changed=True, message=f"job {job.id} is abandoned"), (record,), kills
+    ended = ended_attempt(known, event.at, "ABANDONED", "abandoned", is_complete=False)
+    finished = _cancelled(event.at, event.by, event.reason)
+    record = JobFinished(at=event.at, job=job.id, finished=finished, ended=ended, by=event.by)
+    kills = tuple(KillAttempt(node=rank.placement.node, key=key) for key, rank in live_ranks(job, attempt))
+    return changed(job, f"job {job.id} is abandoned", record, commands=kills)
 
 
 def stop_commands(job: Job, attempt: Attempt, cause: StopCause) -> tuple[Command, ...]:
     """Stop every rank of an attempt that has not ended."""
     return tuple(
         StopAttempt(node=rank.placement.node, key=key, cause=cause, grace=job.spec.grace)
-        for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
-        if rank.exit is None
+        for key, rank in live_ranks(job, attempt)
     )
 
 
@@ -306,17 +313,15 @@ def on_hold_requested(state: State, event: HoldRequested) -> Decision:
     def change(job: Job) -> JobDecision:
         match job.state:
             case Queued() | Deferred() if event.is_held:
-                record: Record = JobHeld(at=event.at, job=job.id, by=event.by)
-                return JobChange(job=job.id, changed=True, message=f"job {job.id} is held"), (record,), ()
+                return changed(job, f"job {job.id} is held", JobHeld(at=event.at, job=job.id, by=event.by))
             case Held() if not event.is_held:
-                record = JobReleased(at=event.at, job=job.id, by=event.by)
-                return JobChange(job=job.id, changed=True, message=f"job {job.id} is released"), (record,), ()
+                return changed(job, f"job {job.id} is released", JobReleased(at=event.at, job=job.id, by=event.by))
             case Queued() | Deferred():
-                return _unchanged(job, f"job {job.id} is not held")
+                return unchanged(job, f"job {job.id} is not held")
             case Held():
-                return _unchanged(job, f"job {job.id} is held already")
+                return unchanged(job, f"job {job.id} is held already")
             case _:
-                return _unchanged(job, f"job {job.id} does not wait any more")
+                return unchanged(job, f"job {job.id} does not wait any more")
 
     def change_alike(array: Job, alike: EqualJobs) -> ItemsDecision:
         if isinstance(alike.first.state, Held) == event.is_held:
@@ -325,7 +330,7 @@ def on_hold_requested(state: State, event: HoldRequested) -> Decision:
             return "is held", (ItemsHeld(at=event.at, array=array.id, by=event.by),)
         return "is released", (ItemsReleased(at=event.at, array=array.id, by=event.by),)
 
-    return _for_each(state, event.jobs, change, change_alike)
+    return for_each(state, event.jobs, change, change_alike)
 
 
 def on_band_requested(state: State, event: BandRequested) -> Decision:
@@ -334,9 +339,9 @@ def on_band_requested(state: State, event: BandRequested) -> Decision:
     def change(job: Job) -> JobDecision:
         name = event.band.name.lower()
         if job.band == event.band:
-            return _unchanged(job, f"job {job.id} is in band {name} already")
+            return unchanged(job, f"job {job.id} is in band {name} already")
         record = JobBandChanged(at=event.at, job=job.id, by=event.by, band=event.band)
-        return JobChange(job=job.id, changed=True, message=f"job {job.id} is in band {name}"), (record,), ()
+        return changed(job, f"job {job.id} is in band {name}", record)
 
     def change_alike(array: Job, alike: EqualJobs) -> ItemsDecision:
         if alike.first.band == event.band:
@@ -344,7 +349,7 @@ def on_band_requested(state: State, event: BandRequested) -> Decision:
         words = f"is in band {event.band.name.lower()}"
         return words, (ItemsMoved(at=event.at, array=array.id, by=event.by, band=event.band),)
 
-    return _for_each(state, event.jobs, change, change_alike)
+    return for_each(state, event.jobs, change, change_alike)
 
 
 def on_signal_requested(state: State, event: SignalRequested) -> Decision:
@@ -356,12 +361,7 @@ def on_signal_requested(state: State, event: SignalRequested) -> Decision:
         remembered = state.durable.requests.get((event.by, event.request_id))
         if remembered is not None:
             if remembered.digest != event.request_digest:
-                return refused(
-                    "REQUEST_ID_REUSED",
-                    f"request_id {event.request_id!r} was used for another request",
-                    field="request_id",
-                    next_step="use a new random request_id for each new request",
-                )
+                return _id_reused(event)
             told = tuple(
                 JobChange(job=job, changed=False, message=f"job {job} was signalled before by this request")
                 for job in event.jobs
@@ -373,20 +373,18 @@ def on_signal_requested(state: State, event: SignalRequested) -> Decision:
     def change(job: Job) -> JobDecision:
         match job.state:
             case Running(attempt=attempt) | Stopping(attempt=attempt):
-                nodes = (rank.placement.node for rank in attempt.ranks if rank.exit is None)
+                to_send = [] if event.is_sent else list(live_ranks(job, attempt))
+                nodes = (rank.placement.node for _, rank in to_send)
                 unheard.extend((job.id, node) for node in nodes if not _is_connected(state, node))
                 commands = tuple(
-                    SignalAttempt(node=rank.placement.node, key=key, signal=event.signal)
-                    for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True)
-                    if rank.exit is None
+                    SignalAttempt(node=rank.placement.node, key=key, signal=event.signal) for key, rank in to_send
                 )
                 record = SignalSent(at=event.at, job=job.id, by=event.by, signal=event.signal)
-                told = JobChange(job=job.id, changed=True, message=f"signal {event.signal} is sent to job {job.id}")
-                return told, (record,), commands
+                return changed(job, f"signal {event.signal} is sent to job {job.id}", record, commands=commands)
             case _:
-                return _unchanged(job, f"job {job.id} does not run")
+                return unchanged(job, f"job {job.id} does not run")
 
-    decision = _for_each(state, event.jobs, change)
+    decision = for_each(state, event.jobs, change)
     if unheard:
         job_id, node = unheard[0]
         return refused(
@@ -397,19 +395,7 @@ def on_signal_requested(state: State, event: SignalRequested) -> Decision:
         )
     if not event.request_id:
         return decision
-    memory = RememberedRequest(
-        user=event.by,
-        request_id=event.request_id,
-        digest=event.request_digest,
-        first_job=JobId(0),
-        count=0,
-        at=event.at,
-    )
-    return Decision(
-        records=(*decision.records, RequestRemembered(at=event.at, request=memory)),
-        commands=decision.commands,
-        reply=decision.reply,
-    )
+    return replace(decision, records=(*decision.records, _memory(event, event.by, JobId(0), 0)))
 
 
 def on_requeue_requested(state: State, event: RequeueRequested) -> Decision:
@@ -418,20 +404,17 @@ def on_requeue_requested(state: State, event: RequeueRequested) -> Decision:
     def change(job: Job) -> JobDecision:
         match job.state:
             case Starting(attempt=attempt) if is_being_prepared(job):
-                told = JobChange(job=job.id, changed=True, message=f"job {job.id} is queued again")
-                void = handed_back(
-                    event.at, job, attempt, attempt.ranks[0].placement.node, "REQUEUED", event.reason, ()
-                )
-                return told, void.records, void.commands
+                node = attempt.ranks[0].placement.node
+                void = handed_back(event.at, job, attempt, node, "REQUEUED", event.reason, ())
+                return changed(job, f"job {job.id} is queued again", *void.records, commands=void.commands)
             case Starting(attempt=attempt) | Running(attempt=attempt):
-                record = AttemptStopping(
-                    at=event.at, job=job.id, cause=StopCause.REQUEUED, reason=event.reason, by=event.by
-                )
-                told = JobChange(job=job.id, changed=True, message=f"job {job.id} is stopped and queued again")
-                return told, (record,), stop_commands(job, attempt, StopCause.REQUEUED)
+                cause = StopCause.REQUEUED
+                record = AttemptStopping(at=event.at, job=job.id, cause=cause, reason=event.reason, by=event.by)
+                stops = stop_commands(job, attempt, cause)
+                return changed(job, f"job {job.id} is stopped and queued again", record, commands=stops)
             case Stopping():
-                return _unchanged(job, f"job {job.id} is being stopped already")
+                return unchanged(job, f"job {job.id} is being stopped already")
             case _:
-                return _unchanged(job, f"job {job.id} waits already")
+                return unchanged(job, f"job {job.id} waits already")
 
-    return _for_each(state, event.jobs, change)
+    return for_each(state, event.jobs, change)

@@ -10,14 +10,10 @@ from ..state.units import Instant, after
 
 def live_attempt(state: State, node: NodeName, key: RankKey) -> tuple[Job, Attempt] | None:
     """The job and attempt that a node's report is about, if that rank is live and is on that node."""
-    job = state.durable.jobs.get(key.job)
-    if job is None or job.attempt is None or job.attempt.number != key.attempt:
+    job, rank = state.durable.jobs.get(key.job), state.durable.live_rank(key)
+    if job is None or job.attempt is None or rank is None or rank.placement.node != node:
         return None
-    attempt = job.attempt
-    if key.rank >= len(attempt.ranks):
-        return None
-    rank = attempt.ranks[key.rank]
-    return (job, attempt) if rank.placement.node == node and rank.exit is None else None
+    return job, job.attempt
 
 
 def jobs_on(state: State, node: NodeName) -> list[Job]:

@@ -1,5 +1,6 @@
 """What happens to nodes: they register, say what they know, are drained, forgotten, lost and heard again."""
 
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ..state.attempts import Attempt
@@ -12,16 +13,16 @@ from ..state.events import (
     NodeBeat,
     RankRefused,
     RankStarted,
-    Seen,
-    SeenExited,
-    SeenRefused,
-    SeenRunning,
-    SeenStarting,
+    ReportedExited,
+    ReportedRefused,
+    ReportedRunning,
+    ReportedStarting,
+    ReportedState,
 )
-from ..state.ids import NodeName, RankKey
-from ..state.jobs import Job, Starting, Stopping
+from ..state.ids import DeviceUuid, NodeName, RankKey
+from ..state.jobs import Job, Starting, Stopping, is_being_prepared
 from ..state.live import inventory_is_late, inventory_is_welcome
-from ..state.nodes import Node, UnhealthyDevice, resumed
+from ..state.nodes import Device, Node, UnhealthyDevice, resumed
 from ..state.records import (
     AttemptEnded,
     AttemptUnreachable,
@@ -30,16 +31,19 @@ from ..state.records import (
     JobWarned,
     NodeDrained,
     NodeForgotten,
+    NodeRegistered,
     NodeResumed,
     NodeReturned,
     Record,
 )
 from ..state.replies import NodeChanged, NodeGone
 from ..state.state import State
-from . import gangs, gone_devices
+from ..state.units import Instant
+from . import gangs
 from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
 from .decision import NOTHING, Decision, refused, together
 from .live_ranks import jobs_on
+from .updating import limit_again
 from .warnings import bounded, of_beat, of_trouble, tell_again, tell_commands
 
 
@@ -70,7 +74,7 @@ def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
         is_lost=known.is_lost if known else False,
         unhealthy=known.unhealthy if known else (),
     )
-    registered = gone_devices.registered(state, event.at, known, node)
+    registered = _registered(state, event.at, known, node)
     return replace(registered, reply=NodeChanged(node=node, changed=bool(registered.records)))
 
 
@@ -150,20 +154,20 @@ def on_inventory_reported(state: State, event: InventoryReported) -> Decision:
         job = state.durable.jobs[key.job]
         assert job.attempt is not None
         decisions.append(_bring_together(state, event, job, job.attempt, key, seen.pop(key, None)))
-    decisions.append(Decision(records=tuple(gone_devices.without_those_of_an_old_boot(state, node, event))))
+    decisions.append(Decision(records=tuple(_without_those_of_an_old_boot(state, node, event))))
     decisions.append(Decision(commands=tuple(_unexpected(event.node, key, what) for key, what in seen.items())))
     return together(*decisions)
 
 
-def _unexpected(node: NodeName, key: RankKey, seen: Seen) -> Command:
+def _unexpected(node: NodeName, key: RankKey, seen: ReportedState) -> Command:
     """A rank that is not, or no longer, decided to be there: end what lives, forget what has ended."""
-    if isinstance(seen, SeenRunning | SeenStarting):
+    if isinstance(seen, ReportedRunning | ReportedStarting):
         return KillAttempt(node=node, key=key)
     return ForgetAttempt(node=node, key=key)
 
 
 def _bring_together(
-    state: State, event: InventoryReported, job: Job, attempt: Attempt, key: RankKey, seen: Seen | None
+    state: State, event: InventoryReported, job: Job, attempt: Attempt, key: RankKey, seen: ReportedState | None
 ) -> Decision:
     rank = attempt.ranks[key.rank]
     if rank.placement.boot_id != event.boot_id:
@@ -172,27 +176,32 @@ def _bring_together(
         is_settled = any(isinstance(each, ForgetAttempt | KillAttempt) and each.key == key for each in lost.commands)
         settles = () if seen is None or is_settled else (_unexpected(event.node, key, seen),)
         return replace(lost, commands=(*lost.commands, *settles))
-    if gangs.is_being_prepared(job):
+    if is_being_prepared(job):
         return _prepare_again(state, event, job, attempt, key, seen)
     heard: tuple[Record, ...] = ()
     if _is_reached_again(state, attempt, event.node):
         heard = (AttemptUnreachable(at=event.at, job=job.id, is_unreachable=False),)
     match seen:
-        case SeenExited(exit=exit_):
+        case ReportedExited(exit=exit_):
             return together(Decision(records=heard), end_of_rank(state, event.at, job, attempt, key, exit_))
-        case SeenRefused(reason=reason, message=message):
+        case ReportedRefused(reason=reason, message=message):
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message)
             forget = Decision(commands=(ForgetAttempt(node=event.node, key=key),))
             return together(Decision(records=heard), rank_refused(state, refusal, job, attempt), forget)
-        case SeenRunning(run_span=run_span):
+        case ReportedRunning(run_span=run_span):
             started = on_rank_started(state, RankStarted(at=event.at, node=event.node, key=key, run_span=run_span))
             told = tuple(tell_again(job)) if key.rank == 0 else ()
-            return together(Decision(records=heard), started, Decision(commands=(*_go_on(job, event.node, key), *told)))
-        case SeenStarting() if attempt.rendezvous is not None and isinstance(job.state, Starting):
+            limit = limit_again(job, event.node, key, seen.time_limit)
+            go_on = Decision(commands=(*_go_on(job, event.node, key), *limit, *told))
+            return together(Decision(records=heard), started, go_on)
+        case ReportedStarting() if attempt.rendezvous is not None and isinstance(job.state, Starting):
             # It is prepared, and its Start was lost.
-            return Decision(records=heard, commands=(gangs.start_command(attempt, attempt.rendezvous, key),))
-        case SeenStarting():
-            return Decision(records=heard, commands=_go_on(job, event.node, key))
+            limit = limit_again(job, event.node, key, seen.time_limit)
+            start = gangs.start_command(attempt, attempt.rendezvous, key)
+            return Decision(records=heard, commands=(*limit, start))
+        case ReportedStarting():
+            limit = limit_again(job, event.node, key, seen.time_limit)
+            return Decision(records=heard, commands=(*_go_on(job, event.node, key), *limit))
         case None:
             return together(Decision(records=heard), _never_seen(state, event, job, attempt, key))
 
@@ -204,13 +213,13 @@ def _is_reached_again(state: State, attempt: Attempt, node: NodeName) -> bool:
 
 
 def _prepare_again(
-    state: State, event: InventoryReported, job: Job, attempt: Attempt, key: RankKey, seen: Seen | None
+    state: State, event: InventoryReported, job: Job, attempt: Attempt, key: RankKey, seen: ReportedState | None
 ) -> Decision:
     """A rank of a gang that is not started yet: whatever its node prepared, it is asked again and says so again."""
     match seen:
-        case SeenStarting() | None:
+        case ReportedStarting() | None:
             return Decision(commands=(gangs.launch_command(state, job, attempt, key),))
-        case SeenRefused(reason=reason, message=message):
+        case ReportedRefused(reason=reason, message=message):
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason=reason, message=message)
             forget = Decision(commands=(ForgetAttempt(node=event.node, key=key),))
             return together(rank_refused(state, refusal, job, attempt), forget)
@@ -292,3 +301,64 @@ def _unknown_node(name: NodeName) -> Decision:
     return refused(
         "NODE_NOT_FOUND", f"no node is called {name!r}", field="node", next_step="list them with: gpuctl nodes"
     )
+
+
+VANISHED = "VANISHED: the agent of its node no longer finds it"
+"""The trouble of a device that a job holds and that the node's agent, started anew, does not find: it fell off the bus.
+
+While somebody holds such a device it stays in its node's list, marked as unhealthy, so that the job is told, people see
+it, and nobody else is given it. It leaves the list when its node is resumed, or registers, and nobody holds it any more
+(docs/rules/jobs.md 4.16).
+"""
+
+
+def _registered(state: State, at: Instant, known: Node | None, told: Node) -> Decision:
+    """What follows when a node registers as it tells: the node with what is held and gone, and who is told of that."""
+    gone = () if known is None else tuple(_gone(known, told, state.durable.hold(known.name).device_uuids()))
+    uuids = {device.uuid for device in gone}
+    node = replace(
+        told,
+        info=replace(told.info, devices=(*told.info.devices, *gone)),
+        unhealthy=tuple(replace(mark, is_gone=mark.uuid in uuids) for mark in told.unhealthy),
+    )
+    records: list[Record] = []
+    if known is None or replace(node, version=known.version) != known:
+        records.append(NodeRegistered(at=at, node=node))
+    warned: list[JobWarned] = []
+    for device in gone:
+        if all(mark.uuid != device.uuid for mark in node.unhealthy):
+            mark = UnhealthyDevice(uuid=device.uuid, reason=VANISHED, is_gone=True)
+            records.append(DeviceMarked(at=at, node=node.name, device=mark))
+            if known is not None and known.boot_id == node.boot_id:  # else what held it has ended with the old boot
+                warned.extend(of_trouble(state, at, node.name, mark))
+    warnings = tuple(bounded(state, warned))
+    return Decision(records=(*records, *warnings), commands=tuple(tell_commands(state, warnings)))
+
+
+def _gone(known: Node, told: Node, held: Collection[DeviceUuid]) -> Iterator[Device]:
+    """What is held and was not told, each under its index, or behind all others where that is another device's now."""
+    there = {device.uuid for device in told.info.devices}
+    taken = {device.index for device in told.info.devices}
+    for device in known.info.devices:
+        if device.uuid not in there and device.uuid in held:
+            index = device.index if device.index not in taken else max(taken) + 1
+            taken.add(index)
+            yield replace(device, index=index)
+
+
+def _without_those_of_an_old_boot(state: State, node: Node, event: InventoryReported) -> Iterator[NodeRegistered]:
+    """The node without gone devices that attempts of its old boot held: these end with this inventory."""
+    hold = state.durable.hold(node.name)
+    kept: set[DeviceUuid] = set()
+    for key in hold.ranks:
+        attempt = state.durable.jobs[key.job].attempt
+        assert attempt is not None
+        placement = attempt.ranks[key.rank].placement
+        if placement.boot_id == event.boot_id:
+            kept |= {device.uuid for device in placement.devices}
+    over = {mark.uuid for mark in node.unhealthy if mark.is_gone} & (hold.device_uuids() - kept)
+    if over:
+        devices = tuple(device for device in node.info.devices if device.uuid not in over)
+        unhealthy = tuple(mark for mark in node.unhealthy if mark.uuid not in over)
+        without = replace(node, info=replace(node.info, devices=devices), unhealthy=unhealthy, is_lost=False)
+        yield NodeRegistered(at=event.at, node=without)

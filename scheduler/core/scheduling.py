@@ -1,55 +1,61 @@
 """The pass: try the waiting jobs in their order and place what fits."""
 
+from gpufleet.jobs.runs import StopCause
+
 from ..policy.admission import minimum_memory
-from ..policy.known_nodes import KnownNodes
+from ..policy.node_cache import NodeCache
 from ..policy.order import queue_order
+from ..policy.placement_pass import PlacementPass
 from ..policy.preemption import victims_for
-from ..policy.trial import Trial
-from ..state.attempts import Attempt, Rank, StopCause
+from ..state.attempts import Attempt, Rank
 from ..state.commands import Command
-from ..state.ids import NodeName
-from ..state.jobs import Job
+from ..state.jobs import Job, rank_keys
 from ..state.records import AttemptPlaced, AttemptStopping, Record
 from ..state.state import State
 from ..state.units import Instant, after
 from .decision import Decision
-from .gangs import launch_commands
+from .gangs import launch_command
 from .jobs import stop_commands
 
 PLACEMENTS_PER_PASS = 256
 """A pass gives way to the loop after this many placements; the next one goes on."""
 
 
-def schedule(state: State, at: Instant, known: KnownNodes | None = None) -> Decision:
+def schedule(state: State, at: Instant, known: NodeCache | None = None) -> Decision:
     """Place what fits now, in the order of the queue, around one reservation for the first that does not.
 
     `known` is what the last pass on this state remembered; it makes the pass faster and decides nothing.
     """
-    known = KnownNodes() if known is None else known
+    known = NodeCache() if known is None else known
     candidates = known.brought_up_to(state, at)
-    trial = Trial(state, known.views, at, candidates=candidates)
+    trial = PlacementPass(state, known.views, at, candidates=candidates)
     records: list[Record] = []
     commands: list[Command] = []
-    for job in queue_order(state.durable, at, trial.given_up):
+    for job in queue_order(state, at, trial.given_up):
         placements = trial.place(job)
         if placements is None:
             if trial.is_first_to_wait(job):
                 victims = _victims(state, trial, job, at)
                 records.extend(_preempted(victim, job, at) for victim in victims)
-                commands.extend(command for victim in victims for command in _stops(victim))
-                trial.keep_for(job, _nodes_of(victims))
+                for victim in victims:
+                    assert victim.attempt is not None
+                    commands.extend(stop_commands(victim, victim.attempt, StopCause.PREEMPTED))
+                trial.keep_for(
+                    job, {rank.placement.node for each in victims if each.attempt for rank in each.attempt.ranks}
+                )
             continue
         ranks = tuple(Rank(placement=placement) for placement in placements)
-        attempt = Attempt(number=job.attempt_count + 1, placed_at=at, ranks=ranks)
+        forecast = state.live.waits.forecasts.get(job.id)
+        attempt = Attempt(number=job.attempt_count + 1, placed_at=at, ranks=ranks, forecast=forecast)
         records.append(AttemptPlaced(at=at, job=job.id, attempt=attempt))
-        commands.extend(launch_commands(state, job, attempt))
+        commands.extend(launch_command(state, job, attempt, key) for key in rank_keys(job, attempt))
         if len(records) >= PLACEMENTS_PER_PASS:
             break
     known.last_pass = trial
     return Decision(records=tuple(records), commands=tuple(commands))
 
 
-def _victims(state: State, trial: Trial, job: Job, at: Instant) -> list[Job]:
+def _victims(state: State, trial: PlacementPass, job: Job, at: Instant) -> list[Job]:
     """Whom to take off a node for the job with the reservation; nobody when it fits as soon by itself."""
     if job.id in state.durable.claims:
         return []
@@ -66,12 +72,3 @@ def _victims(state: State, trial: Trial, job: Job, at: Instant) -> list[Job]:
 def _preempted(victim: Job, claimant: Job, at: Instant) -> Record:
     reason = f"job {claimant.id} of band {claimant.band.name.lower()} needs its place"
     return AttemptStopping(at=at, job=victim.id, cause=StopCause.PREEMPTED, reason=reason, claimant=claimant.id)
-
-
-def _stops(victim: Job) -> tuple[Command, ...]:
-    assert victim.attempt is not None
-    return stop_commands(victim, victim.attempt, StopCause.PREEMPTED)
-
-
-def _nodes_of(victims: list[Job]) -> frozenset[NodeName]:
-    return frozenset(rank.placement.node for each in victims if each.attempt for rank in each.attempt.ranks)

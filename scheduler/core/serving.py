@@ -2,30 +2,34 @@
 
 A worker is a job of kind SERVICE, placed by the pass like any other. `see_to_workers` says which jobs there are to be,
 once a turn of the loop for each model that something happened to. What the end of one means: worker_ends.py. Rules:
-SESSIONS.md 3; the numbers: policy/scaling.py and policy/serving.py.
+docs/rules/sessions.md 3.5 to 3.7; the numbers: policy/scaling.py and policy/serving.py.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
+
+from gpufleet.jobs.runs import StopCause
 
 from ..policy.admission import refusal
-from ..policy.scaling import Load, Scale, gives_up_a_worker, may_shrink_at, workers_wanted
-from ..policy.serving import may_start_at, numbers_of
-from ..state.attempts import StopCause
+from ..policy.revisions import Replica, former_again, hand_over, next_replaced, revised, started_revision
+from ..policy.room import where_it_waits
+from ..policy.scaling import Load, Scale, gives_up_a_worker, grows_at, may_shrink_at, replicas_wanted, workers_wanted
+from ..policy.serving import may_start_at, numbers_of, spec_of_worker
 from ..state.commands import Command
 from ..state.ids import JobId, ModelName
 from ..state.jobs import Deferred, Finished, Held, Job, Queued, Running, Starting, Stopping
 from ..state.records import AttemptStopping, JobFinished, JobQueued, Record, WorkerDrained
-from ..state.serving import Serving, WorkersSeenTo
-from ..state.session_commands import DrainWorker, SessionCommand
-from ..state.session_events import ServeRequested, WorkerState
-from ..state.session_records import ModelServed
-from ..state.sessions import Model
+from ..state.sessions.commands import DrainWorker, SessionCommand
+from ..state.sessions.events import ServeRequested, WorkerDrainRequested, WorkerState
+from ..state.sessions.records import ModelServed, ModelUpdated
+from ..state.sessions.serving import Requests, Serving, WorkersChecked
+from ..state.sessions.session import Access, HttpService, Model
+from ..state.sessions.turns import WorkerLive
 from ..state.specs import Outcome
 from ..state.state import State
-from ..state.turns import WorkerLive
 from ..state.units import SECOND, Instant, Span, after
-from .decision import NOTHING, Decision, together
+from .decision import NOTHING, Decision, refused, together
 from .jobs import stop_commands
 
 TAKEN_AFTER = Span(5 * SECOND)
@@ -44,30 +48,60 @@ DRAIN_SPAN_MAX = Span(180 * SECOND)
 def on_serve(state: State, event: ServeRequested) -> Decision:
     """Serve a model, or change it. The same again changes nothing, unless it has failed: then it is tried anew.
 
-    Numbers and how many workers there are to be hold at once; what a worker is started with, for new workers only.
+    Numbers and how many workers there are to be hold at once. What a worker is started with makes another revision,
+    whose workers take the places of those that there are.
     """
     wanted, known = event.model, state.durable.models.get(event.model.name)
-    if known is not None and event.keeps_workers:
+    if event.rolls_back:
+        before = None if known is None else former_again(known)
+        if before is None:
+            return _never_another(event)
+        wanted = before
+    elif known is not None and event.keeps_workers:
+        is_access = (
+            set(wanted.chosen) <= {"access", "pass_phrase_hash"} and wanted.limits.access is not Access.PASS_PHRASE
+        )
+        if known.http is not None and not is_access:
+            said = "a program has no line, no turns and no pass phrase"
+            return refused(
+                "INVALID_ARGUMENT", said, field="model.limits", next_step="say who may use it: --access open, or login"
+            )
         kept = replace(known, limits=replace(known.limits, **_named(wanted)))
         wanted = replace(kept, chosen=tuple(dict.fromkeys((*known.chosen, *wanted.chosen))))
-    elif wanted.worker is not None:
+    if wanted.worker is not None and not event.keeps_workers:
         why = refusal(state, wanted.worker.asked, "model.worker")
         if why is not None:
             return Decision(reply=why)
-    is_alike = known is not None and known.worker == wanted.worker
-    wanted = replace(
-        wanted,
-        limits=numbers_of(state.limits, wanted),
-        has_been_ready=known is not None and known.has_been_ready and is_alike,
-        deaths=known.deaths if known is not None and known.failure is None else (),
-        failure=None,
-    )
-    if event.keeps_workers and known is not None:
-        wanted = replace(wanted, failure=known.failure)
+    if known is not None and known.worker is not None and (known.http is None) != (wanted.http is None):
+        kind = "class" if known.http is None else "program"
+        step = f"stop it first, or serve this one by another name: gpuctl serve {known.name} --stop"
+        return refused("INVALID_ARGUMENT", f"{known.name} is served as a {kind}", field="model.http", next_step=step)
+    if known is not None and event.keeps_workers:
+        if event.is_in_place and known.update is None:
+            step = f"see it with: gpuctl models --model {known.name}"
+            return refused("INVALID_ARGUMENT", f"{known.name} is not updated now", field="in_place", next_step=step)
+        if event.is_in_place and known.update is not None:
+            wanted = replace(wanted, update=replace(known.update, is_in_place=True))
+    else:
+        wanted = revised(known, wanted, event.at, is_in_place=event.is_in_place)
+    wanted = replace(wanted, limits=numbers_of(state.limits, wanted))
+    if "access" in wanted.chosen and wanted.limits.access is Access.PASS_PHRASE and not wanted.limits.pass_phrase_hash:
+        return refused(
+            "INVALID_ARGUMENT",
+            "is empty, and nobody could join without one",
+            field="model.limits.pass_phrase_hash",
+            next_step="give the pass phrase in a file: --pass-phrase-file FILE",
+        )
     return NOTHING if wanted == known else Decision(records=(ModelServed(at=event.at, model=wanted),))
 
 
-def _named(model: Model) -> dict[str, Span]:
+def _never_another(event: ServeRequested) -> Decision:
+    name = event.model.name
+    step = f"see what is served with: gpuctl models --model {name} -o wide"
+    return refused("INVALID_ARGUMENT", f"{name} was never served otherwise", field="rollback", next_step=step)
+
+
+def _named(model: Model) -> dict[str, Any]:
     return {name: getattr(model.limits, name) for name in model.chosen}
 
 
@@ -85,6 +119,39 @@ def end_of_workers(state: State, at: Instant, model: ModelName, message: str) ->
     """Every worker of a model is ended."""
     jobs = [state.durable.jobs[job_id] for job_id in state.durable.services.get(model, ())]
     return together(*(_end_job(job, at, message) for job in jobs))
+
+
+def on_drain_worker(state: State, event: WorkerDrainRequested) -> Decision:
+    """Let a worker end after its last turn. One that is going already goes on; one without turns is stopped."""
+    model = state.durable.models.get(event.model)
+    if model is None:
+        return refused("MODEL_NOT_FOUND", f"no model is called {event.model!r}", field="model")
+    of_model = {worker.id: worker for worker in state.live.turns.workers_of(event.model)}
+    live = next((each for each in of_model.values() if event.job is not None and each.job == event.job), None)
+    if event.worker is not None:
+        live = of_model.get(event.worker)
+        if live is None or (event.job is not None and live.job != event.job):
+            return _no_such_worker(event, "worker_start")
+    job_id = event.job if live is None else live.job
+    if job_id is None:
+        assert live is not None  # without a job it was named by its start
+        return Decision(session_commands=(DrainWorker(worker=live.id),))
+    if job_id not in state.durable.services.get(event.model, ()):
+        return _no_such_worker(event, "job_id")
+    job = state.durable.jobs[job_id]
+    if _is_leaving(job):
+        return NOTHING
+    why = f"{event.by} drained it" + (f": {event.reason}" if event.reason else "")
+    return _Workers(state, model, event.at, state.durable.counters.next_job).worker_ended(job, why)
+
+
+def _no_such_worker(event: WorkerDrainRequested, field: str) -> Decision:
+    return refused(
+        "WORKER_NOT_FOUND",
+        f"model {event.model} has no such worker now",
+        field=field,
+        next_step=f"see its workers with: gpuctl models --model {event.model} -o wide",
+    )
 
 
 # --- how many there are
@@ -112,7 +179,7 @@ def see_to_workers(state: State, models: Iterable[ModelName], at: Instant) -> De
         model = state.durable.models.get(name)
         if model is not None and model.worker is not None:
             workers = _Workers(state, model, at, next_job)
-            decisions.append(workers.seen_to())
+            decisions.append(workers.adjusted())
             next_job = workers.next_job
     return together(*decisions) if decisions else NOTHING
 
@@ -147,11 +214,22 @@ def starting_seats(state: State, model: Model, at: Instant, changes: WorkerChang
     for worker in state.live.turns.workers_of(model.name):
         if worker.job is not None:
             connected.add(worker.job)
-        if worker.state is WorkerState.LOADING:
+        if worker.state is WorkerState.LOADING and not _is_additional(state, worker.job):
             seats += worker.seats or (0 if worker.job is None else usual)
     jobs = [state.durable.jobs[job_id] for job_id in state.durable.services.get(model.name, ())]
-    starting = [job for job in jobs if job.id not in connected and not _is_leaving(job) and _may_start(job, at)]
-    return seats + usual * (len(starting) + sum(1 for job in changes.queued if job.spec.serves == model.name))
+    staying = {job.id for job in jobs if not _is_leaving(job)}
+    # A successor brings no seats beyond those of its predecessor, which goes then.
+    coming = [job for job in jobs if job.id in staying - connected and job.replaces not in staying]
+    starting = [job for job in coming if _may_start(job, at)]
+    queued = [job for job in changes.queued if job.spec.serves == model.name and job.replaces not in staying]
+    return seats + usual * (len(starting) + len(queued))
+
+
+def _is_additional(state: State, job_id: JobId | None) -> bool:
+    """Whether a worker is to replace one that is still there."""
+    job = None if job_id is None else state.durable.jobs.get(job_id)
+    predecessor = None if job is None or job.replaces is None else state.durable.jobs.get(job.replaces)
+    return predecessor is not None and not _is_leaving(predecessor)
 
 
 def _may_start(job: Job, at: Instant) -> bool:
@@ -182,8 +260,9 @@ def why_no_bound(state: State, model: Model, at: Instant, changes: WorkerChanges
         return "a worker is being started"
     if any(job.spec.serves == model.name for job in changes.queued):
         return "a worker is being started"
-    if any(isinstance(job.state, Queued) for job in jobs):
-        return "a worker waits for a device"
+    queued = next((job for job in jobs if isinstance(job.state, Queued)), None)
+    if queued is not None:
+        return f"a worker waits {where_it_waits(state, queued, at)}"
     if any(isinstance(job.state, Deferred) for job in jobs):
         return "a worker ended and is started again in a moment"
     return "no worker is ready"
@@ -216,36 +295,57 @@ class _Workers:
         self.of_job = {worker.job: worker for worker in self.live if worker.job is not None}
         jobs = [state.durable.jobs[job_id] for job_id in sorted(state.durable.services.get(model.name, ()))]
         self.leaving = [job for job in jobs if _is_leaving(job)]
+        self.revision = started_revision(model)
+        self.additional: frozenset[JobId] = frozenset()
         self.staying = [job for job in jobs if not _is_leaving(job)]
         said = [worker.seats for worker in self.of_job.values() if worker.seats]
         self.seats = max(said, default=self.known.seats)
+        self.requests = turns.requests_of(model.name)
+        is_quiet = model.http is not None and self.requests == Requests()
+        quiet_since = at if self.known.quiet_since is None else self.known.quiet_since
+        self.quiet_since = quiet_since if is_quiet else None
+        self.ready = {worker.job for worker in self.live if worker.state is WorkerState.READY}
+        self.ready_since: Instant | None = None
         self.wakes: list[Instant] = []
 
-    def seen_to(self) -> Decision:
+    def adjusted(self) -> Decision:
         """What follows for this model."""
-        want = self._wanted()
         fewer_since, shrunk_at = self.known.fewer_since, self.known.shrunk_at
         decisions: list[Decision] = [self._overdue()]
-        if self.model.failure is not None:
+        has_failed = self.model.failure is not None
+        if not has_failed:
+            decisions.append(self._handed_over())
+        replicas = [self._replica(job) for job in self.staying]
+        # Those that are there only until their predecessors go are not counted.
+        self.staying = [job for job in self.staying if job.id not in self.additional]
+        ready_since = self.at if self.known.ready_since is None else self.known.ready_since
+        is_ready = self.model.http is not None and all(job.id in self.ready for job in self.staying)
+        self.ready_since = ready_since if is_ready else None
+        want = self._wanted()
+        waiting = [job for job in reversed(self.staying) if _waits(job)][: max(0, len(self.staying) - want)]
+        active = [job for job in self.staying if not _waits(job)]
+        most, extra = max(0, len(active) - self.model.max_workers), len(active) - want
+        beyond = sorted(active, key=lambda job: (self._sessions_on(job), self._least_key(job)))[:most]
+        left = [each for each in replicas if each.job not in {job.id for job in (*waiting, *beyond)}]
+        if has_failed:
             decisions.extend(_end_job(job, self.at, "its model has failed") for job in self.staying if _waits(job))
         elif len(self.staying) < want:
             decisions.append(self._started(want - len(self.staying)))
-        waiting = [job for job in reversed(self.staying) if _waits(job)][: max(0, len(self.staying) - want)]
-        if self.model.failure is None:
+        elif (replaced := next_replaced(left, want)) is not None:
+            decisions.append(self._started(1, replaces=replaced))
+        if not has_failed:
             decisions.extend(_end_job(job, self.at, "nobody waits for it any more") for job in waiting)
-        active = [job for job in self.staying if not _waits(job)]
-        most, extra = len(active) - self.model.max_workers, len(active) - want
-        if most > 0:
-            chosen = sorted(active, key=self._sessions_on)[:most]
-            decisions.extend(self._taken_down(job, f"model {self.model.name} has fewer workers now") for job in chosen)
+        if beyond:
+            decisions.extend(self.worker_ended(job, f"model {self.model.name} has fewer workers now") for job in beyond)
         elif extra <= 0:
             fewer_since = None
         else:
             fewer_since = self.at if fewer_since is None else fewer_since
             idle = [job for job in active if not self._sessions_on(job)]
-            due = may_shrink_at(fewer_since, shrunk_at)
+            # A program without requests was waited for already, for as long as it was served to be.
+            due = may_shrink_at(fewer_since, shrunk_at) if want or self.model.http is None else self.at
             if idle and due <= self.at:
-                decisions.append(self._taken_down(self._least(idle), "it was not needed for a minute"))
+                decisions.append(self.worker_ended(self._least(idle), "it was not needed for a minute"))
                 shrunk_at = self.at
                 if extra > 1:
                     self.wakes.append(may_shrink_at(fewer_since, shrunk_at))
@@ -255,13 +355,67 @@ class _Workers:
         fresh = (after(job.waits_since or job.age_since, HOPE_SPAN) for job in self.staying if _waits(job))
         self.wakes.extend(fresh)
         look_at = min((wake for wake in self.wakes if wake > self.at), default=None)
-        serving = Serving(seats=self.seats, fewer_since=fewer_since, shrunk_at=shrunk_at, look_at=look_at)
+        serving = Serving(
+            seats=self.seats,
+            fewer_since=fewer_since,
+            shrunk_at=shrunk_at,
+            look_at=look_at,
+            quiet_since=self.quiet_since,
+            ready_since=self.ready_since,
+        )
         if serving != self.known:
-            decisions.append(Decision(notes=(WorkersSeenTo(model=self.model.name, serving=serving),)))
+            decisions.append(Decision(notes=(WorkersChecked(model=self.model.name, serving=serving),)))
         return together(*decisions)
 
+    def _handed_over(self) -> Decision:
+        """Workers of another revision than the one that is started now go when their successors are ready."""
+        update = self.model.update
+        plan = hand_over(
+            [self._replica(job) for job in self.staying],
+            self.at,
+            is_in_place=update is not None and update.is_in_place,
+            is_leaving=bool(self.leaving),
+        )
+        going = [job for job in self.staying if job.id in plan.ends]
+        self.additional = plan.additional
+        if plan.look_at is not None:
+            self.wakes.append(plan.look_at)
+        why = f"model {self.model.name} is updated to revision {self.revision.number}"
+        decisions = [
+            self.worker_ended(job, f"{why}: {plan.ends[job.id]}", is_gentle=not self._has_predecessor(job))
+            for job in going
+        ]
+        self.staying = [job for job in self.staying if job.id not in plan.ends]
+        is_on = update is not None and update.failure is None
+        if is_on and self.model.has_been_ready and all(self._is_new(job) for job in self.staying):
+            decisions.append(Decision(records=(ModelUpdated(at=self.at, model=self.model.name),)))
+        return together(*decisions)
+
+    def _is_new(self, job: Job) -> bool:
+        return job.revision == self.revision.number
+
+    def _has_predecessor(self, job: Job) -> bool:
+        """Whether the worker that it was to replace stays, so that it was never ready."""
+        return any(job.replaces == each.id for each in self.staying)
+
+    def _replica(self, job: Job) -> Replica:
+        # One from before that is not heard for the moment, as after a start of the scheduler, may well serve people.
+        is_silent = not self._is_new(job) and job.id not in self.of_job and not self._has_predecessor(job)
+        return Replica(
+            job=job.id,
+            is_new=self._is_new(job),
+            is_ready=isinstance(job.state, Running) and (job.id in self.ready or is_silent),
+            waits=_waits(job),
+            gpu_milli=job.spec.resources.gpu_milli,
+            queued_since=(job.waits_since or job.age_since) if isinstance(job.state, Queued) else None,
+            replaces=job.replaces,
+            people=self._sessions_on(job),
+        )
+
     def _people(self) -> tuple[int, int]:
-        """Who has a turn on a worker that stays, and who waits."""
+        """Who has a turn on a worker that stays, and who waits; of a program, requests."""
+        if self.model.http is not None:
+            return self.requests.under_way, self.requests.waiting
         sessions, missing = self.state.durable.sessions, self.state.live.turns.missing
         turns = sum(len(sessions.seated.get(each.id, ())) for each in self.live if self._stays(each))
         for worker in missing:
@@ -273,6 +427,8 @@ class _Workers:
         return not is_going and worker.job not in {job.id for job in self.leaving}
 
     def _wanted(self) -> int:
+        if self.model.http is not None:
+            return self._replicas_wanted(self.model.http)
         turns, waiting = self._people()
         by_hand = sum(each.seats for each in self.live if each.job is None and self._stays(each))
         people = max(0, turns + waiting - by_hand)
@@ -281,22 +437,32 @@ class _Workers:
         scale = Scale(min_workers=self.model.min_workers, max_workers=self.model.max_workers, seats=seats)
         return workers_wanted(scale, counted, 0)
 
+    def _replicas_wanted(self, http: HttpService) -> int:
+        grows = grows_at(http, self.requests, self.ready_since)
+        if grows is not None:
+            self.wakes.append(grows)
+        wanted = replicas_wanted(self.model, self.requests, len(self.staying), grows, self.at)
+        if self.quiet_since is None or wanted or all(_waits(job) for job in self.staying):
+            return wanted
+        ends_at = after(self.quiet_since, http.idle)
+        self.wakes.append(ends_at)
+        return 0 if ends_at <= self.at else 1
+
     def _sessions_on(self, job: Job) -> int:
         worker = self.of_job.get(job.id)
         return 0 if worker is None else len(self.state.durable.sessions.seated.get(worker.id, ()))
 
     def _least(self, jobs: list[Job]) -> Job:
-        """The one that is missed least: one that is not ready yet, else the youngest."""
+        """The one that is missed least: one that is not ready yet, else of another revision, else the youngest."""
+        return min(jobs, key=self._least_key)
 
-        def is_ready(job: Job) -> bool:
-            worker = self.of_job.get(job.id)
-            return worker is not None and worker.state is WorkerState.READY
+    def _least_key(self, job: Job) -> tuple[bool, bool, int]:
+        return job.id in self.ready, self._is_new(job), -job.id
 
-        return min(jobs, key=lambda job: (is_ready(job), -job.id))
-
-    def _started(self, count: int) -> Decision:
-        assert self.model.worker is not None
-        begins_at = may_start_at(self.model.deaths, self.at)
+    def _started(self, count: int, replaces: JobId | None = None) -> Decision:
+        assert self.revision.worker is not None
+        begins_at = may_start_at(self.revision.deaths, self.at)
+        spec = spec_of_worker(self.state, self.revision.worker)
         records: list[Record] = []
         for _ in range(count):
             if len(self.state.durable.jobs) + len(records) >= self.state.limits.queued_jobs:
@@ -304,11 +470,13 @@ class _Workers:
             job = Job(
                 id=JobId(self.next_job),
                 user=self.model.owner,
-                spec=self.model.worker,
-                band=self.model.band,
+                spec=spec,
+                band=self.revision.band,
                 submitted_at=self.at,
                 state=Queued() if begins_at is None else Deferred(),
                 begins_at=begins_at,
+                revision=self.revision.number,
+                replaces=replaces,
             )
             self.next_job += 1
             records.append(JobQueued(at=self.at, job=job, count=1))
@@ -316,13 +484,19 @@ class _Workers:
         self.wakes.extend((after(self.at, HOPE_SPAN), after(self.at, TAKEN_AFTER)))
         return Decision(records=tuple(records))
 
-    def _taken_down(self, job: Job, why: str) -> Decision:
-        """A worker that is ready ends after its last turn; any other one is stopped."""
+    def worker_ended(self, job: Job, why: str, *, is_gentle: bool = False) -> Decision:
+        """A worker that is ready ends after its last turn; any other one is stopped.
+
+        `is_gentle`: so does a program that is not well for the moment, and one that is not heard, once it is.
+        """
         worker = self.of_job.get(job.id)
-        if worker is None or worker.state is not WorkerState.READY or not isinstance(job.state, Running):
+        is_program = is_gentle and self.model.http is not None
+        states = (WorkerState.READY, WorkerState.LOADING) if is_program else (WorkerState.READY,)
+        may_end_by_itself = is_gentle if worker is None else worker.state in states
+        if not may_end_by_itself or not isinstance(job.state, Running):
             return _end_job(job, self.at, why)
         self.wakes.append(after(self.at, DRAIN_SPAN_MAX))
-        commands: tuple[SessionCommand, ...] = (DrainWorker(worker=worker.id),)
+        commands: tuple[SessionCommand, ...] = () if worker is None else (DrainWorker(worker=worker.id),)
         return Decision(records=(WorkerDrained(at=self.at, job=job.id, reason=why),), session_commands=commands)
 
     def _overdue(self) -> Decision:
@@ -341,7 +515,7 @@ class _Workers:
         """People wait, no worker of theirs is there or on its way, and no device: another model gives one up."""
         waiting = [job for job in self.staying if isinstance(job.state, Queued)]
         is_alone = len(waiting) == len(self.staying) and not self.live
-        if not waiting or not is_alone or not self.state.durable.sessions.line_length(self.model.name):
+        if not waiting or not is_alone or not self._people()[1]:
             return NOTHING
         since = after(waiting[0].waits_since or waiting[0].age_since, TAKEN_AFTER)
         if since > self.at:
@@ -367,7 +541,7 @@ class _Workers:
             return NOTHING
         giver = others[ModelName(chosen)]
         job = min((job for job in giver.staying if not _waits(job)), key=lambda job: (giver._sessions_on(job), -job.id))
-        return giver._taken_down(job, f"people wait for model {self.model.name}, which has no worker")
+        return giver.worker_ended(job, f"people wait for model {self.model.name}, which has no worker")
 
 
 def _is_leaving(job: Job) -> bool:

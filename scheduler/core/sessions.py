@@ -9,8 +9,11 @@ from dataclasses import replace
 from typing import assert_never
 
 from ..policy.serving import numbers_of
+from ..policy.suspicion import WORKER_DEATHS_MAX, worker_deaths
+from ..state.jobs import Stopping
 from ..state.replies import Joined
-from ..state.session_commands import (
+from ..state.sessions import events
+from ..state.sessions.commands import (
     EVERY_EPOCH,
     DrainWorker,
     EndTurn,
@@ -20,43 +23,46 @@ from ..state.session_commands import (
     TellEnd,
     TellPerson,
 )
-from ..state.session_events import (
-    CloseRequested,
-    Connection,
-    ConnectionLost,
-    GatewayLost,
-    JoinRequested,
-    LeaveRequested,
-    SeenTurn,
-    ServeRequested,
-    SessionEvent,
-    StopModelRequested,
-    ToldLate,
-    TurnClosed,
-    WorkerJoined,
-    WorkerLost,
-    WorkerReported,
-    WorkerState,
-    WorkerUnreachable,
-)
-from ..state.session_records import (
+from ..state.sessions.events import SessionEvent
+from ..state.sessions.records import (
     ModelReady,
     ModelServed,
     ModelStopped,
     SessionEnded,
     SessionJoined,
     SessionRequeued,
+    SessionSuspected,
     TicketRenewed,
 )
-from ..state.sessions import EndReason, Granted, Model, Session, SessionId, SessionLimits, Waiting, WorkerId
+from ..state.sessions.session import (
+    Access,
+    EndReason,
+    Granted,
+    Model,
+    Session,
+    SessionId,
+    SessionLimits,
+    Suspicion,
+    Waiting,
+    WorkerId,
+)
+from ..state.sessions.turns import (
+    Attached,
+    BrokenStep,
+    LimitCause,
+    LostTurn,
+    Stage,
+    StepNoted,
+    TurnLive,
+    TurnLost,
+    WorkerAvoided,
+    WorkerGivenUp,
+    WorkerLive,
+)
 from ..state.state import State
-from ..state.turns import Attached, LimitCause, Stage, TurnLive, WorkerAvoided, WorkerGivenUp, WorkerLive
 from ..state.units import SECOND, Instant, Span, after
 from .decision import NOTHING, Decision, refused, together
-from .serving import end_of_workers, on_serve
-
-WORKER_DEATHS_MAX = 2
-"""Workers that may be lost under a session that was stepped alone there, or was named: then the session is to blame."""
+from .serving import end_of_workers, on_drain_worker, on_serve
 
 AVOIDED_SPAN = Span(10 * SECOND)
 """A worker that a person could not reach is not offered to them for so long."""
@@ -65,33 +71,37 @@ AVOIDED_SPAN = Span(10 * SECOND)
 def decide_session(state: State, event: SessionEvent) -> Decision:
     """What follows from an event of the sessions' part. Changes nothing."""
     match event:
-        case ServeRequested():
+        case events.ServeRequested():
             return on_serve(state, event)
-        case StopModelRequested():
+        case events.StopModelRequested():
             return _on_stop_model(state, event)
-        case JoinRequested():
+        case events.JoinRequested():
             return _on_join(state, event)
-        case LeaveRequested():
+        case events.LeaveRequested():
             return _on_leave(state, event)
-        case WorkerUnreachable():
+        case events.WorkerUnreachable():
             return _on_unreachable(state, event)
-        case CloseRequested():
+        case events.StepBroke():
+            return _on_step_broke(state, event)
+        case events.CloseRequested():
             return _on_close(state, event)
-        case WorkerJoined():
+        case events.WorkerDrainRequested():
+            return on_drain_worker(state, event)
+        case events.WorkerJoined():
             return _on_worker_joined(state, event)
-        case WorkerLost():
+        case events.WorkerLost():
             return _on_worker_lost(state, event)
-        case TurnClosed():
+        case events.TurnClosed():
             return _on_turn_closed(state, event)
-        case WorkerReported():
+        case events.WorkerReported():
             return _on_worker_reported(state, event)
-        case ConnectionLost() | GatewayLost() | ToldLate():
+        case events.ConnectionLost() | events.GatewayLost() | events.RequestsReported() | events.CommitDelayed():
             return NOTHING
         case _:
             assert_never(event)
 
 
-def _on_stop_model(state: State, event: StopModelRequested) -> Decision:
+def _on_stop_model(state: State, event: events.StopModelRequested) -> Decision:
     if event.model not in state.durable.models:
         return refused("MODEL_NOT_FOUND", f"no model is called {event.model!r}", field="name")
     message = f"{event.by} stopped the model"
@@ -105,7 +115,7 @@ def _on_stop_model(state: State, event: StopModelRequested) -> Decision:
     return together(*ends, end_of_workers(state, event.at, event.model, message), stopped)
 
 
-def _on_join(state: State, event: JoinRequested) -> Decision:
+def _on_join(state: State, event: events.JoinRequested) -> Decision:
     model = state.durable.models.get(event.model)
     if model is None:
         served = ", ".join(sorted(state.durable.models)) or "none is"
@@ -116,10 +126,19 @@ def _on_join(state: State, event: JoinRequested) -> Decision:
     there = _session_at(state, event.connection)
     if there is not None and there.identity != event.identity:
         return refused("INVALID_ARGUMENT", "another person has this connection", field="connection")
+    if model.http is not None:
+        step = f"open it at the gateway: /m/{model.name}/"
+        return refused("INVALID_ARGUMENT", f"{model.name} is a program, without turns", field="model", next_step=step)
     earlier = sessions.by_id.get(sessions.by_identity.get(event.identity, SessionId(0)))
     if earlier is not None and earlier.model == event.model:
         return _come_back(state, event, earlier)
+    not_let_in = _not_let_in(model, event)
+    if not_let_in is not None:
+        return not_let_in
     moved = NOTHING
+    if earlier is not None and event.keeps_other and not state.live.turns.presence[earlier.id].has_closed:
+        has = "have a turn with" if isinstance(earlier.state, Granted) else "stand in the line of"
+        return refused("OTHER_SESSION", f"you {has} {earlier.model}", field="model")
     if earlier is not None:
         moved = end_session(state, event.at, earlier, EndReason.MOVED, f"you joined the line of {event.model}")
     if sessions.line_length(event.model) >= model.limits.line_length:
@@ -128,6 +147,14 @@ def _on_join(state: State, event: JoinRequested) -> Decision:
             f"the line of {event.model} has all of its {model.limits.line_length:,} places taken",
             field="model",
             next_step="try again in a minute",
+        )
+    limit, known = model.limits.places_per_address, state.live.turns.at_address.get(event.address, {})
+    if limit and sum(1 for each in known if sessions.by_id[each].model == event.model) >= limit:
+        return refused(
+            "ADDRESS_FULL",
+            f"{limit} people of your address have a place with {event.model}, and no more may",
+            field="address",
+            next_step="try again when one of them has left",
         )
     session = Session(
         id=SessionId(state.durable.counters.next_session),
@@ -138,26 +165,48 @@ def _on_join(state: State, event: JoinRequested) -> Decision:
     )
     joined = Decision(
         records=(SessionJoined(at=event.at, session=session),),
-        notes=(Attached(session=session.id, connection=event.connection),),
+        notes=(Attached(session=session.id, connection=event.connection, address=event.address),),
         reply=Joined(session=session.id, is_new=True),
     )
     return together(moved, joined)
 
 
-def _come_back(state: State, event: JoinRequested, session: Session) -> Decision:
+def _not_let_in(model: Model, event: events.JoinRequested) -> Decision | None:
+    """Why a person may not join a model that is not open to everybody; None where they may."""
+    wanted, name = model.limits.pass_phrase_hash, model.name
+
+    def no(reason: str, why: str, next_step: str) -> Decision:
+        return refused(reason, why, field="pass_phrase", next_step=next_step)
+
+    match model.limits.access:
+        case Access.OPEN:
+            return None
+        case Access.LOGIN if event.user:
+            return None
+        case Access.LOGIN:
+            why = f"{name} is for people who are logged in to the dashboard"
+            next_step = "log in to the dashboard in this browser, then join"
+            return refused("LOGIN_NEEDED", why, field="login_token", next_step=next_step)
+        case Access.PASS_PHRASE if not wanted:
+            next_step = f"set one with: gpuctl serve {name} --update --pass-phrase-file FILE"
+            return no("PASS_PHRASE_MISSING", f"{name} wants a pass phrase, and who serves it has set none", next_step)
+        case Access.PASS_PHRASE if event.proved_hash == wanted:
+            return None
+        case Access.PASS_PHRASE if event.said_phrase:
+            next_step = "ask who serves the model; capital letters count"
+            return no("PASS_PHRASE_WRONG", f"this is not the pass phrase of {name}", next_step)
+        case Access.PASS_PHRASE:
+            return no("PASS_PHRASE_MISSING", f"{name} wants a pass phrase", "ask who serves the model for it")
+
+
+def _come_back(state: State, event: events.JoinRequested, session: Session) -> Decision:
     """The newest connection has the place or the turn; an older one is told that it moved."""
-    attached = Attached(session=session.id, connection=event.connection)
+    attached = Attached(session=session.id, connection=event.connection, address=event.address)
     older = state.live.turns.connection_of(session.id)
     told: tuple[SessionCommand, ...] = ()
     if older is not None and older != event.connection:
-        told = (
-            TellEnd(
-                connection=older,
-                session=session.id,
-                reason=EndReason.MOVED,
-                message="you went on in another window",
-            ),
-        )
+        reason = EndReason.MOVED
+        told = (TellEnd(connection=older, session=session.id, reason=reason, message=END_MESSAGES[reason]),)
     back = Decision(session_commands=told, notes=(attached,), reply=Joined(session=session.id, is_new=False))
     # A worker that has not come back since the start is no place to go to: the ticket follows once it has.
     if isinstance(session.state, Waiting) or session.state.worker in state.live.turns.missing:
@@ -166,7 +215,7 @@ def _come_back(state: State, event: JoinRequested, session: Session) -> Decision
     return together(_renew(event.at, session, event.connection), again, back)
 
 
-def _told_again(state: State, session: Session, connection: Connection) -> tuple[SessionCommand, ...]:
+def _told_again(state: State, session: Session, connection: events.Connection) -> tuple[SessionCommand, ...]:
     """Who comes back in the middle of a turn knows nothing of its end any more."""
     turn, limits = state.live.turns.turns.get(session.id), state.durable.models[session.model].limits
     if turn is None or turn.ends_at is None or turn.stage is Stage.NOTHING:
@@ -185,7 +234,7 @@ def stage_news(turn: TurnLive, stage: Stage, limits: SessionLimits) -> tuple[str
     return "TURN_WARNING" if stage is Stage.WARNED else "TURN_LIMITED", f"{why}: the turn has an end", ends_at
 
 
-def offer(session: Session, worker: WorkerId, epoch: int, connection: Connection) -> tuple[SessionCommand, ...]:
+def offer(session: Session, worker: WorkerId, epoch: int, connection: events.Connection) -> tuple[SessionCommand, ...]:
     """Tell a worker whom to expect, and the person where to go."""
     return (
         ExpectTurn(worker=worker, session=session.id, epoch=epoch, identity=session.identity),
@@ -193,19 +242,17 @@ def offer(session: Session, worker: WorkerId, epoch: int, connection: Connection
     )
 
 
-def _session_at(state: State, connection: Connection) -> Session | None:
+def _session_at(state: State, connection: events.Connection) -> Session | None:
     session_id = state.live.turns.connections.get(connection)
     return None if session_id is None else state.durable.sessions.by_id.get(session_id)
 
 
-def _on_leave(state: State, event: LeaveRequested) -> Decision:
+def _on_leave(state: State, event: events.LeaveRequested) -> Decision:
     session = _session_at(state, event.connection) if event.is_final else None
-    if session is None:
-        return NOTHING
-    return end_session(state, event.at, session, EndReason.LEFT, "you left")
+    return NOTHING if session is None else end_session(state, event.at, session, EndReason.LEFT)
 
 
-def _on_close(state: State, event: CloseRequested) -> Decision:
+def _on_close(state: State, event: events.CloseRequested) -> Decision:
     session = state.durable.sessions.by_id.get(event.session)
     if session is None:
         return refused("SESSION_NOT_FOUND", f"no session {event.session} waits or has a turn", field="id")
@@ -213,7 +260,7 @@ def _on_close(state: State, event: CloseRequested) -> Decision:
     return end_session(state, event.at, session, EndReason.CLOSED, message)
 
 
-def _on_turn_closed(state: State, event: TurnClosed) -> Decision:
+def _on_turn_closed(state: State, event: events.TurnClosed) -> Decision:
     """A worker ended a turn by itself. An older epoch does nothing."""
     session = state.durable.sessions.by_id.get(event.session)
     worker = state.live.turns.workers.get(event.worker)
@@ -224,10 +271,12 @@ def _on_turn_closed(state: State, event: TurnClosed) -> Decision:
     if event.reason is EndReason.WORKER_LOST:
         return NOTHING  # the worker goes down: its report says so, and whom it blames
     if event.reason is EndReason.DRAINING and worker.job is not None:
-        return _without_its_worker(state, event.at, session, is_suspect=False)  # its job was stopped: others go on
+        return _to_another_worker(state, event.at, session)  # its job was stopped: others go on
+    if event.reason is EndReason.DISCONNECTED and not worker.reports:
+        # It waited for its person while nobody heard it, so that no other ticket could be given to them (rule 1.8).
+        return _to_another_worker(state, event.at, session, "the worker could not be reached")
     message = event.message or END_MESSAGES[event.reason]
-    ended = SessionEnded(at=event.at, session=session.id, model=session.model, reason=event.reason, message=message)
-    return Decision(records=(ended,), session_commands=_told_end(state, session, event.reason, message))
+    return _ended(state, event.at, session, event.reason, message)
 
 
 END_MESSAGES = {
@@ -247,23 +296,24 @@ END_MESSAGES = {
 
 def end_session(state: State, at: Instant, session: Session, reason: EndReason, message: str = "") -> Decision:
     """End a session: its worker stops it, and the person is told why."""
-    message = message or END_MESSAGES[reason]
-    commands: list[SessionCommand] = []
-    if isinstance(session.state, Granted):
-        commands.append(EndTurn(worker=session.state.worker, session=session.id, epoch=session.epoch, reason=reason))
-    commands.extend(_told_end(state, session, reason, message))
+    ended = _ended(state, at, session, reason, message or END_MESSAGES[reason])
+    if not isinstance(session.state, Granted):
+        return ended
+    end = EndTurn(worker=session.state.worker, session=session.id, epoch=session.epoch, reason=reason)
+    return together(Decision(session_commands=(end,)), ended)
+
+
+def _ended(state: State, at: Instant, session: Session, reason: EndReason, message: str) -> Decision:
+    """A session is over on its worker already, or has none: the person is told why."""
     ended = SessionEnded(at=at, session=session.id, model=session.model, reason=reason, message=message)
-    return Decision(records=(ended,), session_commands=tuple(commands))
-
-
-def _told_end(state: State, session: Session, reason: EndReason, message: str) -> tuple[SessionCommand, ...]:
     connection = state.live.turns.connection_of(session.id)
     if connection is None:
-        return ()
-    return (TellEnd(connection=connection, session=session.id, reason=reason, message=message),)
+        return Decision(records=(ended,))
+    told = TellEnd(connection=connection, session=session.id, reason=reason, message=message)
+    return Decision(records=(ended,), session_commands=(told,))
 
 
-def _on_worker_joined(state: State, event: WorkerJoined) -> Decision:
+def _on_worker_joined(state: State, event: events.WorkerJoined) -> Decision:
     """A worker that was started by hand serves its model with that, if nobody else does."""
     if event.model in state.durable.models:
         return NOTHING
@@ -272,14 +322,14 @@ def _on_worker_joined(state: State, event: WorkerJoined) -> Decision:
     return Decision(records=(ModelServed(at=event.at, model=served),))
 
 
-def _on_worker_reported(state: State, event: WorkerReported) -> Decision:
+def _on_worker_reported(state: State, event: events.WorkerReported) -> Decision:
     """What a worker lists and nobody knows to be there ends. With the first report of a stream, who has a seat on the
     worker and is there gets a ticket.
     """
     worker = state.live.turns.workers.get(event.worker)
     if worker is None or worker.stream != event.stream:
         return NOTHING
-    if event.state is WorkerState.FAILED:
+    if event.state is events.WorkerState.FAILED:
         return without_worker(state, event.at, event.worker, frozenset(event.blamed))
     ready = _first_ready(state, event, worker)
     ends = tuple(
@@ -289,17 +339,23 @@ def _on_worker_reported(state: State, event: WorkerReported) -> Decision:
     )
     if worker.reports != 1:
         return together(Decision(session_commands=ends), ready) if ends else ready
-    renewed = [_renewed(state, event.at, each) for each in state.durable.sessions.on_worker(event.worker)]
+    renewed = [
+        _renew(event.at, each, connection)
+        for each in state.durable.sessions.on_worker(event.worker)
+        if (connection := state.live.turns.connection_of(each.id)) is not None
+    ]
     return together(Decision(session_commands=ends), *renewed, _drained_again(state, worker), ready)
 
 
-def _first_ready(state: State, event: WorkerReported, worker: WorkerLive) -> Decision:
+def _first_ready(state: State, event: events.WorkerReported, worker: WorkerLive) -> Decision:
     """The first worker of a model, as it is served now, is ready."""
     model = state.durable.models.get(worker.model)
     job = None if worker.job is None else state.durable.jobs.get(worker.job)
-    if model is None or model.has_been_ready or job is None or job.spec != model.worker:
+    if model is None or model.has_been_ready or job is None or job.revision != model.revision:
         return NOTHING
-    if event.state is not WorkerState.READY:
+    if job.drained_at is not None or isinstance(job.state, Stopping):
+        return NOTHING  # it may be one of a model of this name that was stopped
+    if event.state is not events.WorkerState.READY:
         return NOTHING
     return Decision(records=(ModelReady(at=event.at, model=worker.model),))
 
@@ -312,20 +368,15 @@ def _drained_again(state: State, worker: WorkerLive) -> Decision:
     return Decision(session_commands=(DrainWorker(worker=worker.id),))
 
 
-def _renewed(state: State, at: Instant, session: Session) -> Decision:
+def _renew(at: Instant, session: Session, connection: events.Connection) -> Decision:
     """Another ticket for somebody who has a seat and is there."""
-    connection = state.live.turns.connection_of(session.id)
-    return NOTHING if connection is None else _renew(at, session, connection)
-
-
-def _renew(at: Instant, session: Session, connection: Connection) -> Decision:
     assert isinstance(session.state, Granted)
     epoch = session.epoch + 1
     renewed = TicketRenewed(at=at, session=session.id, model=session.model, epoch=epoch)
     return Decision(records=(renewed,), session_commands=offer(session, session.state.worker, epoch, connection))
 
 
-def _ended_epoch(state: State, worker: WorkerId, seen: SeenTurn) -> int | None:
+def _ended_epoch(state: State, worker: WorkerId, seen: events.ReportedTurn) -> int | None:
     """Up to which epoch a turn that a worker lists is to end there; None for one that goes on.
 
     One of an older epoch goes on, too, where the session has its seat: the next stream takes it over.
@@ -336,7 +387,7 @@ def _ended_epoch(state: State, worker: WorkerId, seen: SeenTurn) -> int | None:
     return None if session.state == Granted(worker=worker) else max(seen.epoch, session.epoch)
 
 
-def _on_worker_lost(state: State, event: WorkerLost) -> Decision:
+def _on_worker_lost(state: State, event: events.WorkerLost) -> Decision:
     if event.worker in state.live.turns.workers:
         return NOTHING  # an older stream of a worker that is back
     return without_worker(state, event.at, event.worker)
@@ -355,38 +406,76 @@ def without_worker(
     blamed: frozenset[SessionId] = frozenset(),
     but: Container[SessionId] = (),
 ) -> Decision:
-    """Its people go to the front and keep their time; who may have brought down two workers is not given a third."""
+    """Its people go to the front and keep their time; who may have brought down two workers is not given a third.
+
+    `blamed` were in the step that hung. Of the others, gateways say what was under way: some before this, some behind.
+    """
     sessions = [each for each in state.durable.sessions.on_worker(worker) if each.id not in but]
     opened = [each.id for each in sessions if _age(state, at, each) is not None]
-    decisions = [
-        _without_its_worker(state, at, each, is_suspect=each.id in blamed or opened == [each.id]) for each in sessions
-    ]
-    return together(*decisions) if decisions else NOTHING
+    decisions: list[Decision] = []
+    for each in sessions:
+        age = _age(state, at, each)
+        if age is None:
+            decisions.append(_to_another_worker(state, at, each))
+            continue
+        lost = LostTurn(epoch=each.epoch, lasted=Span(age - each.used), was_alone=opened == [each.id])
+        broken = state.live.turns.turns[each.id].broken
+        if each.id in blamed:
+            broken, lost = BrokenStep(epoch=each.epoch, input="", has_frame=True), replace(lost, was_alone=True)
+        if broken is not None:
+            decisions.append(_suspected(state, at, each, lost, broken))
+        elif blamed:
+            decisions.append(_to_another_worker(state, at, each))  # it is known who was in the step
+        else:
+            noted = Decision(notes=(TurnLost(session=each.id, lost=lost),))
+            decisions.append(together(_to_another_worker(state, at, each), noted))
+    return together(*decisions)
 
 
-def _without_its_worker(state: State, at: Instant, session: Session, *, is_suspect: bool) -> Decision:
-    deaths = session.worker_deaths + is_suspect
+def _on_step_broke(state: State, event: events.StepBroke) -> Decision:
+    """A gateway says what was under way; that the worker went down may be known by now, or may follow."""
+    session = _session_at(state, event.connection)
+    if session is None:
+        return NOTHING
+    live = state.live.turns
+    broken = BrokenStep(epoch=event.epoch, input=event.input, has_frame=event.has_frame)
+    lost = live.lost.get(session.id)
+    if lost is not None and lost.epoch == event.epoch:
+        return _suspected(state, event.at, session, lost, broken)
+    turn = live.turns.get(session.id)
+    if turn is None or turn.started_at is None or session.epoch != event.epoch:
+        return NOTHING
+    return Decision(notes=(StepNoted(session=session.id, broken=broken),))
+
+
+def _suspected(state: State, at: Instant, session: Session, lost: LostTurn, broken: BrokenStep) -> Decision:
+    """A worker went down in the middle of a session's step. The session may still be there, or wait already."""
+    suspicion = Suspicion(at=at, input=broken.input, was_alone=lost.was_alone)
+    deaths = worker_deaths(session, suspicion, lost.lasted if broken.has_frame else Span(0))
+    is_known = session.id in state.live.turns.lost
     if deaths >= WORKER_DEATHS_MAX:
-        message = f"{deaths} workers went down while they had this session"
-        ended = SessionEnded(
-            at=at, session=session.id, model=session.model, reason=EndReason.MODEL_FAILED, message=message
-        )
-        return Decision(records=(ended,), session_commands=_told_end(state, session, EndReason.MODEL_FAILED, message))
-    message = "the worker went down: you are in front and keep your time"
-    return together(
-        _to_the_front(state, at, session, deaths),
-        Decision(session_commands=told(state, session.id, "WORKER_LOST", message, None)),
-    )
+        message = f"{deaths} workers went down in the middle of a step of this session"
+        return (end_session if is_known else _ended)(state, at, session, EndReason.MODEL_FAILED, message)
+    noted = SessionSuspected(at=at, session=session.id, model=session.model, worker_deaths=deaths, suspicion=suspicion)
+    moved = NOTHING if is_known else _to_another_worker(state, at, session)
+    return together(moved, Decision(records=(noted,)))
 
 
-def _to_the_front(state: State, at: Instant, session: Session, deaths: int) -> Decision:
+def _to_another_worker(state: State, at: Instant, session: Session, why: str = "the worker went down") -> Decision:
+    message = f"{why}: you are in front and keep your time"
+    told = news_for(state, session.id, "WORKER_LOST", message, None)
+    return together(_to_the_front(state, at, session), Decision(session_commands=told))
+
+
+def _to_the_front(state: State, at: Instant, session: Session) -> Decision:
     age = _age(state, at, session)
     used = session.used if age is None else age
+    deaths = session.worker_deaths
     record = SessionRequeued(at=at, session=session.id, model=session.model, used=used, worker_deaths=deaths)
     return Decision(records=(record,))
 
 
-def told(
+def news_for(
     state: State, session: SessionId, reason: str, message: str, ends_at: Instant | None
 ) -> tuple[SessionCommand, ...]:
     """News for a person; nothing for one who is away."""
@@ -402,7 +491,7 @@ def _age(state: State, at: Instant, session: Session) -> Span | None:
     return None if turn is None or turn.started_at is None else Span(max(0, at - turn.started_at))
 
 
-def _on_unreachable(state: State, event: WorkerUnreachable) -> Decision:
+def _on_unreachable(state: State, event: events.WorkerUnreachable) -> Decision:
     """Back to the front with another worker to come; where two could not be reached it ends."""
     session = _session_at(state, event.connection)
     if session is None or not isinstance(session.state, Granted):
@@ -412,7 +501,4 @@ def _on_unreachable(state: State, event: WorkerUnreachable) -> Decision:
         return end_session(state, event.at, session, EndReason.WORKER_LOST)
     end = EndTurn(worker=worker, session=session.id, epoch=session.epoch, reason=EndReason.WORKER_LOST)
     avoided = WorkerAvoided(session=session.id, worker=worker, until=after(event.at, AVOIDED_SPAN))
-    return together(
-        _to_the_front(state, event.at, session, session.worker_deaths),
-        Decision(session_commands=(end,), notes=(avoided,)),
-    )
+    return together(_to_the_front(state, event.at, session), Decision(session_commands=(end,), notes=(avoided,)))

@@ -5,71 +5,15 @@ A new record is a type error here until it can be told.
 
 from typing import assert_never
 
-from ..state.attempts import (
-    AllocationMethod,
-    Attempt,
-    EndedAttempt,
-    ExitCode,
-    ExitSignal,
-    PlacedDevice,
-    Placement,
-    RankExit,
-    StopCause,
-)
-from ..state.commands import (
-    AbortAttempt,
-    ClearTroubles,
-    Command,
-    ForgetAttempt,
-    KeepAttempt,
-    KillAttempt,
-    LaunchAttempt,
-    PrepareAttempt,
-    SignalAttempt,
-    StartAttempt,
-    StopAttempt,
-    TellWarning,
-)
+from gpufleet.jobs.runs import StopCause
+
+from ..state import commands, records
+from ..state.attempts import AllocationMethod, Attempt, ExitCode, ExitSignal, Placement, RankExit
+from ..state.commands import Command
 from ..state.ids import JobId, UserName
 from ..state.jobs import Deferred, Divided, Held, Job
-from ..state.records import (
-    AttemptEnded,
-    AttemptPlaced,
-    AttemptReady,
-    AttemptStarted,
-    AttemptStopping,
-    AttemptUnreachable,
-    AttemptVoided,
-    BeginReached,
-    DependencyMet,
-    DeviceMarked,
-    ItemsFinished,
-    ItemsHeld,
-    ItemsMoved,
-    ItemsReleased,
-    JobBandChanged,
-    JobFinished,
-    JobHeld,
-    JobQueued,
-    JobReleased,
-    JobWarned,
-    NodeDrained,
-    NodeForgotten,
-    NodeLost,
-    NodeRegistered,
-    NodeResumed,
-    NodeReturned,
-    RankEnded,
-    Record,
-    RequestForgotten,
-    RequestRemembered,
-    SignalSent,
-    SpoolStateChanged,
-    TokenCreated,
-    TokenRevoked,
-    WorkerDrained,
-)
-from ..state.session_records import SessionRecord
+from ..state.records import Record
+from ..state.sessions.records import SessionRecord
 from ..state.shares import share_text
 from ..state.specs import Outcome
 from ..state.units import HOUR, MILLISECOND, MINUTE, SECOND
@@ -81,7 +25,7 @@ def sentence(record: Record) -> str:
     if isinstance(record, SessionRecord):
         return session_sentence(record)
     match record:
-        case JobQueued(job=job, count=count):
+        case records.JobQueued(job=job, count=count):
             held = ", held" if isinstance(job.state, Held | Divided) and _not_eligible(job) == " held" else ""
             who = f"by {job.user} in band {job.band.name.lower()}{held}"
             if count > 1:
@@ -89,86 +33,93 @@ def sentence(record: Record) -> str:
             if job.items is not None:
                 number = job.items.indices.count
                 return f"Array {job.id} of {number:,} {'item' if number == 1 else 'items'} was submitted {who}."
-            return f"Job {job.id} was submitted {who}."
-        case RequestRemembered(request=request):
+            return f"Job {job.id} was submitted {who}{_worker_words(job)}."
+        case records.RequestRemembered(request=request):
             return f"Request {request.request_id} of {request.user} was carried out."
-        case RequestForgotten(user=user, request_id=request_id):
+        case records.RequestForgotten(user=user, request_id=request_id):
             return f"Request {request_id} of {user} is old enough to be forgotten."
-        case JobHeld(job=job_id, by=by):
+        case records.JobHeld(job=job_id, by=by):
             return f"{by} holds job {job_id}."
-        case JobReleased(job=job_id, by=by):
+        case records.JobReleased(job=job_id, by=by):
             return f"{by} released job {job_id}."
-        case BeginReached(job=job_id):
+        case records.BeginReached(job=job_id):
             return f"The begin time of job {job_id} has come."
-        case DependencyMet(job=job_id, on=on):
+        case records.DependencyMet(job=job_id, on=on):
             return f"Job {on} has ended as job {job_id} waited for."
-        case JobBandChanged(job=job_id, by=by, band=band):
+        case records.JobBandChanged(job=job_id, by=by, band=band):
             return f"{by} moved job {job_id} to band {band.name.lower()}."
-        case ItemsHeld(array=array, by=by):
+        case records.JobUpdated(job=job_id, by=by):
+            return f"{by} gave job {job_id} {_given_words(record)}."
+        case records.ItemsUpdated(array=array, by=by):
+            return f"{by} gave array {array} {_given_words(record)}."
+        case records.ItemsHeld(array=array, by=by):
             return f"{by} holds array {array}."
-        case ItemsReleased(array=array, by=by):
+        case records.ItemsReleased(array=array, by=by):
             return f"{by} released array {array}."
-        case ItemsMoved(array=array, by=by, band=band):
+        case records.ItemsMoved(array=array, by=by, band=band):
             return f"{by} moved array {array} to band {band.name.lower()}."
-        case ItemsFinished():
+        case records.ItemsFinished():
             return _items_end_sentence(record)
-        case AttemptPlaced(job=job_id, attempt=attempt):
+        case records.AttemptPlaced(job=job_id, attempt=attempt):
             return f"Attempt {job_id}/{attempt.number} was placed on {_places(attempt)}{_in_plain_order(attempt)}."
-        case AttemptReady(job=job_id, rendezvous=rendezvous):
+        case records.AttemptReady(job=job_id, rendezvous=rendezvous):
             where = f"{rendezvous.address}, port {rendezvous.port}"
             return f"Every rank of job {job_id} is ready; they are started and meet at {where}."
-        case AttemptStarted(key=key):
+        case records.AttemptStarted(key=key):
             return f"The command of attempt {key} runs."
-        case AttemptStopping(job=job_id, cause=cause, reason=reason, by=by):
-            return f"Job {job_id} is being stopped: {_cause_words(cause)}{_by(by)}{_because(reason)}."
-        case AttemptUnreachable(job=job_id, is_unreachable=True):
+        case records.AttemptStopping(job=job_id, cause=cause, reason=reason, by=by):
+            return f"Job {job_id} is being stopped: {_CAUSE_WORDS[cause]}{_by(by)}{_because(reason)}."
+        case records.AttemptUnreachable(job=job_id, is_unreachable=True):
             return f"The node of job {job_id} is not heard; as far as anybody knows the job goes on."
-        case AttemptUnreachable(job=job_id):
+        case records.AttemptUnreachable(job=job_id):
             return f"The node of job {job_id} is heard again; the job went on."
-        case RankEnded(key=key, exit=exit_):
+        case records.RankEnded(key=key, exit=exit_):
             return f"Rank {key} {_exit_words(exit_)} while others go on."
-        case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry, begins_at=begins_at, at=at):
-            waits = "is held" if is_held else "waits again, in its old place in the queue"
-            waits = f"is tried again: it {waits}" if is_retry else waits
+        case records.AttemptEnded(job=job_id, ended=ended, begins_at=begins_at, at=at):
+            has_timed_out = ended.reason == StopCause.TIME_LIMIT.value
+            place = "behind those that wait" if has_timed_out else "in its old place in the queue"
+            waits = "is held" if record.is_held else f"waits again, {place}"
+            waits = f"is tried again: it {waits}" if record.is_retry else waits
             waits = waits if begins_at is None else f"waits for {span_text(begins_at - at)} and is tried again"
-            return f"Attempt {_ended_id(job_id, ended)} ended ({_why(ended)}); job {job_id} {waits}."
-        case WorkerDrained(job=job_id, reason=reason):
+            why = f"{ended.reason}: {ended.message}" if ended.message else ended.reason
+            return f"Attempt {job_id}/{ended.number} ended ({why}); job {job_id} {waits}."
+        case records.WorkerDrained(job=job_id, reason=reason):
             return f"The worker of job {job_id} takes no new turns and ends after its last one: {reason}."
-        case AttemptVoided(job=job_id, number=number, reason="REQUEUED", message=message):
+        case records.AttemptVoided(job=job_id, number=number, reason="REQUEUED", message=message):
             return f"Attempt {job_id}/{number} was taken back before it started{_because(message)}; it waits again."
-        case AttemptVoided(job=job_id, number=number, reason="PREPARE_TIMED_OUT", message=message):
+        case records.AttemptVoided(job=job_id, number=number, reason="PREPARE_TIMED_OUT", message=message):
             return f"Attempt {job_id}/{number} did not come about ({message}); job {job_id} is placed again."
-        case AttemptVoided(job=job_id, number=number, node=node, reason=reason, message=message):
+        case records.AttemptVoided(job=job_id, number=number, node=node, reason=reason, message=message):
             why = f"{reason}: {message}" if message else reason
             return f"Node {node} did not start attempt {job_id}/{number} ({why}); job {job_id} is placed again."
-        case JobFinished():
+        case records.JobFinished():
             return _end_sentence(record)
-        case SpoolStateChanged(key=key, is_full=True, message=message):
+        case records.SpoolStateChanged(key=key, is_full=True, message=message):
             return f"The output of {key} waits for room on its node{_because(message)}."
-        case SpoolStateChanged(key=key):
+        case records.SpoolStateChanged(key=key):
             return f"The output of {key} goes on."
-        case SignalSent(job=job_id, by=by, signal=signal):
+        case records.SignalSent(job=job_id, by=by, signal=signal):
             return f"{by} sent signal {signal} to job {job_id}."
-        case NodeRegistered(node=node):
+        case records.NodeRegistered(node=node):
             devices = ", ".join(device.name for device in node.info.devices) or "no GPU"
             return f"Node {node.name} registered from {node.address or 'an unknown address'} with {devices}."
-        case NodeLost(node=name):
+        case records.NodeLost(node=name):
             return f"Node {name} was not heard for its whole lease."
-        case NodeReturned(node=name):
+        case records.NodeReturned(node=name):
             return f"Node {name} is heard again."
-        case NodeDrained(node=name, by=by, reason=reason):
+        case records.NodeDrained(node=name, by=by, reason=reason):
             return f"{by} drains node {name}{_because(reason)}."
-        case NodeResumed(node=name, by=by):
+        case records.NodeResumed(node=name, by=by):
             return f"{by} resumed node {name}."
-        case NodeForgotten(node=name, by=by):
+        case records.NodeForgotten(node=name, by=by):
             return f"{by} dropped node {name}, which will not come back."
-        case DeviceMarked(node=name, device=device):
+        case records.DeviceMarked(node=name, device=device):
             return f"Device {device.uuid} of node {name} is unhealthy{_because(device.reason)}."
-        case JobWarned(warning=warning):
+        case records.JobWarned(warning=warning):
             return warning.sentence
-        case TokenCreated(token=token, by=by):
+        case records.TokenCreated(token=token, by=by):
             return f"{by} made token {token.id} for {token.user} as {token.role.value}."
-        case TokenRevoked(token=token_id, by=by):
+        case records.TokenRevoked(token=token_id, by=by):
             return f"{by} revoked token {token_id}."
         case _:
             assert_never(record)
@@ -178,82 +129,76 @@ def tell(record: Record) -> str:
     """The short form of a record: its kind, its ids and what tells it from others of its kind."""
     if isinstance(record, SessionRecord):
         return tell_session(record)
+    name = type(record).__name__
     match record:
-        case JobQueued(job=job, count=count):
+        case records.JobQueued(job=job, count=count):
             ids = f"{job.id}" if count == 1 else f"{job.id}-{job.id + count - 1}"
             if job.items is not None:
                 ids = f"{job.id} with items {job.id + 1}-{job.id + job.items.indices.count}"
-            return f"JobQueued {ids}{_not_eligible(job)}"
-        case RequestRemembered(request=request):
-            return f"RequestRemembered {request.user} {request.request_id}"
-        case RequestForgotten(user=user, request_id=request_id):
-            return f"RequestForgotten {user} {request_id}"
-        case JobHeld(job=job_id):
-            return f"JobHeld {job_id}"
-        case JobReleased(job=job_id):
-            return f"JobReleased {job_id}"
-        case BeginReached(job=job_id):
-            return f"BeginReached {job_id}"
-        case DependencyMet(job=job_id, on=on):
-            return f"DependencyMet {job_id} on {on}"
-        case JobBandChanged(job=job_id, band=band):
-            return f"JobBandChanged {job_id} {band.name.lower()}"
-        case ItemsHeld(array=array):
-            return f"ItemsHeld {array}"
-        case ItemsReleased(array=array):
-            return f"ItemsReleased {array}"
-        case ItemsMoved(array=array, band=band):
-            return f"ItemsMoved {array} {band.name.lower()}"
-        case ItemsFinished(array=array, spans=spans, finished=finished):
-            return f"ItemsFinished {array}: {spans_text(spans)} {finished.outcome.value} {finished.reason}"
-        case AttemptPlaced(job=job_id, attempt=attempt):
-            return f"AttemptPlaced {job_id}/{attempt.number} on {_places(attempt)}"
-        case AttemptReady(job=job_id, rendezvous=rendezvous):
-            return f"AttemptReady {job_id} at {rendezvous.address}:{rendezvous.port}"
-        case AttemptStarted(key=key):
-            return f"AttemptStarted {key}"
-        case AttemptStopping(job=job_id, cause=cause):
-            return f"AttemptStopping {job_id} {cause.value}"
-        case AttemptUnreachable(job=job_id, is_unreachable=is_unreachable):
-            return f"AttemptUnreachable {job_id}" + ("" if is_unreachable else " no more")
-        case RankEnded(key=key, exit=exit_):
-            return f"RankEnded {key} {exit_.reason}"
-        case AttemptEnded(job=job_id, ended=ended, is_held=is_held, is_retry=is_retry, begins_at=begins_at, at=at):
-            what = " held" if is_held else " retry" if is_retry else ""
+            successor = "" if job.replaces is None else f" for {job.replaces}"
+            return f"{name} {ids}{_not_eligible(job)}{successor}"
+        case records.RequestRemembered(request=request):
+            return f"{name} {request.user} {request.request_id}"
+        case records.RequestForgotten(user=user, request_id=request_id):
+            return f"{name} {user} {request_id}"
+        case records.JobHeld() | records.JobReleased() | records.BeginReached() | records.WorkerDrained():
+            return f"{name} {record.job}"
+        case records.DependencyMet(job=job_id, on=on):
+            return f"{name} {job_id} on {on}"
+        case records.JobBandChanged(job=moved, band=band) | records.ItemsMoved(array=moved, band=band):
+            return f"{name} {moved} {band.name.lower()}"
+        case records.JobUpdated(job=updated) | records.ItemsUpdated(array=updated):
+            return f"{name} {updated} {_given_text(record)}"
+        case records.ItemsHeld() | records.ItemsReleased():
+            return f"{name} {record.array}"
+        case records.ItemsFinished(array=array, spans=spans, finished=finished):
+            return f"{name} {array}: {spans_text(spans)} {finished.outcome.value} {finished.reason}"
+        case records.AttemptPlaced(job=job_id, attempt=attempt):
+            return f"{name} {job_id}/{attempt.number} on {_places(attempt)}"
+        case records.AttemptReady(job=job_id, rendezvous=rendezvous):
+            return f"{name} {job_id} at {rendezvous.address}:{rendezvous.port}"
+        case records.AttemptStarted():
+            return f"{name} {record.key}"
+        case records.AttemptStopping(job=job_id, cause=cause):
+            return f"{name} {job_id} {cause.value}"
+        case records.AttemptUnreachable(job=job_id, is_unreachable=is_unreachable):
+            return f"{name} {job_id}" + ("" if is_unreachable else " no more")
+        case records.RankEnded(key=key, exit=exit_):
+            return f"{name} {key} {exit_.reason}"
+        case records.AttemptEnded(job=job_id, ended=ended, begins_at=begins_at, at=at):
+            what = " held" if record.is_held else " retry" if record.is_retry else ""
             pause = "" if begins_at is None else f", again in {span_text(begins_at - at)}"
-            return f"AttemptEnded {_ended_id(job_id, ended)} {ended.reason}{what}{pause}"
-        case WorkerDrained(job=job_id):
-            return f"WorkerDrained {job_id}"
-        case AttemptVoided(job=job_id, number=number, reason=reason):
-            return f"AttemptVoided {job_id}/{number} {reason}"
-        case JobFinished():
-            return _tell_end(record)
-        case SpoolStateChanged(key=key, is_full=is_full):
-            return f"SpoolStateChanged {key} {'full' if is_full else 'goes on'}"
-        case SignalSent(job=job_id, signal=signal):
-            return f"SignalSent {job_id} {signal}"
-        case NodeRegistered(node=node):
-            return f"NodeRegistered {node.name}"
-        case NodeLost(node=name):
-            return f"NodeLost {name}"
-        case NodeReturned(node=name):
-            return f"NodeReturned {name}"
-        case NodeDrained(node=name):
-            return f"NodeDrained {name}"
-        case NodeResumed(node=name):
-            return f"NodeResumed {name}"
-        case NodeForgotten(node=name):
-            return f"NodeForgotten {name}"
-        case DeviceMarked(node=name, device=device):
-            return f"DeviceMarked {name} {device.uuid}"
-        case JobWarned(job=job_id, warning=warning):
-            return f"JobWarned {job_id}/{warning.attempt} {warning.kind.value} {','.join(warning.about)}"
-        case TokenCreated(token=token):
-            return f"TokenCreated {token.id}"
-        case TokenRevoked(token=token_id):
-            return f"TokenRevoked {token_id}"
+            return f"{name} {job_id}/{ended.number} {ended.reason}{what}{pause}"
+        case records.AttemptVoided(job=job_id, number=number, reason=reason):
+            return f"{name} {job_id}/{number} {reason}"
+        case records.JobFinished(job=job_id):
+            return f"{name} {job_id} {_end_text(record)}"
+        case records.SpoolStateChanged(key=key, is_full=is_full):
+            return f"{name} {key} {'full' if is_full else 'goes on'}"
+        case records.SignalSent(job=job_id, signal=signal):
+            return f"{name} {job_id} {signal}"
+        case records.NodeRegistered(node=node):
+            return f"{name} {node.name}"
+        case records.DeviceMarked(node=node_name, device=device):
+            return f"{name} {node_name} {device.uuid}"
+        case records.OfNode():
+            return f"{name} {record.node}"
+        case records.JobWarned(job=job_id, warning=warning):
+            return f"{name} {job_id}/{warning.attempt} {warning.kind.value} {','.join(warning.about)}"
+        case records.TokenCreated(token=token):
+            return f"{name} {token.id}"
+        case records.TokenRevoked(token=token_id):
+            return f"{name} {token_id}"
         case _:
             assert_never(record)
+
+
+def _worker_words(job: Job) -> str:
+    """What a worker is started for, where its model was updated."""
+    if job.revision <= 1 and job.replaces is None:
+        return ""
+    place = "" if job.replaces is None else f", to take the place of job {job.replaces}"
+    return f": a worker of {job.spec.serves}, revision {job.revision}{place}"
 
 
 def _not_eligible(job: Job) -> str:
@@ -268,31 +213,30 @@ def _not_eligible(job: Job) -> str:
 
 def tell_command(command: Command) -> str:
     """The short form of a command: what, which rank, and the node that it goes to."""
+    name = type(command).__name__
     match command:
-        case LaunchAttempt(key=key, node=node):
-            return f"-> LaunchAttempt {key} {node}"
-        case PrepareAttempt(key=key, node=node):
-            return f"-> PrepareAttempt {key} {node}"
-        case StartAttempt(key=key, node=node, master_address=address, master_port=port):
-            return f"-> StartAttempt {key} {node} {address}:{port}"
-        case AbortAttempt(key=key, node=node):
-            return f"-> AbortAttempt {key} {node}"
-        case StopAttempt(key=key, node=node, cause=cause, grace=grace):
-            return f"-> StopAttempt {key} {node} {cause.value} grace={span_text(grace)}"
-        case KillAttempt(key=key, node=node):
-            return f"-> KillAttempt {key} {node}"
-        case KeepAttempt(key=key, node=node):
-            return f"-> KeepAttempt {key} {node}"
-        case ForgetAttempt(key=key, node=node):
-            return f"-> ForgetAttempt {key} {node}"
-        case SignalAttempt(key=key, node=node, signal=signal):
-            return f"-> SignalAttempt {key} {node} {signal}"
-        case ClearTroubles(node=node):
-            return f"-> ClearTroubles {node}"
-        case TellWarning(key=key, node=node, number=number, warning=warning):
-            return f"-> TellWarning {key} {node} {number}: {warning.kind.value}"
+        case commands.ClearTroubles(node=node):
+            return f"-> {name} {node}"
         case _:
-            assert_never(command)
+            facts = _command_facts(command)
+            return f"-> {name} {command.key} {command.node}" + (f" {facts}" if facts else "")
+
+
+def _command_facts(command: commands.ToRank | commands.PrepareAttempt) -> str:
+    """What tells a command from others of its kind to the same rank."""
+    match command:
+        case commands.StartAttempt(master_address=address, master_port=port):
+            return f"{address}:{port}"
+        case commands.StopAttempt(cause=cause, grace=grace):
+            return f"{cause.value} grace={span_text(grace)}"
+        case commands.SetTimeLimit(time_limit=limit):
+            return "none" if limit is None else span_text(limit)
+        case commands.SignalAttempt(signal=signal):
+            return f"{signal}"
+        case commands.TellWarning(number=number, warning=warning):
+            return f"{number}: {warning.kind.value}"
+        case _:
+            return ""
 
 
 def span_text(span: int) -> str:
@@ -308,7 +252,23 @@ def spans_text(spans: tuple[tuple[JobId, JobId], ...]) -> str:
     return ",".join(f"{begin}" if end - begin == 1 else f"{begin}-{end - 1}" for begin, end in spans)
 
 
-def _items_end_sentence(record: ItemsFinished) -> str:
+def _given_words(record: records.JobUpdated | records.ItemsUpdated) -> str:
+    words = [] if record.name is None else [f"the name {record.name}"]
+    if record.time_limit is not None:
+        words.append(f"a time limit of {span_text(record.time_limit)}")
+    if record.is_unlimited:
+        words.append("no time limit any more" if not words else "no time limit")
+    return " and ".join(words)
+
+
+def _given_text(record: records.JobUpdated | records.ItemsUpdated) -> str:
+    words = [] if record.name is None else [f"name={record.name}"]
+    if record.time_limit is not None or record.is_unlimited:
+        words.append(f"time-limit={'none' if record.time_limit is None else span_text(record.time_limit)}")
+    return " ".join(words)
+
+
+def _items_end_sentence(record: records.ItemsFinished) -> str:
     finished = record.finished
     count = sum(end - begin for begin, end in record.spans)
     many = (
@@ -329,7 +289,7 @@ _END_WORDS = {
 }
 
 
-def _end_sentence(record: JobFinished) -> str:
+def _end_sentence(record: records.JobFinished) -> str:
     finished = record.finished
     how = _END_WORDS[finished.outcome]
     reason = "" if finished.reason in _PLAIN_REASONS else f"{finished.reason}: "
@@ -342,7 +302,7 @@ def _end_sentence(record: JobFinished) -> str:
     return f"Job {record.job} {how}{why}.{cut}"
 
 
-def _tell_end(record: JobFinished) -> str:
+def _end_text(record: records.JobFinished) -> str:
     finished, ended = record.finished, record.ended
     why = ""
     if finished.outcome is Outcome.FAILED:
@@ -354,7 +314,7 @@ def _tell_end(record: JobFinished) -> str:
             case _:
                 why = f" {finished.reason}"
     cut = "" if ended is None or ended.output_is_complete else ", output incomplete"
-    return f"JobFinished {record.job} {finished.outcome.value}{why}{cut}"
+    return f"{finished.outcome.value}{why}{cut}"
 
 
 _PLAIN_REASONS = frozenset({"EXITED", "SIGNALLED", "CANCELLED", "TIME_LIMIT", "ITEMS_ENDED"})
@@ -376,33 +336,23 @@ def _in_plain_order(attempt: Attempt) -> str:
 
 
 def _place(placement: Placement) -> str:
-    indices = ",".join(_device_text(device) for device in placement.devices)
+    """The node, and the index of each device, with how much of it where that is a share: n1:0, or n1:0×0.5."""
+    indices = ",".join(
+        f"{each.index}×{share_text(each.share_milli)}" if each.share_milli else str(each.index)
+        for each in placement.devices
+    )
     return f"{placement.node}:{indices}" if indices else placement.node
 
 
-def _device_text(device: PlacedDevice) -> str:
-    """Its index, and how much of it where that is a share: 0, or 0×0.5."""
-    return f"{device.index}×{share_text(device.share_milli)}" if device.share_milli else str(device.index)
-
-
-def _ended_id(job_id: int, ended: EndedAttempt) -> str:
-    return f"{job_id}/{ended.number}"
-
-
-def _why(ended: EndedAttempt) -> str:
-    return f"{ended.reason}: {ended.message}" if ended.message else ended.reason
-
-
-def _cause_words(cause: StopCause) -> str:
-    return {
-        StopCause.CANCELLED: "it was cancelled",
-        StopCause.TIME_LIMIT: "its time limit was reached",
-        StopCause.FENCED: "its node lost the scheduler",
-        StopCause.PREEMPTED: "a higher band needs its devices",
-        StopCause.GANG: "another of its ranks failed",
-        StopCause.STALE: "it was replaced",
-        StopCause.REQUEUED: "it is to be queued again",
-    }[cause]
+_CAUSE_WORDS = {
+    StopCause.CANCELLED: "it was cancelled",
+    StopCause.TIME_LIMIT: "its time limit was reached",
+    StopCause.FENCED: "its node lost the scheduler",
+    StopCause.PREEMPTED: "a higher band needs its devices",
+    StopCause.GANG: "another of its ranks failed",
+    StopCause.STALE: "it was replaced",
+    StopCause.REQUEUED: "it is to be queued again",
+}
 
 
 def _exit_words(exit_: RankExit) -> str:

@@ -1,56 +1,39 @@
 """The lines, once a turn of the loop: who is called, whose turn is limited, whose time is over, who is told what.
 
-`settle` is to sessions what the pass is to jobs. Rules: SESSIONS.md 1.
+`settle` is to sessions what the pass is to jobs. Rules: docs/rules/sessions.md 1.1 to 1.12.
 """
 
 from collections.abc import Iterator
 
-from ..policy.turns import (
-    CLAIM_SPAN,
-    SeatNow,
-    TurnNow,
-    bounds,
-    end_if_limited,
-    estimates,
-    limit_changes,
-    next_called,
-)
-from ..state.session_commands import EndTurn, SessionCommand, TellPlace
-from ..state.session_events import WorkerState
-from ..state.session_records import ClaimMissed, SessionRecord, TurnGranted
-from ..state.sessions import EndReason, Model, Session, SessionId, SessionLimits
-from ..state.state import State
-from ..state.turns import (
+from ..policy.turns import CLAIM_SPAN, SeatNow, TurnNow, bounds, end_if_limited, estimates, limit_changes, next_called
+from ..state.sessions.commands import EndTurn, SessionCommand, TellPlace
+from ..state.sessions.events import WorkerState
+from ..state.sessions.records import ClaimMissed, SessionRecord, TurnGranted
+from ..state.sessions.session import EndReason, Granted, Model, Session, SessionId, SessionLimits
+from ..state.sessions.turns import (
     PLACE_KEPT,
     TURN_KEPT,
     AvoidanceOver,
-    IdleWarned,
+    IdleNoticed,
     LimitCause,
     Limited,
     LimitLifted,
     Note,
-    PlaceTold,
+    PlaceNotice,
+    PlaceNoticed,
     Settled,
     Stage,
     StageReached,
-    Told,
     TurnLive,
     WorkerLive,
 )
+from ..state.state import State
 from ..state.units import SECOND, Instant, Span, after
+from . import serving
 from .decision import NOTHING, Decision, together
 from .dependencies import with_consequences
-from .serving import (
-    WorkerChanges,
-    changes_of,
-    is_drained,
-    models_due,
-    see_to_workers,
-    starting_seats,
-    takes_nobody,
-    why_no_bound,
-)
-from .sessions import end_session, offer, stage_news, told, without_missing_worker
+from .serving import WorkerChanges
+from .sessions import end_session, news_for, offer, stage_news, without_missing_worker
 
 CLAIMS_MISSED_MAX = 2
 """Offers that a person may leave unclaimed; then the session ends."""
@@ -58,8 +41,14 @@ CLAIMS_MISSED_MAX = 2
 NEWS_INTERVAL = Span(5 * SECOND)
 """How often, at most, people behind the first ten are told where they stand."""
 
+OWN_SEATS = "others of your address have as many turns as one address may have at a time"
+"""Why nobody can say when somebody is called whose address has its seats."""
+
 FIRST_PLACES = 10
 """Places whose people are told at once when anything changes."""
+
+IDLE_TOLD_WITHIN = Span(SECOND)
+"""An end for want of input that moves by less is not told again: so much a report may take on its way."""
 
 REPORTED_WITHIN = Span(2 * SECOND)
 """A worker that holds turns reports once in a second: one that was not heard for so long knows more than it told."""
@@ -102,10 +91,19 @@ def _turn_deadlines(turn: TurnLive, limits: SessionLimits, heard_at: Instant) ->
             case Stage.GRACE:
                 yield after(turn.ends_at, limits.grace)
     if turn.input_at is not None:
-        warned = Span(limits.idle if turn.is_idle_warned else limits.idle - limits.idle_warning)
+        warned = Span(limits.idle - limits.idle_warning if turn.idle_told is None else limits.idle)
         until = after(turn.input_at, warned)
         if _tells_until(heard_at, until):
             yield until
+    if _is_idle_news(turn, limits):
+        yield turn.called_at
+
+
+def _is_idle_news(turn: TurnLive, limits: SessionLimits) -> bool:
+    """Whether what a person was told of the end for want of input is true no longer."""
+    if turn.idle_told is None:
+        return False
+    return turn.input_at is None or after(turn.input_at, limits.idle) > after(turn.idle_told, IDLE_TOLD_WITHIN)
 
 
 def _tells_until(heard_at: Instant, until: Instant) -> bool:
@@ -149,7 +147,7 @@ def on_time(state: State, at: Instant) -> Decision:
     for session_id, (_, until) in live.avoided.items():
         if until <= at and session_id not in ended:
             decisions.append(Decision(notes=(AvoidanceOver(session=session_id),)))
-    return together(*decisions) if decisions else NOTHING
+    return together(*decisions)
 
 
 def _on_turn(state: State, at: Instant, session: Session, turn: TurnLive, limits: SessionLimits) -> Decision:
@@ -174,14 +172,22 @@ def _on_turn(state: State, at: Instant, session: Session, turn: TurnLive, limits
     stage = _stage_at(turn, limits, at)
     if stage is not None and stage > turn.stage:
         notes.append(StageReached(session=session.id, stage=stage))
-        commands.extend(_told_stage(state, session, turn, stage, limits))
+        commands.extend(news_for(state, session.id, *stage_news(turn, stage, limits)))
     idle_from = None if turn.input_at is None else after(turn.input_at, limits.idle - limits.idle_warning)
-    if idle_from is not None and at >= idle_from and not turn.is_idle_warned and _tells_until(heard_at, idle_from):
-        notes.append(IdleWarned(session=session.id))
-        assert turn.input_at is not None
-        ends_at = after(turn.input_at, limits.idle)
-        commands.extend(told(state, session.id, "IDLE_WARNING", "still there? the turn ends without input", ends_at))
+    is_idle = idle_from is not None and at >= idle_from
+    if is_idle and turn.idle_told is None and idle_from is not None:
+        is_idle = _tells_until(heard_at, idle_from)
+    if is_idle != (turn.idle_told is not None) or _is_idle_news(turn, limits):
+        ends_at = idle_at if is_idle else None
+        notes.append(IdleNoticed(session=session.id, ends_at=ends_at))
+        commands.extend(_told_idle(state, session.id, ends_at))
     return Decision(session_commands=tuple(commands), notes=tuple(notes))
+
+
+def _told_idle(state: State, session: SessionId, ends_at: Instant | None) -> tuple[SessionCommand, ...]:
+    if ends_at is None:
+        return news_for(state, session, "IDLE_OVER", "the turn goes on", None)
+    return news_for(state, session, "IDLE_WARNING", "still there? the turn ends without input", ends_at)
 
 
 def _stage_at(turn: TurnLive, limits: SessionLimits, at: Instant) -> Stage | None:
@@ -192,22 +198,17 @@ def _stage_at(turn: TurnLive, limits: SessionLimits, at: Instant) -> Stage | Non
     return Stage.WARNED if at >= after(turn.ends_at, -limits.turn_warning) else Stage.LIMITED
 
 
-def _told_stage(
-    state: State, session: Session, turn: TurnLive, stage: Stage, limits: SessionLimits
-) -> tuple[SessionCommand, ...]:
-    reason, message, ends_at = stage_news(turn, stage, limits)
-    return told(state, session.id, reason, message, ends_at)
-
-
 def settle(state: State, at: Instant) -> Decision:
     """See to every line that something happened to: seats first, then limits, then news."""
     live = state.live.turns
     is_sweep = bool(state.durable.sessions.lines) and at >= after(live.swept_at, NEWS_INTERVAL)
-    names = tuple(state.durable.models) if is_sweep else tuple(dict.fromkeys((*live.dirty, *models_due(state, at))))
+    names = (
+        tuple(state.durable.models) if is_sweep else tuple(dict.fromkeys((*live.dirty, *serving.models_due(state, at))))
+    )
     if not names:
         return NOTHING
-    workers = with_consequences(state, see_to_workers(state, names, at))
-    changes = changes_of(workers)
+    workers = with_consequences(state, serving.see_to_workers(state, names, at))
+    changes = serving.changes_of(workers)
     # A model may have given up a worker for another one.
     givers = (state.durable.jobs[job].spec.serves for job in changes.going)
     names = tuple(dict.fromkeys((*names, *givers)))
@@ -222,7 +223,7 @@ class _Line:
     def __init__(self, state: State, model: Model, at: Instant, changes: WorkerChanges) -> None:
         self.state = state
         self.changes = changes
-        self.starting_seats = starting_seats(state, model, at, changes)
+        self.starting_seats = serving.starting_seats(state, model, at, changes)
         self.model = model
         self.at = at
         self.live = state.live.turns
@@ -236,7 +237,7 @@ class _Line:
 
     def _free_seats(self, worker: WorkerLive) -> int:
         taken = len(self.state.durable.sessions.seated.get(worker.id, ()))
-        is_open = worker.state is WorkerState.READY and not takes_nobody(self.state, worker, self.changes)
+        is_open = worker.state is WorkerState.READY and not serving.takes_nobody(self.state, worker, self.changes)
         return max(0, worker.seats - taken) if is_open else 0
 
     def settled(self, *, is_sweep: bool) -> Decision:
@@ -269,7 +270,23 @@ class _Line:
             self.commands.extend(offer(session, worker.id, epoch, connection))
 
     def _may_be_called(self, session: SessionId) -> bool:
-        return self.live.connection_of(session) is not None and self._worker_for(session) is not None
+        is_there = self.live.connection_of(session) is not None
+        return is_there and not self._has_its_seats(session) and self._worker_for(session) is not None
+
+    def _has_its_seats(self, session: SessionId) -> bool:
+        """Whether as many of a person's address have a turn as may at a time."""
+        most, address = self.model.limits.seats_per_address, self.live.addresses.get(session)
+        if not most or address is None:
+            return False
+        called = {each.id for each, _ in self.granted}
+        by_id = self.state.durable.sessions.by_id
+        near = (by_id[each] for each in self.live.at_address[address])
+        seated = sum(
+            1
+            for each in near
+            if each.model == self.model.name and (isinstance(each.state, Granted) or each.id in called)
+        )
+        return seated >= most
 
     def _worker_for(self, session: SessionId) -> WorkerLive | None:
         """The worker with the most free seats that the person has not failed to reach."""
@@ -288,7 +305,7 @@ class _Line:
 
     def _limit(self) -> None:
         limits = self.model.limits
-        draining = {worker.id for worker in self.workers if is_drained(self.state, worker, self.changes)}
+        draining = {worker.id for worker in self.workers if serving.is_drained(self.state, worker, self.changes)}
         turns: dict[SessionId, TurnNow] = {}
         for session_id, turn in self._turns().items():
             if turn.started_at is None:
@@ -308,7 +325,7 @@ class _Line:
         for session_id in changes.lifted:
             self.notes.append(LimitLifted(session=session_id))
             message = f"{self._why_lifted(waiting)}: the turn has no end"
-            self.commands.extend(told(self.state, session_id, "TURN_UNLIMITED", message, None))
+            self.commands.extend(news_for(self.state, session_id, "TURN_UNLIMITED", message, None))
 
     def _why_lifted(self, waiting: int) -> str:
         if not waiting:
@@ -322,8 +339,7 @@ class _Line:
         assert stage is not None
         if stage is not Stage.LIMITED:
             self.notes.append(StageReached(session=session_id, stage=stage))
-        session = self.state.durable.sessions.by_id[session_id]
-        self.commands.extend(_told_stage(self.state, session, turn, stage, self.model.limits))
+        self.commands.extend(news_for(self.state, session_id, *stage_news(turn, stage, self.model.limits)))
 
     def _waiting(self) -> int:
         """People in the line who are there."""
@@ -334,7 +350,7 @@ class _Line:
 
         `firm_only`: without the turns that have no end, and are given none as long as seats are starting.
         """
-        going = {worker.id for worker in self.workers if takes_nobody(self.state, worker, self.changes)}
+        going = {worker.id for worker in self.workers if serving.takes_nobody(self.state, worker, self.changes)}
         turns = {session: turn for session, turn in self._turns().items() if turn.worker not in going}
         yield from (SeatNow(called_at=self.at) for _ in self.granted)
         limited = {note.session: note.ends_at for note in self.notes if isinstance(note, Limited)}
@@ -363,27 +379,31 @@ class _Line:
         promised = self._places_promised()
         firm = seats if promised is None else self._seats(firm_only=True)
         latest = bounds(firm, last if promised is None else min(last, promised), self.model.limits, self.at)
-        usual = self.live.usual_turn(self.model.name, self.model.limits.turn)
+        usual = self.live.turn_spans.get(self.model.name, self.model.limits.turn)
         probable = estimates(seats, last, usual, self.model.limits, self.at)
         cause = self.live.causes.get(self.model.name, "")
         no_bound = "" if len(latest) >= last else self._why_no_bound()
         for place, session in wanted:
             bound = latest[place - 1] if place <= len(latest) else None
+            waits_for_own = self._has_its_seats(session.id)
+            if waits_for_own:
+                bound = None  # it depends on when they leave, and not on the line
             told = self.live.told.get(session.id)
-            is_same_cause = bound is not None or (told is not None and told.cause == no_bound)
+            none = OWN_SEATS if waits_for_own else no_bound
+            is_same_cause = bound is not None or (told is not None and told.cause == none)
             if told is not None and is_same_cause and not _is_news(told, place, length, bound):
                 continue
             connection = self.live.connection_of(session.id)
             assert connection is not None
-            why = no_bound if bound is None else _why_later(told, bound, cause)
-            self.notes.append(PlaceTold(session=session.id, told=Told(place, length, bound, why)))
+            why = none if bound is None else _why_later(told, bound, cause)
+            self.notes.append(PlaceNoticed(session=session.id, told=PlaceNotice(place, length, bound, why)))
             self.commands.append(
                 TellPlace(
                     connection=connection,
                     session=session.id,
                     place=place,
                     line_length=length,
-                    estimate=probable[place - 1] if probable else None,
+                    estimate=probable[place - 1] if probable and not waits_for_own else None,
                     bound=bound,
                     bound_cause=why,
                 )
@@ -400,21 +420,21 @@ class _Line:
     def _why_no_bound(self) -> str:
         if any(self.free.values()):
             return "the worker that has a free seat could not be reached and is tried again soon"
-        return why_no_bound(self.state, self.model, self.at, self.changes)
+        return serving.why_no_bound(self.state, self.model, self.at, self.changes)
 
 
-def _why_later(told: Told | None, bound: Instant, cause: str) -> str:
+def _why_later(told: PlaceNotice | None, bound: Instant, cause: str) -> str:
     """What made the bound of a place later; empty where it is not."""
     if told is not None and told.bound is not None and bound > after(told.bound, SECOND):
         return cause or "others stand in front"
     return ""
 
 
-def _is_due(told: Told | None) -> bool:
+def _is_due(told: PlaceNotice | None) -> bool:
     return told is None or told.is_due
 
 
-def _is_news(told: Told, place: int, length: int, bound: Instant | None) -> bool:
+def _is_news(told: PlaceNotice, place: int, length: int, bound: Instant | None) -> bool:
     if told.is_due or (told.place, told.line_length) != (place, length) or (told.bound is None) != (bound is None):
         return True
     return bound is not None and told.bound is not None and abs(bound - told.bound) > SECOND

@@ -6,9 +6,8 @@ tells it no second time.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..state.attempts import EndedAttempt, PlacedDevice, Placement, Rank
+from ..state.attempts import EndedAttempt, PlacedDevice, Placement
 from ..state.commands import TellWarning
-from ..state.courses import IDLE_PERCENT, MemoryPeak
 from ..state.events import NodeBeat
 from ..state.ids import JobId, NodeName
 from ..state.jobs import Job, Running, rank_keys
@@ -18,9 +17,11 @@ from ..state.records import JobWarned
 from ..state.state import State
 from ..state.units import GB, HOUR, MB, MINUTE, SECOND, Instant, Span, after
 from ..state.warnings import (
+    IDLE_PERCENT,
     MEMORY_SPAN_LEAST,
     SLOWED_BY,
     JobWarning,
+    MemoryPeak,
     WarningKind,
     has_room,
     is_told,
@@ -50,8 +51,8 @@ def of_time_limits(state: State, at: Instant) -> Iterator[JobWarned]:
             continue
         limit = job.spec.time_limit
         over = [percent for due_at, percent in time_limit_marks(job.warnings, began_at, limit) if due_at <= at]
-        if over:
-            kind, about = mark_of(max(over))
+        kind, about = mark_of(max(over, default=0))
+        if over and has_room(len(job.warnings), kind):  # a limit that was raised often is told of until it is full
             yield from _warned(at, job, kind, (about,), _time_limit_sentence(max(over), limit, began_at, at))
 
 
@@ -71,8 +72,10 @@ def of_beat(state: State, event: NodeBeat) -> Iterator[JobWarned]:
     idle = {uuid for uuid, course in live.courses.items() if 0 < limits.idle_span <= course.idle}
     slowed = {uuid for uuid, course in live.courses.items() if 0 < limits.throttled_span <= course.slowed}
     if idle or slowed:
-        for job, rank in _ranks_on(state, event.node):
-            devices = rank.placement.devices
+        for key in state.durable.hold(event.node).ranks:
+            job = state.durable.jobs[key.job]
+            assert job.attempt is not None
+            devices = job.attempt.ranks[key.rank].placement.devices
             if not job.spec.serves:  # a worker that nobody uses has nothing to do
                 yield from _idle(event.at, job, event.node, [each for each in devices if each.uuid in idle], limits)
             for device in devices:
@@ -97,13 +100,6 @@ def of_end(state: State, at: Instant, job: Job, ended: EndedAttempt) -> Iterator
             }
             peak = MemoryPeak(span=use.span, used_bytes=peaks)
             yield from _unused_memory(state, at, job, rank.placement, peak)
-
-
-def _ranks_on(state: State, node: NodeName) -> Iterator[tuple[Job, Rank]]:
-    for key in state.durable.hold(node).ranks:
-        job = state.durable.jobs[key.job]
-        assert job.attempt is not None
-        yield job, job.attempt.ranks[key.rank]
 
 
 def _idle(
@@ -150,7 +146,10 @@ def _little_used(
     """Devices of which little memory was used: how much, how much was reserved, and which, in bytes."""
     node = state.durable.nodes.get(placement.node)  # it may have been forgotten since the rank ended
     sizes = {} if node is None else {device.uuid: device.memory_bytes for device in node.info.devices}
+    virtual = set() if node is None else {device.uuid for device in node.info.devices if device.is_virtual}
     for device in placement.devices:
+        if device.uuid in virtual:
+            continue  # it has no memory that anything could use, and nothing measures it
         asked = device.share_memory_bytes or job.spec.resources.min_memory_bytes
         reserved, used = asked or sizes.get(device.uuid, 0), peak.used_bytes.get(device.uuid)
         if used is not None and used * 100 <= reserved * state.limits.warnings.memory_percent and reserved:

@@ -1,19 +1,19 @@
 """What follows when a worker ends: another attempt after a pause, or that its model has failed.
 
-A worker ends like any job; `with_worker_ends` reads such ends in a decision and says what they mean. Rules: SESSIONS.md
-3, the second point.
+A worker ends like any job; `with_worker_ends` reads such ends in a decision and says what they mean. Rules:
+docs/rules/sessions.md 3.2 and 3.3.
 """
 
 from dataclasses import replace
 
+from ..policy.revisions import fallback_of, started_revision
 from ..policy.serving import DEATHS_MAX, DEATHS_SPAN, deaths_since, may_start_at
-from ..state.attempts import NODE_LOSS_REASONS, EndedAttempt, ExitCode, ExitStatus
+from ..state.attempts import BLAMES_THE_JOB, NODE_LOSS_REASONS, EndedAttempt, ExitCode, ExitStatus
 from ..state.jobs import Finished, Job
 from ..state.records import AttemptEnded, JobFinished, Record
-from ..state.refusals import BLAMES_THE_JOB
-from ..state.serving import WorkerGone
-from ..state.session_records import ClaimMissed, ModelFailed, SessionEnded, SessionRequeued, WorkerDied
-from ..state.sessions import ModelFailure, SessionId
+from ..state.sessions.records import ClaimMissed, ModelFailed, SessionEnded, SessionRequeued, UpdateFailed, WorkerDied
+from ..state.sessions.serving import WorkerGone
+from ..state.sessions.session import Model, ModelFailure, Revision, SessionId
 from ..state.specs import Outcome
 from ..state.state import State
 from ..state.units import MINUTE, Instant, after
@@ -41,22 +41,14 @@ def with_worker_ends(state: State, decision: Decision) -> Decision:
     )
     for record in decision.records:
         job = state.durable.jobs.get(record.job) if isinstance(record, AttemptEnded | JobFinished) else None
-        ended = record.ended if isinstance(record, AttemptEnded | JobFinished) else None
-        if job is None or ended is None or not job.spec.serves:
+        if isinstance(record, AttemptEnded | JobFinished) and record.ended and job is not None and job.spec.serves:
+            records.extend(_end_of_worker(state, record, job, record.ended))
+            more.append(_worker_gone(state, record.at, job, moved))
+        else:
             records.append(record)
-            continue
-        assert isinstance(record, AttemptEnded | JobFinished)
-        records.extend(_end_of_worker(state, record, job, ended))
-        more.append(_worker_gone(state, record.at, job, moved))
     if not more:
         return decision
-    ends = together(*more)
-    return replace(
-        decision,
-        records=(*records, *ends.records),
-        session_commands=(*decision.session_commands, *ends.session_commands),
-        notes=(*decision.notes, *ends.notes),
-    )
+    return together(replace(decision, records=tuple(records)), *more, Decision(reply=decision.reply))
 
 
 def _worker_gone(state: State, at: Instant, job: Job, moved: frozenset[SessionId]) -> Decision:
@@ -74,23 +66,36 @@ def _end_of_worker(
     if model is None or job.drained_at is not None or not _is_its_own(record, ended):
         return (record,)
     at, message = record.at, _why(state, record, job, ended)
+    of = _revision_of(model, job)
+    if of is None:
+        return (record,)
     since = after(at, -DEATHS_SPAN)
-    count = deaths_since(model.deaths, at) + 1
-    is_hopeless = not model.has_been_ready and _says_that_it_cannot(state, record, job, ended)
-    if is_hopeless or count >= DEATHS_MAX:
+    count = deaths_since(of.deaths, at) + 1
+    is_hopeless = not of.has_been_ready and _says_that_it_cannot(state, record, job, ended)
+    is_started = job.revision == started_revision(model).number
+    if is_started and (is_hopeless or count >= DEATHS_MAX):
         if not is_hopeless:
             message = f"{count} workers ended within {DEATHS_SPAN // MINUTE} min, the last: {message}"
         finished = Finished(outcome=Outcome.FAILED, at=at, reason=ended.reason, message=message, exit=_exit(ended))
         failure = ModelFailure(at=at, message=message, job=job.id, attempt=ended.number)
+        has_failed = ModelFailed if fallback_of(model, job) is None else UpdateFailed
         return (
             JobFinished(at=at, job=job.id, finished=finished, ended=ended),
-            ModelFailed(at=at, model=model.name, failure=failure),
+            has_failed(at=at, model=model.name, failure=failure),
         )
-    begins_at = may_start_at((*model.deaths, at), at)
+    begins_at = may_start_at((*of.deaths, at), at)
+    is_former = of is model.former
     return (
         AttemptEnded(at=at, job=job.id, ended=ended, begins_at=begins_at),
-        WorkerDied(at=at, model=model.name, job=job.id, since=since, message=message),
+        WorkerDied(at=at, model=model.name, job=job.id, since=since, message=message, is_former=is_former),
     )
+
+
+def _revision_of(model: Model, job: Job) -> Revision | Model | None:
+    """Whose end it is: the newest revision's, the former one's, or one's that nobody comes back to."""
+    if job.revision == model.revision:
+        return model
+    return model.former if model.former is not None and job.revision == model.former.number else None
 
 
 def _is_its_own(record: AttemptEnded | JobFinished, ended: EndedAttempt) -> bool:

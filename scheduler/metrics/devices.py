@@ -13,7 +13,7 @@ from ..state.limits import Limits
 from ..state.nodes import Device
 from ..state.shares import WHOLE_MILLI
 from ..state.units import SECOND, Span
-from .taken import TakenDevice
+from .snapshot import DeviceSnapshot
 
 DEVICES_MAX = 20_000
 """Devices on a page; those of later nodes are left out, and a metric says how many."""
@@ -30,10 +30,10 @@ def stale_span(limits: Limits) -> Span:
     return Span(limits.heartbeat_interval * limits.missed_heartbeats + SAMPLING_SPAN_MAX)
 
 
-async def take_devices(engine: Engine) -> AsyncIterator[list[TakenDevice]]:
+async def take_devices(engine: Engine) -> AsyncIterator[list[DeviceSnapshot]]:
     """The devices of all nodes that are known, some at a time, up to DEVICES_MAX."""
     view = engine.view
-    step: list[TakenDevice] = []
+    step: list[DeviceSnapshot] = []
     count = 0
     for name, node in list(view.durable.nodes.items()):
         live, hold, now = view.live.nodes.get(name), view.durable.hold(name), engine.now()
@@ -45,7 +45,7 @@ async def take_devices(engine: Engine) -> AsyncIterator[list[TakenDevice]]:
             sample = samples.get(device.uuid)
             told, age_s = (b"", 0.0) if sample is None else (sample.told, max(0, now - sample.taken_at) / SECOND)
             step.append(
-                TakenDevice(
+                DeviceSnapshot(
                     name,
                     node.info.hostname,
                     device.uuid,

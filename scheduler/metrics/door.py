@@ -2,10 +2,9 @@
 
 import asyncio
 
-from gpufleet.metrics import Metrics
-from gpufleet.metrics_door import MetricsDoor
-from gpufleet.metrics_reading import on_loop
-from gpufleet.scheduler_settings import SchedulerSettings
+from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.telemetry.metrics import Metrics, on_loop
+from gpufleet.telemetry.metrics_door import MetricsDoor
 
 from ..api.roles import Authenticator
 from ..engine import Engine

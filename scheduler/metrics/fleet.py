@@ -7,13 +7,14 @@ that no request waits for them. Between two steps the state may go on: sums may 
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 
-from gpufleet.metrics import Instrument, Kind, Reading, Readings
+from gpufleet.telemetry.metrics import Instrument, InstrumentKind, Reading, Readings
 
 from ..engine import Engine
 from ..state.jobs import Running, Starting
-from ..state.nodes import Reach
-from ..state.sessions import Granted
+from ..state.sessions.session import Granted
+from ..wire.convert_nodes import node_state_word
 from .measures import band_word
 
 STEP_ITEMS = 500
@@ -24,14 +25,15 @@ MODELS_MAX = 200
 
 OTHERS = "(others)"
 
+_sum = partial(Instrument, kind=InstrumentKind.SUM)
 INSTRUMENTS = (
-    Instrument(name="gpufleet.jobs", unit="{job}", doc="Jobs that have not ended, by state and band.", kind=Kind.SUM),
-    Instrument(name="gpufleet.nodes", unit="{node}", doc="Nodes by state.", kind=Kind.SUM),
-    Instrument(name="gpufleet.devices", unit="{device}", doc="Devices by state.", kind=Kind.SUM),
-    Instrument(name="gpufleet.sessions", unit="{session}", doc="People by model: waiting or seated.", kind=Kind.SUM),
-    Instrument(name="gpufleet.workers", unit="{worker}", doc="Workers by model and state.", kind=Kind.SUM),
-    Instrument(name="gpufleet.seats", unit="{seat}", doc="Seats of the workers of each model.", kind=Kind.SUM),
-    Instrument(name="gpufleet.events.waiting", unit="{event}", doc="Events that wait to be decided.", kind=Kind.SUM),
+    _sum(name="gpufleet.jobs", unit="{job}", doc="Jobs that have not ended, by state and band."),
+    _sum(name="gpufleet.nodes", unit="{node}", doc="Nodes by state."),
+    _sum(name="gpufleet.devices", unit="{device}", doc="Devices by state."),
+    _sum(name="gpufleet.sessions", unit="{session}", doc="People by model: waiting or seated."),
+    _sum(name="gpufleet.workers", unit="{worker}", doc="Workers by model and state."),
+    _sum(name="gpufleet.seats", unit="{seat}", doc="Seats of the workers of each model."),
+    _sum(name="gpufleet.events.waiting", unit="{event}", doc="Events that wait to be decided."),
     Instrument(name="gpufleet.store.failing", unit="", doc="1 while the store takes no commits."),
     Instrument(name="gpufleet.term", unit="", doc="The term: one more with each start."),
 )
@@ -91,13 +93,7 @@ async def _nodes(engine: Engine, steps: _Steps) -> dict[str, list[Reading]]:
     nodes: Counter[str] = Counter(dict.fromkeys(("ready", "suspect", "lost", "draining"), 0))
     devices: Counter[str] = Counter(dict.fromkeys(("free", "held", "shared", "unhealthy", "away"), 0))
     for name, node in list(view.durable.nodes.items()):
-        live = view.live.nodes.get(name)
-        if node.is_lost or (live is not None and live.reach is Reach.LOST):
-            state = "lost"
-        elif live is None or live.reach is Reach.SUSPECT or not live.is_connected:
-            state = "suspect"
-        else:
-            state = "draining" if node.is_draining else "ready"
+        state = node_state_word(node, view.live.nodes.get(name))
         nodes[state] += 1
         hold, unhealthy = view.durable.hold(name), {each.uuid for each in node.unhealthy}
         for device in node.info.devices:

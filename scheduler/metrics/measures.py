@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable
 
-from gpufleet.metrics import OFF, SECONDS, WAITS, Metrics
+from gpufleet.telemetry.metrics import OFF, SECONDS, WAITS, Metrics
 
 from ..state.durable import Durable
-from ..state.jobs import Finished, Job
+from ..state.jobs import Finished
 from ..state.records import AttemptPlaced, ItemsFinished, JobFinished, JobWarned, NodeLost, Record
 from ..state.specs import Band
 from ..state.units import SECOND
 
 
-class Measures:
-    """The engine's counters and histograms."""
+class EngineMeasures:
+    """The engine's counters and histograms: the port of that name."""
 
     def __init__(self, metrics: Metrics = OFF) -> None:
         self.is_on = metrics.is_on
@@ -43,7 +43,7 @@ class Measures:
             match record:
                 case AttemptPlaced(job=job_id, at=at) if (job := durable.jobs.get(job_id)) is not None:
                     since = max(job.waits_since or job.age_since, job.age_since)
-                    self._wait.record(max(0, at - since) / SECOND, **_band_of(job))
+                    self._wait.record(max(0, at - since) / SECOND, band=band_word(job.band))
                 case JobFinished(finished=finished):
                     self._count_end(finished, 1)
                 case ItemsFinished(finished=finished, spans=spans):
@@ -57,13 +57,6 @@ class Measures:
 
     def _count_end(self, finished: Finished, number: int) -> None:
         self._ended.add(number, outcome=finished.outcome.value.lower())
-
-
-UNMEASURED = Measures()
-
-
-def _band_of(job: Job) -> dict[str, str]:
-    return {"band": band_word(job.band)}
 
 
 def band_word(band: Band) -> str:

@@ -13,13 +13,13 @@ import time
 from contextlib import suppress
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.logs import fields
-from gpufleet.metrics import Metrics
+from gpufleet.telemetry.logs import fields
+from gpufleet.telemetry.metrics import Metrics
 
 from ..engine import Engine
 from ..state.units import SECOND
 from .devices import stale_span, take_devices
-from .taken import Ordered
+from .snapshot import Ordered
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import BinaryIO
 
-from gpufleet.device_metrics import INSTRUMENTS, prometheus_labels, values_told
-from gpufleet.metrics import Instrument, Kind, Labels
-from gpufleet.metrics_door import packed
-from gpufleet.prometheus_names import prometheus_label, prometheus_name
+from gpufleet.telemetry.device_metrics import INSTRUMENTS, prometheus_labels, values_told
+from gpufleet.telemetry.metrics import Instrument, InstrumentKind, Labels, prometheus_label, prometheus_name
+from gpufleet.telemetry.metrics_door import packed
 
-from .taken import Ordered, TakenDevice
+from .snapshot import DeviceSnapshot, Ordered
 
 LENGTH = struct.Struct(">Q")
 
@@ -28,7 +27,7 @@ LEFT_OUT = Instrument(
     name="gpufleet.devices.left_out",
     unit="{device}",
     doc="Devices that a page has no room for.",
-    kind=Kind.SUM,
+    kind=InstrumentKind.SUM,
 )
 
 
@@ -36,13 +35,13 @@ NICENESS = 10
 """The scheduler goes first."""
 
 
-def page(devices: Sequence[TakenDevice], ordered: Ordered) -> bytes:
+def page(devices: Sequence[DeviceSnapshot], ordered: Ordered) -> bytes:
     """The program's own metrics, and behind them those of all devices."""
     text = ordered.own + "".join(_device_lines(devices, ordered)).encode()
     return packed(text) if ordered.is_packed else text
 
 
-def _device_lines(devices: Sequence[TakenDevice], ordered: Ordered) -> Iterator[str]:
+def _device_lines(devices: Sequence[DeviceSnapshot], ordered: Ordered) -> Iterator[str]:
     """The metrics that some device has, each behind its description.
 
     Written here, and not by Prometheus's library: a large fleet has 150,000 lines, most of a line are the labels of its
@@ -62,7 +61,7 @@ def _device_lines(devices: Sequence[TakenDevice], ordered: Ordered) -> Iterator[
             yield from lines[instrument.name]
 
 
-def _values(device: TakenDevice, stale_s: float) -> Iterator[tuple[str, str, float]]:
+def _values(device: DeviceSnapshot, stale_s: float) -> Iterator[tuple[str, str, float]]:
     """Name, the text of the labels beside those of the device, and value."""
     yield HELD.name, "", device.held
     if not device.told:
@@ -74,7 +73,7 @@ def _values(device: TakenDevice, stale_s: float) -> Iterator[tuple[str, str, flo
         yield metric.instrument.name, _own_text(tuple(labels.items())), value
 
 
-def _labels_of(device: TakenDevice) -> Labels:
+def _labels_of(device: DeviceSnapshot) -> Labels:
     return prometheus_labels(
         device.uuid,
         device.gpu,
@@ -99,7 +98,7 @@ def _escaped(text: str) -> str:
 
 
 def _type_of(instrument: Instrument) -> str:
-    return "counter" if instrument.kind is Kind.COUNT else "gauge"
+    return "counter" if instrument.kind is InstrumentKind.COUNT else "gauge"
 
 
 def read_message(source: BinaryIO) -> bytes | None:
@@ -113,11 +112,11 @@ def main() -> None:
     # Ctrl-C is the scheduler's to see; this ends when its stdin does.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
-    devices: list[TakenDevice] = []
+    devices: list[DeviceSnapshot] = []
     while (message := read_message(sys.stdin.buffer)) is not None:
         told = pickle.loads(message)
         if isinstance(told, list):
-            devices += [TakenDevice._make(each) for each in told]
+            devices += [DeviceSnapshot._make(each) for each in told]
             continue
         answer = page(devices, Ordered._make(told))
         devices = []

@@ -1,7 +1,5 @@
 """What can go wrong with stored output, by what the caller must do about it."""
 
-from __future__ import annotations
-
 from ..state.attempts import OutputStream
 from ..state.ids import RankKey
 

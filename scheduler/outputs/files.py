@@ -5,25 +5,23 @@ Beside it, 1.0.stdout.times holds the stream's marks of time. They are written a
 crash may lose the newest ones.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
 import shutil
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..ports import Mark
 from ..state.attempts import OutputStream
 from ..state.ids import JobId, RankKey
 from ..state.units import Instant
 from .errors import OutputStoreUnavailable, UnsyncedBytesLost
 from .layout import Segment
-from .retention import StoredJob
-from .shelf import SegmentKey, StreamKey
-from .times import ENTRY_BYTES, Mark, packed, unpacked
+from .segment_store import SegmentKey, StoredJob, StreamKey
+from .times import ENTRY_BYTES, packed, unpacked
 
 JOBS_PER_FOLDER = 1000
 OPEN_FILES_MAX = 256
@@ -49,13 +47,9 @@ class FileShelf:
 
     def find(self, job: JobId) -> Iterator[tuple[StreamKey, Segment]]:
         folder = self._job_folder(job)
-        try:
-            with os.scandir(folder) as entries:
-                found = [(entry.name, entry.stat().st_size) for entry in entries]
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise _unavailable(folder, error) from error
+        found: list[tuple[str, int]] = []
+        with _explained(folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
+            found = [(entry.name, entry.stat().st_size) for entry in entries]
         for name, size in found:
             if matched := _NAME.fullmatch(name):
                 key = RankKey(job, int(matched["attempt"]), int(matched["rank"]))
@@ -78,18 +72,15 @@ class FileShelf:
 
     def read(self, segment: SegmentKey, position: int, limit: int) -> bytes:
         path = self._path(segment)
-        try:
+        with _explained(path), suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 return os.pread(descriptor, limit, position)
             finally:
                 os.close(descriptor)
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise _unavailable(path, error) from error
+        return b""
 
-    def sync(self, segments: Sequence[SegmentKey], marks: Mapping[StreamKey, Mark]) -> None:
+    def sync(self, segments: Sequence[SegmentKey], marks: Mapping[StreamKey, Sequence[Mark]]) -> None:
         path = self._folder
         try:
             for segment in segments:
@@ -101,29 +92,24 @@ class FileShelf:
             # The kernel reports a failed write-back once and then believes the pages to be clean.
             raise UnsyncedBytesLost(f"{path}: {error.strerror}") from error
         self._unsynced_folders.clear()
-        for stream, mark in marks.items():
-            _add_mark(self._marks_path(stream), mark)
+        for stream, added in marks.items():
+            _add_marks(self._marks_path(stream), added)
         while len(self._open) > OPEN_FILES_MAX:
             os.close(self._open.popitem(last=False)[1])
 
     def marks(self, stream: StreamKey) -> list[Mark]:
         path = self._marks_path(stream)
-        try:
+        with _explained(path), suppress(FileNotFoundError):
             return unpacked(path.read_bytes())
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise _unavailable(path, error) from error
+        return []
 
     def replace_marks(self, stream: StreamKey, marks: Sequence[Mark]) -> None:
         path = self._marks_path(stream)
         unfinished = path.with_name(f"{path.name}.new")
-        try:
+        with _explained(path):
             with open(unfinished, "wb", opener=_private) as file:
                 file.write(packed(marks))
             unfinished.replace(path)
-        except OSError as error:
-            raise _unavailable(path, error) from error
 
     def cut(self, segment: SegmentKey, size: int) -> None:
         with suppress(OSError):
@@ -133,32 +119,24 @@ class FileShelf:
         path = self._path(segment)
         if (descriptor := self._open.pop(path, None)) is not None:
             os.close(descriptor)
-        try:
+        with _explained(path):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            raise _unavailable(path, error) from error
 
     def delete(self, job: JobId) -> None:
         folder = self._job_folder(job)
         for path in [path for path in self._open if path.parent == folder]:
             os.close(self._open.pop(path))
         self._unsynced_folders.pop(folder, None)
-        try:
+        with _explained(folder), suppress(FileNotFoundError):
             shutil.rmtree(folder)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise _unavailable(folder, error) from error
 
     def inventory(self) -> list[StoredJob]:
         found = []
-        try:
+        with _explained(self._folder):
             for folder in self._folder.glob("*/*"):
                 if folder.name.isdecimal():
                     with suppress(FileNotFoundError):  # deleted meanwhile
                         found.append(_stored_job(folder))
-        except OSError as error:
-            raise _unavailable(self._folder, error) from error
         return found
 
     def close(self) -> None:
@@ -190,13 +168,13 @@ class FileShelf:
         return descriptor
 
 
-def _add_mark(path: Path, mark: Mark) -> None:
+def _add_marks(path: Path, marks: Sequence[Mark]) -> None:
     """At the end, over half an entry that a crash or a full disk left there."""
     with suppress(OSError):  # nothing but exactness is lost
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             size = os.fstat(descriptor).st_size
-            os.pwrite(descriptor, packed([mark]), size - size % ENTRY_BYTES)
+            os.pwrite(descriptor, packed(marks), size - size % ENTRY_BYTES)
         finally:
             os.close(descriptor)
 
@@ -224,6 +202,14 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _unavailable(path, error) from error
 
 
 def _unavailable(path: Path, error: OSError) -> OutputStoreUnavailable:

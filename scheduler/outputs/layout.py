@@ -1,18 +1,17 @@
-"""Which bytes of an attempt's output are kept where: the arithmetic of output rule (e), without any bytes.
+"""Which bytes of an attempt's output are kept where: the arithmetic of docs/rules/jobs.md 5.5, without any bytes.
 
 All streams of an attempt share its limit. The first bytes to arrive are its head and stay. What comes after the head is
 full goes to the tail, in segments; when the tail is full, the stream that holds most of it gives up its oldest segment.
 Offsets stay those of the original stream, so what was given up is a gap, and a stream has at most one.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..ports import Gap
+from ..ports import Gap, Mark
 from ..state.attempts import OutputStream
-from .times import Marked
+from ..state.units import Instant
+from .times import TURNS_MAX, Marked
 
 MIB = 1024 * 1024
 
@@ -50,12 +49,14 @@ class Segment:
 class StreamLayout:
     """The segments of one stream in order, and how far they are durable (None: nobody has made sure yet).
 
-    `marked` is what is known of its marks of time; None: nobody has looked yet.
+    `marked` is what is known of its marks of time; None: nobody has looked yet. `turns` are marks that wait for the
+    next sync: another stream of the attempt went on there.
     """
 
     segments: list[Segment] = field(default_factory=list)
     synced: int | None = 0
     marked: Marked | None = Marked()
+    turns: list[Mark] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -88,6 +89,14 @@ class StreamLayout:
             before = segment.end
         return None
 
+    def turned(self, at: Instant) -> None:
+        """Another stream goes on: mark how long this one is."""
+        newest = self.turns[-1] if self.turns else None if self.marked is None else self.marked.newest
+        if newest is not None and self.end <= newest.end:
+            return
+        del self.turns[TURNS_MAX - 1 :]
+        self.turns.append(Mark(at, self.end))
+
     def unsynced(self) -> list[Segment]:
         """The segments with bytes that are not known to be durable."""
         return [segment for segment in self.segments if self.synced is None or self.synced < segment.end]
@@ -101,6 +110,19 @@ class AttemptLayout:
     streams: dict[RankStream, StreamLayout] = field(default_factory=dict)
     head_bytes: int = 0
     tail_bytes: int = 0
+    written: RankStream | None = None
+    newest_mark: Instant = Instant(0)
+
+    def turn_to(self, rank_stream: RankStream, now: Callable[[], Instant]) -> None:
+        """Bytes of a stream arrive: where those before were another one's, mark how far it came."""
+        before, self.written = self.written, rank_stream
+        if before is not None and before != rank_stream:
+            self.stream(before).turned(self.mark_time(now()))
+
+    def mark_time(self, now: Instant) -> Instant:
+        """The time of the next mark: it rises over all streams, so that marks tell who came first."""
+        self.newest_mark = Instant(max(now, self.newest_mark + 1))
+        return self.newest_mark
 
     def stream(self, rank_stream: RankStream) -> StreamLayout:
         """A stream's layout, empty at first."""
@@ -175,5 +197,6 @@ class AttemptLayout:
             return None
         # Only the newest segment can hold such bytes: it began when all before it were durable.
         assert stream.synced >= newest.start
+        stream.turns = [turn for turn in stream.turns if turn.end <= stream.synced]
         self.grow(newest, stream.synced - newest.end)
         return newest

@@ -1,19 +1,17 @@
 """Picks where output is stored: beside the embedded database in files, with PostgreSQL in rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
-from gpufleet.scheduler_settings import OutputSettings, SchedulerSettings
+from gpufleet.config.scheduler_settings import OutputSettings, SchedulerSettings
 
 from ..clock import wall_time
 from ..state.units import Instant
 from ..store.opening import parse_url
 from .files import FileShelf
 from .layout import OutputLimits
+from .segment_store import SegmentStore
 from .segmented import SegmentedOutputStore
-from .shelf import Shelf
 
 FOLDER = "output"
 """Where in the data folder the files are."""
@@ -32,7 +30,7 @@ def limits_of(output: OutputSettings) -> OutputLimits:
     return OutputLimits(head_bytes=output.head_bytes_max, tail_bytes=tail_bytes)
 
 
-def open_shelf(store_url: str, term: int, folder: Path) -> Shelf:
+def open_shelf(store_url: str, term: int, folder: Path) -> SegmentStore:
     """Where the segments are. Errors: OutputStoreUnavailable."""
     url = parse_url(store_url) if store_url else None
     if url is None or url.get_backend_name() == "sqlite":

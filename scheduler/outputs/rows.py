@@ -4,17 +4,17 @@ Bytes wait in memory until a sync writes them. Rows hold ROW_BYTES each and begi
 segment; the last one is written again as it grows. So a sync whose answer was lost can simply be done again.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 
+from ..ports import Mark
 from ..state.attempts import OutputStream
 from ..state.ids import JobId, RankKey
 from ..state.units import Instant
@@ -22,9 +22,7 @@ from ..store.errors import TermSuperseded
 from ..store.schema import meta, output_chunk, output_time
 from .errors import OutputStoreUnavailable
 from .layout import Segment
-from .retention import StoredJob
-from .shelf import SegmentKey, StreamKey
-from .times import Mark
+from .segment_store import SegmentKey, StoredJob, StreamKey
 
 ROW_BYTES = 16 * 1024
 OPEN_ENDS_MAX = 1024
@@ -101,27 +99,24 @@ class RowShelf:
         )
         return b"".join(row.data[max(offset - row.start, 0) : until - row.start] for row in rows)
 
-    def sync(self, segments: Sequence[SegmentKey], marks: Mapping[StreamKey, Mark]) -> None:
+    def sync(self, segments: Sequence[SegmentKey], marks: Mapping[StreamKey, Sequence[Mark]]) -> None:
         with self._memory:
             written = {each: end.rows() for each in segments if (end := self._ends.get(each)) is not None}
             dropped = list(self._dropped)
         values = [_row(each, start, data) for each, rows in written.items() for start, data in rows]
+        times = [_mark_row(stream, mark) for stream, added in marks.items() for mark in added]
         grown = insert(output_chunk)
         grown = grown.on_conflict_do_update(
             index_elements=list(output_chunk.primary_key.columns),
             set_={"data": grown.excluded.data, "written_time": func.now()},
         )
-        try:
-            with self._engine.begin() as connection:
-                self._assert_term(connection)
-                for each in dropped:
-                    connection.execute(delete(output_chunk).where(_of(each)))
-                if values:
-                    connection.execute(grown, values)
-                if marks:
-                    connection.execute(insert(output_time), [_mark_row(*each) for each in marks.items()])
-        except SQLAlchemyError as error:
-            raise _unavailable(error) from error
+        with self._transaction() as connection:
+            for each in dropped:
+                connection.execute(delete(output_chunk).where(_of(each)))
+            if values:
+                connection.execute(grown, values)
+            if times:
+                connection.execute(insert(output_time), times)
         with self._memory:
             del self._dropped[: len(dropped)]
             for each, rows in written.items():
@@ -129,23 +124,23 @@ class RowShelf:
                     end.settle(rows[-1][0] + len(rows[-1][1]))
             self._forget_ends()
 
-    def _assert_term(self, connection: Connection) -> None:
-        term = connection.execute(select(meta.c.term)).scalar()
-        if term != self._term:
-            raise TermSuperseded(f"another scheduler has opened the store in term {term}")
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """A superseded scheduler writes nothing, and does not know which jobs live."""
+        with _explained(), self._engine.begin() as connection:
+            term = connection.execute(select(meta.c.term)).scalar()
+            if term != self._term:
+                raise TermSuperseded(f"another scheduler has opened the store in term {term}")
+            yield connection
 
     def marks(self, stream: StreamKey) -> list[Mark]:
         found = self._rows(select(mark_column.at_us, mark_column.end).where(_marks_of(stream)).order_by("at_us"))
         return [Mark(Instant(row.at_us), row.end) for row in found]
 
     def replace_marks(self, stream: StreamKey, marks: Sequence[Mark]) -> None:
-        try:
-            with self._engine.begin() as connection:
-                self._assert_term(connection)
-                connection.execute(delete(output_time).where(_marks_of(stream)))
-                connection.execute(insert(output_time), [_mark_row(stream, mark) for mark in marks])
-        except SQLAlchemyError as error:
-            raise _unavailable(error) from error
+        with self._transaction() as connection:
+            connection.execute(delete(output_time).where(_marks_of(stream)))
+            connection.execute(insert(output_time), [_mark_row(stream, mark) for mark in marks])
 
     def _forget_ends(self) -> None:
         for each in list(self._ends)[: max(len(self._ends) - OPEN_ENDS_MAX, 0)]:
@@ -165,14 +160,9 @@ class RowShelf:
             for each in [each for each in self._ends if each.key.job == job]:
                 del self._ends[each]
             self._dropped = [each for each in self._dropped if each.key.job != job]
-        try:
-            with self._engine.begin() as connection:
-                # A superseded scheduler does not know which jobs live.
-                self._assert_term(connection)
-                connection.execute(delete(output_chunk).where(column.job_id == job))
-                connection.execute(delete(output_time).where(mark_column.job_id == job))
-        except SQLAlchemyError as error:
-            raise _unavailable(error) from error
+        with self._transaction() as connection:
+            connection.execute(delete(output_chunk).where(column.job_id == job))
+            connection.execute(delete(output_time).where(mark_column.job_id == job))
 
     def inventory(self) -> list[StoredJob]:
         size = func.sum(func.length(column.data)).label("size")
@@ -190,11 +180,8 @@ class RowShelf:
         return OpenEnd(segment.start + row_start, begun)
 
     def _rows(self, query: Any) -> Sequence[Any]:
-        try:
-            with self._engine.connect() as connection:
-                return connection.execute(query).all()
-        except SQLAlchemyError as error:
-            raise _unavailable(error) from error
+        with _explained(), self._engine.connect() as connection:
+            return connection.execute(query).all()
 
 
 def _of(segment: SegmentKey) -> ColumnElement[bool]:
@@ -210,32 +197,23 @@ def _marks_of(stream: StreamKey) -> ColumnElement[bool]:
     return of_rank & (mark_column.stream == int(of))
 
 
+def _stream_columns(key: RankKey, stream: OutputStream) -> dict[str, object]:
+    return {"job_id": key.job, "attempt": key.attempt, "rank": key.rank, "stream": int(stream)}
+
+
 def _mark_row(stream: StreamKey, mark: Mark) -> dict[str, object]:
-    key, of = stream
-    return {
-        "job_id": key.job,
-        "attempt": key.attempt,
-        "rank": key.rank,
-        "stream": int(of),
-        "at_us": mark.at,
-        "end": mark.end,
-    }
+    return _stream_columns(*stream) | {"at_us": mark.at, "end": mark.end}
 
 
 def _row(segment: SegmentKey, start: int, data: bytes) -> dict[str, object]:
-    key = segment.key
-    return {
-        "job_id": key.job,
-        "attempt": key.attempt,
-        "rank": key.rank,
-        "stream": int(segment.stream),
-        "start": start,
-        "segment": segment.start,
-        "is_head": segment.is_head,
-        "data": data,
-    }
+    piece = {"start": start, "segment": segment.start, "is_head": segment.is_head, "data": data}
+    return _stream_columns(segment.key, segment.stream) | piece
 
 
-def _unavailable(error: SQLAlchemyError) -> OutputStoreUnavailable:
-    cause = getattr(error, "orig", None) or error
-    return OutputStoreUnavailable(f"stored output: {str(cause).strip()}")
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        raise OutputStoreUnavailable(f"stored output: {str(cause).strip()}") from error

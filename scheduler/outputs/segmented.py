@@ -3,23 +3,20 @@
 It is the same for files and for rows; what holds the bytes of a segment is a Shelf.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from ..clock import wall_time
-from ..ports import Gap, Piece
+from ..ports import Gap, Mark, Piece
 from ..state.attempts import OutputStream
 from ..state.ids import JobId, RankKey
 from ..state.units import Instant
 from .errors import OutputHole, OutputStoreUnavailable, UnsyncedBytesLost
 from .layout import MIB, AttemptLayout, OutputLimits, Segment, StreamLayout
-from .retention import jobs_to_drop
-from .shelf import SegmentKey, Shelf, StreamKey
-from .times import MARKS_MAX, Mark, Marked, arrived_before, thinned
+from .segment_store import SegmentKey, SegmentStore, StoredJob, StreamKey
+from .times import MARKS_MAX, Marked, arrived_before, thinned
 
 JOBS_REMEMBERED_MAX = 4096
 """Jobs whose layouts stay in memory; others are looked up again when they are asked for."""
@@ -32,7 +29,9 @@ UNSYNCED_STREAMS_MAX = 256
 class SegmentedOutputStore:
     """The port OutputStore. Several threads may call it; appends and syncs wait for each other, reads for neither."""
 
-    def __init__(self, shelf: Shelf, limits: OutputLimits, wall_clock: Callable[[], Instant] = wall_time) -> None:
+    def __init__(
+        self, shelf: SegmentStore, limits: OutputLimits, wall_clock: Callable[[], Instant] = wall_time
+    ) -> None:
         self._shelf = shelf
         self._limits = limits
         self._wall_clock = wall_clock
@@ -59,6 +58,9 @@ class SegmentedOutputStore:
                 self._unsynced[key, stream] = None
             if offset > layout.end:
                 raise OutputHole(key, stream, offset, layout.end)
+            if offset + len(data) > layout.end:
+                with self._layouts:
+                    attempt.turn_to((key.rank, stream), self._wall_clock)
             rest = memoryview(data)[layout.end - offset :]
             while rest:
                 rest = rest[self._append_some(attempt, key, stream, layout, rest) :]
@@ -128,24 +130,27 @@ class SegmentedOutputStore:
             for each, layout in layouts.items():
                 if layout.synced != layout.end:
                     layout.synced = self._risen[each] = layout.end
-                if each in marks and layout.marked is not None:
-                    layout.marked = layout.marked.grown(marks[each])
+                for mark in marks.get(each, ()):
+                    layout.marked = (layout.marked or Marked()).grown(mark)
+                if each in marks:
+                    layout.turns.clear()
         self._settle(streams)
 
-    def _next_marks(self, layouts: Mapping[StreamKey, StreamLayout]) -> dict[StreamKey, Mark]:
-        """A mark for each stream that has grown since its newest one. Bytes never wait for a mark that fails."""
+    def _next_marks(self, layouts: Mapping[StreamKey, StreamLayout]) -> dict[StreamKey, list[Mark]]:
+        """Further marks of each stream that has grown since its newest one. Bytes never wait for a mark that fails."""
         now = self._wall_clock()
-        marks = {}
+        marks: dict[StreamKey, list[Mark]] = {}
         with suppress(OutputStoreUnavailable):
             for each, layout in layouts.items():
                 if layout.marked is None:
                     layout.marked = Marked.of(self._shelf.marks(each))
-                if layout.marked.count >= MARKS_MAX:
+                if layout.marked.count + len(layout.turns) >= MARKS_MAX:
                     kept = thinned(self._shelf.marks(each))
                     self._shelf.replace_marks(each, kept)
                     layout.marked = Marked.of(kept)
-                if (mark := layout.marked.next(now, layout.end)) is not None:
-                    marks[each] = mark
+                at = self._attempt(each[0]).mark_time(now)
+                if fresh := layout.marked.following([*layout.turns, Mark(at, layout.end)]):
+                    marks[each] = fresh
         return marks
 
     def _forget_unsynced(self, layouts: dict[StreamKey, StreamLayout]) -> None:
@@ -194,6 +199,14 @@ class SegmentedOutputStore:
             if (layout := self._known(key, stream)) is None:
                 return 0
         return min(arrived_before(self._shelf.marks((key, stream)), at), layout.end)
+
+    def arrivals(self, key: RankKey, stream: OutputStream) -> list[Mark]:
+        """How long the stream was when, oldest first, wherever that is known. Errors: OutputStoreUnavailable."""
+        with self._layouts:
+            layout = self._known(key, stream)
+            turns = [] if layout is None else list(layout.turns)
+        stored = [] if layout is None else self._shelf.marks((key, stream))
+        return [*stored, *Marked.of(stored).following(turns)]
 
     def streams(self, job: JobId) -> list[tuple[RankKey, OutputStream]]:
         """Every stream that is stored of a job, in order."""
@@ -281,3 +294,17 @@ class SegmentedOutputStore:
 
 def _named(key: RankKey, stream: OutputStream, segment: Segment) -> SegmentKey:
     return SegmentKey(key, stream, segment.start, segment.is_head)
+
+
+def jobs_to_drop(
+    stored: Iterable[StoredJob], *, before: Instant, bytes_max: int, live: frozenset[JobId]
+) -> list[JobId]:
+    """The jobs to drop, oldest first. Output of a live job counts towards the size and is never dropped."""
+    oldest_first = sorted(stored, key=lambda each: (each.written_at, each.job))
+    excess = sum(each.size_bytes for each in oldest_first) - bytes_max
+    dropped: list[JobId] = []
+    for each in oldest_first:
+        if each.job not in live and (each.written_at < before or excess > 0):
+            dropped.append(each.job)
+            excess -= each.size_bytes
+    return dropped

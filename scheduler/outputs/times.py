@@ -1,22 +1,25 @@
 """When output arrived: marks that each say how long a stream was at a moment. Pure.
 
-A mark is made at each sync, so it tells times to within a sync. A stream has MARKS_MAX of them at most. When it has
-more, marks that lie close together for their age are dropped: what is newest stays exact, and what is old is known to
-within about two hundredths of its age. A mark that is missing, dropped or lost in a crash, only makes a reader begin
+A mark is made at each sync, so it tells times to within a sync, and wherever another stream of the attempt goes on, so
+that both are read in the order in which they arrived. A stream has MARKS_MAX of them at most. When it has more, marks
+that lie close together for their age are dropped: what is newest stays exact, and what is old is known to within about
+two hundredths of its age. A mark that is missing, dropped or lost in a crash, only makes a reader begin
 earlier than it could, never later.
 """
-
-from __future__ import annotations
 
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..ports import Mark
 from ..state.units import Instant
 
 MARKS_MAX = 4096
 """Marks that are stored of a stream; with more they are thinned to half as many, or fewer."""
+
+TURNS_MAX = 256
+"""Marks of a stream between two syncs; with more the newest one gives way, and the order within is that of the next."""
 
 FINEST_SHARE = 1 / 256
 """Thinning begins by dropping marks that are closer to the next one than this share of their age, then twice it."""
@@ -24,14 +27,6 @@ FINEST_SHARE = 1 / 256
 _FIELDS = struct.Struct(">qq")
 ENTRY_BYTES = _FIELDS.size + 4
 """A mark as bytes: its instant, its end, and a checksum of the two."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Mark:
-    """At an instant of the wall clock every byte below `end` had arrived."""
-
-    at: Instant
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ class Marked:
     newest: Mark | None = None
 
     @classmethod
-    def of(cls, marks: Sequence[Mark]) -> Marked:
+    def of(cls, marks: Sequence[Mark]) -> "Marked":
         """That of stored marks."""
         return cls(len(marks), marks[-1] if marks else None)
 
@@ -55,9 +50,18 @@ class Marked:
             return Mark(now, end) if end else None
         return Mark(Instant(max(now, self.newest.at + 1)), end) if end > self.newest.end else None
 
-    def grown(self, mark: Mark) -> Marked:
+    def grown(self, mark: Mark) -> "Marked":
         """With one more."""
         return Marked(self.count + 1, mark)
+
+    def following(self, seen: Iterable[Mark]) -> list[Mark]:
+        """Of moments, oldest first, the marks that say more than is known."""
+        marked, marks = self, list[Mark]()
+        for each in seen:
+            if (mark := marked.next(each.at, each.end)) is not None:
+                marks.append(mark)
+                marked = marked.grown(mark)
+        return marks
 
 
 def arrived_before(marks: Iterable[Mark], at: Instant) -> int:

@@ -30,6 +30,7 @@ def refusal(state: State, asked: Asked, field: str) -> Refused | None:
     why = (
         _pins_refusal(resources, field)
         or _unknown_node(state, resources, field)
+        or _no_node_left(resources, field)
         or _unknown_model(state, resources, field)
         or _never_fits(state, resources, field)
     )
@@ -57,36 +58,25 @@ def notes_for(state: State, spec: JobSpec) -> tuple[str, ...]:
 def _pins_refusal(resources: Resources, field: str) -> Refused | None:
     if not resources.pins:
         return None
+
+    def no(path: str, message: str, next_step: str, reason: str = "INVALID_ARGUMENT") -> Refused:
+        return Refused(reason=reason, message=message, field=f"{field}.{path}", next_step=next_step)
+
     for number, pin in enumerate(resources.pins):
         if len(set(pin.indices)) != len(pin.indices):
-            return Refused(
-                reason="INVALID_ARGUMENT",
-                message=f"a GPU of node {pin.node} is pinned twice: {', '.join(map(str, pin.indices))}",
-                field=f"{field}.pins[{number}].device_indices",
-                next_step="name each GPU once",
-            )
+            message = f"a GPU of node {pin.node} is pinned twice: {', '.join(map(str, pin.indices))}"
+            return no(f"pins[{number}].device_indices", message, "name each GPU once")
         if pin.node in [other.node for other in resources.pins[:number]]:
-            return Refused(
-                reason="INVALID_ARGUMENT",
-                message=f"node {pin.node} is pinned twice",
-                field=f"{field}.pins[{number}].node",
-                next_step=f"name all its GPUs at once, such as {pin.node}:0,1",
-            )
-    pinned = sum(len(pin.indices) for pin in resources.pins)
+            next_step = f"name all its GPUs at once, such as {pin.node}:0,1"
+            return no(f"pins[{number}].node", f"node {pin.node} is pinned twice", next_step)
+    nodes, pinned = len(resources.pins), sum(len(pin.indices) for pin in resources.pins)
     if resources.gpus != pinned:
-        return Refused(
-            reason="GPUS_DISAGREE_WITH_PINS",
-            message=f"{resources.gpus} GPUs are asked for and {pinned} are pinned",
-            field=f"{field}.devices[0].count",
-            next_step=f"leave --gpus out, or say --gpus {pinned}",
-        )
-    if resources.node_count not in (0, len(resources.pins)):
-        return Refused(
-            reason="INVALID_ARGUMENT",
-            message=f"{resources.node_count} nodes are asked for and GPUs of {len(resources.pins)} are pinned",
-            field=f"{field}.node_count",
-            next_step=f"leave --nodes out, or say --nodes {len(resources.pins)}",
-        )
+        message = f"{resources.gpus} GPUs are asked for and {pinned} are pinned"
+        next_step = f"leave --gpus out, or say --gpus {pinned}"
+        return no("devices[0].count", message, next_step, "GPUS_DISAGREE_WITH_PINS")
+    if resources.node_count not in (0, nodes):
+        message = f"{resources.node_count} nodes are asked for and GPUs of {nodes} are pinned"
+        return no("node_count", message, f"leave --nodes out, or say --nodes {nodes}")
     return None
 
 
@@ -105,6 +95,18 @@ def _unknown_node(state: State, resources: Resources, field: str) -> Refused | N
             meant = f"did you mean {near[0]}?" if near else f"known nodes: {_some(sorted(known))}"
             return Refused(reason="UNKNOWN_NODE", message=f"no node is called {name!r}", field=path, next_step=meant)
     return None
+
+
+def _no_node_left(resources: Resources, field: str) -> Refused | None:
+    if not resources.nodelist or not set(resources.nodelist) <= set(resources.exclude):
+        return None
+    which = _some(sorted(set(resources.nodelist)))
+    return Refused(
+        reason="INVALID_ARGUMENT",
+        message=f"it leaves none of the nodes of --nodelist: {which}",
+        field=f"{field}.exclude",
+        next_step="leave out --exclude, or name another node in --nodelist",
+    )
 
 
 def _unknown_model(state: State, resources: Resources, field: str) -> Refused | None:
@@ -153,32 +155,24 @@ def _never_fits(state: State, resources: Resources, field: str) -> Refused | Non
     nearest = "; ".join(f"node {name} {miss.clause}" for name, miss in misses[:NEAREST_MISSES_SHOWN])
     more = f"; and {len(misses) - NEAREST_MISSES_SHOWN} more" if len(misses) > NEAREST_MISSES_SHOWN else ""
     path = FIELD_OF_MISS.get(miss.reason if miss is not None else "", "{field}").format(field=field)
+    wide = ranks_of(nodes, replace(resources, no_span=False, node_count=0), min_memory)
+    next_step = "ask for less, or see what there is with: gpuctl nodes"
     if len(ranks) > 1:
         able = len(nodes) - len(misses)
         which = f"{able} of the {len(nodes)} nodes could" if able else "no node could"
         what = f"{which} ever hold one of the {len(ranks)} ranks of this request"
-        return Refused(
-            reason="NEVER_FITS",
-            message=f"{what}{f': {nearest}{more}' if nearest else ''}",
-            field=path if not able else f"{field}.node_count",
-            next_step="ask for less, or see what there is with: gpuctl nodes",
-        )
-    wide = ranks_of(nodes, replace(resources, no_span=False, node_count=0), min_memory)
-    if len(wide) > 1:
-        return Refused(
-            reason="NEVER_FITS",
-            message=f"no single node could ever hold this request: {nearest}{more}",
-            field=f"{field}.no_span" if resources.no_span else f"{field}.node_count",
-            next_step=f"it fits on {len(wide)} nodes ({parts_text(wide)}), with one copy of the command on each: "
-            f"leave out {'--no-span' if resources.no_span else '--nodes 1'}, or ask for less",
-        )
-    spread = _not_even_spread(nodes, resources, min_memory)
-    return Refused(
-        reason="NEVER_FITS",
-        message=f"no node could ever hold this request{spread}: {nearest}{more}",
-        field=path,
-        next_step="ask for less, or see what there is with: gpuctl nodes",
-    )
+        message = f"{what}{f': {nearest}{more}' if nearest else ''}"
+        path = path if not able else f"{field}.node_count"
+    elif len(wide) > 1:
+        message = f"no single node could ever hold this request: {nearest}{more}"
+        path = f"{field}.no_span" if resources.no_span else f"{field}.node_count"
+        leave_out = "--no-span" if resources.no_span else "--nodes 1"
+        on_each = f"it fits on {len(wide)} nodes ({parts_text(wide)}), with one copy of the command on each"
+        next_step = f"{on_each}: leave out {leave_out}, or ask for less"
+    else:
+        spread = _not_even_spread(nodes, resources, min_memory)
+        message = f"no node could ever hold this request{spread}: {nearest}{more}"
+    return Refused(reason="NEVER_FITS", message=message, field=path, next_step=next_step)
 
 
 def _least(node: Node, ranks: Ranks) -> Resources:

@@ -13,11 +13,11 @@ from ..state.units import Instant
 from .admission import minimum_memory
 from .explain import NEXT_PASS, as_seen_by, begin_text, nodes_text, over_a_cap, why_deferred
 from .fit import Miss, could_ever_hold, devices_that_fit, memory_text
-from .forecast import Bound, bound
+from .forecast import bound
 from .order import may_go_ahead
 from .page_reasons import PassReasons
+from .placement_pass import PlacementPass
 from .reservation import ends_if_placed
-from .trial import Trial
 
 NODES_TOLD = 3
 """Nodes whose free GPUs are counted by name."""
@@ -41,13 +41,13 @@ def capacity(state: State, job: Job, at: Instant) -> Capacity:
     if isinstance(job.state, Divided):
         job = items_alike(job)
     if isinstance(job.state, Deferred):
-        reason, clause = why_deferred(job)
-        return Capacity(is_available=False, reason=reason, message=clause)
+        deferred = why_deferred(job)
+        return Capacity(is_available=False, reason=deferred.name, message=deferred.clause)
     if not state.durable.nodes:
         return Capacity(is_available=False, reason="NO_NODES", message="no node has registered yet")
     trial = as_seen_by(state, job, at)
-    reason, clause = PassReasons(trial).of(job, trial.caps)
-    if over_a_cap(trial.caps, job)[1]:
+    reason, clause, _ = PassReasons(trial).of(job, trial.caps)
+    if over_a_cap(trial.caps, job) is not None:
         return Capacity(is_available=False, reason=reason, message=clause)
     counted = _free_now(state, trial, job, at)
     if reason == NEXT_PASS:
@@ -56,7 +56,8 @@ def capacity(state: State, job: Job, at: Instant) -> Capacity:
         where = nodes_text(list(dict.fromkeys(each.node for each in placed)))
         asked = asked_text(state, job.spec.resources)
         return Capacity(is_available=True, latest_start=at, message=f"{asked} would start now on {where}")
-    latest = _latest(state, trial, job, at)
+    went_ahead = len({hold.job for view in trial.views.values() for hold in view.taken})
+    latest = bound(state, job, trial.views, max(0, may_go_ahead(state.durable, job) - went_ahead), at)
     when = f"free by {begin_text(latest.at)} at the latest" if latest.at is not None else latest.sentence
     message = "; ".join(filter(None, (counted, clause, when)))
     return Capacity(is_available=False, reason=reason, message=message, latest_start=latest.at)
@@ -74,7 +75,7 @@ def asked_text(state: State, resources: Resources) -> str:
     return f"{gpus} with {memory_text(minimum)}{each}" if minimum else gpus
 
 
-def _free_now(state: State, trial: Trial, job: Job, at: Instant) -> str:
+def _free_now(state: State, trial: PlacementPass, job: Job, at: Instant) -> str:
     """How many of the GPUs that it needs are free, where, and how many are missing; empty without GPUs."""
     resources, ends_at = job.spec.resources, ends_if_placed(job, at)
     if not resources.gpus:
@@ -99,8 +100,3 @@ def _free_now(state: State, trial: Trial, job: Job, at: Instant) -> str:
     on_one = " on one node" if free > usable else ""
     told = f"free now: {usable} of {asked_text(state, resources)}{on_one}" + (f" ({named}{more})" if counts else "")
     return f"{told}, {missing} missing" if missing else told
-
-
-def _latest(state: State, trial: Trial, job: Job, at: Instant) -> Bound:
-    placed = len({hold.job for view in trial.views.values() for hold in view.taken})
-    return bound(state, job, trial.views, max(0, may_go_ahead(state.durable, job) - placed), at)

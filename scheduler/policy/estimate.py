@@ -59,7 +59,7 @@ NAME_CHARS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class ModelEstimate:
     """What a configuration needs: devices in all, memory on each in bytes, and the names that were not used."""
 
     devices: int
@@ -88,7 +88,7 @@ class Misfit(Exception):
         self.next_step = next_step
 
 
-def estimate(config: object) -> Estimate:
+def estimate(config: object) -> ModelEstimate:
     """Read a configuration, as JSON gives it. Raises Misfit."""
     top = _object("the configuration", config)
     _refuse_near_misses("", top, ("model", "parameters"))
@@ -103,7 +103,7 @@ def estimate(config: object) -> Estimate:
     devices = degrees[TENSOR] * degrees[PIPELINE] * max(degrees[DATA], degrees[DECODE_CONTEXT], degrees[CONTEXT])
     if devices > DEVICES_MAX:
         raise Misfit("parameters", f"come to {devices:,} GPUs, and no fleet has more than {DEVICES_MAX:,}")
-    return Estimate(
+    return ModelEstimate(
         devices=devices,
         memory_bytes=memory_of(name),
         degrees=degrees,

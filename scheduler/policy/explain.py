@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from ..state.durable import Durable
 from ..state.ids import JobId, NodeName
@@ -15,12 +16,13 @@ from .caps import Caps
 from .fit import Miss, NodeView, devices_that_fit
 from .forecast import Bound, bound, estimates
 from .gangs import Ranks, could_ever, fit_together
-from .known_nodes import KnownNodes
 from .nearest import nearest_change
-from .order import jobs_ahead, may_go_ahead, queue_order
-from .promises import Promises
+from .node_cache import NodeCache
+from .order import is_old, jobs_ahead, may_go_ahead, queue_order
+from .placement_pass import PlacementPass
+from .promises import Promises, about_span
+from .ranges import Range, helps
 from .reservation import ends_if_placed
-from .trial import Trial
 
 AHEAD_SHOWN = 20
 USER_CAP = "USER_CAP"
@@ -30,8 +32,13 @@ ARRAY_CAP = "ARRAY_CAP"
 NEXT_PASS = "NEXT_PASS"
 """The reason of a job that fits and that the next pass will place."""
 
-Reason = tuple[str, str]
-"""A stable name and a clause for people."""
+
+class WaitReason(NamedTuple):
+    """Why a job waits: a stable name, a clause for people, and the node that would take it soonest, if it is one."""
+
+    name: str
+    clause: str
+    node: NodeName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +63,7 @@ class Explanation:
     bound_sentence: str = ""
     nearest_change: str = ""
     estimate_sentence: str = ""
+    likely: Range | None = None
 
 
 def explain(state: State, job: Job, at: Instant, promises: Promises | None = None) -> Explanation:
@@ -74,8 +82,8 @@ def explain(state: State, job: Job, at: Instant, promises: Promises | None = Non
                 reason="HELD", sentence=f"job {job.id} is held; release it with: gpuctl release {job.id}"
             )
         case Deferred():
-            reason, clause = why_deferred(job)
-            return Explanation(reason=reason, sentence=f"job {job.id} waits because {clause}")
+            deferred = why_deferred(job)
+            return Explanation(reason=deferred.name, sentence=f"job {job.id} waits because {deferred.clause}")
         case Starting(attempt=attempt):
             where = nodes_text([rank.placement.node for rank in attempt.ranks])
             how = "prepared" if attempt.is_gang and attempt.rendezvous is None else "started"
@@ -117,13 +125,13 @@ def next_item(durable: Durable, array: JobId) -> Job | None:
     return min(waiting, key=lambda job: (rank[type(job.state)], job.age_since, job.id), default=None)
 
 
-def why_deferred(job: Job) -> tuple[str, str]:
+def why_deferred(job: Job) -> WaitReason:
     """The reason and the clause for a job that is not eligible yet."""
     if job.unmet:
         ends = [f"{WANTED_WORDS[each.wanted]} job {each.job}" for each in job.unmet[:AHEAD_SHOWN]]
         more = len(job.unmet) - len(ends)
-        return "DEPENDENCY", f"it runs {', '.join(ends)}{f' and {more} more' if more else ''}"
-    return "BEGIN_TIME", f"its begin time, {begin_text(job.begins_at)}, has not come"
+        return WaitReason("DEPENDENCY", f"it runs {', '.join(ends)}{f' and {more} more' if more else ''}")
+    return WaitReason("BEGIN_TIME", f"its begin time, {begin_text(job.begins_at)}, has not come")
 
 
 def begin_text(at: Instant | None) -> str:
@@ -149,25 +157,25 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
     if isinstance(job.state, Held):
         return Explanation(reason="HELD", sentence="it would be held until it is released")
     if isinstance(job.state, Deferred):
-        reason, clause = why_deferred(job)
-        return Explanation(reason=reason, sentence=f"it would wait because {clause}")
+        deferred = why_deferred(job)
+        return Explanation(reason=deferred.name, sentence=f"it would wait because {deferred.clause}")
     if not state.durable.nodes:
         return Explanation(reason="NO_NODES", sentence="it would wait because no node has registered yet")
     trial = as_seen_by(state, job, at)
-    reason, over = over_a_cap(trial.caps, job)
-    if over:
-        return Explanation(reason=reason, sentence=f"it would wait because {over}")
+    over = over_a_cap(trial.caps, job)
+    if over is not None:
+        return Explanation(reason=over.name, sentence=f"it would wait because {over.clause}")
     verdicts = verdicts_of(state, trial, job, at)
     placed = trial.place(job)
     if placed is not None:
         where = nodes_text([each.node for each in placed])
         return Explanation(reason=NEXT_PASS, sentence=f"it would start now on {where}", nodes=verdicts)
-    reason, clause = main_reason(state, trial, job, verdicts, at)
-    return Explanation(reason=reason, sentence=f"it would wait because {clause}", nodes=verdicts)
+    reason = main_reason(state, trial, job, verdicts, at)
+    return Explanation(reason=reason.name, sentence=f"it would wait because {reason.clause}", nodes=verdicts)
 
 
 def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | None) -> Explanation:
-    ahead, ahead_count = jobs_ahead(state.durable, job, AHEAD_SHOWN, at)
+    ahead, ahead_count = jobs_ahead(state, job, AHEAD_SHOWN, at)
     if not state.durable.nodes:
         return Explanation(
             reason="NO_NODES",
@@ -179,32 +187,40 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
     trial = as_seen_by(state, job, at)
     views = trial.views
     verdicts = verdicts_of(state, trial, job, at)
-    reason, clause = main_reason(state, trial, job, verdicts, at)
+    reason = main_reason(state, trial, job, verdicts, at)
+    aged = ""
+    if is_old(state, job, at):
+        aged = f"; older than {about_span(state.limits.age_limit)}, it goes in front of band {job.band.name.lower()}"
     told = Explanation(
-        reason=reason,
-        sentence=f"job {job.id} waits because {clause}",
+        reason=reason.name,
+        sentence=f"job {job.id} waits because {reason.clause}{aged}",
         nodes=verdicts,
         ahead=tuple(ahead),
         ahead_count=ahead_count,
     )
-    cap, over = over_a_cap(trial.caps, job)
-    if over:
+    over = over_a_cap(trial.caps, job)
+    if over is not None:
         return replace(
-            told, reason=cap, sentence=f"job {job.id} waits because {over}", bound_sentence=f"no bound: {over}"
+            told,
+            reason=over.name,
+            sentence=f"job {job.id} waits because {over.clause}{aged}",
+            bound_sentence=f"no bound: {over.clause}",
         )
-    if reason == NEXT_PASS:
+    if reason.name == NEXT_PASS:
         return replace(told, estimated_start=at, latest_start=at)
     placed = len({hold.job for view in views.values() for hold in view.taken})
     latest = bound(state, job, views, may_go_ahead(state.durable, job) - placed, at)
     if promises is not None:
         latest = promises.keep(state, job, latest, views, at)
     estimate = estimates(state, at).of(job.id)
+    is_bound_shown = helps(latest.at, estimate.likely, at)
     return replace(
         told,
         estimated_start=estimate.at,
         estimate_sentence=estimate.sentence,
-        latest_start=latest.at,
-        bound_sentence=latest.sentence,
+        likely=estimate.likely,
+        latest_start=latest.at if is_bound_shown else None,
+        bound_sentence=latest.sentence if is_bound_shown else "",
         nearest_change=nearest_change(state, job, views, at),
     )
 
@@ -217,50 +233,50 @@ def bounds_of(state: State, jobs: Collection[Job], at: Instant, promises: Promis
     placed = sum(len(view.taken) for view in trial.views.values())
     found: dict[JobId, Bound] = {}
     for job in jobs:
-        over = over_a_cap(trial.caps, job)[1]
-        if over:
-            found[job.id] = Bound(at=None, sentence=f"no bound: {over}")
+        over = over_a_cap(trial.caps, job)
+        if over is not None:
+            found[job.id] = Bound(at=None, sentence=f"no bound: {over.clause}")
         else:
             ahead = max(0, may_go_ahead(state.durable, job) - placed)
             found[job.id] = promises.keep(state, job, bound(state, job, trial.views, ahead, at), trial.views, at)
     return found
 
 
-def over_a_cap(caps: Caps, job: Job) -> Reason:
-    """The cap that keeps a job from being placed now, of its array or its user; two empty texts without one."""
+def over_a_cap(caps: Caps, job: Job) -> WaitReason | None:
+    """The cap that keeps a job from being placed now, of its array or its user; None without one."""
     over = caps.array_refusal(job)
     if over:
-        return ARRAY_CAP, over
+        return WaitReason(ARRAY_CAP, over)
     over = caps.refusal(job)
-    return (USER_CAP, over) if over else ("", "")
+    return WaitReason(USER_CAP, over) if over else None
 
 
-NO_NODES = ("NO_NODES", "no node has registered yet")
+NO_NODES = WaitReason("NO_NODES", "no node has registered yet")
 
 
-def as_seen_by(state: State, job: Job, at: Instant) -> Trial:
+def as_seen_by(state: State, job: Job, at: Instant) -> PlacementPass:
     """Nodes and caps after every job ahead was tried, as the pass sees them when it comes to this job."""
     return next(trial for each, trial in walk(state, at, job) if each is None)
 
 
 def walk(
-    state: State, at: Instant, until: Job | None, known: KnownNodes | None = None
-) -> Iterator[tuple[Job | None, Trial]]:
+    state: State, at: Instant, until: Job | None, known: NodeCache | None = None
+) -> Iterator[tuple[Job | None, PlacementPass]]:
     """A pass without consequences: each job that it tries, with all as it is at its turn; at the end None.
 
     It ends before the job `until`.
     """
-    known = KnownNodes() if known is None else known
+    known = NodeCache() if known is None else known
     candidates = known.brought_up_to(state, at)
-    trial = Trial(state, known.views, at, candidates=candidates)
-    for job in queue_order(state.durable, at, trial.given_up, until):
+    trial = PlacementPass(state, known.views, at, candidates=candidates)
+    for job in queue_order(state, at, trial.given_up, until):
         yield job, trial
         if trial.place(job) is None:
             trial.keep_for(job)
     yield None, trial
 
 
-def verdicts_of(state: State, trial: Trial, job: Job, at: Instant) -> tuple[NodeVerdict, ...]:
+def verdicts_of(state: State, trial: PlacementPass, job: Job, at: Instant) -> tuple[NodeVerdict, ...]:
     """What each node says to a job: to the part of it that it could take soonest, where it needs several nodes."""
     minimum, ends_at = minimum_memory(state, job.spec.resources), ends_if_placed(job, at)
     return tuple(
@@ -282,42 +298,44 @@ def _miss(view: NodeView, ranks: Ranks, minimum: int, job: JobId, ends_at: Insta
 
 
 def main_reason(
-    state: State, trial: Trial, job: Job, verdicts: tuple[NodeVerdict, ...], at: Instant
-) -> tuple[str, str]:
-    """Why a job waits, in a word and in a clause."""
+    state: State, trial: PlacementPass, job: Job, verdicts: tuple[NodeVerdict, ...], at: Instant
+) -> WaitReason:
+    """Why a job waits."""
     ranks, minimum = trial.ranks_of(job), minimum_memory(state, job.spec.resources)
     if len(ranks) > 1:
         if fit_together(trial.views.values(), ranks, minimum, job.id, ends_if_placed(job, at)):
-            return NEXT_PASS, IN_A_MOMENT
+            return IN_A_MOMENT
         is_never = not could_ever([view.node for view in trial.views.values()], ranks, minimum)
         return _reason_of_gang(verdicts, len(ranks), is_never=is_never)
     misses = [verdict.miss for verdict in verdicts]
     if any(miss is None for miss in misses):
-        return NEXT_PASS, IN_A_MOMENT
+        return IN_A_MOMENT
     if all(miss is not None and miss.is_lasting for miss in misses):
         return never_fits(verdicts)
-    return only_nearest(_nearest(verdicts), len(verdicts))
+    kept = trial.node_kept_for(job)
+    here = next((each for each in verdicts if each.node == kept), None)
+    return only_nearest(here or _nearest(verdicts), len(verdicts))
 
 
-def never_fits(verdicts: tuple[NodeVerdict, ...]) -> Reason:
+def never_fits(verdicts: tuple[NodeVerdict, ...]) -> WaitReason:
     clauses = "; ".join(map(_told, verdicts[:NEVER_TOLD]))
-    return "NEVER_FITS", f"no node that is known could ever hold it: {clauses}"
+    return WaitReason("NEVER_FITS", f"no node that is known could ever hold it: {clauses}")
 
 
 NEVER_TOLD = 3
 """Nodes of which it is told why they could never hold a job."""
 
 
-def only_nearest(nearest: NodeVerdict, nodes: int) -> Reason:
+def only_nearest(nearest: NodeVerdict, nodes: int) -> WaitReason:
     others = nodes - 1
     rest = f", and {others} other {'node takes' if others == 1 else 'nodes take'} it no sooner" if others else ""
-    return _reason(nearest), f"{_told(nearest)}{rest}"
+    return WaitReason(_reason(nearest), f"{_told(nearest)}{rest}", nearest.node)
 
 
-IN_A_MOMENT = "the next pass has not come to it yet"
+IN_A_MOMENT = WaitReason(NEXT_PASS, "the next pass has not come to it yet")
 
 
-def _reason_of_gang(verdicts: tuple[NodeVerdict, ...], wanted: int, *, is_never: bool) -> tuple[str, str]:
+def _reason_of_gang(verdicts: tuple[NodeVerdict, ...], wanted: int, *, is_never: bool) -> WaitReason:
     missing = tuple(verdict for verdict in verdicts if verdict.miss is not None)
     free = len(verdicts) - len(missing)
     if is_never:
@@ -325,17 +343,17 @@ def _reason_of_gang(verdicts: tuple[NodeVerdict, ...], wanted: int, *, is_never:
         which = f"of the {wanted} nodes that it needs" if missing else f"it needs {wanted} nodes"
         able = sum(1 for verdict in verdicts if verdict.miss is None or not verdict.miss.is_lasting)
         told = f"{able} {which} could{f' ({clauses})' if clauses else ''}"
-        return "NEVER_FITS", f"the nodes that are known could never hold it: {told}"
+        return WaitReason("NEVER_FITS", f"the nodes that are known could never hold it: {told}")
     nearest = f", and {_told(_nearest(missing))}" if missing else ""
     reason = _reason(_nearest(missing)) if missing else "DEVICES_IN_USE"
     if free >= wanted:
-        return reason, f"{free} nodes are free, and not all of the {wanted} that it needs{nearest}"
+        return WaitReason(reason, f"{free} nodes are free, and not all of the {wanted} that it needs{nearest}")
     are = "is" if free == 1 else "are"
-    return reason, f"{free or 'none'} of the {wanted} nodes that it needs {are} free{nearest}"
+    return WaitReason(reason, f"{free or 'none'} of the {wanted} nodes that it needs {are} free{nearest}")
 
 
 def _nearest(verdicts: tuple[NodeVerdict, ...]) -> NodeVerdict:
-    return min((verdict for verdict in verdicts if verdict.miss), key=lambda each: nearness_of(_reason(each)))
+    return min((verdict for verdict in verdicts if verdict.miss), key=nearness)
 
 
 def _told(verdict: NodeVerdict) -> str:
@@ -379,3 +397,7 @@ NEARNESS = (
 
 def nearness_of(reason: str) -> tuple[int, str]:
     return (NEARNESS.index(reason) if reason in NEARNESS else len(NEARNESS), reason)
+
+
+def nearness(verdict: NodeVerdict) -> tuple[int, str]:
+    return nearness_of(_reason(verdict))

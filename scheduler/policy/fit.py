@@ -14,7 +14,7 @@ from ..state.limits import Limits, ScoreWeights
 from ..state.live import NodeLive, silent_from
 from ..state.nodes import Device, DeviceSample, Node
 from ..state.shares import DeviceShare, share_text
-from ..state.specs import NodePins, Resources
+from ..state.specs import Resources
 from ..state.state import State
 from ..state.units import GB, MB, Instant
 from .shares import memory_to_find_bytes, room_on, share_of, shares_in
@@ -61,6 +61,13 @@ class FreeDevice:
         """Whether somebody who is not one of our attempts uses it."""
         return self.sample is not None and any(process.is_foreign for process in self.sample.processes)
 
+    def is_short_of_memory(self, default_min_bytes: int) -> bool:
+        """Whether less of its memory is free than a job finds that does not say how much it needs.
+
+        Of a small device nobody expects more than 90 % of its own, as of the largest one.
+        """
+        return self.free_memory_bytes < min(default_min_bytes, int(self.device.memory_bytes * LARGEST_DEVICE_SHARE))
+
     @property
     def is_idle(self) -> bool:
         """Whether little of it is used, by anybody; a device without telemetry counts as idle."""
@@ -85,7 +92,7 @@ class FreeDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class RankHold:
     """What one rank holds of a node, and until when at the latest; `ends_at` None: nobody can say."""
 
     job: JobId
@@ -103,9 +110,9 @@ class Hold:
 NOTHING = DeviceShare()
 
 
-def hold_of(job: JobId, placement: Placement, ends_at: Instant | None) -> Hold:
+def hold_of(job: JobId, placement: Placement, ends_at: Instant | None) -> RankHold:
     """What a placement holds."""
-    return Hold(
+    return RankHold(
         job=job,
         ends_at=ends_at,
         cpus=placement.cpus,
@@ -125,12 +132,12 @@ class Outlook:
     version: int
     free_devices: int
     device_ends: list[Instant]
-    by_end: list[tuple[Instant, Hold]]
+    by_end: list[tuple[Instant, RankHold]]
     soonest: dict[tuple[int, int, int], Instant] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Changes:
+class NodeChanges:
     """Which nodes of a pass changed since somebody looked last, and how many changes there were in all."""
 
     count: int = 0
@@ -167,10 +174,10 @@ class NodeView:
     kept_memory_bytes: int = 0
     given: set[DeviceUuid] = field(default_factory=set)
     shares: dict[DeviceUuid, DeviceShare] = field(default_factory=dict)
-    taken: list[Hold] = field(default_factory=list)
-    held: list[Hold] | None = None
+    taken: list[RankHold] = field(default_factory=list)
+    held: list[RankHold] | None = None
     outlook: Outlook | None = None
-    changes: Changes = field(default_factory=Changes)
+    changes: NodeChanges = field(default_factory=NodeChanges)
     version: int = 0
 
     def note_change(self) -> None:
@@ -201,7 +208,7 @@ class NodeView:
             return NOTHING
         return room_on(free.device, self.shares.get(uuid, NOTHING), free.sample)
 
-    def take(self, hold: Hold, sign: int = 1) -> None:
+    def take(self, hold: RankHold, sign: int = 1) -> None:
         """Count what a hold has of devices in, or out with the sign −1."""
         if sign > 0:
             self.given |= hold.devices
@@ -216,12 +223,12 @@ class NodeView:
 
 def node_views(state: State, at: Instant) -> dict[NodeName, NodeView]:
     """Every node as a pass at this instant sees it, in the order of the names."""
-    changes = Changes()
+    changes = NodeChanges()
     return {name: node_view(state, state.durable.nodes[name], at, changes) for name in sorted(state.durable.nodes)}
 
 
-def node_view(state: State, node: Node, at: Instant, changes: Changes) -> NodeView:
-    """One node as a pass at this instant sees it. What it reads is what `known_nodes.facts_of` must name."""
+def node_view(state: State, node: Node, at: Instant, changes: NodeChanges) -> NodeView:
+    """One node as a pass at this instant sees it. What it reads is what `node_cache.facts_of` must name."""
     hold = state.durable.hold(node.name)
     live = state.live.nodes.get(node.name) or NodeLive(heard_at=at)
     unhealthy = {device.uuid: device.reason for device in node.unhealthy}
@@ -240,15 +247,11 @@ def node_view(state: State, node: Node, at: Instant, changes: Changes) -> NodeVi
         cpus=node.info.cpus - hold.cpus,
         memory_bytes=node.info.memory_bytes - hold.memory_bytes,
         devices=devices,
-        shares={uuid: _sum(shares.values()) for uuid, shares in hold.shares.items()},
+        shares={uuid: reduce(DeviceShare.plus, shares.values(), NOTHING) for uuid, shares in hold.shares.items()},
         miss=node_miss(node, live, state.limits, at),
         changes=changes,
         version=changes.note(node.name),
     )
-
-
-def _sum(shares: Iterable[DeviceShare]) -> DeviceShare:
-    return reduce(DeviceShare.plus, shares, NOTHING)
 
 
 def node_miss(node: Node, live: NodeLive, limits: Limits, at: Instant) -> Miss | None:
@@ -322,7 +325,7 @@ def _lasting_miss(node: Node, resources: Resources, min_memory_bytes: int) -> Mi
     if resources.memory_bytes > memory_bytes:
         clause = f"has {memory_text(memory_bytes)} of memory in all"
         return Miss(reason="TOO_LITTLE_MEMORY", clause=clause, nearness=memory_bytes)
-    wanted = _wanted_devices(node.info.devices, resources)
+    wanted = wanted_devices(node.info.devices, resources)
     if len(wanted) < resources.gpus:
         return _too_few(node, resources, wanted)
     large_enough = [device for device in wanted if device.memory_bytes >= min_memory_bytes]
@@ -361,7 +364,7 @@ def devices_free_now(
         return lacking
     if not resources.gpus:
         return []
-    wanted = {device.uuid for device in _wanted_devices(view.node.info.devices, resources)}
+    wanted = {device.uuid for device in wanted_devices(view.node.info.devices, resources)}
     fitting: list[FreeDevice] = []
     misses: list[Miss] = []
     for free in view.devices:
@@ -406,6 +409,25 @@ def _device_refusal(
         return Miss(reason="DEVICES_IN_USE", clause="in use in shares")
     if free.miss is not None:
         return free.miss
+    if resources.share_milli or uuid in view.kept_shares:
+        refusal = _share_refusal(view, free, resources, is_open=is_open)
+        if refusal is not None:
+            return refusal
+    elif not is_open and uuid in view.kept_devices:
+        return Miss(reason="KEPT_FOR_ANOTHER", clause=f"kept for job {view.kept_for}")
+    if free.has_foreign_process and not resources.allow_busy:
+        return Miss(reason="DEVICE_BUSY", clause="used by somebody outside gpufleet")
+    least_bytes = min_memory_bytes
+    if resources.share_milli:
+        least_bytes = memory_to_find_bytes(share_of(free.device, resources), resources)
+    if not resources.ignores_telemetry and free.free_memory_bytes < least_bytes:
+        return Miss(reason="DEVICE_MEMORY_IN_USE", clause=f"with less than {memory_text(least_bytes)} free")
+    return None
+
+
+def _share_refusal(view: NodeView, free: FreeDevice, resources: Resources, *, is_open: bool) -> Miss | None:
+    """Why what is left of a device in shares is not enough; a whole device is the largest share."""
+    uuid = free.device.uuid
     share, room = share_of(free.device, resources), view.room(free)
     if room.milli < share.milli:
         left = f"with {share_text(room.milli)} free" if room.milli else "shared in full"
@@ -416,15 +438,11 @@ def _device_refusal(
         uuid in view.kept_devices or (uuid in view.kept_shares and not room.less(view.kept_shares[uuid]).holds(share))
     ):
         return Miss(reason="KEPT_FOR_ANOTHER", clause=f"kept for job {view.kept_for}")
-    if free.has_foreign_process and not resources.allow_busy:
-        return Miss(reason="DEVICE_BUSY", clause="used by somebody outside gpufleet")
-    least_bytes = memory_to_find_bytes(share, resources) if resources.share_milli else min_memory_bytes
-    if not resources.ignores_telemetry and free.free_memory_bytes < least_bytes:
-        return Miss(reason="DEVICE_MEMORY_IN_USE", clause=f"with less than {memory_text(least_bytes)} free")
     return None
 
 
-def _wanted_devices(devices: Iterable[Device], resources: Resources) -> list[Device]:
+def wanted_devices(devices: Iterable[Device], resources: Resources) -> list[Device]:
+    """Those of the devices that are pinned and of a model asked for, as far as the request says so."""
     pinned = {index for pins in resources.pins for index in pins.indices}
     models = [model.casefold() for model in resources.models]
     return [
@@ -462,11 +480,6 @@ def _summary(fitting: int, resources: Resources, misses: list[Miss]) -> str:
         where = f"room for {share} on {fitting} of {wanted}" if wanted > 1 else f"no room for {share}"
         return f"has {where} ({parts})"
     return f"has {fitting} of the {wanted} GPUs free ({parts})" if wanted > 1 else f"has no free GPU ({parts})"
-
-
-def pins_of(resources: Resources, node: NodeName) -> NodePins | None:
-    """The pins that name this node, if any."""
-    return next((pins for pins in resources.pins if pins.node == node), None)
 
 
 def memory_text(memory_bytes: int) -> str:

@@ -5,7 +5,8 @@ reservation starts when its reservation begins, at the latest. Every other job a
 once all that were ahead are placed, the next one has the reservation, and whatever runs then, placed before it or
 passing it, has ended one longest run later.
 
-The estimate replays the order with expected runs: the time limit, or what the user's jobs of that name took lately.
+The estimate replays the order with expected runs: what the user's last success of that name and program took, else the
+time limit. A job that has run for longer than expected is expected to run as long again, up to its limit.
 """
 
 import heapq
@@ -15,18 +16,21 @@ from functools import partial
 from itertools import count, islice
 
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Job, Running
+from ..state.jobs import Job, Running, Stopping
 from ..state.lines import Line
+from ..state.live import run_key
 from ..state.specs import Asked
 from ..state.state import State
 from ..state.units import Instant, Span, after
+from ..state.waits import Forecast
 from .admission import minimum_memory
 from .caps import Caps
-from .fit import Hold, NodeView, node_views
+from .fit import NodeView, RankHold, node_views
 from .gangs import could_ever, ranks_of
 from .order import queue_order
+from .placement_pass import PlacementPass
+from .ranges import Range, Ranges
 from .reservation import START_SPAN, holds_on, let_go, reserve
-from .trial import Trial
 
 ESTIMATED_JOBS = 200
 """How far down the order an estimate looks; behind it there is none."""
@@ -47,10 +51,15 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """When a job is expected to start, or why nobody can say, in words."""
+    """When a job is expected to start, as of `made_at`, or why nobody can say, in words.
+
+    `likely` is the range in which nine of ten such jobs start.
+    """
 
     at: Instant | None
     sentence: str = ""
+    likely: Range | None = None
+    made_at: Instant = Instant(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +67,8 @@ class Estimates:
     """Expected starts of the first jobs of the order. `why_not` is why those that were looked at have none."""
 
     starts: Mapping[JobId, Instant] = field(default_factory=dict)
+    ranges: Mapping[JobId, Range] = field(default_factory=dict)
+    made_at: Instant = Instant(0)
     without: frozenset[JobId] = frozenset()
     why_not: str = ""
 
@@ -65,7 +76,7 @@ class Estimates:
         """The estimate for a job that waits in line."""
         start = self.starts.get(job)
         if start is not None:
-            return Estimate(at=start)
+            return Estimate(at=start, likely=self.ranges.get(job), made_at=self.made_at)
         behind = f"no estimate: at least {ESTIMATED_JOBS} jobs are ahead"
         return Estimate(at=None, sentence=self.why_not if not self.starts or job in self.without else behind)
 
@@ -124,7 +135,7 @@ def estimates(state: State, at: Instant) -> Estimates:
     """
     if not state.durable.nodes:
         return Estimates(why_not="no estimate: no node is known")
-    order = list(islice(queue_order(state.durable, at), ESTIMATED_JOBS))
+    order = list(islice(queue_order(state, at), ESTIMATED_JOBS))
     classes, nodes = len({job.spec.asked for job in order}), len(state.durable.nodes)
     if classes * nodes > FITS_TRIED:
         why_not = f"no estimate: the first jobs ask {nodes:,} nodes for {classes} different things, too many to replay"
@@ -134,7 +145,7 @@ def estimates(state: State, at: Instant) -> Estimates:
         view.taken = holds_on(state.durable, view)
     starts: dict[JobId, Instant] = {}
     ticket = count()
-    ends: list[tuple[Instant, int, NodeName, Hold]] = []
+    ends: list[tuple[Instant, int, NodeName, RankHold]] = []
     for name, view in views.items():
         for hold in view.taken:
             run = _rest(state, hold.job, at)
@@ -161,7 +172,28 @@ def estimates(state: State, at: Instant) -> Estimates:
         for job_id in ended:
             caps.take(state.durable.jobs[job_id], -1)
     why_not = TOO_FAR if ends else NO_END_KNOWN
-    return Estimates(starts=starts, without=frozenset(job.id for job in order), why_not=why_not)
+    likely = Ranges(state.live.waits, at)
+    ranges = {job_id: likely.of(state.durable.jobs[job_id], Span(start - at)) for job_id, start in starts.items()}
+    return Estimates(
+        starts=starts,
+        ranges={job_id: each for job_id, each in ranges.items() if each is not None},
+        made_at=at,
+        without=frozenset(job.id for job in order),
+        why_not=why_not,
+    )
+
+
+def forecasts(state: State, at: Instant) -> dict[JobId, Forecast]:
+    """What is expected now of the first jobs of the order: what their true waits will be compared with."""
+    known = estimates(state, at)
+    return {job: forecast_of(known.of(job)) for job in known.starts}
+
+
+def forecast_of(estimate: Estimate) -> Forecast:
+    """What to remember of an estimate that says when."""
+    assert estimate.at is not None
+    latest = None if estimate.likely is None else estimate.likely.latest
+    return Forecast(at=estimate.made_at, wait=Span(estimate.at - estimate.made_at), latest=latest)
 
 
 TOO_FAR = "no estimate: it starts later than is looked ahead"
@@ -170,10 +202,10 @@ NO_END_KNOWN = "no estimate: nobody knows when what it waits for ends"
 
 def _placed_now(
     state: State, views: Views, caps: Caps, order: list[Job], now: Instant
-) -> Iterator[tuple[Job, list[tuple[NodeName, Hold]]]]:
+) -> Iterator[tuple[Job, list[tuple[NodeName, RankHold]]]]:
     """What a pass at this moment places, each with what it holds."""
     let_go(views)
-    trial = Trial(state, views, now, caps, holds=lambda view: view.taken)
+    trial = PlacementPass(state, views, now, caps, holds=lambda view: view.taken)
     for job in order:
         if job.spec.asked in trial.given_up:
             continue
@@ -186,7 +218,7 @@ def _placed_now(
 
 def expected_run(state: State, job: Job) -> Span | None:
     """How long an attempt is expected to run: as its like did lately, at most its limit; None when nobody knows."""
-    lately = state.live.runs.get((job.user, job.spec.name))
+    lately = state.live.runs.get(run_key(job))
     limit = job.spec.time_limit
     if lately is None:
         return limit
@@ -196,14 +228,18 @@ def expected_run(state: State, job: Job) -> Span | None:
 def _rest(state: State, job_id: JobId, at: Instant) -> Span | None:
     """How much longer a job that runs is expected to."""
     job = state.durable.jobs[job_id]
+    if isinstance(job.state, Stopping):
+        return Span(max(0, after(job.state.since, job.spec.grace) - at))
     run = expected_run(state, job)
     if run is None:
         return None
-    begun = job.state.started_at if isinstance(job.state, Running) else at
-    return Span(max(0, run - (at - begun)))
+    ran = max(0, at - job.state.started_at) if isinstance(job.state, Running) else 0
+    left = run - ran if ran < run else ran
+    limit = job.spec.time_limit
+    return Span(left if limit is None else max(0, min(left, limit - ran)))
 
 
-def _give_back(view: NodeView, hold: Hold) -> None:
+def _give_back(view: NodeView, hold: RankHold) -> None:
     view.cpus += hold.cpus
     view.memory_bytes += hold.memory_bytes
     view.take(hold, -1)

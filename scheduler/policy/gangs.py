@@ -5,12 +5,11 @@ uneven nodes hold the request together, for as evenly as these can; of two that 
 whatever holds the larger holds the smaller. So the largest is placed first, each where a single job would go.
 """
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 from itertools import groupby, islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..state.attempts import Placement
 from ..state.ids import JobId, NodeName
@@ -25,8 +24,6 @@ Ranks = tuple[Resources, ...]
 """What each rank asks of its node, the largest first; the request itself where one node is to hold it."""
 
 T = TypeVar("T")
-S = TypeVar("S")
-K = TypeVar("K", bound=Any)
 
 
 def ranks_of(nodes: Iterable[Node], resources: Resources, min_memory_bytes: int) -> Ranks:
@@ -87,11 +84,8 @@ def _evenly(gpus: int, most: Sequence[int]) -> list[int]:
 
 def could_ever(nodes: Iterable[Node], ranks: Ranks, min_memory_bytes: int) -> bool:
     """Whether these nodes could hold all ranks together if they were empty and all were well."""
-
-    def offer(node: Node, rank: Resources) -> tuple[str, None] | None:
-        return (node.name, None) if could_ever_hold(node, rank, min_memory_bytes) is None else None
-
-    return best_together(nodes, ranks, offer) is not None
+    by_name = sorted(nodes, key=lambda node: node.name)
+    return _fit_each(by_name, ranks, lambda node, rank: could_ever_hold(node, rank, min_memory_bytes) is None)
 
 
 def placements_for(
@@ -115,15 +109,7 @@ def placements_for(
             return None
         chosen.update((view.node.name, (view, rank)) for view in others[:count])
     ordered = sorted(chosen.values(), key=lambda each: (_is_loopback(each[0].node), each[0].node.name))
-    return tuple(_placement(view, rank, min_memory_bytes, job.id, ends_at) for view, rank in ordered)
-
-
-def _placement(
-    view: NodeView, rank: Resources, min_memory_bytes: int, job: JobId, ends_at: Instant | None
-) -> Placement:
-    fitting = devices_that_fit(view, rank, min_memory_bytes, job, ends_at)
-    assert not isinstance(fitting, Miss), f"node {view.node.name} changed and did not say so: {fitting}"
-    return placement_on(view, rank, fitting)
+    return tuple(placement_on(view, rank, min_memory_bytes, job.id, ends_at) for view, rank in ordered)
 
 
 def fit_together(
@@ -131,32 +117,23 @@ def fit_together(
 ) -> bool:
     """Whether all ranks could be placed now. `job` and `ends_at` as for `devices_that_fit`."""
 
-    def offer(view: NodeView, rank: Resources) -> tuple[int, None] | None:
-        is_miss = isinstance(devices_that_fit(view, rank, min_memory_bytes, job, ends_at), Miss)
-        return None if is_miss else (0, None)
+    def takes(view: NodeView, rank: Resources) -> bool:
+        return not isinstance(devices_that_fit(view, rank, min_memory_bytes, job, ends_at), Miss)
 
-    return best_together(views, ranks, offer) is not None
+    return _fit_each(views, ranks, takes)
 
 
-def best_together(
-    nodes: Iterable[T], ranks: Ranks, offer: Callable[[T, Resources], tuple[K, S] | None]
-) -> list[tuple[T, Resources, S]] | None:
-    """A node for each rank, no node twice, with what it offers; None where not all ranks find one.
-
-    An offer is a sort key, of which the least are taken, and whatever belongs to it; None: it cannot take that rank.
-    """
+def _fit_each(nodes: Iterable[T], ranks: Ranks, takes: Callable[[T, Resources], bool]) -> bool:
+    """Whether there is a node for each rank, no node twice; of those that take a rank the first ones get it."""
     left = list(nodes)
-    chosen: list[tuple[T, Resources, S]] = []
     for rank, alike in groupby(ranks):
-        offers = [(made[0], number, made[1]) for number, node in enumerate(left) if (made := offer(node, rank))]
         count = len(list(alike))
-        if len(offers) < count:
-            return None
-        taken = heapq.nsmallest(count, offers, key=lambda each: each[:2])
-        chosen.extend((left[number], rank, what) for _, number, what in taken)
-        gone = {number for _, number, _ in taken}
+        able = (number for number, node in enumerate(left) if takes(node, rank))
+        gone = set(islice(able, count))
+        if len(gone) < count:
+            return False
         left = [node for number, node in enumerate(left) if number not in gone]
-    return chosen
+    return True
 
 
 def _is_loopback(node: Node) -> bool:

@@ -1,5 +1,6 @@
 """The nearest change of a request that would start it now: one option, changed as little as will do."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -94,11 +95,4 @@ def _least_memory(state: State, asked: Resources, fits: Callable[[Resources], bo
 
 def _most(most: int, is_enough: Callable[[int], bool]) -> int:
     """The largest number from 1 to `most` that will do; 0 for none. What will do is all below some number."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if is_enough(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return bisect_left(range(1, most + 1), True, key=lambda number: not is_enough(number))

@@ -3,7 +3,8 @@
 Between nodes the tightest fit wins, so that wide jobs keep finding whole nodes, or, where the settings say so, the
 idlest node; among equal whole devices the higher score, so that the idlest is used, and for shares the fullest device
 that has room. Without telemetry, or when the job
-asks for it, plain index order decides.
+asks for it, plain index order decides. A job that may use what is kept for another gets that first, so that what is not
+kept stays for those that may not.
 """
 
 from bisect import bisect_left, insort
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 
 from ..state.attempts import AllocationMethod, PlacedDevice, Placement
 from ..state.ids import DeviceUuid, JobId, NodeName
@@ -19,7 +21,7 @@ from ..state.limits import NodeOrder
 from ..state.nodes import NodeInfo
 from ..state.specs import Asked, Resources
 from ..state.units import Instant
-from .fit import NOTHING, Changes, FreeDevice, Miss, NodeView, could_ever_hold, devices_that_fit, hold_of
+from .fit import NOTHING, FreeDevice, Miss, NodeChanges, NodeView, could_ever_hold, devices_that_fit, hold_of
 from .shares import milli_left, share_of
 
 Rank = tuple[float, float, float, str]
@@ -29,8 +31,8 @@ Ranking = Callable[[NodeView], Rank]
 
 
 @dataclass(slots=True)
-class _Line:
-    """Nodes from the least rank on, each with its kind; only those that have a free CPU and what `takes` asks for.
+class _RankedNodes:
+    """Nodes from the least rank on, each with its kind; only those that have what `takes` asks for, or a free CPU.
 
     `is_by_count`: a rank begins with the count of free devices.
     """
@@ -60,11 +62,12 @@ class _Line:
             insort(self.entries, (rank, kind, view))
 
     def _takes(self, view: NodeView) -> bool:
-        return view.miss is None and view.cpus > 0 and self.takes(view)
+        # What asks for GPUs may ask for no CPU.
+        return view.miss is None and (view.cpus > 0 or self.takes is not _any) and self.takes(view)
 
 
 @dataclass(slots=True)
-class _OfClass:
+class _ClassRefusals:
     """What one class of request was told: which kinds of nodes could ever hold it, which versions of nodes refused."""
 
     could_hold: dict[int, bool] = field(default_factory=dict)
@@ -80,16 +83,16 @@ class Candidates:
     by at a glance, by counts of what is free and by their kind; nodes that differ by names alone are of one kind.
     """
 
-    def __init__(self, views: dict[NodeName, NodeView], changes: Changes, order: NodeOrder) -> None:
+    def __init__(self, views: dict[NodeName, NodeView], changes: NodeChanges, order: NodeOrder) -> None:
         self._views = views
         self._order = order
-        self._lines: dict[_Ordered, _Line] = {}
+        self._lines: dict[_Ordered, _RankedNodes] = {}
         self._changes = changes
         self._kinds: dict[NodeInfo, int] = {}
         self._kind_of: dict[NodeName, tuple[NodeInfo, int]] = {}
         self._kept: dict[NodeName, JobId] = {}
-        self._asking: dict[tuple[Asked, int], _OfClass] = {}
-        self._asked: dict[tuple[Asked, int], _OfClass] = {}
+        self._asking: dict[tuple[Asked, int], _ClassRefusals] = {}
+        self._asked: dict[tuple[Asked, int], _ClassRefusals] = {}
         self._fill()
 
     def begin_pass(self) -> None:
@@ -108,9 +111,7 @@ class Candidates:
         view = next(self.nodes_for(job, min_memory_bytes, ends_at), None)
         if view is None:
             return None
-        fitting = devices_that_fit(view, job.spec.resources, min_memory_bytes, job.id, ends_at)
-        assert not isinstance(fitting, Miss), f"node {view.node.name} changed and did not say so: {fitting}"
-        return placement_on(view, job.spec.resources, fitting)
+        return placement_on(view, job.spec.resources, min_memory_bytes, job.id, ends_at)
 
     def nodes_for(self, job: Job, min_memory_bytes: int, ends_at: Instant | None) -> Iterator[NodeView]:
         """The nodes that can take a job now, best first. Nothing may change before the last that is wanted is told."""
@@ -122,21 +123,39 @@ class Candidates:
             for view in (self._views[name] for name, claimant in self._kept.items() if claimant == job.id)
             if not isinstance(devices_that_fit(view, resources, min_memory_bytes, job.id, ends_at), Miss)
         )
+        lent = self._lent(line, job, min_memory_bytes, ends_at)
+        yield from lent.values()
         for rank, view in self._fitting(line, job.spec.asked, min_memory_bytes, ends_at):
             while own and own[0][0] <= rank:
                 yield own.pop(0)[1]
-            if self._kept.get(view.node.name) != job.id:
+            if self._kept.get(view.node.name) != job.id and view.node.name not in lent:
                 yield view
         yield from (view for _, view in own)
 
+    def _lent(
+        self, line: _RankedNodes, job: Job, min_memory_bytes: int, ends_at: Instant | None
+    ) -> dict[NodeName, NodeView]:
+        """The nodes on which what is kept for another is enough for a job that has ended before, best first."""
+        resources = job.spec.resources
+        if ends_at is None or not resources.gpus or resources.share_milli:
+            return {}
+        kept = (self._views[name] for name, claimant in self._kept.items() if claimant != job.id)
+        able = [
+            (line.rank(view), view)
+            for view in kept
+            if len(view.kept_devices) >= resources.gpus and view.is_open_to(job.id, ends_at)
+            if _lends(view, devices_that_fit(view, resources, min_memory_bytes, job.id, ends_at), resources.gpus)
+        ]
+        return {view.node.name: view for _, view in sorted(able, key=itemgetter(0))}
+
     def _fitting(
-        self, line: _Line, asked: Asked, min_memory_bytes: int, ends_at: Instant | None
+        self, line: _RankedNodes, asked: Asked, min_memory_bytes: int, ends_at: Instant | None
     ) -> Iterator[tuple[Rank, NodeView]]:
         """The nodes of a line that anybody of the class can have."""
         key = (asked, min_memory_bytes)
         told = self._asking.get(key)
         if told is None:
-            told = self._asking[key] = self._asked.pop(key) if key in self._asked else _OfClass()
+            told = self._asking[key] = self._asked.pop(key) if key in self._asked else _ClassRefusals()
         resources = asked.resources
         gpus, cpus, memory_bytes = resources.gpus, resources.cpus, resources.memory_bytes
         could_hold, refused = told.could_hold, told.refused
@@ -156,7 +175,7 @@ class Candidates:
         if len(refused) > 2 * len(self._views):
             refused &= {view.version for view in self._views.values()}
 
-    def _line_for(self, resources: Resources) -> _Line:
+    def _line_for(self, resources: Resources) -> _RankedNodes:
         """The line of such requests; where their ranks differ by what is asked for, there is one for each."""
         share = (resources.gpus, resources.share_milli, resources.min_memory_bytes)
         key: _Ordered = share if resources.share_milli else bool(resources.gpus)
@@ -199,6 +218,13 @@ class Candidates:
         return known[1]
 
 
+def _lends(view: NodeView, fitting: list[FreeDevice] | Miss, gpus: int) -> bool:
+    """Whether enough of the devices that fit are kept."""
+    if isinstance(fitting, Miss):
+        return False
+    return sum(1 for free in fitting if free.device.uuid in view.kept_devices) >= gpus
+
+
 def _without_names(info: NodeInfo) -> NodeInfo:
     """What `could_ever_hold` may read of a node: all but what tells equal machines apart."""
     devices = tuple(replace(device, uuid=DeviceUuid(""), pci_bus_id="") for device in info.devices)
@@ -214,7 +240,7 @@ def unnamed(resources: Resources) -> Resources:
 
 def candidates_of(views: dict[NodeName, NodeView], order: NodeOrder) -> Candidates:
     """The candidates of views that were made together."""
-    return Candidates(views, next((view.changes for view in views.values()), Changes()), order)
+    return Candidates(views, next((view.changes for view in views.values()), NodeChanges()), order)
 
 
 def take(view: NodeView, placement: Placement, job: JobId, ends_at: Instant | None) -> None:
@@ -231,25 +257,21 @@ _Ordered = bool | tuple[int, int, int | None]
 """What requests have in common that go down the same line: devices or none, or shares of devices that are alike."""
 
 
-def _line_of(resources: Resources, order: NodeOrder) -> _Line:
+def _line_of(resources: Resources, order: NodeOrder) -> _RankedNodes:
     is_tight = order is NodeOrder.FRAGMENTATION
     if not resources.gpus:
-        return _Line(_tightness if is_tight else _busyness_of_cpus, takes=_any)
+        return _RankedNodes(_tightness if is_tight else _busyness_of_cpus, takes=_any)
     if resources.share_milli:
-        return _Line(partial(_tightness_of_shares, resources) if is_tight else _busyness, takes=_has_devices)
-    return _Line(_tightness if is_tight else _busyness, takes=_has_free_devices, is_by_count=is_tight)
+        return _RankedNodes(
+            partial(_tightness_of_shares, resources) if is_tight else _busyness, takes=lambda view: bool(view.devices)
+        )
+    return _RankedNodes(
+        _tightness if is_tight else _busyness, takes=lambda view: bool(view.free_devices()), is_by_count=is_tight
+    )
 
 
 def _any(view: NodeView) -> bool:
     return True
-
-
-def _has_devices(view: NodeView) -> bool:
-    return bool(view.devices)
-
-
-def _has_free_devices(view: NodeView) -> bool:
-    return bool(view.free_devices())
 
 
 def _tightness(view: NodeView) -> Rank:
@@ -281,8 +303,15 @@ def _cpus_in_use(view: NodeView) -> float:
     return 1 - view.cpus / view.node.info.cpus if view.node.info.cpus else 1.0
 
 
-def placement_on(view: NodeView, resources: Resources, fitting: list[FreeDevice]) -> Placement:
-    """What a node gives of the devices that fit: the pinned ones, the best by score, or the first."""
+def placement_on(
+    view: NodeView, resources: Resources, min_memory_bytes: int, job: JobId, ends_at: Instant | None
+) -> Placement:
+    """What a node that can take a request gives of the devices that fit: the pinned, the best by score, or the first.
+
+    The arguments are those of `devices_that_fit`.
+    """
+    fitting = devices_that_fit(view, resources, min_memory_bytes, job, ends_at)
+    assert not isinstance(fitting, Miss), f"node {view.node.name} changed and did not say so: {fitting}"
     if not resources.gpus:
         chosen, method = [], AllocationMethod.NONE
     elif resources.share_milli and not resources.pins:
@@ -290,9 +319,13 @@ def placement_on(view: NodeView, resources: Resources, fitting: list[FreeDevice]
     elif resources.pins:
         chosen, method = fitting, AllocationMethod.PINNED
     elif resources.ignores_telemetry or any(free.score is None for free in fitting):
-        chosen, method = fitting[: resources.gpus], AllocationMethod.FALLBACK
+        kept_first = sorted(fitting, key=lambda free: free.device.uuid not in view.kept_devices)
+        chosen, method = kept_first[: resources.gpus], AllocationMethod.FALLBACK
     else:
-        by_score = sorted(fitting, key=lambda free: (-(free.score or 0.0), free.device.index))
+        kept = view.kept_devices
+        by_score = sorted(
+            fitting, key=lambda free: (free.device.uuid not in kept, -(free.score or 0.0), free.device.index)
+        )
         chosen, method = by_score[: resources.gpus], AllocationMethod.SCORE
     return Placement(
         node=view.node.name,

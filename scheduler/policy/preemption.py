@@ -4,8 +4,10 @@ Only for the job that holds the reservation, only if it then fits, and only if i
 victims are of the lowest band, then the youngest: they lose least. They queue again in their old place.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import replace
+from operator import itemgetter
 
 from ..state.ids import NodeName
 from ..state.jobs import Job, Running
@@ -60,21 +62,23 @@ def _for_gang(
     state: State, views: dict[NodeName, NodeView], job: Job, ranks: Ranks, min_memory_bytes: int, at: Instant
 ) -> list[Job]:
     open_views = [view for view in views.values() if view.miss is None and view.kept_for in (None, job.id)]
-    candidates = [victim for _, victim in sorted(_candidates(state, None, job, at), key=lambda each: each[0])]
+    candidates = _candidates(state, None, job, at)
 
     def fits_without(victims: list[Job]) -> bool:
         emptied = [_emptied(view, victims) for view in open_views]
         return fit_together(emptied, ranks, min_memory_bytes, job.id, None)
 
     # The more let go the more fits, so that the least number of the first ones is found by halving.
-    low, high = 0, len(candidates)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits_without(candidates[:middle]) else (middle + 1, high)
-    chosen = candidates[:low]
+    count = bisect_left(range(len(candidates)), True, key=lambda number: fits_without(candidates[:number]))
+    chosen = candidates[:count]
     if not chosen or not fits_without(chosen):
         return []
-    for victim in tuple(chosen[:VICTIMS_SPARED_MAX]):
+    return _spared(chosen, chosen[:VICTIMS_SPARED_MAX], fits_without)
+
+
+def _spared(chosen: list[Job], tried: list[Job], fits_without: Callable[[list[Job]], bool]) -> list[Job]:
+    """The chosen without those of the tried that can stay after all."""
+    for victim in tried:
         others = [each for each in chosen if each is not victim]
         if fits_without(others):
             chosen = others
@@ -88,25 +92,22 @@ VICTIMS_SPARED_MAX = 64
 def _on_node(state: State, view: NodeView, job: Job, min_memory_bytes: int, at: Instant) -> list[Job] | None:
     if view.miss is not None or view.kept_for not in (None, job.id):
         return None
-    candidates = sorted(_candidates(state, view, job, at), key=lambda each: each[0])
+
+    def fits_without(victims: list[Job]) -> bool:
+        emptied = _emptied(view, victims)
+        return not isinstance(devices_that_fit(emptied, job.spec.resources, min_memory_bytes, job.id, None), Miss)
+
     chosen: list[Job] = []
-    for _, victim in candidates:
+    for victim in _candidates(state, view, job, at):
         chosen.append(victim)
-        if _fits_without(view, chosen, job, min_memory_bytes):
-            break
-    else:
-        return None
-    for victim in tuple(chosen[:-1]):
-        others = [each for each in chosen if each is not victim]
-        if _fits_without(view, others, job, min_memory_bytes):
-            chosen = others
-    return chosen
+        if fits_without(chosen):
+            return _spared(chosen, chosen[:-1], fits_without)
+    return None
 
 
-def _candidates(
-    state: State, view: NodeView | None, job: Job, at: Instant
-) -> Iterator[tuple[tuple[int, int, int], Job]]:
-    """Those that may be taken on a node, or on any, with what sorts them: lowest band, then youngest."""
+def _candidates(state: State, view: NodeView | None, job: Job, at: Instant) -> list[Job]:
+    """Those that may be taken on a node, or on any: those of the lowest band first, of one band the youngest."""
+    found: list[tuple[tuple[int, int, int], Job]] = []
     for job_id in state.durable.preemptible:
         victim = state.durable.jobs[job_id]
         since = may_be_taken_at(state, victim)
@@ -114,13 +115,8 @@ def _candidates(
             continue
         ranks = victim.attempt.ranks if victim.attempt is not None else ()
         if view is None or any(rank.placement.node == view.node.name for rank in ranks if rank.exit is None):
-            yield (victim.band, -since, -victim.id), victim
-
-
-def _fits_without(view: NodeView, victims: list[Job], job: Job, min_memory_bytes: int) -> bool:
-    """Whether the job fits once these have let go."""
-    emptied = _emptied(view, victims)
-    return not isinstance(devices_that_fit(emptied, job.spec.resources, min_memory_bytes, job.id, None), Miss)
+            found.append(((victim.band, -since, -victim.id), victim))
+    return [victim for _, victim in sorted(found, key=itemgetter(0))]
 
 
 def _emptied(view: NodeView, victims: list[Job]) -> NodeView:

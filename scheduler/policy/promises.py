@@ -94,7 +94,7 @@ def _sentence(state: State, promise: _Promise) -> str:
     if not promise.causes:
         return ""
     causes = "; ".join(each if isinstance(each, str) else _arrival(state, each) for each in promise.causes)
-    return f"{_about(promise.at - promise.least)} later than it was: {causes}"
+    return f"{about_span(promise.at - promise.least)} later than it was: {causes}"
 
 
 def _arrival(state: State, came: Arrival) -> str:
@@ -106,7 +106,7 @@ def _arrival(state: State, came: Arrival) -> str:
     return f"job {came.job} {'went' if other is None or other.attempt is not None else 'may go'} ahead"
 
 
-def _about(span: int) -> str:
+def about_span(span: int) -> str:
     """A span for people, rounded up: 3d, 5h, 35m, 20s."""
     for unit, size in (("d", DAY), ("h", HOUR), ("m", MINUTE)):
         if span >= 2 * size:

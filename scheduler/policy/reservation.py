@@ -6,9 +6,10 @@ get, and from when. A job behind it may use what is kept only if its own limit a
 time limit is endless: a reservation that waits for such a job has no time, and nothing passes it.
 """
 
-from bisect import insort
-from collections.abc import Callable, Collection, Mapping
+from bisect import bisect_right, insort
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from itertools import groupby
 from operator import itemgetter
 
@@ -19,7 +20,7 @@ from ..state.jobs import Job, Stopping
 from ..state.shares import WHOLE_MILLI, DeviceShare
 from ..state.specs import Resources
 from ..state.units import NEVER, SECOND, Instant, Span, after
-from .fit import FreeDevice, Hold, NodeView, Outlook, could_ever_hold, hold_of, memory_text
+from .fit import FreeDevice, NodeView, Outlook, RankHold, could_ever_hold, hold_of, memory_text, wanted_devices
 from .gangs import Ranks
 from .shares import memory_to_find_bytes, room_on, share_of
 
@@ -28,7 +29,7 @@ START_SPAN = Span(30 * SECOND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class ReservedRoom:
     """What is kept on one node: whole devices, or of each of its devices a share beside what it waits for."""
 
     node: NodeName
@@ -47,7 +48,7 @@ class Reservation:
     """
 
     job: JobId
-    kept: tuple[Kept, ...]
+    kept: tuple[ReservedRoom, ...]
     begins_at: Instant | None
     endless: tuple[JobId, ...] = ()
     trouble: str = ""
@@ -73,7 +74,8 @@ def ends_if_placed(job: Job, at: Instant) -> Instant | None:
 
 
 Rank = tuple[bool, int, int, int]
-"""How soon: without a time last, then the earlier, then the more of its devices that are free, then the emptier."""
+"""How soon: the earlier, then the fewer devices that are free now, then the emptier. Without a time it comes last, and
+there the more of its devices that are free."""
 
 
 def reserve(
@@ -82,27 +84,108 @@ def reserve(
     ranks: Ranks,
     min_memory_bytes: int,
     at: Instant,
-    holds: Callable[[NodeView], list[Hold]],
+    holds: Callable[[NodeView], list[RankHold]],
 ) -> Reservation | None:
     """Keep room for a job that fits nowhere now; None when the nodes that are up could not hold it even when empty.
 
     `ranks` is what each of its ranks asks for, `holds` tells what is held on a node, and until when.
     """
     open_views = {name: view for name, view in views.items() if view.miss is None and view.kept_for in (None, job.id)}
-    parts: list[Reservation] = []
-    for rank, alike in groupby(ranks):
-        count = len(list(alike))
-        soonest = _soonest(open_views, job.id, rank, count, min_memory_bytes, at, holds)
-        if len(soonest) < count:
+    search = _Search(job=job.id, min_memory_bytes=min_memory_bytes, at=at, holds=holds)
+    parts = search.parts(open_views, ranks)
+    if parts is None:
+        return None
+    soonest = _as_one(parts)
+    if soonest.begins_at is None or len(ranks) == 1:
+        return soonest
+    # No part of a gang has to be there before the last one is: nodes that come free sooner stay open to others.
+    latest = search.parts(open_views, ranks, soonest.begins_at)
+    return soonest if latest is None else _as_one(latest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """What a search for room goes by: for whom, how much memory each device must have, from when, and what is held."""
+
+    job: JobId
+    min_memory_bytes: int
+    at: Instant
+    holds: Callable[[NodeView], list[RankHold]]
+
+    def parts(
+        self, views: dict[NodeName, NodeView], ranks: Ranks, by: Instant | None = None
+    ) -> list[Reservation] | None:
+        """A reservation for each rank, each on a node of its own; None where there are too few nodes.
+
+        The soonest, or with `by` those that keep least of what is free now among all that begin by then.
+        """
+        left = dict(views)
+        parts: list[Reservation] = []
+        for rank, alike in groupby(ranks):
+            count = len(list(alike))
+            found = self._soonest(left, rank, count) if by is None else self._latest(left, rank, count, by)
+            if len(found) < count:
+                return None
+            parts.extend(found)
+            for part in found:
+                del left[part.kept[0].node]
+        return parts
+
+    def _soonest(self, views: dict[NodeName, NodeView], resources: Resources, count: int) -> list[Reservation]:
+        """So many reservations for a rank, each on a node of its own, the soonest first; fewer if no more nodes can."""
+        floors = [
+            (floor, number, view)
+            for number, view in enumerate(views.values())
+            if (floor := self._rank_at_best(view, resources)) is not None
+        ]
+        found: list[tuple[Rank, int, Reservation]] = []
+        for floor, number, view in sorted(floors, key=itemgetter(0, 1)):
+            if len(found) == count and found[-1][:2] < (floor, number):
+                break
+            made = _on_node(self, view, resources)
+            if made is not None:
+                insort(found, (made[0], number, made[1]), key=itemgetter(0, 1))
+                del found[count:]
+        return [reservation for _, _, reservation in found]
+
+    def _latest(
+        self, views: dict[NodeName, NodeView], resources: Resources, count: int, by: Instant
+    ) -> list[Reservation]:
+        """So many reservations for a rank that begin by a moment, of the fewest devices that are free now."""
+        found: list[tuple[int, int, int, Reservation]] = []
+        for number, view in enumerate(views.values()):
+            floor = self._rank_at_best(view, resources)
+            made = None if floor is None or floor[:2] > (False, by) else _on_node(self, view, resources, by)
+            if made is not None and made[1].begins_at is not None and made[1].begins_at <= by:
+                found.append((made[0][2], -made[1].begins_at, number, made[1]))
+        return [reservation for *_, reservation in nsmallest(count, found, key=itemgetter(0, 1, 2))]
+
+    def _rank_at_best(self, view: NodeView, resources: Resources) -> Rank | None:
+        """A rank that the reservation on this node is never below, by counts alone; None: it has too few devices.
+
+        So the nodes that may be the soonest are asked first, and most others not at all.
+        """
+        if len(view.devices) < resources.gpus:
             return None
-        parts.extend(soonest)
-        for part in soonest:
-            del open_views[part.kept[0].node]
-    return parts[0] if len(parts) == 1 else _as_one(parts)
+        outlook = view.outlook
+        if outlook is None or outlook.version != view.version:
+            outlook = view.outlook = _outlook(view, self.holds(view))
+        gpus = 0 if resources.share_milli else resources.gpus
+        wanted = (gpus, resources.cpus, resources.memory_bytes)
+        begins_at = outlook.soonest.get(wanted)
+        if begins_at is None:
+            begins_at = outlook.soonest[wanted] = _room_by_counts(view, outlook, *wanted)
+        if begins_at == NEVER:
+            return (True, 0, -(min(gpus, outlook.free_devices) if gpus else resources.gpus), -view.cpus)
+        begins_at = max(begins_at, self.at)
+        come_free = bisect_right(outlook.device_ends, begins_at) - outlook.free_devices
+        return (False, begins_at, max(0, gpus - come_free), -view.cpus)
 
 
 def _as_one(parts: list[Reservation]) -> Reservation:
     """What is kept on several nodes begins when the last of it is free."""
+    if len(parts) == 1:
+        return parts[0]
     begins = [part.begins_at for part in parts if part.begins_at is not None]
     return Reservation(
         job=parts[0].job,
@@ -113,54 +196,71 @@ def _as_one(parts: list[Reservation]) -> Reservation:
     )
 
 
-def _soonest(
-    views: dict[NodeName, NodeView],
-    job: JobId,
-    resources: Resources,
-    count: int,
-    min_memory_bytes: int,
-    at: Instant,
-    holds: Callable[[NodeView], list[Hold]],
-) -> list[Reservation]:
-    """So many reservations for a rank, each on a node of its own, the soonest first; fewer where no more nodes can."""
-    floors = [
-        (floor, number, view)
-        for number, view in enumerate(views.values())
-        if (floor := _rank_at_best(view, holds, resources, at)) is not None
-    ]
-    found: list[tuple[Rank, int, Reservation]] = []
-    for floor, number, view in sorted(floors, key=itemgetter(0, 1)):
-        if len(found) == count and found[-1][:2] < (floor, number):
-            break
-        if could_ever_hold(view.node, resources, min_memory_bytes) is None:
-            made = _on_node(view, holds(view), job, resources, min_memory_bytes, at)
-            if made is not None:
-                insort(found, (made[0], number, made[1]), key=itemgetter(0, 1))
-                del found[count:]
-    return [reservation for _, _, reservation in found]
+def _on_node(
+    search: _Search, view: NodeView, resources: Resources, by: Instant | None = None
+) -> tuple[Rank, Reservation] | None:
+    """The reservation on this node and its rank; nothing when it could never hold it.
 
-
-def _rank_at_best(
-    view: NodeView, holds: Callable[[NodeView], list[Hold]], resources: Resources, at: Instant
-) -> Rank | None:
-    """A rank that the reservation on this node is never below, told by counts alone; None: it has too few devices.
-
-    So the nodes that may be the soonest are asked first, and most others not at all.
+    Of what is free when it begins, or by `by`, it keeps what comes free last.
     """
-    if len(view.devices) < resources.gpus:
+    if could_ever_hold(view.node, resources, search.min_memory_bytes) is not None:
         return None
-    outlook = view.outlook
-    if outlook is None or outlook.version != view.version:
-        outlook = _outlook(view, holds)
-    gpus = 0 if resources.share_milli else resources.gpus
-    wanted = (gpus, resources.cpus, resources.memory_bytes)
-    begins_at = outlook.soonest.get(wanted)
-    if begins_at is None:
-        begins_at = outlook.soonest[wanted] = _room_by_counts(view, outlook, *wanted)
-    free = min(gpus, outlook.free_devices) if gpus else resources.gpus
-    if begins_at == NEVER:
-        return (True, 0, -free, -view.cpus)
-    return (False, max(begins_at, at), -free, -view.cpus)
+    holds, min_memory_bytes = search.holds(view), search.min_memory_bytes
+    wanted = _candidates(view, resources, min_memory_bytes)
+    if len(wanted) < resources.gpus:
+        return None
+    held_of: dict[DeviceUuid, list[RankHold]] = {}
+    for hold in sorted(holds, key=_sooner):
+        for uuid in (*hold.devices, *hold.shares):
+            held_of.setdefault(uuid, []).append(hold)
+    awaited_for = {each.device.uuid: _awaited(held_of.get(each.device.uuid, []), each, resources) for each in wanted}
+    trouble_of = {each.device.uuid: _trouble(view, each, awaited_for, resources, min_memory_bytes) for each in wanted}
+
+    def last_of(each: FreeDevice) -> RankHold | None:
+        return max(awaited_for[each.device.uuid], key=_sooner, default=None)
+
+    def awaited_by(devices: Sequence[FreeDevice]) -> list[RankHold]:
+        """The holds that must end: of these devices, and so many more that there is room for the rest."""
+        awaited = {id(hold): hold for each in devices for hold in awaited_for[each.device.uuid]}
+        for hold in sorted(holds, key=_sooner):
+            if _has_room(view, awaited.values(), resources):
+                break
+            awaited[id(hold)] = hold
+        return list(awaited.values())
+
+    by_end = sorted(wanted, key=lambda each: (_sooner(last_of(each)), each.miss is not None, each.device.index))
+    chosen = by_end[: resources.gpus]
+    awaited = given_back = awaited_by(chosen)
+    trouble = next(filter(None, (trouble_of[each.device.uuid] for each in chosen)), "")
+    begins_at = None if trouble else _begin(awaited, search.at)
+    if begins_at is not None:
+        until = (False, max(begins_at, by or begins_at))
+        in_time = [each for each in by_end if not trouble_of[each.device.uuid] and _sooner(last_of(each)) <= until]
+        latest_first = sorted(in_time, key=lambda each: (-_sooner(last_of(each))[1], each.device.index))
+        chosen = latest_first[: resources.gpus]
+        given_back = [hold for hold in holds if _sooner(hold) <= until]
+        begins_at = _begin(awaited_by(chosen), search.at)
+    free = sum(1 for each in chosen if not trouble_of[each.device.uuid] and not awaited_for[each.device.uuid])
+    kept = ReservedRoom(
+        node=view.node.name,
+        devices=frozenset() if resources.share_milli else frozenset(each.device.uuid for each in chosen),
+        shares={
+            each.device.uuid: share_of(each.device, resources).less(_given_back(each, awaited_for[each.device.uuid]))
+            for each in (chosen if resources.share_milli else ())
+        },
+        cpus=max(0, resources.cpus - sum(hold.cpus for hold in given_back)),
+        memory_bytes=max(0, resources.memory_bytes - sum(hold.memory_bytes for hold in given_back)),
+    )
+    return (
+        (True, 0, -free, -view.cpus) if begins_at is None else (False, begins_at, free, -view.cpus),
+        Reservation(
+            job=search.job,
+            kept=(kept,),
+            begins_at=begins_at,
+            trouble=trouble,
+            endless=tuple(sorted(hold.job for hold in awaited if hold.ends_at is None)),
+        ),
+    )
 
 
 def _room_by_counts(view: NodeView, outlook: Outlook, gpus: int, cpus: int, memory_bytes: int) -> Instant:
@@ -175,20 +275,18 @@ def _room_by_counts(view: NodeView, outlook: Outlook, gpus: int, cpus: int, memo
     return begins_at
 
 
-def _outlook(view: NodeView, holds: Callable[[NodeView], list[Hold]]) -> Outlook:
-    """When what is held of a node comes free; known until the node changes."""
-    held = holds(view)
+def _outlook(view: NodeView, held: list[RankHold]) -> Outlook:
+    """When what is held of a node comes free; true until the node changes."""
     ends = {uuid: NEVER if hold.ends_at is None else hold.ends_at for hold in held for uuid in hold.devices}
-    view.outlook = Outlook(
+    return Outlook(
         version=view.version,
         free_devices=len(view.free_devices()),
         device_ends=sorted(ends.get(free.device.uuid, Instant(0)) for free in view.devices),
         by_end=sorted(((NEVER if hold.ends_at is None else hold.ends_at, hold) for hold in held), key=itemgetter(0)),
     )
-    return view.outlook
 
 
-def holds_on(durable: Durable, view: NodeView) -> list[Hold]:
+def holds_on(durable: Durable, view: NodeView) -> list[RankHold]:
     """What the ranks hold that are live on a node, and what a pass has given away there."""
     if view.held is None:
         view.held = []
@@ -200,56 +298,18 @@ def holds_on(durable: Durable, view: NodeView) -> list[Hold]:
     return view.held + view.taken
 
 
-def _on_node(
-    view: NodeView, holds: list[Hold], job: JobId, resources: Resources, min_memory_bytes: int, at: Instant
-) -> tuple[Rank, Reservation] | None:
-    """The reservation on this node and its rank; nothing when it does not have the devices."""
-    wanted = _candidates(view, resources, min_memory_bytes)
-    if len(wanted) < resources.gpus:
-        return None
-    awaited_for = {each.device.uuid: _awaited(view, holds, each, resources) for each in wanted}
-
-    def last_of(each: FreeDevice) -> Hold | None:
-        return max(awaited_for[each.device.uuid], key=_sooner, default=None)
-
-    by_end = sorted(wanted, key=lambda each: (_sooner(last_of(each)), each.miss is not None, each.device.index))
-    soonest = by_end[: resources.gpus]
-    awaited = {id(hold): hold for each in soonest for hold in awaited_for[each.device.uuid]}
-    for hold in sorted(holds, key=_sooner):
-        if _has_room(view, awaited.values(), resources):
-            break
-        awaited[id(hold)] = hold
-    ends = [hold.ends_at for hold in awaited.values()]
-    troubles = (_trouble(view, each, awaited_for, resources, min_memory_bytes) for each in soonest)
-    trouble = next(filter(None, troubles), "")
-    begins_at = None if trouble or None in ends else max((at, *(each for each in ends if each is not None)))
-    free = sum(1 for each in soonest if each.miss is None and not awaited_for[each.device.uuid])
-    kept = Kept(
-        node=view.node.name,
-        devices=frozenset() if resources.share_milli else frozenset(each.device.uuid for each in soonest),
-        shares={
-            each.device.uuid: share_of(each.device, resources).less(_given_back(each, awaited_for[each.device.uuid]))
-            for each in (soonest if resources.share_milli else ())
-        },
-        cpus=max(0, resources.cpus - sum(hold.cpus for hold in awaited.values())),
-        memory_bytes=max(0, resources.memory_bytes - sum(hold.memory_bytes for hold in awaited.values())),
-    )
-    return (
-        (begins_at is None, begins_at or 0, -free, -view.cpus),
-        Reservation(
-            job=job,
-            kept=(kept,),
-            begins_at=begins_at,
-            trouble=trouble,
-            endless=tuple(sorted(hold.job for hold in awaited.values() if hold.ends_at is None)),
-        ),
-    )
+def _begin(awaited: Collection[RankHold], at: Instant) -> Instant | None:
+    """When these have ended, at an instant at the soonest; None where one has no end."""
+    ends = [hold.ends_at for hold in awaited]
+    return None if None in ends else max((at, *(end for end in ends if end is not None)))
 
 
-def _awaited(view: NodeView, holds: list[Hold], free: FreeDevice, resources: Resources) -> list[Hold]:
-    """The holds that must end until the device has what the request takes of it: the soonest to end, and no more."""
+def _awaited(there: list[RankHold], free: FreeDevice, resources: Resources) -> list[RankHold]:
+    """The holds that must end until the device has what the request takes of it: the soonest to end, and no more.
+
+    `there` are all holds of it, the soonest to end first.
+    """
     uuid = free.device.uuid
-    there = sorted((hold for hold in holds if uuid in hold.devices or uuid in hold.shares), key=_sooner)
     if not resources.share_milli:
         return there
     wanted = share_of(free.device, resources)
@@ -264,11 +324,11 @@ def _awaited(view: NodeView, holds: list[Hold], free: FreeDevice, resources: Res
     return there
 
 
-def _sum_on(uuid: DeviceUuid, holds: Collection[Hold]) -> DeviceShare:
+def _sum_on(uuid: DeviceUuid, holds: Collection[RankHold]) -> DeviceShare:
     return DeviceShare(sum(hold.of(uuid).milli for hold in holds), sum(hold.of(uuid).memory_bytes for hold in holds))
 
 
-def _given_back(free: FreeDevice, holds: Collection[Hold]) -> DeviceShare:
+def _given_back(free: FreeDevice, holds: Collection[RankHold]) -> DeviceShare:
     """What these give back of a device."""
     uuid = free.device.uuid
     if any(uuid in hold.devices for hold in holds):
@@ -279,7 +339,7 @@ def _given_back(free: FreeDevice, holds: Collection[Hold]) -> DeviceShare:
 def _trouble(
     view: NodeView,
     free: FreeDevice,
-    awaited_for: Mapping[DeviceUuid, Collection[Hold]],
+    awaited_for: Mapping[DeviceUuid, Collection[RankHold]],
     resources: Resources,
     min_memory_bytes: int,
 ) -> str:
@@ -297,12 +357,12 @@ def _trouble(
     return ""
 
 
-def _sooner(hold: Hold | None) -> tuple[bool, int]:
+def _sooner(hold: RankHold | None) -> tuple[bool, int]:
     """Sorts what is free first, then by when it comes free."""
     return (False, 0) if hold is None else (hold.ends_at is None, hold.ends_at or 0)
 
 
-def _has_room(view: NodeView, given_back: Collection[Hold], resources: Resources) -> bool:
+def _has_room(view: NodeView, given_back: Collection[RankHold], resources: Resources) -> bool:
     cpus = view.cpus + sum(hold.cpus for hold in given_back)
     memory_bytes = view.memory_bytes + sum(hold.memory_bytes for hold in given_back)
     return cpus >= resources.cpus and memory_bytes >= resources.memory_bytes
@@ -329,13 +389,11 @@ def let_go(views: dict[NodeName, NodeView]) -> None:
 
 
 def _candidates(view: NodeView, resources: Resources, min_memory_bytes: int) -> list[FreeDevice]:
-    pinned = {index for pins in resources.pins for index in pins.indices}
-    models = [model.casefold() for model in resources.models]
+    wanted = {device.uuid for device in wanted_devices(view.node.info.devices, resources)}
     return [
         free
         for free in view.devices
-        if free.device.memory_bytes >= min_memory_bytes
+        if free.device.uuid in wanted
+        and free.device.memory_bytes >= min_memory_bytes
         and (free.miss is None or free.miss.reason != "DEVICE_UNHEALTHY")
-        and (not pinned or free.device.index in pinned)
-        and (not models or any(model in free.device.name.casefold() for model in models))
     ]

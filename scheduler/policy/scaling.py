@@ -1,7 +1,9 @@
-"""How many workers a model has. Rules: SESSIONS.md 3, last point."""
+"""How many workers a model has. Rules: docs/rules/sessions.md 3.5 and 3.6."""
 
 from dataclasses import dataclass
 
+from ..state.sessions.serving import Requests
+from ..state.sessions.session import HttpService, Model
 from ..state.units import SECOND, Instant, Span, after
 
 IDLE_SPAN = Span(60 * SECOND)
@@ -30,6 +32,29 @@ def may_shrink_at(fewer_since: Instant, shrunk_at: Instant | None) -> Instant:
     """When a worker too many is taken down: it was for a minute, and the last one went half a minute ago."""
     idle = after(fewer_since, IDLE_SPAN)
     return idle if shrunk_at is None else max(idle, after(shrunk_at, COOLDOWN))
+
+
+def grows_at(http: HttpService, requests: Requests, ready_since: Instant | None) -> Instant | None:
+    """When a program gets one more replica because a request has waited for too long; None while that is not so.
+
+    The wait counts from when all its replicas were ready: what a new one takes over is told a moment later.
+    """
+    if requests.waits_since is None or ready_since is None:
+        return None
+    return after(max(requests.waits_since, ready_since), http.target_wait)
+
+
+def replicas_wanted(model: Model, requests: Requests, replicas: int, grows: Instant | None, at: Instant) -> int:
+    """As many replicas as its program's requests need, within the model's bounds.
+
+    One for each `target_concurrency` requests; from `grows` on one more than the `replicas` that there are.
+    """
+    http = model.http
+    assert http is not None
+    scale = Scale(min_workers=model.min_workers, max_workers=model.max_workers, seats=http.target_concurrency)
+    wanted = workers_wanted(scale, requests.under_way, requests.waiting)
+    is_late = grows is not None and grows <= at
+    return min(max(wanted, replicas + 1), model.max_workers) if is_late else wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

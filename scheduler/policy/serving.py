@@ -1,11 +1,19 @@
-"""Which numbers hold for a model, and when a worker that ended is started again. Rules: SESSIONS.md 3."""
+"""Which numbers hold for a model, and when a worker that ended is started again.
+
+Rules: docs/rules/sessions.md 3.2 and 3.9.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 from ..state.limits import Limits
-from ..state.sessions import Model, SessionLimits
+from ..state.nodes import Node
+from ..state.sessions.session import Access, Model, SessionLimits
+from ..state.specs import JobSpec, Resources
+from ..state.state import State
 from ..state.units import MINUTE, SECOND, Instant, Span, after
+from .admission import minimum_memory
+from .fit import could_ever_hold
 
 DEATHS_MAX = 5
 """Workers of a model that may end by themselves within DEATHS_SPAN; then the model has failed."""
@@ -17,8 +25,11 @@ BACKOFF_MIN = Span(1 * SECOND)
 
 
 def numbers_of(limits: Limits, model: Model) -> SessionLimits:
-    """What was named when the model was served, else what the settings say of it, else the defaults."""
-    known = limits.sessions.get(model.name, SessionLimits())
+    """What was named when the model was served, else what the settings say of it, else the defaults.
+
+    A program is for people with a token unless somebody says that it is for everybody.
+    """
+    known = limits.sessions.get(model.name, SessionLimits(access=Access.OPEN if model.http is None else Access.LOGIN))
     found = replace(known, **{name: getattr(model.limits, name) for name in model.chosen})
     # Each may come from another place, so that together they may make no sense: a warning is always before the end.
     return found if found.idle_warning < found.idle else replace(found, idle_warning=Span(found.idle // 2))
@@ -37,3 +48,21 @@ def may_start_at(deaths: tuple[Instant, ...], at: Instant) -> Instant | None:
     pause = Span(BACKOFF_MIN * 2 ** (min(count, DEATHS_MAX) - 2))
     begins_at = after(deaths[-1], pause)
     return begins_at if begins_at > at else None
+
+
+def spec_of_worker(state: State, spec: JobSpec) -> JobSpec:
+    """What a worker that is started now asks for. Whose CPUs were not named has one, and on virtual GPUs none.
+
+    A virtual GPU is a place on a machine's CPUs: there are more of them than CPUs, and each is to hold a worker.
+    """
+    if spec.resources.cpus:
+        return spec
+    minimum = minimum_memory(state, spec.resources)
+    is_virtual = _has_virtual_gpus_alone(state.durable.nodes.values(), spec.resources, minimum)
+    return spec if is_virtual else replace(spec, resources=replace(spec.resources, cpus=1))
+
+
+def _has_virtual_gpus_alone(nodes: Iterable[Node], resources: Resources, minimum_bytes: int) -> bool:
+    """Whether such a worker gets virtual GPUs wherever it is placed."""
+    able = [node for node in nodes if could_ever_hold(node, resources, minimum_bytes) is None]
+    return bool(resources.gpus and able) and all(device.is_virtual for node in able for device in node.info.devices)

@@ -1,6 +1,6 @@
 """Turns: who is limited when others wait, who is called next, and how long a place waits at most.
 
-Pure choices over a few numbers of each turn. Rules: SESSIONS.md 1.1 to 1.4.
+Pure choices over a few numbers of each turn. Rules: docs/rules/sessions.md 1.2 to 1.4, 1.10 and 1.11.
 """
 
 import heapq
@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..state.sessions import SessionId, SessionLimits
+from ..state.sessions.session import SessionId, SessionLimits
 from ..state.units import SECOND, Instant, Span, after
 
 CLAIM_SPAN = Span(10 * SECOND)
@@ -85,19 +85,19 @@ def released_by(seat: SeatNow, limits: SessionLimits, now: Instant) -> Instant:
 def bounds(seats: Iterable[SeatNow], places: int, limits: SessionLimits, now: Instant) -> list[Instant]:
     """When the first `places` of a line have a seat at the latest, in their order; empty when there is no seat.
 
-    The promise holds while every offered seat is claimed and no worker is lost (SESSIONS.md 1.4). A turn without an end
-    counts behind those that have one: while these are as many as wait, it is given none, however long it has lasted.
+    The promise holds while every offered seat is claimed and no worker is lost (docs/rules/sessions.md 1.11). A turn
+    without an end counts behind those that have one: while these are as many as wait, it is given none, however long it
+    has lasted.
     """
     ends, endless = [], []
     last_end = now
     for seat in seats:
         latest = released_by(seat, limits, now)
-        if seat.turn is None:
-            ends.append(latest)
-        elif seat.turn.ends_at is None:
+        if seat.turn is not None and seat.turn.ends_at is None:
             endless.append(latest)
-        else:
-            ends.append(latest)
+            continue
+        ends.append(latest)
+        if seat.turn is not None:
             last_end = max(last_end, latest)
     ends += [max(latest, last_end) for latest in endless]
     return _releases(ends, places, longest_turn(limits))

@@ -22,7 +22,7 @@ NO_NODE = NodeName("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class AccountedHold:
     """What one user held of one model of device on one node: `milli` thousandths of devices, from `begin` to `end`.
 
     `started_at` and `waited` are of an attempt that started, `finished_at` of so many `jobs` that ended, `failed` of
@@ -54,7 +54,7 @@ def holds_of(
     until: Instant,
     is_last: bool = False,
     is_failed: bool = False,
-) -> Iterator[Hold]:
+) -> Iterator[AccountedHold]:
     """What an attempt held, up to its end or `until`. `uses` is what its ranks used, by rank. `is_last`: its job ended.
 
     A share counts as what it is, of the energy of its device, too. What has no device is one hold of nothing.
@@ -64,7 +64,7 @@ def holds_of(
     started_at = attempt.ranks[0].started_at
     if started_at is not None:
         started_at = max(begin, min(started_at, end))
-    first = Hold(
+    first = AccountedHold(
         begin=begin,
         end=end,
         milli=0,
@@ -86,7 +86,7 @@ def holds_of(
             held_before = True
 
 
-def _parts(like: Hold, rank: Rank, use: RankUse | None) -> Iterator[Hold]:
+def _parts(like: AccountedHold, rank: Rank, use: RankUse | None) -> Iterator[AccountedHold]:
     """A rank's part, one hold for each model of device."""
     used = {} if use is None else {device.uuid: device for device in use.devices}
     models = dict.fromkeys(device.name for device in rank.placement.devices)
@@ -114,9 +114,9 @@ def _parts(like: Hold, rank: Rank, use: RankUse | None) -> Iterator[Hold]:
         )
 
 
-def hold_of_none(job: Job, count: int, finished_at: Instant, *, is_failed: bool) -> Hold:
+def hold_of_none(job: Job, count: int, finished_at: Instant, *, is_failed: bool) -> AccountedHold:
     """So many jobs that ended without having held anything in the end."""
-    return Hold(
+    return AccountedHold(
         begin=finished_at,
         end=finished_at,
         milli=0,
@@ -156,7 +156,7 @@ class Totals:
     load: float = 0.0
     energy_mj: float | None = None
 
-    def add(self, hold: Hold, begin: Instant, end: Instant) -> int:
+    def add(self, hold: AccountedHold, begin: Instant, end: Instant) -> int:
         """Count what lies within; returns the device time."""
         overlap = max(0, min(hold.end, end) - max(hold.begin, begin))
         held = hold.milli * overlap
@@ -207,7 +207,7 @@ class UsageSpan:
     steps: int = 0
 
 
-def spread(hold: Hold, span: UsageSpan, course: list[int]) -> None:
+def spread(hold: AccountedHold, span: UsageSpan, course: list[int]) -> None:
     """Add a hold's device time to the steps that it lies in."""
     if not span.steps or not hold.milli:
         return
@@ -218,11 +218,11 @@ def spread(hold: Hold, span: UsageSpan, course: list[int]) -> None:
         course[number] += hold.milli * max(0, min(hold.end, at + span.step, span.end) - max(hold.begin, at))
 
 
-def name_in(hold: Hold, group: str) -> str:
+def name_in(hold: AccountedHold, group: str) -> str:
     """What a row is called that the hold counts for: `group` is user, node, model or band."""
     return hold.band.name.lower() if group == "band" else str(getattr(hold, group))
 
 
-def is_short(hold: Hold) -> bool:
+def is_short(hold: AccountedHold) -> bool:
     """Whether a hold lies within one bucket, so that nothing is lost when it is summed up with others there."""
     return hold.end < bucket_of(hold.begin) + BUCKET_SPAN

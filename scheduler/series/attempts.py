@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-from gpufleet.logs import fields
+from gpufleet.telemetry.logs import fields
 
 from ..state.ids import JobId, RankKey
 from .file import open_or_move_aside

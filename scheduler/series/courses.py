@@ -36,7 +36,7 @@ LATE_SECONDS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredRow:
     """Entries to be stored: of this level, the first of them beginning then. It takes the place of an older one."""
 
     level: int
@@ -80,7 +80,7 @@ class Track:
         self.entries += self._kind.pack(point)
         return point
 
-    def rows(self, *, is_last: bool = False) -> Iterator[Row]:
+    def rows(self, *, is_last: bool = False) -> Iterator[StoredRow]:
         """What is to be stored now; at the end, all that is not."""
         if is_last and self._open is not None:
             self._close()
@@ -88,7 +88,7 @@ class Track:
         begun = (len(self.entries) - self._row_at) // size
         if begun and (is_last or self._level.is_rewritten or begun >= self._level.row_entries):
             entries = bytes(self.entries[self._row_at :])
-            yield Row(self._level.number, next(self._kind.unpack(entries)).begin, entries)
+            yield StoredRow(self._level.number, next(self._kind.unpack(entries)).begin, entries)
         if begun >= self._level.row_entries:
             del self.entries[: self._row_at]
             self._row_at = len(self.entries)
@@ -117,7 +117,7 @@ class Course:
 
     def add(
         self, begin: int, end: int, readings: Iterable[Reading], last: Sequence[float] | None = None
-    ) -> Iterator[Row]:
+    ) -> Iterator[StoredRow]:
         """Take in what was read from one second to another; yields the rows that are to be stored.
 
         With `last` it is two readings, a second each, and this is the second one.
@@ -152,7 +152,7 @@ class Course:
                 too_old += 1
             del kept[: too_old * size]
 
-    def last_rows(self) -> Iterator[Row]:
+    def last_rows(self) -> Iterator[StoredRow]:
         """All that is not stored, when there will be no more."""
         for ten in self._last_tens():
             for _ in self.fives.add(ten, ten.end - ten.begin):

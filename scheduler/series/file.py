@@ -1,4 +1,4 @@
-"""The file of the histories. Its methods block; each connection stays with the thread that it was made on.
+"""Files of histories. Their methods block; each connection stays with the thread that it was made on.
 
 A file of another version, or one that is broken, is moved aside with a warning: pictures are lost, and no job.
 """
@@ -9,9 +9,13 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from gpufleet.logs import fields
+from gpufleet.telemetry.logs import fields
+
+from ..state.units import Instant
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +34,10 @@ def open_or_move_aside(path: Path, schema: str, version: int) -> sqlite3.Connect
     except OtherVersion as error:
         why = str(error)
     except sqlite3.DatabaseError as error:
-        if not is_broken(error):
+        if not _is_broken(error):
             raise
         why = str(error)
-    tell_moved(move_aside(path), why)
+    _move_aside(path, why)
     return _open(path, schema, version)
 
 
@@ -54,17 +58,12 @@ class OtherVersion(sqlite3.DatabaseError):
     """The file is of another version."""
 
 
-def is_broken(error: sqlite3.DatabaseError) -> bool:
+def _is_broken(error: BaseException) -> bool:
     """Whether the file itself is, and trying again later does not help."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN
+    return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN
 
 
-def tell_moved(aside: Path, why: str) -> None:
-    """Warn of a file that was moved aside."""
-    log.warning("a file of histories was moved aside, and a new one is begun", extra=fields(to=str(aside), why=why))
-
-
-def identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> tuple[int, int] | None:
     """What tells the file at a path from another one; None where there is none."""
     try:
         status = path.stat()
@@ -73,8 +72,8 @@ def identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def move_aside(path: Path) -> Path:
-    """Give a file another name, with what the database keeps beside it. Errors: OSError."""
+def _move_aside(path: Path, why: str) -> None:
+    """Give a file another name, with what the database keeps beside it, and warn of that. Errors: OSError."""
     number = 1
     while (aside := path.with_name(f"{path.name}.broken-{number}")).exists():
         number += 1
@@ -82,7 +81,7 @@ def move_aside(path: Path) -> Path:
     for suffix in ("-wal", "-shm"):
         with suppress(FileNotFoundError):
             path.with_name(path.name + suffix).unlink()
-    return aside
+    log.warning("a file of histories was moved aside, and a new one is begun", extra=fields(to=str(aside), why=why))
 
 
 def _open(path: Path, schema: str, version: int) -> sqlite3.Connection:
@@ -139,8 +138,76 @@ def unsqueezed(blob: bytes, size: int, bytes_max: int) -> bytes:
     return bytes(entries)
 
 
-def closing_quietly(connection: sqlite3.Connection | None) -> None:
-    """Close, whatever state the file is in."""
-    if connection is not None:
-        with suppress(sqlite3.Error), closing(connection):
-            connection.execute("PRAGMA optimize")
+@dataclass(frozen=True, slots=True)
+class Accounted:
+    """Up to which record of the store a file counts, and since when all is counted."""
+
+    sequence: int
+    known_since: Instant
+
+
+class SeriesFile:
+    """A file of histories, with the one connection of its one writer or of a reader.
+
+    A writer makes the file, and moves aside one that is broken or of another version; a reader does neither. Errors of
+    all methods: sqlite3.Error, OSError.
+    """
+
+    def __init__(self, path: Path, schema: str, version: int, *, is_reader: bool = False) -> None:
+        self.path = path
+        self._schema = schema
+        self._version = version
+        self._is_reader = is_reader
+        self._identity: tuple[int, int] | None = None
+        self._connection: sqlite3.Connection | None = None
+
+    def _do(self, connection: sqlite3.Connection, *steps: Callable[[], object]) -> None:
+        """Do all of it or nothing."""
+        try:
+            transaction(connection, steps)
+        except BaseException as error:
+            self.close()
+            if _is_broken(error):
+                _move_aside(self.path, str(error))
+            raise
+
+    def close(self) -> None:
+        """Let go of the file, whatever state it is in."""
+        if self._connection is not None:
+            with suppress(sqlite3.Error), closing(self._connection):
+                self._connection.execute("PRAGMA optimize")
+        self._connection = None
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and _identity(self.path) != self._identity:
+            self.close()  # it was moved or removed: nobody would find again what goes on in it
+        if self._connection is None:
+            if self._is_reader:
+                self._connection = open_to_read(self.path, self._version)
+            else:
+                self._connection = open_or_move_aside(self.path, self._schema, self._version)
+            self._identity = _identity(self.path)
+        return self._connection
+
+
+class CountedFile(SeriesFile):
+    """A file with what follows from the store's records, and in the same transactions up to which of them it does."""
+
+    def accounted(self) -> Accounted | None:
+        """Up to where records are counted; None in a new file."""
+        row = self._opened().execute("SELECT sequence, known_since_us FROM accounted").fetchone()
+        return None if row is None else Accounted(row[0], Instant(row[1]))
+
+    def _note(self, connection: sqlite3.Connection, known: Accounted | None, newest: Accounted) -> None:
+        """Note that all up to the newer of two is counted, in a transaction."""
+        position = newest
+        if known is not None:
+            sequence, since = max(newest.sequence, known.sequence), max(newest.known_since, known.known_since)
+            position = Accounted(sequence, since)
+        put = "REPLACE INTO accounted VALUES (1, ?, ?)"
+        connection.execute(put, (position.sequence, position.known_since))
+
+    def _forget(self, table: str) -> None:
+        """Drop all that was counted: it is to be counted anew."""
+        connection = self._opened()
+        self._do(connection, *(partial(connection.execute, f"DELETE FROM {each}") for each in (table, "accounted")))

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..state.specs import Band
 from ..state.units import Instant
-from .accounts import Hold, Totals, UsageSpan, bucket_of, is_short, name_in, spread
+from .accounts import AccountedHold, Totals, UsageSpan, bucket_of, is_short, name_in, spread
 
 ROWS_MAX = 10_000_000
 """Beyond it the oldest rows are dropped; each takes some 150 bytes."""
@@ -76,14 +76,14 @@ SELECT name, step, sum(part_us / 1000000), sum(part_us % 1000000) FROM parts GRO
 
 
 @dataclass(slots=True)
-class Group:
+class UsageTotals:
     """What is counted for one row of an answer."""
 
     totals: Totals = field(default_factory=Totals)
     course: list[int] = field(default_factory=list)
 
 
-def add(connection: sqlite3.Connection, holds: Iterable[Hold]) -> None:
+def add(connection: sqlite3.Connection, holds: Iterable[AccountedHold]) -> None:
     """Store holds; the caller sees to it that each comes once."""
     short: list[tuple[object, ...]] = []
     long: list[tuple[object, ...]] = []
@@ -93,7 +93,7 @@ def add(connection: sqlite3.Connection, holds: Iterable[Hold]) -> None:
     connection.executemany(_ADD, long)
 
 
-def _values(hold: Hold) -> tuple[object, ...]:
+def _values(hold: AccountedHold) -> tuple[object, ...]:
     totals = Totals()
     totals.add(hold, Instant(0), Instant(2**62))
     is_sum = is_short(hold)
@@ -123,15 +123,15 @@ def _values(hold: Hold) -> tuple[object, ...]:
 
 
 def read(
-    connection: sqlite3.Connection, more: Iterable[Hold], span: UsageSpan, group: str, user: str
-) -> dict[str, Group]:
+    connection: sqlite3.Connection, more: Iterable[AccountedHold], span: UsageSpan, group: str, user: str
+) -> dict[str, UsageTotals]:
     """What is stored, and `more`, by user, node, model or band, as far as it lies in the span."""
     assert group in GROUPS, group
-    found: dict[str, Group] = {}
+    found: dict[str, UsageTotals] = {}
 
-    def of(name: str) -> Group:
+    def of(name: str) -> UsageTotals:
         if name not in found:
-            found[name] = Group(course=[0] * span.steps)
+            found[name] = UsageTotals(course=[0] * span.steps)
         return found[name]
 
     bounds = (span.begin, span.end, span.step, user)

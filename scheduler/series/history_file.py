@@ -4,30 +4,19 @@ what was held, another one for reading points. What is not written is told once,
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gpufleet.logs import fields
+from gpufleet.telemetry.logs import fields
 
 from ..state.ids import DeviceUuid, NodeName
 from ..state.units import NEVER, Instant
 from . import held
-from .accounts import Hold, UsageSpan
-from .courses import LEVELS, Row
-from .file import (
-    closing_quietly,
-    identity,
-    is_broken,
-    move_aside,
-    open_or_move_aside,
-    open_to_read,
-    squeezed,
-    tell_moved,
-    transaction,
-    unsqueezed,
-)
+from .accounts import AccountedHold, UsageSpan
+from .courses import LEVELS, StoredRow
+from .file import Accounted, CountedFile, squeezed, transaction, unsqueezed
 from .points import BAND, DEVICE, Kind
 
 log = logging.getLogger(__name__)
@@ -84,38 +73,24 @@ def kind_of(key: CourseKey) -> Kind:
     return BAND if key.node == BAND_NODE else DEVICE
 
 
-@dataclass(frozen=True, slots=True)
-class Accounted:
-    """Up to which record of the store attempts are counted, and since when all of them are."""
-
-    sequence: int
-    known_since: Instant
-
-
 class BegunAnew(Exception):
     """The file is not the one in which so much was counted: it was lost, or moved aside."""
 
 
-class HistoryFile:
-    """One connection, of the one writer or of a reader. Errors of all methods: sqlite3.Error, OSError.
-
-    A writer makes the file, and moves a broken one aside; a reader does neither.
-    """
+class HistoryFile(CountedFile):
+    """Points and holds."""
 
     def __init__(self, folder: Path, *, is_reader: bool = False) -> None:
-        self.path = folder / FILE
-        self._is_reader = is_reader
-        self._identity: tuple[int, int] | None = None
-        self._connection: sqlite3.Connection | None = None
+        super().__init__(folder / FILE, SCHEMA, VERSION, is_reader=is_reader)
         self._ids: dict[CourseKey, tuple[int, CourseFacts]] = {}
 
-    def write_points(self, rows: Sequence[tuple[CourseFacts, Row]]) -> None:
+    def write_points(self, rows: Sequence[tuple[CourseFacts, StoredRow]]) -> None:
         """Make rows durable, or none of them."""
         connection = self._opened()
         put = "REPLACE INTO points VALUES (?, ?, ?, ?, ?)"
-        self._do(connection, [lambda: connection.executemany(put, map(self._stored, rows))])
+        self._do(connection, lambda: connection.executemany(put, map(self._stored, rows)))
 
-    def write_holds(self, holds: Sequence[tuple[int, Hold]], accounted: Accounted, after: int) -> None:
+    def write_holds(self, holds: Sequence[tuple[int, AccountedHold]], accounted: Accounted, after: int) -> None:
         """Make holds durable with the number of the record up to which they are counted, or nothing of it.
 
         Each comes with the number of its record; what is counted already is left out. Errors, beside the others:
@@ -126,25 +101,9 @@ class HistoryFile:
         if after > (0 if known is None else known.sequence):
             raise BegunAnew
         new = [hold for number, hold in holds if known is None or number > known.sequence]
-        position = (accounted.sequence, accounted.known_since)
-        if known is not None:
-            position = (max(accounted.sequence, known.sequence), max(accounted.known_since, known.known_since))
-        put = "REPLACE INTO accounted VALUES (1, ?, ?)"
-        self._do(connection, [lambda: held.add(connection, new), partial(connection.execute, put, position)])
+        self._do(connection, lambda: held.add(connection, new), lambda: self._note(connection, known, accounted))
 
-    def _do(self, connection: sqlite3.Connection, steps: Iterable[Callable[[], object]]) -> None:
-        try:
-            transaction(connection, steps)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, sqlite3.DatabaseError) and is_broken(error):
-                self._move_aside(str(error))
-            raise
-
-    def _move_aside(self, why: str) -> None:
-        tell_moved(move_aside(self.path), why)
-
-    def _stored(self, each: tuple[CourseFacts, Row]) -> tuple[object, ...]:
+    def _stored(self, each: tuple[CourseFacts, StoredRow]) -> tuple[object, ...]:
         facts, row = each
         kind = facts.kind
         end = kind.end_of(row.entries, len(row.entries) // kind.entry_bytes - 1)
@@ -164,17 +123,13 @@ class HistoryFile:
         self._ids[facts.key] = (found, facts)
         return int(found)
 
-    def accounted(self) -> Accounted | None:
-        """Up to where attempts are counted; None in a new file."""
-        row = self._opened().execute("SELECT sequence, known_since_us FROM accounted").fetchone()
-        return None if row is None else Accounted(row[0], Instant(row[1]))
-
     def forget_holds(self) -> None:
-        """Drop all that was counted: it is to be counted anew."""
-        connection = self._opened()
-        transaction(connection, [partial(connection.execute, f"DELETE FROM {each}") for each in ("held", "accounted")])
+        """Drop all that was counted of holds."""
+        self._forget("held")
 
-    def usage(self, more: Iterable[Hold], span: UsageSpan, group: str, user: str) -> dict[str, held.Group]:
+    def usage(
+        self, more: Iterable[AccountedHold], span: UsageSpan, group: str, user: str
+    ) -> dict[str, held.UsageTotals]:
         """What was held in a span, with `more` that is not stored."""
         return held.read(self._opened(), more, span, group, user)
 
@@ -235,20 +190,8 @@ class HistoryFile:
 
     def close(self) -> None:
         """Let go of the file."""
-        closing_quietly(self._connection)
-        self._connection = None
+        super().close()
         self._ids.clear()
-
-    def _opened(self) -> sqlite3.Connection:
-        if self._connection is not None and identity(self.path) != self._identity:
-            self.close()  # it was moved or removed: nobody would find again what goes on in it
-        if self._connection is None:
-            if self._is_reader:
-                self._connection = open_to_read(self.path, VERSION)
-            else:
-                self._connection = open_or_move_aside(self.path, SCHEMA, VERSION)
-            self._identity = identity(self.path)
-        return self._connection
 
 
 class TellsOnce:

@@ -5,14 +5,13 @@ are counted, in the same transaction. So what is told twice is counted once, and
 disk, a file that was lost) is counted from the store's records when it can be.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
-from ..ports import StoredRecord
+from ..ports import RecordStore, StoredRecord
 from ..state.attempts import Rank
 from ..state.ids import JobId
 from ..state.jobs import Job
@@ -20,8 +19,9 @@ from ..state.records import AttemptEnded, ItemsFinished, JobFinished, Record
 from ..state.state import State
 from ..state.units import Instant, Span
 from ..state.used import RankUse
-from .accounts import FAILURES, Hold, hold_of_none, holds_of
-from .history_file import Accounted, BegunAnew, HistoryFile
+from .accounts import FAILURES, AccountedHold, hold_of_none, holds_of
+from .file import Accounted
+from .history_file import BegunAnew, HistoryFile
 
 T = TypeVar("T")
 KINDS = ("AttemptEnded", "ItemsFinished", "JobFinished")
@@ -35,22 +35,6 @@ HOLDS_WAITING_MAX = 200_000
 """Holds that may wait to be written; beyond them they are counted from the store's records later."""
 
 
-class RecordStore(Protocol):
-    """What is asked of the store, on any thread."""
-
-    def newest_sequence(self) -> int:
-        """The sequence of the newest record that is stored."""
-        ...
-
-    def records_from(self, kinds: Sequence[str], after: int, limit: int) -> list[StoredRecord]:
-        """Records of these classes with a sequence above `after`, oldest first."""
-        ...
-
-    def finished_job(self, job: JobId) -> Job | None:
-        """A job that has ended, or None."""
-        ...
-
-
 class OnThread(Protocol):
     """Does something on the file's thread, when what was asked before is done."""
 
@@ -59,29 +43,22 @@ class OnThread(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Ledger:
     """What waits to be counted, and up to where all is. `kept` is how long records of jobs are kept."""
 
-    def __init__(
-        self,
-        file: HistoryFile,
-        view: State,
-        store: RecordStore,
-        now: Callable[[], Instant],
-        kept: Callable[[], Span],
-    ) -> None:
-        self._file = file
-        self._view = view
-        self._store = store
-        self._now = now
-        self._kept = kept
-        self._accounted: Accounted | None = None
-        self._newest = 0
-        self._given_up = 0
-        self.is_complete = asyncio.Event()
-        """Whether every record is counted, or waits to be."""
-        self.waiting: list[tuple[int, Hold]] = []
-        """Not stored yet, each with the number of the record that says so."""
+    _file: HistoryFile
+    _view: State
+    _store: RecordStore
+    _now: Callable[[], Instant]
+    _kept: Callable[[], Span]
+    _accounted: Accounted | None = field(default=None, init=False)
+    _newest: int = field(default=0, init=False)
+    _given_up: int = field(default=0, init=False)
+    is_complete: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Whether every record is counted, or waits to be."""
+    waiting: list[tuple[int, AccountedHold]] = field(default_factory=list, init=False)
+    """Not stored yet, each with the number of the record that says so."""
 
     def take(self, number: int, record: Record, job: Job) -> None:
         """Take note of a record of these kinds, as it is committed."""
@@ -112,7 +89,7 @@ class Ledger:
         """The number of the record up to which all is stored, as far as is known here."""
         return 0 if self._accounted is None else self._accounted.sequence
 
-    def entries(self) -> tuple[list[tuple[int, Hold]], Accounted, int] | None:
+    def entries(self) -> tuple[list[tuple[int, AccountedHold]], Accounted, int] | None:
         """What is to be stored, up to where all is counted with it and without it; None while it is behind."""
         if not self.is_complete.is_set() or self._accounted is None:
             return None
@@ -134,7 +111,8 @@ class Ledger:
             after = 0 if accounted is None else accounted.sequence
             page = await on_thread(partial(self._store.records_from, KINDS, after, RECORDS_AT_ONCE))
             if accounted is None:
-                accounted = Accounted(0, await self._known_since(page, on_thread))
+                first = await on_thread(partial(self._store.records_from, FIRST_KINDS, 0, 1))
+                accounted = Accounted(0, known_since(first, page, self._now(), self._kept()))
             holds = await self._holds_of(page, on_thread)
             accounted = Accounted(page[-1].sequence if page else after, accounted.known_since)
             await on_thread(partial(self._file.write_holds, holds, accounted, after))
@@ -144,15 +122,7 @@ class Ledger:
         self.is_complete.set()
         self._stored(accounted)
 
-    async def _known_since(self, page: Sequence[StoredRecord], on_thread: OnThread) -> Instant:
-        """Since when the store's records tell of all that ended: since ever, while its first one is there."""
-        first = await on_thread(partial(self._store.records_from, FIRST_KINDS, 0, 1))
-        if first and first[0].sequence == 1:
-            return Instant(0)
-        begin = page[0].at if page else self._now()
-        return max(begin, Instant(self._now() - self._kept()))
-
-    async def _holds_of(self, page: Sequence[StoredRecord], on_thread: OnThread) -> list[tuple[int, Hold]]:
+    async def _holds_of(self, page: Sequence[StoredRecord], on_thread: OnThread) -> list[tuple[int, AccountedHold]]:
         jobs: dict[JobId, Job | None] = {}
         for each in page:
             job_id = _job_of(each.record)
@@ -169,6 +139,16 @@ class Ledger:
         ]
 
 
+def known_since(first: Sequence[StoredRecord], page: Sequence[StoredRecord], now: Instant, kept: Span) -> Instant:
+    """Since when the store tells of all that its records of a kind do: since ever, while its `first` one is there.
+
+    `page` are the first records of the kind, and `kept` is how long records are kept.
+    """
+    if first and first[0].sequence == 1:
+        return Instant(0)
+    return max(page[0].at if page else now, Instant(now - kept))
+
+
 def _job_of(record: Record) -> JobId:
     match record:
         case AttemptEnded(job=job_id) | JobFinished(job=job_id) | ItemsFinished(array=job_id):
@@ -177,7 +157,7 @@ def _job_of(record: Record) -> JobId:
             raise AssertionError(f"a {type(record).__name__} is not asked for")
 
 
-def holds_of_record(record: Record, job: Job) -> Iterator[Hold]:
+def holds_of_record(record: Record, job: Job) -> Iterator[AccountedHold]:
     """What a record says was held, and which jobs ended. An array is none: its items are."""
     match record:
         case AttemptEnded(ended=ended):

@@ -44,7 +44,7 @@ class InMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Retention:
     """How long points of 10 s and of 5 min are kept; those of 1 s are kept for 10 minutes."""
 
     tens: Span
@@ -55,7 +55,7 @@ class Kept:
         return (Span(SECONDS_KEPT * SECOND), self.tens, self.fives)
 
 
-def steps_for(begin: int, end: int, points: int, now: int, kept: Kept) -> Steps:
+def steps_for(begin: int, end: int, points: int, now: int, kept: Retention) -> Steps:
     """Steps of the finest level that is kept so far back, or longer ones, so that there are no more than `points`.
 
     They are as long as people count time, and begin where such a step does.
@@ -71,7 +71,7 @@ def steps_for(begin: int, end: int, points: int, now: int, kept: Kept) -> Steps:
     raise AssertionError("days go on for ever")
 
 
-def steps_from(begin: int, end: int, points: int, now: int, kept: Kept) -> Steps:
+def steps_from(begin: int, end: int, points: int, now: int, kept: Retention) -> Steps:
     """The same, from `begin` on to the second: nothing of before is told."""
     step = steps_for(begin, end, points, now, kept).length
     return Steps(begin, step, max(1, -(-(end - begin) // step)))
@@ -95,7 +95,8 @@ def _read_one(file: HistoryFile | None, course: InMemory, steps: Steps) -> Readi
         if until <= steps.begin:
             break
         found = _points(file, course, level.number, steps.begin, until)
-        points += found
+        # A coarse one that reaches into what is known finer says nothing of that.
+        points += [point if point.end <= until else point._replace(end=until) for point in found]
         if found:
             until = min(until, found[0].begin)
     return steps.sum_up(points, len(kind_of(course.facts.key).counters))

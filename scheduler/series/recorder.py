@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from gpufleet.logs import fields
+from gpufleet.telemetry.logs import fields
 
-from ..ports import Commit
+from ..ports import Commit, RecordStore
 from ..state.ids import DeviceUuid, JobId, NodeName, RankKey
 from ..state.jobs import Job
 from ..state.nodes import Node
@@ -26,17 +26,9 @@ from ..state.state import State
 from ..state.units import SECOND, Instant, Span
 from ..store.errors import StoreError
 from .accounts import wait_of
-from .courses import FIVES, TENS, Course, Row
-from .history_file import (
-    BAND_NODE,
-    BegunAnew,
-    CourseFacts,
-    CourseKey,
-    HistoryFile,
-    TellsOnce,
-    kind_of,
-)
-from .ledger import Ledger, RecordStore
+from .courses import FIVES, TENS, Course, StoredRow
+from .history_file import BAND_NODE, BegunAnew, CourseFacts, CourseKey, HistoryFile, TellsOnce, kind_of
+from .ledger import Ledger
 from .points import NOT_READ, Reading
 
 T = TypeVar("T")
@@ -76,7 +68,7 @@ class Recorder:
         self.courses: dict[CourseKey, Course] = {}
         self.facts: dict[CourseKey, CourseFacts] = {}
         self.ledger = Ledger(self.file, view, store, now, kept)
-        self._rows: dict[tuple[CourseKey, int, int], tuple[CourseFacts, Row]] = {}
+        self._rows: dict[tuple[CourseKey, int, int], tuple[CourseFacts, StoredRow]] = {}
         self._running: dict[JobId, Band] = {}
         self._waits: dict[Band, list[float]] = {}
         self._nodes: dict[NodeName, tuple[Node, dict[DeviceUuid, tuple[CourseFacts, Course]]]] = {}
@@ -131,7 +123,7 @@ class Recorder:
         self.facts[facts.key] = facts
         return course
 
-    def _put(self, facts: CourseFacts, row: Row) -> None:
+    def _put(self, facts: CourseFacts, row: StoredRow) -> None:
         self._rows[facts.key, row.level, row.begin] = (facts, row)
         self._give_up_rows()
 
@@ -206,22 +198,19 @@ class Recorder:
     async def write(self) -> None:
         """Write what waits; what cannot be written goes on waiting."""
         async with self._writing:
-            await self._write()
-
-    async def _write(self) -> None:
-        rows, self._rows = self._rows, {}
-        try:
-            if rows:
-                await self.on_thread(partial(self.file.write_points, tuple(rows.values())))
-                rows = {}
-            await self.ledger.write(self.on_thread)
-        except (sqlite3.Error, OSError, StoreError, BegunAnew) as error:
-            self._tells.failed(str(error))
-        else:
-            self._tells.worked()
-        finally:
-            self._rows = {**rows, **self._rows}  # a row that is written twice is the same row
-            self._give_up_rows()
+            rows, self._rows = self._rows, {}
+            try:
+                if rows:
+                    await self.on_thread(partial(self.file.write_points, tuple(rows.values())))
+                    rows = {}
+                await self.ledger.write(self.on_thread)
+            except (sqlite3.Error, OSError, StoreError, BegunAnew) as error:
+                self._tells.failed(str(error))
+            else:
+                self._tells.worked()
+            finally:
+                self._rows = {**rows, **self._rows}  # a row that is written twice is the same row
+                self._give_up_rows()
 
     async def on_thread(self, call: Callable[[], T]) -> T:
         """Do something with the file, when what was asked before is done."""

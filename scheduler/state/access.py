@@ -16,6 +16,8 @@ class Role(Enum):
     AGENT = "agent"
     GATEWAY = "gateway"
     WORKER = "worker"
+    JOB = "job"
+    """A running job that calls about itself; no stored token has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

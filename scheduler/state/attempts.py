@@ -1,24 +1,16 @@
 """Attempts: a run of a job on the devices that it was given, rank by rank, and how each rank ended."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+from typing import Any
+
+from gpufleet.jobs.runs import StopCause
 
 from .ids import DeviceUuid, NodeName
 from .shares import DeviceShare
 from .units import Instant
 from .used import RankUse
-
-
-class StopCause(Enum):
-    """Why an attempt was told to stop."""
-
-    CANCELLED = "CANCELLED"
-    TIME_LIMIT = "TIME_LIMIT"
-    FENCED = "FENCED"
-    PREEMPTED = "PREEMPTED"
-    GANG = "GANG"
-    STALE = "STALE"
-    REQUEUED = "REQUEUED"
+from .waits import Forecast
 
 
 class OutputStream(IntEnum):
@@ -143,18 +135,27 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A run of a job that holds its devices. A gang has a `rendezvous` once all its ranks were prepared."""
+    """A run of a job that holds its devices. A gang has a `rendezvous` once all its ranks were prepared.
+
+    `forecast` is what was expected of the job while it waited for this run, if anything was.
+    """
 
     number: int
     placed_at: Instant
     ranks: tuple[Rank, ...]
     is_unreachable: bool = False
     rendezvous: Rendezvous | None = None
+    forecast: Forecast | None = None
 
     @property
     def is_gang(self) -> bool:
         """Whether it has a rank on more than one node."""
         return len(self.ranks) > 1
+
+    def with_rank(self, number: int, **changes: Any) -> "Attempt":
+        """The same with these fields of one rank changed."""
+        changed = replace(self.ranks[number], **changes)
+        return replace(self, ranks=(*self.ranks[:number], changed, *self.ranks[number + 1 :]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +170,32 @@ class EndedAttempt:
     message: str = ""
     output_is_complete: bool = True
     deciding_rank: int = 0
+    forecast: Forecast | None = None
 
 
 NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN", "NOT_STARTED"})
 """Ends of an attempt for which its node is to blame, not the job."""
+
+# Whom a node's refusal of a launch blames. What is not listed blames the node, which is left out for a while: an agent
+# may be newer than this scheduler, and a job must not fail for a reason that says nothing about it.
+
+BLAMES_THE_JOB = frozenset(
+    {
+        "ARGV_TOO_LONG",
+        "BAD_REQUEST",
+        "COMMAND_NOT_FOUND",
+        "CWD_MISSING",
+        "INVALID_LAUNCH",
+        "NOT_EXECUTABLE",
+        "OUTPUT_FILE_UNUSABLE",
+        "RLIMIT_TOO_HIGH",
+    }
+)
+"""Every node would refuse it: the job ends. That a command cannot be run is refused only while a gang is prepared; a
+single rank runs, and ends by it."""
+
+BLAMES_DEVICES = frozenset({"DEVICE_BUSY", "DEVICE_UNHEALTHY"})
+"""These devices are left out: those of the samples that come with the refusal, or all that were placed."""
+
+BLAMES_NOBODY = frozenset({"STOPPED_BEFORE_START", "ABORTED"})
+"""It was told to stop before it began."""

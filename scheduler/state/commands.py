@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from .attempts import Placement, StopCause
+from gpufleet.jobs.runs import StopCause
+
+from .attempts import Placement
 from .ids import JobId, NodeName, RankKey, UserName
 from .specs import JobSpec
 from .units import Span
@@ -10,14 +12,21 @@ from .warnings import JobWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchAttempt:
-    """Start a rank. `fence` None means that the keeper never ends it for want of a scheduler.
-
-    `node_count` is how many ranks the attempt has. `array` and `index` are set for an item.
-    """
+class ToRank:
+    """Whom it goes to, and which rank it is about."""
 
     node: NodeName
     key: RankKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchAttempt(ToRank):
+    """Start a rank. `fence` None means that the keeper never ends it for want of a scheduler.
+
+    `node_count` is how many ranks the attempt has, and `nodes` where they are, in order. `array` and `index` are set
+    for an item.
+    """
+
     spec: JobSpec
     user: UserName
     placement: Placement
@@ -26,6 +35,7 @@ class LaunchAttempt:
     array: JobId | None = None
     index: int | None = None
     node_count: int = 1
+    nodes: tuple[NodeName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,64 +56,53 @@ class PrepareAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartAttempt:
+class StartAttempt(ToRank):
     """Let a prepared rank run; the ranks meet there."""
 
-    node: NodeName
-    key: RankKey
     master_address: str
     master_port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbortAttempt:
+class AbortAttempt(ToRank):
     """Take back a Prepare: its gang does not come about."""
-
-    node: NodeName
-    key: RankKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopAttempt:
+class StopAttempt(ToRank):
     """End a rank by the grace rule."""
 
-    node: NodeName
-    key: RankKey
     cause: StopCause
     grace: Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KillAttempt:
+class KillAttempt(ToRank):
     """End a rank at once: nobody waits for it."""
 
-    node: NodeName
-    key: RankKey
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeepAttempt:
+class KeepAttempt(ToRank):
     """A known rank goes on."""
 
-    node: NodeName
-    key: RankKey
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetAttempt:
+class ForgetAttempt(ToRank):
     """The end of a rank is stored: drop what is kept of it."""
 
-    node: NodeName
-    key: RankKey
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalAttempt(ToRank):
+    """Send a signal to every process of a rank."""
+
+    signal: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalAttempt:
-    """Send a signal to every process of a rank."""
+class SetTimeLimit(ToRank):
+    """Give a rank another time limit, which counts from its start; None for none."""
 
-    node: NodeName
-    key: RankKey
-    signal: int
+    time_limit: Span | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +113,9 @@ class ClearTroubles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TellWarning:
+class TellWarning(ToRank):
     """Tell of a warning, the how-manieth of its attempt, whom the job's `notify` names. `key` is rank 0."""
 
-    node: NodeName
-    key: RankKey
     number: int
     warning: JobWarning
 
@@ -133,6 +130,7 @@ Command = (
     | KeepAttempt
     | ForgetAttempt
     | SignalAttempt
+    | SetTimeLimit
     | ClearTroubles
     | TellWarning
 )

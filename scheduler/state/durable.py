@@ -5,55 +5,44 @@ queue, what holds which device); they are never stored: `load` builds them again
 `touched` and `finished`, so that the engine writes exactly that and nothing is compared.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from .access import Counters, RememberedRequest, Token
+from .attempts import Rank
 from .equal_jobs import EqualJobs, Jobs
-from .ids import JobId, NodeName, TokenId, UserName
-from .indexes import ItemsLive, NodeHold, index, index_alike, index_equals, unindex, unindex_alike
-from .jobs import (
-    Job,
-    JobState,
-    Tally,
-)
-from .lines import Lines
+from .ids import JobId, NodeName, RankKey, TokenId, UserName
+from .indexes import Indexes, index, index_alike, index_equals, unindex, unindex_alike
+from .jobs import Job, Tally
 from .nodes import Node
-from .sessions import Model, ModelName, Session, SessionId, Sessions
+from .sessions.session import Model, ModelName, Session, SessionId, Sessions
 from .specs import Asked
-from .units import Instant
-from .usage import Usage, UserHold
+from .usage import Usage
 
 Entity = Job | EqualJobs | Tally | Usage | Node | Token | RememberedRequest | Counters | Model | Session
 EntityKey = tuple[str, str]
 
 
+KINDS: dict[type[Entity], tuple[str, Callable[[Any], str]]] = {
+    Job: ("job", lambda job: str(job.id)),
+    EqualJobs: ("equal_jobs", lambda equal: str(equal.first.id)),
+    Tally: ("tally", lambda tally: str(tally.array)),
+    Usage: ("usage", lambda usage: str(usage.user)),
+    Node: ("node", lambda node: str(node.name)),
+    Token: ("token", lambda token: str(token.id)),
+    RememberedRequest: ("request", lambda request: request_key(request.user, request.request_id)[1]),
+    Counters: ("counters", lambda counters: "jobs"),
+    Model: ("model", lambda model: str(model.name)),
+    Session: ("session", lambda session: str(session.id)),
+}
+"""The kind of each class of entity in the store, and what its id is there."""
+
+
 def key_of(entity: Entity) -> EntityKey:
     """The (kind, id) under which an entity is stored."""
-    match entity:
-        case Job():
-            return ("job", str(entity.id))
-        case EqualJobs():
-            return ("equal_jobs", str(entity.first.id))
-        case Tally():
-            return ("tally", str(entity.array))
-        case Usage():
-            return ("usage", entity.user)
-        case Node():
-            return ("node", entity.name)
-        case Token():
-            return ("token", entity.id)
-        case RememberedRequest():
-            return request_key(entity.user, entity.request_id)
-        case Counters():
-            return ("counters", "jobs")
-        case Model():
-            return ("model", entity.name)
-        case Session():
-            return ("session", str(entity.id))
-        case _:
-            assert_never(entity)
+    kind, id_of = KINDS[type(entity)]
+    return kind, id_of(entity)
 
 
 def request_key(user: UserName, request_id: str) -> EntityKey:
@@ -62,7 +51,7 @@ def request_key(user: UserName, request_id: str) -> EntityKey:
 
 
 @dataclass(slots=True)
-class Durable:
+class Durable(Indexes):
     """The durable state with its indexes. Only `apply` changes it, and in a view of commits `turn_over`."""
 
     jobs: Jobs = field(default_factory=Jobs)
@@ -72,22 +61,8 @@ class Durable:
     counters: Counters = Counters()
     models: dict[ModelName, Model] = field(default_factory=dict)
     sessions: Sessions = field(default_factory=Sessions)
-    lines: Lines = field(default_factory=Lines)
-    held: dict[JobId, None] = field(default_factory=dict)
-    deferred: dict[JobId, None] = field(default_factory=dict)
-    dependents: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
-    wakes: list[tuple[Instant, JobId]] = field(default_factory=list)
-    active: dict[JobId, type[JobState]] = field(default_factory=dict)
-    gangs: dict[JobId, None] = field(default_factory=dict)
-    services: dict[ModelName, dict[JobId, None]] = field(default_factory=dict)
-    preemptible: dict[JobId, None] = field(default_factory=dict)
-    claims: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
     tallies: dict[JobId, Tally] = field(default_factory=dict)
-    arrays: dict[JobId, ItemsLive] = field(default_factory=dict)
     usage: dict[UserName, Usage] = field(default_factory=dict)
-    holds: dict[NodeName, NodeHold] = field(default_factory=dict)
-    hold_changes: int = 0
-    holds_of_user: dict[UserName, UserHold] = field(default_factory=dict)
     _largest_device_bytes: int | None = None
     could_hold: set[tuple[Asked, int]] = field(default_factory=set, compare=False)
     """Classes of request, each with the default of free memory, that the nodes could hold; known until one changes."""
@@ -114,6 +89,15 @@ class Durable:
         """The items of an array that wait and never differed, if there are any."""
         return self.jobs.equals_from(JobId(array + 1))
 
+    def live_rank(self, key: RankKey) -> Rank | None:
+        """The rank of this key, if it has been placed and has not ended; a key may come from anybody."""
+        job = self.jobs.get(key.job)
+        attempt = job.attempt if job is not None else None
+        if attempt is None or attempt.number != key.attempt or key.rank >= len(attempt.ranks):
+            return None
+        rank = attempt.ranks[key.rank]
+        return rank if rank.exit is None else None
+
     def largest_device_bytes(self) -> int:
         """Memory of the largest device that any node has, 0 without devices; known until a node changes."""
         if self._largest_device_bytes is None:
@@ -129,10 +113,6 @@ class Durable:
             self.nodes.pop(name, None)
         else:
             self.nodes[name] = node
-
-    def hold(self, node: NodeName) -> NodeHold:
-        """What attempts hold on a node; an empty hold for a node without any."""
-        return self.holds.get(node) or NodeHold()
 
 
 def load(entities: Iterator[Entity]) -> Durable:

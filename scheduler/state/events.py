@@ -8,28 +8,53 @@ from dataclasses import dataclass, field
 
 from .access import Token
 from .attempts import OutputEnd, RankExit
-from .courses import MemoryPeak
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
 from .jobs import Items
-from .nodes import DeviceSample, NodeInfo
-from .session_events import SessionEvent
+from .nodes import DeviceSample, HostSample, NodeInfo
+from .sessions.events import SessionEvent
 from .specs import Band, JobSpec, Outcome
 from .units import Instant, Span
-from .used import ToldUse
+from .used import ReportedUse
+from .warnings import MemoryPeak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfJobs:
+    """A person wants something of jobs."""
+
+    at: Instant
+    by: UserName
+    jobs: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReport:
+    """A node reports something of one rank of an attempt."""
+
+    at: Instant
+    node: NodeName
+    key: RankKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedJob:
+    """One job of a submit: what it asks for, its band, and whether it waits for its release."""
+
+    spec: JobSpec
+    band: Band
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsSubmitted:
-    """A user submits jobs: one per spec, `count` equal ones of a single spec, or an array of it. All are taken or none.
+    """A user submits `jobs`, `count` equal ones of a single one, or an array of it. All are taken or none.
 
     `items` is the array's. `ended` holds how jobs ended that the specs wait for and that are no longer live.
     """
 
     at: Instant
     user: UserName
-    specs: tuple[JobSpec, ...]
-    band: tuple[Band, ...]
-    is_held: tuple[bool, ...]
+    jobs: tuple[WantedJob, ...]
     count: int = 1
     request_id: str = ""
     request_digest: str = ""
@@ -39,55 +64,55 @@ class JobsSubmitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelRequested:
+class CancelRequested(OfJobs):
     """A person wants jobs stopped. `is_abandoned`: end the record even where the node cannot be reached."""
 
-    at: Instant
-    by: UserName
-    jobs: tuple[JobId, ...]
     reason: str = ""
     is_abandoned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldRequested:
+class HoldRequested(OfJobs):
     """A person holds jobs, or releases them."""
 
-    at: Instant
-    by: UserName
-    jobs: tuple[JobId, ...]
     is_held: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BandRequested:
+class BandRequested(OfJobs):
     """A person moves jobs to another band."""
 
-    at: Instant
-    by: UserName
-    jobs: tuple[JobId, ...]
     band: Band
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalRequested:
-    """A person sends a signal to every process of jobs."""
+class UpdateRequested(OfJobs):
+    """A person gives jobs another name, band or time limit: what is None stays as it is.
 
-    at: Instant
-    by: UserName
-    jobs: tuple[JobId, ...]
-    signal: int
-    request_id: str = ""
-    request_digest: str = ""
+    `is_unlimited` takes the time limit away; `may_extend` says that a longer limit, or none any more, may be given.
+    """
+
+    name: str | None = None
+    band: Band | None = None
+    time_limit: Span | None = None
+    is_unlimited: bool = False
+    may_extend: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequeueRequested:
+class SignalRequested(OfJobs):
+    """A person sends a signal to every process of jobs. `is_sent`: it left before its commit and is not sent."""
+
+    signal: int
+    request_id: str = ""
+    request_digest: str = ""
+    is_sent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequeueRequested(OfJobs):
     """A person wants jobs taken off their nodes and queued again."""
 
-    at: Instant
-    by: UserName
-    jobs: tuple[JobId, ...]
     reason: str = ""
 
 
@@ -105,33 +130,40 @@ class NodeAnnounced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenStarting:
-    """The node was asked to start the rank and does not know yet whether it runs."""
+class ReportedStarting:
+    """The node was asked to start the rank and does not know yet whether it runs. `time_limit` as for SeenRunning."""
+
+    time_limit: Span | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenRunning:
-    """The rank's process runs, for `run_span` so far."""
+class ReportedRunning:
+    """The rank's process runs, for `run_span` so far. `output_blocked` says why its output waits for room there.
+
+    `time_limit` is its node's, 0 for none; None: it did not say.
+    """
 
     run_span: Span
+    output_blocked: str = ""
+    time_limit: Span | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenExited:
+class ReportedExited:
     """The rank has ended."""
 
     exit: RankExit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenRefused:
+class ReportedRefused:
     """The rank was refused and never started."""
 
     reason: str
     message: str = ""
 
 
-Seen = SeenStarting | SeenRunning | SeenExited | SeenRefused
+ReportedState = ReportedStarting | ReportedRunning | ReportedExited | ReportedRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +183,7 @@ class InventoryReported:
     stream: int
     boot_id: str
     info: NodeInfo
-    entries: tuple[tuple[RankKey, Seen], ...]
+    entries: tuple[tuple[RankKey, ReportedState], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +197,8 @@ class NodeBeat:
     node: NodeName
     stream: int
     samples: tuple[DeviceSample, ...] = ()
-    spool_free_bytes: int | None = None
-    usages: tuple[tuple[RankKey, ToldUse], ...] = ()
+    host: HostSample = HostSample()
+    usages: tuple[tuple[RankKey, ReportedUse], ...] = ()
     peaks: tuple[tuple[RankKey, MemoryPeak], ...] = ()
 
 
@@ -180,42 +212,30 @@ class NodeDisconnected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankReady:
+class RankReady(RankReport):
     """A rank of a gang is prepared; rank 0 found a free port for the others to meet at."""
 
-    at: Instant
-    node: NodeName
-    key: RankKey
     master_port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankStarted:
+class RankStarted(RankReport):
     """A rank's command runs, for `run_span` so far."""
 
-    at: Instant
-    node: NodeName
-    key: RankKey
     run_span: Span = Span(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankExited:
+class RankExited(RankReport):
     """A rank has ended: its leader exited, its group is gone, its output has ended."""
 
-    at: Instant
-    node: NodeName
-    key: RankKey
     exit: RankExit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRefused:
+class RankRefused(RankReport):
     """A node refuses a rank: it was not started and never will be under this number."""
 
-    at: Instant
-    node: NodeName
-    key: RankKey
     reason: str
     message: str = ""
     samples: tuple[DeviceSample, ...] = ()
@@ -231,12 +251,9 @@ class OutputSynced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolFilled:
+class SpoolFilled(RankReport):
     """A rank's output waits for room on its node, or goes on."""
 
-    at: Instant
-    node: NodeName
-    key: RankKey
     is_full: bool
     message: str = ""
 
@@ -306,6 +323,7 @@ Event = (
     | CancelRequested
     | HoldRequested
     | BandRequested
+    | UpdateRequested
     | SignalRequested
     | RequeueRequested
     | NodeAnnounced

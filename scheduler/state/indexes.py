@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from .attempts import Attempt
 from .equal_jobs import EqualJobs
-from .ids import DeviceUuid, JobId, RankKey
+from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from .jobs import Deferred, Divided, Finished, Held, Job, JobState, Queued, Running, Starting, Stopping
+from .lines import Lines
+from .sessions.session import ModelName
 from .shares import WHOLE_MILLI, DeviceShare
+from .units import Instant
 from .usage import UserHold
-
-if TYPE_CHECKING:
-    from .durable import Durable
 
 
 @dataclass(slots=True)
@@ -56,141 +55,165 @@ class ItemsLive:
             del self.counts[type(state)]
 
 
-def index(durable: Durable, job: Job) -> None:
+@dataclass(slots=True)
+class Indexes:
+    """Where each live job stands; `Durable` is these beside the entities that they follow from."""
+
+    lines: Lines = field(default_factory=Lines)
+    held: dict[JobId, None] = field(default_factory=dict)
+    deferred: dict[JobId, None] = field(default_factory=dict)
+    dependents: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
+    wakes: list[tuple[Instant, JobId]] = field(default_factory=list)
+    active: dict[JobId, type[JobState]] = field(default_factory=dict)
+    gangs: dict[JobId, None] = field(default_factory=dict)
+    services: dict[ModelName, dict[JobId, None]] = field(default_factory=dict)
+    preemptible: dict[JobId, None] = field(default_factory=dict)
+    claims: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
+    arrays: dict[JobId, ItemsLive] = field(default_factory=dict)
+    holds: dict[NodeName, NodeHold] = field(default_factory=dict)
+    hold_changes: int = 0
+    holds_of_user: dict[UserName, UserHold] = field(default_factory=dict)
+
+    def hold(self, node: NodeName) -> NodeHold:
+        """What attempts hold on a node; an empty hold for a node without any."""
+        return self.holds.get(node) or NodeHold()
+
+
+def index(indexes: Indexes, job: Job) -> None:
     """Put a job that stands for itself in its places."""
     if job.array is not None:
-        items = durable.arrays.setdefault(job.array, ItemsLive())
+        items = indexes.arrays.setdefault(job.array, ItemsLive())
         items.count(job.state, 1)
         items.apart[job.id] = None
     if job.spec.serves and not isinstance(job.state, Finished):
-        durable.services.setdefault(job.spec.serves, {})[job.id] = None
+        indexes.services.setdefault(job.spec.serves, {})[job.id] = None
     match job.state:
         case Queued():
-            durable.lines.add(job)
+            indexes.lines.add(job)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
-            durable.active[job.id] = type(job.state)
+            indexes.active[job.id] = type(job.state)
             if attempt.is_gang:
-                durable.gangs[job.id] = None
+                indexes.gangs[job.id] = None
             if isinstance(job.state, Running) and job.spec.is_preemptible:
-                durable.preemptible[job.id] = None
+                indexes.preemptible[job.id] = None
             if isinstance(job.state, Stopping) and job.state.claimant is not None:
-                durable.claims.setdefault(job.state.claimant, {})[job.id] = None
-            durable.holds_of_user.setdefault(job.user, UserHold()).add(
+                indexes.claims.setdefault(job.state.claimant, {})[job.id] = None
+            indexes.holds_of_user.setdefault(job.user, UserHold()).add(
                 job.spec.resources, len(attempt.ranks), attempt.placed_at
             )
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
-                    _take(durable, RankKey(job.id, attempt.number, number), attempt)
+                    _take(indexes, RankKey(job.id, attempt.number, number), attempt)
         case Deferred() | Divided(rest=Deferred()):
-            durable.deferred[job.id] = None
+            indexes.deferred[job.id] = None
         case Held() | Divided(rest=Held()):
-            durable.held[job.id] = None
+            indexes.held[job.id] = None
         case Divided():
             pass
         case Finished():
             return
     for dependency in job.unmet:
-        durable.dependents.setdefault(dependency.job, {})[job.id] = None
+        indexes.dependents.setdefault(dependency.job, {})[job.id] = None
     if job.wakes_at is not None:
-        insort(durable.wakes, (job.wakes_at, job.id))
+        insort(indexes.wakes, (job.wakes_at, job.id))
 
 
-def index_equals(durable: Durable, equal: EqualJobs) -> None:
+def index_equals(indexes: Indexes, equal: EqualJobs) -> None:
     """Equal jobs wait, or are held; what differs by an attempt is not equal."""
     if equal.first.array is not None:
-        index_alike(durable, equal)
+        index_alike(indexes, equal)
         return
     match equal.first.state:
         case Queued():
-            durable.lines.add_equals(equal)
+            indexes.lines.add_equals(equal)
         case Deferred():
-            durable.deferred.update(dict.fromkeys(equal.ids()))
+            indexes.deferred.update(dict.fromkeys(equal.ids()))
         case _:
-            durable.held.update(dict.fromkeys(equal.ids()))
+            indexes.held.update(dict.fromkeys(equal.ids()))
     for dependency in equal.first.unmet:
-        durable.dependents.setdefault(dependency.job, {}).update(dict.fromkeys(equal.ids()))
+        indexes.dependents.setdefault(dependency.job, {}).update(dict.fromkeys(equal.ids()))
     wakes_at = equal.first.wakes_at
     if wakes_at is not None:
-        durable.wakes.extend((wakes_at, job_id) for job_id in equal.ids())
-        durable.wakes.sort()
+        indexes.wakes.extend((wakes_at, job_id) for job_id in equal.ids())
+        indexes.wakes.sort()
 
 
-def index_alike(durable: Durable, equal: EqualJobs) -> None:
+def index_alike(indexes: Indexes, equal: EqualJobs) -> None:
     """Put the items of an array that never differed in their places. What they wait for is noted of the array alone."""
     assert equal.first.array is not None
     if isinstance(equal.first.state, Queued):
-        durable.lines.set_alike(equal)
+        indexes.lines.set_alike(equal)
     if equal.spans:
-        durable.arrays.setdefault(equal.first.array, ItemsLive()).count(equal.first.state, len(equal))
+        indexes.arrays.setdefault(equal.first.array, ItemsLive()).count(equal.first.state, len(equal))
 
 
-def unindex_alike(durable: Durable, equal: EqualJobs) -> None:
+def unindex_alike(indexes: Indexes, equal: EqualJobs) -> None:
     """Take the items of an array that never differed out of their places."""
     assert equal.first.array is not None
     if isinstance(equal.first.state, Queued):
-        durable.lines.set_alike(replace(equal, spans=()))
-    items = durable.arrays[equal.first.array]
+        indexes.lines.set_alike(replace(equal, spans=()))
+    items = indexes.arrays[equal.first.array]
     items.count(equal.first.state, -len(equal))
-    _drop_array_without_items(durable, equal.first.array)
+    _drop_array_without_items(indexes, equal.first.array)
 
 
-def _drop_array_without_items(durable: Durable, array: JobId) -> None:
-    if not durable.arrays[array].counts:
-        del durable.arrays[array]
+def _drop_array_without_items(indexes: Indexes, array: JobId) -> None:
+    if not indexes.arrays[array].counts:
+        del indexes.arrays[array]
 
 
-def unindex(durable: Durable, job: Job) -> None:
+def unindex(indexes: Indexes, job: Job) -> None:
     """Take a job that stands for itself, or is among plain equal ones, out of its places, as it stood there."""
     if job.array is not None:
-        items = durable.arrays[job.array]
+        items = indexes.arrays[job.array]
         items.count(job.state, -1)
         del items.apart[job.id]
-        _drop_array_without_items(durable, job.array)
+        _drop_array_without_items(indexes, job.array)
     if job.spec.serves and not isinstance(job.state, Finished):
-        workers = durable.services[job.spec.serves]
+        workers = indexes.services[job.spec.serves]
         del workers[job.id]
         if not workers:
-            del durable.services[job.spec.serves]
+            del indexes.services[job.spec.serves]
     match job.state:
         case Queued():
-            durable.lines.remove(job)
+            indexes.lines.remove(job)
         case Starting(attempt=attempt) | Running(attempt=attempt) | Stopping(attempt=attempt):
-            del durable.active[job.id]
-            durable.gangs.pop(job.id, None)
-            durable.preemptible.pop(job.id, None)
+            del indexes.active[job.id]
+            indexes.gangs.pop(job.id, None)
+            indexes.preemptible.pop(job.id, None)
             if isinstance(job.state, Stopping) and job.state.claimant is not None:
-                victims = durable.claims[job.state.claimant]
+                victims = indexes.claims[job.state.claimant]
                 del victims[job.id]
                 if not victims:
-                    del durable.claims[job.state.claimant]
-            hold = durable.holds_of_user[job.user]
+                    del indexes.claims[job.state.claimant]
+            hold = indexes.holds_of_user[job.user]
             hold.add(job.spec.resources, len(attempt.ranks), attempt.placed_at, -1)
             if not hold.jobs:
-                del durable.holds_of_user[job.user]
+                del indexes.holds_of_user[job.user]
             for number, rank in enumerate(attempt.ranks):
                 if rank.exit is None:
-                    _give_back(durable, RankKey(job.id, attempt.number, number), attempt)
+                    _give_back(indexes, RankKey(job.id, attempt.number, number), attempt)
         case Deferred() | Divided(rest=Deferred()):
-            del durable.deferred[job.id]
+            del indexes.deferred[job.id]
         case Held() | Divided(rest=Held()):
-            del durable.held[job.id]
+            del indexes.held[job.id]
         case Divided():
             pass
         case Finished():
             return
     for dependency in job.unmet:
-        waiting = durable.dependents[dependency.job]
+        waiting = indexes.dependents[dependency.job]
         del waiting[job.id]
         if not waiting:
-            del durable.dependents[dependency.job]
+            del indexes.dependents[dependency.job]
     if job.wakes_at is not None:
-        del durable.wakes[bisect_left(durable.wakes, (job.wakes_at, job.id))]
+        del indexes.wakes[bisect_left(indexes.wakes, (job.wakes_at, job.id))]
 
 
-def _take(durable: Durable, key: RankKey, attempt: Attempt) -> None:
+def _take(indexes: Indexes, key: RankKey, attempt: Attempt) -> None:
     placement = attempt.ranks[key.rank].placement
-    hold = durable.holds.setdefault(placement.node, NodeHold())
-    hold.version = durable.hold_changes = durable.hold_changes + 1
+    hold = indexes.holds.setdefault(placement.node, NodeHold())
+    hold.version = indexes.hold_changes = indexes.hold_changes + 1
     hold.ranks[key] = None
     hold.cpus += placement.cpus
     hold.memory_bytes += placement.memory_bytes
@@ -207,10 +230,10 @@ def _take(durable: Durable, key: RankKey, attempt: Attempt) -> None:
             hold.shares.setdefault(device.uuid, {})[key.job] = device.share
 
 
-def _give_back(durable: Durable, key: RankKey, attempt: Attempt) -> None:
+def _give_back(indexes: Indexes, key: RankKey, attempt: Attempt) -> None:
     placement = attempt.ranks[key.rank].placement
-    hold = durable.holds[placement.node]
-    hold.version = durable.hold_changes = durable.hold_changes + 1
+    hold = indexes.holds[placement.node]
+    hold.version = indexes.hold_changes = indexes.hold_changes + 1
     del hold.ranks[key]
     hold.cpus -= placement.cpus
     hold.memory_bytes -= placement.memory_bytes
@@ -222,4 +245,4 @@ def _give_back(durable: Durable, key: RankKey, attempt: Attempt) -> None:
             if not hold.shares[device.uuid]:
                 del hold.shares[device.uuid]
     if not hold.ranks:
-        del durable.holds[placement.node]
+        del indexes.holds[placement.node]

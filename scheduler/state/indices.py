@@ -1,6 +1,6 @@
 """The indices of an array's items: rising numbers, kept as runs of equal steps, so that many cost what few do."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -69,14 +69,7 @@ class Indices:
 
     def first_from(self, index: int) -> int:
         """The position of the lowest index that is not below this one; `count` without any."""
-        low, high = 0, self.count
-        while low < high:
-            middle = (low + high) // 2
-            if self.at(middle) < index:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(range(self.count), index, key=self.at)
 
     def parts(self) -> Iterator[range]:
         """The indices as ranges, in their order."""

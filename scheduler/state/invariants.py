@@ -5,14 +5,15 @@ what one decision touched, so that a simulation can ask after every step. Neithe
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from itertools import pairwise
 
 from .attempts import Attempt
 from .durable import Durable, Entity, EntityKey, load
 from .equal_jobs import EqualJobs
 from .ids import DeviceUuid, JobId, NodeName, RankKey
-from .indexes import ItemsLive, NodeHold
-from .jobs import ATTEMPTS_KEPT, Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, rank_keys
+from .indexes import Indexes, ItemsLive, NodeHold
+from .jobs import ATTEMPTS_KEPT, Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, keyed_ranks
 from .live import Live
 from .nodes import Node
 from .shares import WHOLE_MILLI
@@ -100,7 +101,7 @@ def _of_warnings(job: Job) -> Iterator[str]:
     if any(later.at < earlier.at for earlier, later in pairwise(warnings)):
         yield f"job {job.id}: its warnings are out of order: {warnings}"
     for number, each in enumerate(warnings):
-        if all(is_told(warnings[:number], each.kind, about) for about in each.about):
+        if each.about and all(is_told(warnings[:number], each.kind, about) for about in each.about):
             yield f"job {job.id}: was warned twice: {each}"
 
 
@@ -156,7 +157,7 @@ def _of_attempt(durable: Durable, job: Job, attempt: Attempt) -> Iterator[str]:
     if isinstance(job.state, Starting) and all_started:
         yield f"{name}: is starting and every rank has started"
     yield from _of_gang(job, attempt, name)
-    for key, rank in zip(rank_keys(job, attempt), attempt.ranks, strict=True):
+    for key, rank in keyed_ranks(job, attempt):
         node = durable.nodes.get(rank.placement.node)
         if rank.exit is not None:
             continue
@@ -284,20 +285,7 @@ def _of_indexes(durable: Durable) -> Iterator[str]:
     for lines in (of_user for users in durable.lines.of_band.values() for of_user in users.values()):
         if lines.heads() != sorted((line[0], 0, number) for number, line in enumerate(lines.values())):
             yield f"the first of the lines are {lines.heads()}, the lines are {lines}"
-    for index in (
-        "active",
-        "held",
-        "deferred",
-        "dependents",
-        "wakes",
-        "holds_of_user",
-        "preemptible",
-        "claims",
-        "gangs",
-        "services",
-        "arrays",
-        "tallies",
-    ):
+    for index in ("tallies", *(each.name for each in fields(Indexes) if each.name not in _LOOKED_AT_APART)):
         if getattr(again, index) != getattr(durable, index):
             yield f"{index}: is {getattr(durable, index)}, the jobs make {getattr(again, index)}"
     if again.holds != durable.holds:
@@ -308,6 +296,10 @@ def _of_indexes(durable: Durable) -> Iterator[str]:
             if uuid in owners:
                 yield f"device {uuid}: is given on node {owners[uuid]} and on node {name}"
             owners[uuid] = name
+
+
+_LOOKED_AT_APART = ("lines", "holds", "hold_changes")
+"""Of the indexes; how often holds have changed since a start is no index."""
 
 
 def _of_live(durable: Durable, live: Live) -> Iterator[str]:

@@ -3,10 +3,13 @@
 A state is a class that carries exactly the data that is valid in it, so that no field is ever half filled.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .attempts import Attempt, EndedAttempt, ExitCode, ExitSignal, ExitStatus, StopCause
-from .ids import AttemptId, JobId, RankKey, UserName
+from gpufleet.jobs.runs import StopCause
+
+from .attempts import Attempt, EndedAttempt, ExitCode, ExitSignal, ExitStatus, Rank
+from .ids import JobId, RankKey, UserName
 from .indices import Indices
 from .specs import Band, Dependency, JobSpec, Outcome
 from .units import Instant, after
@@ -180,6 +183,7 @@ class Job:
     it was queued again, from where its queue time-out counts. `array` is the array that it is an item of, and in whose
     story stands what befell all of them (`told_with`). `items` makes it an array itself. `drained_at` is
     when a worker was told to end once it has no turn any more. `warnings` are those of its newest attempt.
+    `revision` is a worker's revision of its model, and `replaces` the worker that goes when this one is ready.
     """
 
     id: JobId
@@ -193,6 +197,7 @@ class Job:
     past: tuple[EndedAttempt, ...] = ()
     requeue_count: int = 0
     node_loss_count: int = 0
+    time_out_count: int = 0
     told_with: JobId | None = None
     eligible_at: Instant | None = None
     unmet: tuple[Dependency, ...] = ()
@@ -203,10 +208,12 @@ class Job:
     items: Items | None = None
     drained_at: Instant | None = None
     warnings: tuple[JobWarning, ...] = ()
+    revision: int = 0
+    replaces: JobId | None = None
 
     @property
     def age_since(self) -> Instant:
-        """From when its age counts: its place in the order within a band. A requeue does not change it."""
+        """From when its age counts: its place in the order within a band. Of requeues only a time-out's changes it."""
         return self.submitted_at if self.eligible_at is None else self.eligible_at
 
     @property
@@ -216,18 +223,15 @@ class Job:
             case Deferred() | Divided(rest=Deferred()):
                 return self.begins_at
             case Queued() | Divided(rest=Queued()) if self.spec.queue_timeout is not None:
-                return after(self.waits_since or self.age_since, self.spec.queue_timeout)
+                # A release makes it eligible anew: while it is held, the time-out rests.
+                return after(max(self.waits_since or self.age_since, self.age_since), self.spec.queue_timeout)
             case _:
                 return None
 
     @property
     def attempt(self) -> Attempt | None:
         """The attempt that holds devices now, if any."""
-        match self.state:
-            case Starting() | Running() | Stopping():
-                return self.state.attempt
-            case _:
-                return None
+        return self.state.attempt if isinstance(self.state, ActiveState) else None
 
     @property
     def is_finished(self) -> bool:
@@ -240,9 +244,19 @@ def rank_keys(job: Job, attempt: Attempt) -> tuple[RankKey, ...]:
     return tuple(RankKey(job.id, attempt.number, rank) for rank in range(len(attempt.ranks)))
 
 
-def attempt_id(job: Job, attempt: Attempt) -> AttemptId:
-    """The id of an attempt of this job."""
-    return AttemptId(job.id, attempt.number)
+def is_being_prepared(job: Job) -> bool:
+    """Whether nothing of an attempt can run yet: it is a gang, and not every rank was ready."""
+    return isinstance(job.state, Starting) and job.state.attempt.is_gang and job.state.attempt.rendezvous is None
+
+
+def keyed_ranks(job: Job, attempt: Attempt) -> Iterator[tuple[RankKey, Rank]]:
+    """The ranks of an attempt of this job, each with its key."""
+    return zip(rank_keys(job, attempt), attempt.ranks, strict=True)
+
+
+def live_ranks(job: Job, attempt: Attempt) -> Iterator[tuple[RankKey, Rank]]:
+    """Those of them that have not ended."""
+    return ((key, rank) for key, rank in keyed_ranks(job, attempt) if rank.exit is None)
 
 
 def items_alike(array: Job) -> Job:

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from .ids import ModelName
-from .sessions import SessionLimits
-from .units import MB, MINUTE, SECOND, Span
+from .ids import ModelName, UserName
+from .sessions.session import SessionLimits
+from .specs import Band
+from .units import DAY, MB, MINUTE, SECOND, Span
 
 
 class NodeOrder(StrEnum):
@@ -39,10 +40,25 @@ class WarningLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BandRights:
+    """Which bands a person may ask for: those of their role, or of role user those of their own entry."""
+
+    user: frozenset[Band] = frozenset({Band.LOW, Band.NORMAL})
+    admin: frozenset[Band] = frozenset(Band)
+    users: Mapping[UserName, frozenset[Band]] = field(default_factory=dict)
+
+    def of(self, user: UserName, *, is_admin: bool) -> frozenset[Band]:
+        """The bands of a person."""
+        return self.admin if is_admin else self.users.get(user, self.user)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The numbers of the rules that a configuration may change. A cap of 0 is none.
 
-    `sessions` are the numbers of models for which they are set; those that a person named go before them.
+    A waiting job that is older than `age_limit` goes in front of its band; 0: never. `time_outs` is after how many
+    attempts at its time limit a job that is queued again each time ends all the same. `sessions` are the numbers of
+    models for which they are set; those that a person named go before them.
     """
 
     heartbeat_interval: Span = Span(2 * SECOND)
@@ -53,6 +69,7 @@ class Limits:
     request_retention: Span = Span(24 * 60 * MINUTE)
     sample_age: Span = Span(5 * SECOND)
     node_losses: int = 3
+    time_outs: int = 1_000
     left_out_span: Span = Span(30 * SECOND)
     prepare_span: Span = Span(15 * SECOND)
     gang_start_span: Span = Span(30 * SECOND)
@@ -61,6 +78,8 @@ class Limits:
     user_gpus_max: int = 0
     user_jobs_max: int = 0
     preemptible_after: Span = Span(5 * MINUTE)
+    bands: BandRights = BandRights()
+    age_limit: Span = Span(4 * DAY)
     score_weights: ScoreWeights = ScoreWeights()
     default_min_memory_bytes: int = 8_000 * MB
     warnings: WarningLimits = WarningLimits()

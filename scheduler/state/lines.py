@@ -7,6 +7,7 @@ costs what there are classes and not what there are jobs.
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple, overload
 
 from .equal_jobs import EqualJobs
@@ -19,20 +20,19 @@ Entry = tuple[Instant, JobId]
 """A job's place in its line: from when its age counts, then its id."""
 
 
+@dataclass(frozen=True, slots=True)
 class AlikeLine(Sequence[Entry]):
     """The line of an array's items that never differed: as long as they are, and as large as their spans.
 
     All of them have the age `since`. Their ids are one behind the other, so that nobody else stands between them.
     """
 
-    __slots__ = ("_offsets", "_spans", "since")
+    since: Instant
+    spans: tuple[tuple[JobId, JobId], ...]
+    _offsets: list[int] = field(init=False, repr=False, compare=False)
 
-    def __init__(self, equal: EqualJobs) -> None:
-        self.since = equal.first.age_since
-        self._spans = equal.spans
-        self._offsets = [0]
-        for begin, end in equal.spans:
-            self._offsets.append(self._offsets[-1] + end - begin)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_offsets", list(accumulate((end - begin for begin, end in self.spans), initial=0)))
 
     def __len__(self) -> int:
         return self._offsets[-1]
@@ -48,21 +48,12 @@ class AlikeLine(Sequence[Entry]):
         if not 0 <= number < len(self):
             raise IndexError(at)
         span = bisect_right(self._offsets, number) - 1
-        return (self.since, JobId(self._spans[span][0] + number - self._offsets[span]))
+        return (self.since, JobId(self.spans[span][0] + number - self._offsets[span]))
 
     def __contains__(self, entry: object) -> bool:
         if not isinstance(entry, tuple) or len(entry) != 2 or entry[0] != self.since:
             return False
-        return any(begin <= entry[1] < end for begin, end in self._spans)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AlikeLine) and (self.since, self._spans) == (other.since, other._spans)
-
-    def __hash__(self) -> int:
-        return hash((self.since, self._spans))
-
-    def __repr__(self) -> str:
-        return f"AlikeLine({self.since}, {self._spans})"
+        return any(begin <= entry[1] < end for begin, end in self.spans)
 
 
 class LineKey(NamedTuple):
@@ -109,15 +100,13 @@ class UserLines(dict[LineKey, Line]):
             insort(self._heads, (new, 0, number))
 
 
-def _no_lines() -> dict[Band, dict[UserName, UserLines]]:
-    return {band: {} for band in reversed(Band)}
-
-
 @dataclass(slots=True)
 class Lines:
     """Every waiting job once: the lines of each band, highest band first, and how many jobs stand in all."""
 
-    of_band: dict[Band, dict[UserName, UserLines]] = field(default_factory=_no_lines)
+    of_band: dict[Band, dict[UserName, UserLines]] = field(
+        default_factory=lambda: {band: {} for band in reversed(Band)}
+    )
     count: int = 0
 
     def add(self, job: Job) -> None:
@@ -138,7 +127,7 @@ class Lines:
         key = LineKey(first.spec.asked, first.array)
         lines = self.of_band[first.band].setdefault(first.user, UserLines())
         lines.forget_heads()
-        old, line = lines.pop(key, ()), AlikeLine(equal)
+        old, line = lines.pop(key, ()), AlikeLine(first.age_since, equal.spans)
         self.count += len(line) - len(old)
         if line:
             lines[key] = line

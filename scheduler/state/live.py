@@ -1,73 +1,36 @@
 """What is known only while the scheduler runs: never stored, and rebuilt after a start.
 
-`Live` follows the events (`observe`) and the records (`foresee`, `follow`); nothing else changes it. Deciding reads it.
+`Live` follows the events (`apply_event`) and the records (`before_record`, `after_record`); nothing else changes it.
+Deciding reads it.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from .attempts import Attempt, EndedAttempt, OutputStream, Rank, RankExit
-from .courses import DeviceCourse, follow_readings
+from . import events, records
+from .attempts import BLAMES_DEVICES, BLAMES_NOBODY, BLAMES_THE_JOB, Attempt, EndedAttempt, OutputStream, RankExit
 from .durable import Durable
-from .events import (
-    ClockAdvanced,
-    Event,
-    InventoryReported,
-    NodeBeat,
-    NodeDisconnected,
-    OutputSynced,
-    RankExited,
-    RankReady,
-    RankRefused,
-    RankStarted,
-    ReadingResumed,
-    SchedulerStarted,
-    SeenExited,
-    SeenRefused,
-    SeenRunning,
-    SeenStarting,
-    SpoolFilled,
-)
+from .events import Event
 from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
-from .jobs import Starting
+from .jobs import Finished, Job, is_being_prepared
 from .limits import Limits
-from .nodes import DeviceSample, Reach
-from .records import (
-    AttemptEnded,
-    AttemptPlaced,
-    AttemptReady,
-    AttemptStarted,
-    AttemptVoided,
-    BeginReached,
-    DependencyMet,
-    ItemsMoved,
-    ItemsReleased,
-    JobBandChanged,
-    JobFinished,
-    JobQueued,
-    JobReleased,
-    JobWarned,
-    NodeForgotten,
-    NodeRegistered,
-    NodeResumed,
-    RankEnded,
-    Record,
-    job_of,
-)
-from .refusals import BLAMES_DEVICES, BLAMES_NOBODY, BLAMES_THE_JOB
-from .session_events import SessionEvent
-from .session_records import SessionRecord
+from .nodes import DeviceSample, HostSample, Reachability
+from .programs import program_of
+from .records import Record, job_of
+from .sessions.events import SessionEvent
+from .sessions.records import SessionRecord
+from .sessions.turns import Turns
+from .sessions.turns import after_record as follow_session
+from .sessions.turns import apply_event as observe_session
+from .sessions.turns import restart as restart_sessions
 from .specs import Outcome
 from .time_limits import TimeLimits
-from .turns import Turns
-from .turns import follow as follow_session
-from .turns import observe as observe_session
-from .turns import restart as restart_sessions
 from .units import SECOND, Instant, Span, after
-from .used import ToldUse
-from .warnings import JobWarning, WarningKind
+from .used import ReportedUse
+from .waits import Forecast, Waits
+from .warnings import DeviceCourse, JobWarning, WarningKind, follow_readings
 
 RESUME_SPAN = Span(10 * SECOND)
 """How long after a resume a device's old trouble is not held against it; samples still keep work off it."""
@@ -94,7 +57,7 @@ class NodeLive:
     """
 
     heard_at: Instant
-    reach: Reach = Reach.SUSPECT
+    reach: Reachability = Reachability.SUSPECT
     is_connected: bool = False
     has_inventory: bool = False
     newest_inventory: tuple[str, int, int] = ("", 0, 0)
@@ -104,8 +67,8 @@ class NodeLive:
     left_out_until: Instant = Instant(0)
     trusts_devices_until: Instant = Instant(0)
     devices_left_out: dict[DeviceUuid, Instant] = field(default_factory=dict)
-    spool_free_bytes: int | None = None
-    usages: tuple[tuple[RankKey, ToldUse], ...] = ()
+    host: HostSample = HostSample()
+    usages: tuple[tuple[RankKey, ReportedUse], ...] = ()
     courses: dict[DeviceUuid, DeviceCourse] = field(default_factory=dict)
 
 
@@ -118,14 +81,25 @@ class Arrival:
     is_back: bool = False
 
 
+RunKey = tuple[UserName, str, str]
+"""Whose jobs run for about as long: the user's, of one name and program."""
+
+
+def run_key(job: Job) -> RunKey:
+    """The jobs that this one is like."""
+    return (job.user, job.spec.name, program_of(job.spec.argv))
+
+
 @dataclass(slots=True)
 class Live:
     """Everything that is rebuilt after a start.
 
     `exits` are ends of ranks whose output is not stored yet: finished means stored, so they wait for it. `ready` are
-    the ranks of gangs that are prepared, each with the port that it found. `reads_since` is when the scheduler began to
-    read, or went on: nothing is late that could not be heard before. `ended` is how the jobs that ended lately did, the
-    latest last; `runs` is how long a user's last success of a name took;
+    the ranks of gangs that are prepared, each with the port that it found. `blocked` are ranks that are held in their
+    write, as their node has no room for more of their output, each with why. `reads_since` is when the scheduler began
+    to read, or went on: nothing is late that could not be heard before. `ended` is how the jobs that ended lately did,
+    the latest last; `runs` is how long a user's last success of a name and program took (`run_key`); `waits` is how
+    true forecasts of starts were;
     `arrivals` are the jobs that came to wait lately, one for each submit, the latest last, of `arrival_count` in all.
     `clock_at` is when time alone was looked at last, `swept_at` when remembered requests were looked through last, and
     `sweep_is_due` says that it is time now. `time_limits` says who nears its limit next.
@@ -135,9 +109,11 @@ class Live:
     exits: dict[RankKey, RankExit] = field(default_factory=dict)
     synced: dict[RankKey, dict[OutputStream, int]] = field(default_factory=dict)
     ready: dict[RankKey, int] = field(default_factory=dict)
+    blocked: dict[RankKey, str] = field(default_factory=dict)
     reads_since: Instant = Instant(0)
     ended: dict[JobId, Outcome] = field(default_factory=dict)
-    runs: dict[tuple[UserName, str], Span] = field(default_factory=dict)
+    runs: dict[RunKey, Span] = field(default_factory=dict)
+    waits: Waits = field(default_factory=Waits)
     turns: Turns = field(default_factory=Turns)
     arrivals: deque[Arrival] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))
     arrival_count: int = 0
@@ -150,66 +126,69 @@ class Live:
         """The live side of a node, made when it is first met."""
         return self.nodes.setdefault(name, NodeLive(heard_at=now))
 
+    def of_ranks(self) -> tuple[dict[RankKey, Any], ...]:
+        """All that is known of ranks by their keys."""
+        return (self.exits, self.synced, self.ready, self.blocked)
+
     def output_is_stored(self, key: RankKey, exit_: RankExit) -> bool:
         """Whether every byte that the rank wrote is synced to the store."""
         synced: Mapping[OutputStream, int] = self.synced.get(key, {})
         return all(synced.get(end.stream, 0) >= end.end_offset for end in exit_.output_ends)
 
 
-def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
+def apply_event(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
     """Take note of what an event says about the world."""
     if isinstance(event, SessionEvent):
         observe_session(live.turns, durable.sessions, event)
         return
+    if isinstance(event, events.RankReport):
+        _hear(live, event.node, event.at)
     match event:
-        case SchedulerStarted(at=at):
+        case events.SchedulerStarted(at=at):
             live.nodes = {name: NodeLive(heard_at=at) for name in durable.nodes}
             live.reads_since = at
             restart_sessions(live.turns, durable.models, durable.sessions, at)
-        case ReadingResumed(gap=gap, at=at):
+        case events.ReadingResumed(gap=gap, at=at):
             live.reads_since = at
             for node in live.nodes.values():
                 node.heard_at = after(node.heard_at, gap)
-        case ClockAdvanced(at=at):
+        case events.ClockAdvanced(at=at):
             live.clock_at = at
             live.time_limits.advance(at)
             _age(live, limits, at)
-        case InventoryReported() if inventory_is_welcome(durable, event) and not inventory_is_late(live, event):
+        case events.InventoryReported() if inventory_is_welcome(durable, event) and not inventory_is_late(live, event):
             _observe_inventory(live, durable, limits, event)
-        case NodeBeat(node=name, at=at, stream=stream, samples=samples):
+        case events.NodeBeat(node=name, at=at, stream=stream, samples=samples):
             beaten = live.nodes.get(name)
             if beaten is not None and beaten.is_connected and beaten.stream == stream:
                 _hear(live, name, at)
                 beaten.samples.update({sample.uuid: sample for sample in samples})
-                beaten.spool_free_bytes = event.spool_free_bytes
+                beaten.host = event.host
                 beaten.usages = event.usages
                 hold = durable.hold(name)
                 follow_readings(beaten.courses, (*hold.devices, *hold.shares), beaten.samples)
-        case NodeDisconnected(node=name, stream=stream):
+        case events.NodeDisconnected(node=name, stream=stream):
             gone = live.nodes.get(name)
             if gone is not None and gone.stream == stream:
                 gone.is_connected = False
                 _unready(live, durable, name)
-        case RankReady(node=name, at=at, key=key, master_port=port):
-            _hear(live, name, at)
+        case events.RankReady(node=name, key=key, master_port=port):
             if _is_being_prepared(durable, name, key):
                 live.ready[key] = port
-        case RankStarted(node=name, at=at, key=key):
-            _hear(live, name, at)
+        case events.RankStarted(node=name, key=key):
             if key not in durable.hold(name).ranks and name in live.nodes:
                 live.nodes[name].lingering.add(key)
-        case RankExited(node=name, at=at, key=key, exit=exit_):
-            _hear(live, name, at)
+        case events.RankExited(node=name, key=key, exit=exit_):
             _end_lingering(live, name, key)
             if key in durable.hold(name).ranks:
                 _note_exit(live, key, exit_)
-        case RankRefused(node=name, at=at, key=key):
-            _hear(live, name, at)
+        case events.RankRefused(node=name, key=key):
             _end_lingering(live, name, key)
             _leave_out(live, durable, limits, event)
-        case SpoolFilled(node=name, at=at):
-            _hear(live, name, at)
-        case OutputSynced(key=key, ends=ends) if _live_rank(durable, key) is not None:
+        case events.SpoolFilled(node=name, key=key):
+            if key in durable.hold(name).ranks:
+                _note_blocked(live, key, (event.message or "no room is left") if event.is_full else "")
+        case events.OutputSynced(key=key, ends=ends) if durable.live_rank(key) is not None:
             synced = live.synced.setdefault(key, {})
             for end in ends:
                 synced[end.stream] = max(synced.get(end.stream, 0), end.end_offset)
@@ -217,17 +196,14 @@ def observe(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
             pass
 
 
-def inventory_is_welcome(durable: Durable, event: InventoryReported) -> bool:
+def inventory_is_welcome(durable: Durable, event: events.InventoryReported) -> bool:
     """Whether an inventory comes from the newest start of the agent that owns the node's name."""
     node = durable.nodes.get(event.node)
-    return node is not None and (node.agent_id, node.incarnation, node.boot_id) == (
-        event.agent_id,
-        event.incarnation,
-        event.boot_id,
-    )
+    told = (event.agent_id, event.incarnation, event.boot_id)
+    return node is not None and (node.agent_id, node.incarnation, node.boot_id) == told
 
 
-def inventory_is_late(live: Live, event: InventoryReported) -> bool:
+def inventory_is_late(live: Live, event: events.InventoryReported) -> bool:
     """Whether an inventory was told before one of the same start of the agent that has been taken up already.
 
     A stream that the agent gave up may arrive behind the next one, on which it has been asked to do more since.
@@ -239,32 +215,25 @@ def inventory_is_late(live: Live, event: InventoryReported) -> bool:
     return (agent_id, incarnation) == (event.agent_id, event.incarnation) and event.sequence < sequence
 
 
-K = TypeVar("K")
-
-
-def _forget_oldest(kept: dict[K, Any]) -> None:
+def _forget_oldest(kept: dict[Any, Any]) -> None:
     if len(kept) > ENDED_KEPT:
         kept.pop(next(iter(kept)))
 
 
-def foresee(live: Live, durable: Durable, record: Record) -> None:
+def before_record(live: Live, durable: Durable, record: Record) -> None:
     """Before a record is applied: a rank that it ends, and whose end nobody has told, may still live on its node.
 
     One that was presumed over before is left as it is: its node may have said since that nothing of it lives.
     """
-    match record:
-        case AttemptEnded(job=job, ended=ended) | JobFinished(job=job, ended=EndedAttempt() as ended):
-            for number, rank in enumerate(ended.ranks):
-                key = RankKey(job, ended.number, number)
-                is_told = key in live.exits or (rank.exit is not None and not rank.exit.is_presumed)
-                node = live.nodes.get(rank.placement.node)
-                if node is not None and not is_told and key in durable.hold(rank.placement.node).ranks:
-                    node.lingering.add(key)
-        case _:
-            pass
+    if isinstance(record, records.AttemptEnded | records.JobFinished) and record.ended is not None:
+        for key, rank in zip(_keys_of(record.job, record.ended), record.ended.ranks, strict=True):
+            is_told = key in live.exits or (rank.exit is not None and not rank.exit.is_presumed)
+            node = live.nodes.get(rank.placement.node)
+            if node is not None and not is_told and key in durable.hold(rank.placement.node).ranks:
+                node.lingering.add(key)
 
 
-def follow(live: Live, durable: Durable, limits: Limits, record: Record) -> None:
+def after_record(live: Live, durable: Durable, limits: Limits, record: Record) -> None:
     """Take note of what was decided, after it was applied."""
     if isinstance(record, SessionRecord):
         follow_session(live.turns, record)
@@ -274,48 +243,78 @@ def follow(live: Live, durable: Durable, limits: Limits, record: Record) -> None
     if isinstance(record, ARRIVALS):
         _note_arrival(live, record)
     match record:
-        case AttemptEnded(job=job, ended=ended):
-            _settle(live, [RankKey(job, ended.number, rank) for rank in range(len(ended.ranks))])
-        case JobFinished(job=job, finished=finished, ended=last):
+        case records.AttemptEnded(job=job, ended=ended):
+            _settle(live, job, ended)
+        case records.JobFinished(job=job, finished=finished, ended=last):
+            live.waits.forecasts.pop(job, None)
             live.ended[job] = finished.outcome
             _forget_oldest(live.ended)
             if last is None:
                 return
-            if finished.outcome is Outcome.SUCCEEDED and last.ranks[0].started_at is not None:
-                known = durable.finished[job]
-                live.runs[known.user, known.spec.name] = Span(last.ended_at - last.ranks[0].started_at)
-                _forget_oldest(live.runs)
-            _settle(live, [RankKey(job, last.number, rank) for rank in range(len(last.ranks))])
-        case AttemptVoided(job=job, number=number, at=at, left_out=left_out):
-            ends: dict[RankKey, Any]
-            for ends in (live.exits, live.synced, live.ready):
+            learn_run(live, durable.finished[job])
+            _settle(live, job, last)
+        case records.AttemptVoided(job=job, number=number, at=at, left_out=left_out):
+            for ends in live.of_ranks():
                 for key in [key for key in ends if (key.job, key.attempt) == (job, number)]:
                     del ends[key]
             for name in left_out:
                 live.node(name, at).left_out_until = after(at, limits.left_out_span)
-        case AttemptPlaced(attempt=placed):
+        case records.AttemptPlaced(job=job, attempt=placed):
             _begin_courses(live, placed)
-        case AttemptStarted(key=key, started_at=started_at):
+            live.waits.forecasts.pop(job, None)
+            if placed.forecast is not None:
+                known = durable.jobs[job]
+                live.waits.learn(known.spec, known.band, placed.forecast, placed.placed_at)
+        case records.AttemptStarted(key=key, started_at=started_at):
             live.time_limits.begin(durable.jobs.get(key.job), started_at)
-        case JobWarned(job=job, warning=JobWarning(kind=WarningKind.TIME_LIMIT_NEAR)):
+        case records.JobWarned(job=job, warning=JobWarning(kind=WarningKind.TIME_LIMIT_NEAR)):
             live.time_limits.go_on(durable.jobs[job])
-        case AttemptReady(job=job):
+        case records.JobUpdated(job=job):
+            live.waits.forecasts.pop(job, None)
+            live.time_limits.go_on(durable.jobs[job])
+        case records.AttemptReady(job=job):
             for key in [key for key in live.ready if key.job == job]:
                 del live.ready[key]
-        case RankEnded(key=key, exit=exit_, at=at):
-            live.exits.pop(key, None)
-            live.synced.pop(key, None)
+        case records.RankEnded(key=key, exit=exit_, at=at):
+            for ends in (live.exits, live.synced, live.blocked):
+                ends.pop(key, None)
             attempt = durable.jobs[key.job].attempt
             if exit_.is_presumed and attempt is not None:
                 live.node(attempt.ranks[key.rank].placement.node, at).lingering.add(key)
-        case NodeRegistered(node=node, at=at):
+        case records.NodeRegistered(node=node, at=at):
             live.node(node.name, at)
-        case NodeForgotten(node=name):
+        case records.NodeForgotten(node=name):
             live.nodes.pop(name, None)
-        case NodeResumed(node=name, at=at):
+        case records.NodeResumed(node=name, at=at):
             live.node(name, at).trusts_devices_until = after(at, RESUME_SPAN)
         case _:
             pass
+
+
+def expect(live: Live, forecasts: Mapping[JobId, Forecast]) -> None:
+    """Take note of when waiting jobs are expected to start, each when it is told first."""
+    for job, forecast in forecasts.items():
+        live.waits.expect(job, forecast)
+
+
+def learn(live: Live, job: Job) -> None:
+    """Learn from a job that ended before the present start what a record of its end would have told."""
+    learn_run(live, job)
+    for ended in job.past:
+        if ended.forecast is not None:
+            live.waits.learn(job.spec, job.band, ended.forecast, ended.placed_at)
+
+
+def learn_run(live: Live, job: Job) -> None:
+    """Take note of how long a job ran that has ended, where it succeeded; the others say nothing of their like."""
+    if not isinstance(job.state, Finished) or job.state.outcome is not Outcome.SUCCEEDED or not job.past:
+        return
+    last = job.past[-1]
+    if last.ranks[0].started_at is not None:
+        key = run_key(job)
+        live.runs.pop(key, None)  # what was learned lately is forgotten last
+        live.runs[key] = Span(last.ended_at - last.ranks[0].started_at)
+        _forget_oldest(live.runs)
 
 
 def _mark_model(live: Live, durable: Durable, record: Record) -> None:
@@ -327,24 +326,26 @@ def _mark_model(live: Live, durable: Durable, record: Record) -> None:
 
 
 ARRIVALS = (
-    JobQueued,
-    JobReleased,
-    BeginReached,
-    DependencyMet,
-    JobBandChanged,
-    ItemsReleased,
-    ItemsMoved,
-    AttemptEnded,
-    AttemptVoided,
+    records.JobQueued,
+    records.JobReleased,
+    records.BeginReached,
+    records.DependencyMet,
+    records.JobBandChanged,
+    records.JobUpdated,
+    records.ItemsReleased,
+    records.ItemsMoved,
+    records.ItemsUpdated,
+    records.AttemptEnded,
+    records.AttemptVoided,
 )
 """Records after which a job may stand in line that did not before, or that now stands before others."""
 
 
 def _note_arrival(live: Live, record: Record) -> None:
-    job = record.job.id if isinstance(record, JobQueued) else job_of(record)
+    job = record.job.id if isinstance(record, records.JobQueued) else job_of(record)
     assert job is not None
     live.arrival_count += 1
-    is_back = isinstance(record, AttemptEnded | AttemptVoided)
+    is_back = isinstance(record, records.AttemptEnded | records.AttemptVoided)
     live.arrivals.append(Arrival(number=live.arrival_count, job=job, is_back=is_back))
 
 
@@ -358,17 +359,7 @@ def _hear(live: Live, name: NodeName, at: Instant) -> None:
     node = live.nodes.get(name)
     if node is not None and node.is_connected:
         node.heard_at = max(node.heard_at, at)
-        node.reach = Reach.READY
-
-
-def _live_rank(durable: Durable, key: RankKey) -> Rank | None:
-    """The rank of this key, if it has been placed and has not ended; a key may come from anybody."""
-    job = durable.jobs.get(key.job)
-    attempt = job.attempt if job is not None else None
-    if attempt is None or attempt.number != key.attempt or key.rank >= len(attempt.ranks):
-        return None
-    rank = attempt.ranks[key.rank]
-    return rank if rank.exit is None else None
+        node.reach = Reachability.READY
 
 
 def _age(live: Live, limits: Limits, at: Instant) -> None:
@@ -378,16 +369,16 @@ def _age(live: Live, limits: Limits, at: Instant) -> None:
         live.swept_at = at
     for node in live.nodes.values():
         if silent_from(limits, node) <= at:
-            node.reach = Reach.SUSPECT
+            node.reach = Reachability.SUSPECT
         if node.left_out_until <= at:
             node.left_out_until = Instant(0)
         node.devices_left_out = {uuid: until for uuid, until in node.devices_left_out.items() if until > at}
 
 
-def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: InventoryReported) -> None:
+def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: events.InventoryReported) -> None:
     node = live.node(event.node, event.at)
     node.heard_at = max(node.heard_at, event.at)
-    node.reach = Reach.READY
+    node.reach = Reachability.READY
     node.is_connected = True
     node.has_inventory = True
     node.newest_inventory = (event.agent_id, event.incarnation, event.sequence)
@@ -396,17 +387,20 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: Inve
     _unready(live, durable, event.node)
     known = durable.hold(event.node).ranks
     node.lingering = {
-        key for key, seen in event.entries if isinstance(seen, SeenRunning | SeenStarting) and key not in known
+        key
+        for key, seen in event.entries
+        if isinstance(seen, events.ReportedRunning | events.ReportedStarting) and key not in known
     }
     for key, seen in event.entries:
         if key not in known:
             continue
-        if isinstance(seen, SeenExited):
+        if isinstance(seen, events.ReportedExited):
             _note_exit(live, key, seen.exit)
-        elif isinstance(seen, SeenRunning) and _live_rank(durable, key) is not None:
+        elif isinstance(seen, events.ReportedRunning) and durable.live_rank(key) is not None:
             live.time_limits.begin(durable.jobs.get(key.job), Instant(event.at - seen.run_span))
-        elif isinstance(seen, SeenRefused):
-            refusal = RankRefused(at=event.at, node=event.node, key=key, reason=seen.reason)
+            _note_blocked(live, key, seen.output_blocked)
+        elif isinstance(seen, events.ReportedRefused):
+            refusal = events.RankRefused(at=event.at, node=event.node, key=key, reason=seen.reason)
             _leave_out(live, durable, limits, refusal)
 
 
@@ -414,11 +408,18 @@ def _note_exit(live: Live, key: RankKey, exit_: RankExit) -> None:
     """Keep a rank's end until it is decided. An end that was known is not forgotten for one that nobody saw."""
     if exit_.exit is not None or key not in live.exits:
         live.exits[key] = exit_
+    live.blocked.pop(key, None)
 
 
-def _leave_out(live: Live, durable: Durable, limits: Limits, event: RankRefused) -> None:
+def _note_blocked(live: Live, key: RankKey, why: str) -> None:
+    live.blocked.pop(key, None)
+    if why:
+        live.blocked[key] = why
+
+
+def _leave_out(live: Live, durable: Durable, limits: Limits, event: events.RankRefused) -> None:
     node = live.nodes.get(event.node)
-    rank = _live_rank(durable, event.key)
+    rank = durable.live_rank(event.key)
     if node is None or rank is None or rank.placement.node != event.node:
         return
     if event.reason in BLAMES_THE_JOB | BLAMES_NOBODY:
@@ -445,10 +446,10 @@ def _begin_courses(live: Live, attempt: Attempt) -> None:
 def _is_being_prepared(durable: Durable, name: NodeName, key: RankKey) -> bool:
     """Whether a rank is one that the node was asked to prepare, and its gang is not started yet."""
     job = durable.jobs.get(key.job)
-    rank = _live_rank(durable, key)
+    rank = durable.live_rank(key)
     if job is None or rank is None or rank.placement.node != name:
         return False
-    return isinstance(job.state, Starting) and job.state.attempt.is_gang and job.state.attempt.rendezvous is None
+    return is_being_prepared(job)
 
 
 def _unready(live: Live, durable: Durable, name: NodeName) -> None:
@@ -463,10 +464,13 @@ def _end_lingering(live: Live, name: NodeName, key: RankKey) -> None:
         node.lingering.discard(key)
 
 
-def _settle(live: Live, keys: list[RankKey]) -> None:
+def _keys_of(job: JobId, ended: EndedAttempt) -> list[RankKey]:
+    return [RankKey(job, ended.number, rank) for rank in range(len(ended.ranks))]
+
+
+def _settle(live: Live, job: JobId, ended: EndedAttempt) -> None:
     """An attempt is over: nothing of it is waited for any more."""
-    for key in keys:
-        live.time_limits.end(key.job)
-        live.exits.pop(key, None)
-        live.synced.pop(key, None)
-        live.ready.pop(key, None)
+    live.time_limits.end(job)
+    for key in _keys_of(job, ended):
+        for known in live.of_ranks():
+            known.pop(key, None)

@@ -81,7 +81,7 @@ def resumed(node: Node, held: Container[DeviceUuid]) -> Node:
     return replace(node, is_draining=False, drain_reason="", unhealthy=stay, info=replace(node.info, devices=devices))
 
 
-class Reach(Enum):
+class Reachability(Enum):
     """Whether a node is heard in time."""
 
     READY = "READY"
@@ -96,6 +96,18 @@ class DeviceProcess:
     pid: int
     memory_bytes: int | None = None
     is_foreign: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSample:
+    """One reading of a machine itself, None where it was not read: its load in percent, memory in use, and what is free
+    for output that is not stored yet. `round_trip` is how long an earlier beat took until its answer was there.
+    """
+
+    cpu_percent: int | None = None
+    memory_used_bytes: int | None = None
+    spool_free_bytes: int | None = None
+    round_trip: Span | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,50 @@ A record is a fact that holds from now on. Its fields say everything that `apply
 
 from dataclasses import dataclass
 
+from gpufleet.jobs.runs import StopCause
+
 from .access import RememberedRequest, Token
-from .attempts import Attempt, EndedAttempt, RankExit, Rendezvous, StopCause
+from .attempts import Attempt, EndedAttempt, RankExit, Rendezvous
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
 from .jobs import Finished, Job
 from .nodes import Node, UnhealthyDevice
-from .session_records import SessionRecord
+from .sessions.records import SessionRecord
 from .specs import Band
-from .units import Instant
+from .units import Instant, Span
 from .warnings import JobWarning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfJob:
+    """A fact of one job."""
+
+    at: Instant
+    job: JobId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfItems:
+    """A person changes an array: it, and all of its items that wait and never differed, at once."""
+
+    at: Instant
+    array: JobId
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfRank:
+    """A fact of one rank of an attempt."""
+
+    at: Instant
+    key: RankKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfNode:
+    """A fact of one node."""
+
+    at: Instant
+    node: NodeName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,75 +81,72 @@ class RequestForgotten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobHeld:
+class JobHeld(OfJob):
     """A person holds a job."""
 
-    at: Instant
-    job: JobId
     by: UserName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobReleased:
+class JobReleased(OfJob):
     """A person released a job."""
 
-    at: Instant
-    job: JobId
     by: UserName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginReached:
+class BeginReached(OfJob):
     """The begin time of a job has come; it is eligible unless it waits for other jobs, too."""
-
-    at: Instant
-    job: JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DependencyMet:
+class DependencyMet(OfJob):
     """A job that this one waited for has ended as it must; without another to wait for it is eligible."""
 
-    at: Instant
-    job: JobId
     on: JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobBandChanged:
+class JobBandChanged(OfJob):
     """A person moved a job to another band."""
 
-    at: Instant
-    job: JobId
     by: UserName
     band: Band
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ItemsHeld:
+class JobUpdated(OfJob):
+    """A person gave a job another name or time limit: what is None stays. `is_unlimited`: it has no limit any more."""
+
+    by: UserName
+    name: str | None = None
+    time_limit: Span | None = None
+    is_unlimited: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsUpdated(OfItems):
+    """The same of an array: of it, and of all of its items that wait and never differed, at once."""
+
+    name: str | None = None
+    time_limit: Span | None = None
+    is_unlimited: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsHeld(OfItems):
     """A person holds an array: all of its items that wait and never differed, at once."""
 
-    at: Instant
-    array: JobId
-    by: UserName
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ItemsReleased:
+class ItemsReleased(OfItems):
     """A person released an array: all of its items that are held and never differed, at once."""
 
-    at: Instant
-    array: JobId
-    by: UserName
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ItemsMoved:
+class ItemsMoved(OfItems):
     """A person moved an array to another band: it, and all of its items that wait and never differed, at once."""
 
-    at: Instant
-    array: JobId
-    by: UserName
     band: Band
 
 
@@ -130,38 +162,30 @@ class ItemsFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptPlaced:
+class AttemptPlaced(OfJob):
     """An attempt holds its devices from now on."""
 
-    at: Instant
-    job: JobId
     attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptReady:
+class AttemptReady(OfJob):
     """Every rank of a gang is prepared; from now on they are started, and its number is used up."""
 
-    at: Instant
-    job: JobId
     rendezvous: Rendezvous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStarted:
+class AttemptStarted(OfRank):
     """A rank's command runs; with the last rank the job does."""
 
-    at: Instant
-    key: RankKey
     started_at: Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStopping:
+class AttemptStopping(OfJob):
     """An attempt was told to stop, and why."""
 
-    at: Instant
-    job: JobId
     cause: StopCause
     reason: str = ""
     by: UserName | None = None
@@ -170,29 +194,23 @@ class AttemptStopping:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptUnreachable:
+class AttemptUnreachable(OfJob):
     """The node of an attempt is lost, or heard again; the attempt goes on as far as anybody knows."""
 
-    at: Instant
-    job: JobId
     is_unreachable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankEnded:
+class RankEnded(OfRank):
     """One rank of a gang has ended while others go on."""
 
-    at: Instant
-    key: RankKey
     exit: RankExit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptEnded:
+class AttemptEnded(OfJob):
     """An attempt is over, its devices are free, and the job waits again; not eligible before `begins_at`."""
 
-    at: Instant
-    job: JobId
     ended: EndedAttempt
     is_held: bool = False
     is_retry: bool = False
@@ -200,14 +218,12 @@ class AttemptEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptVoided:
+class AttemptVoided(OfJob):
     """A placement was handed back before anything started: its number counts for nothing.
 
     `node` is where it failed; `left_out` are nodes that are given nothing for a moment because they did not answer.
     """
 
-    at: Instant
-    job: JobId
     number: int
     node: NodeName
     reason: str
@@ -216,41 +232,33 @@ class AttemptVoided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerDrained:
+class WorkerDrained(OfJob):
     """A worker takes no new turns and ends after its last one, because of this."""
 
-    at: Instant
-    job: JobId
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobFinished:
+class JobFinished(OfJob):
     """A job has ended for good. `ended` is its last attempt, where it had one."""
 
-    at: Instant
-    job: JobId
     finished: Finished
     ended: EndedAttempt | None = None
     by: UserName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolStateChanged:
+class SpoolStateChanged(OfRank):
     """A rank's output waits for room on its node, or goes on; kept for the story only."""
 
-    at: Instant
-    key: RankKey
     is_full: bool
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalSent:
+class SignalSent(OfJob):
     """A signal was sent to a job; kept for the story."""
 
-    at: Instant
-    job: JobId
     by: UserName
     signal: int
 
@@ -264,64 +272,48 @@ class NodeRegistered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLost:
+class NodeLost(OfNode):
     """A node was not heard for its whole lease."""
 
-    at: Instant
-    node: NodeName
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReturned:
+class NodeReturned(OfNode):
     """A lost node is heard again."""
 
-    at: Instant
-    node: NodeName
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDrained:
+class NodeDrained(OfNode):
     """A person drains a node."""
 
-    at: Instant
-    node: NodeName
     by: UserName
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeResumed:
+class NodeResumed(OfNode):
     """A person resumed a node; its unhealthy devices get another chance."""
 
-    at: Instant
-    node: NodeName
     by: UserName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeForgotten:
+class NodeForgotten(OfNode):
     """A person dropped a node."""
 
-    at: Instant
-    node: NodeName
     by: UserName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMarked:
+class DeviceMarked(OfNode):
     """A device is in trouble and is not placed on until its node is resumed."""
 
-    at: Instant
-    node: NodeName
     device: UnhealthyDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobWarned:
+class JobWarned(OfJob):
     """Something goes on with a job's attempt that its person would want to know. The job goes on as well as it can."""
 
-    at: Instant
-    job: JobId
     warning: JobWarning
 
 
@@ -352,9 +344,11 @@ Record = (
     | BeginReached
     | DependencyMet
     | JobBandChanged
+    | JobUpdated
     | ItemsHeld
     | ItemsReleased
     | ItemsMoved
+    | ItemsUpdated
     | ItemsFinished
     | AttemptPlaced
     | AttemptReady
@@ -387,33 +381,26 @@ def job_of(record: Record) -> JobId | None:
     match record:
         case JobQueued(job=job):
             return job.told_with or job.id
-        case AttemptStarted(key=key) | RankEnded(key=key) | SpoolStateChanged(key=key):
-            return key.job
-        case (
-            JobHeld(job=job_id)
-            | JobReleased(job=job_id)
-            | BeginReached(job=job_id)
-            | DependencyMet(job=job_id)
-            | JobBandChanged(job=job_id)
-            | AttemptPlaced(job=job_id)
-            | AttemptReady(job=job_id)
-            | AttemptStopping(job=job_id)
-            | AttemptUnreachable(job=job_id)
-            | AttemptEnded(job=job_id)
-            | AttemptVoided(job=job_id)
-            | WorkerDrained(job=job_id)
-            | JobFinished(job=job_id)
-            | SignalSent(job=job_id)
-            | JobWarned(job=job_id)
-        ):
-            return job_id
-        case ItemsHeld(array=array) | ItemsReleased(array=array) | ItemsMoved(array=array) | ItemsFinished(array=array):
-            return array
+        case OfJob():
+            return record.job
+        case OfRank():
+            return record.key.job
+        case OfItems() | ItemsFinished():
+            return record.array
         case _:
             return None
 
 
-SHARED_KINDS = (JobQueued, ItemsHeld, ItemsReleased, ItemsMoved, ItemsFinished, BeginReached, DependencyMet)
+SHARED_KINDS = (
+    JobQueued,
+    ItemsHeld,
+    ItemsReleased,
+    ItemsMoved,
+    ItemsUpdated,
+    ItemsFinished,
+    BeginReached,
+    DependencyMet,
+)
 """What befalls all items of an array at once, and stands in its story."""
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from .ids import JobId
 from .jobs import Job
 from .nodes import Node
-from .sessions import SessionId
+from .sessions.session import SessionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+from gpufleet.jobs.runs import DEFAULT_GRACE_US, InputMode
+
 from .ids import JobId, ModelName, NodeName
 from .shares import WHOLE_MILLI
-from .units import MB, SECOND, Instant, Span
+from .units import Instant, Span
 
-DEFAULT_GRACE = Span(30 * SECOND)
-DEFAULT_MIN_MEMORY_BYTES = 8_000 * MB
+DEFAULT_GRACE = Span(DEFAULT_GRACE_US)
 
 
 class Band(IntEnum):
@@ -27,13 +28,6 @@ class Outcome(Enum):
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
     TIMED_OUT = "TIMED_OUT"
-
-
-class InputMode(Enum):
-    """What a job can be typed to through: a pipe, or a terminal that is its output, too."""
-
-    PIPE = "pipe"
-    TERMINAL = "terminal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +62,32 @@ class Dependency:
 
     job: JobId
     wanted: EndWanted = EndWanted.OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSignal:
+    """A signal that each attempt gets so long before its time limit, all of its processes or its leader alone."""
+
+    signal: int
+    before: Span
+    is_for_leader: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceLimit:
+    """A limit of the kernel's for each process of a job, by its name as in setrlimit(2); -1 is unlimited."""
+
+    name: str
+    soft: int
+    hard: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
+    """How the processes of a job run, on each of its nodes; what says nothing is as their agent has it."""
+
+    rlimits: tuple[ResourceLimit, ...] = ()
+    nice: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +140,25 @@ class Asked:
         return self._hash
 
 
-class _OfClass:
+class _ClassCache:
     """Room for what a spec's class of request is, once somebody has asked: passes and indexes ask again and again."""
 
     __slots__ = ("_asked",)
     _asked: Asked
 
 
+def is_longer(time_limit: Span | None, *, than: Span | None) -> bool:
+    """Whether a time limit lets a job run for longer than another; None is no limit."""
+    return than is not None and (time_limit is None or time_limit > than)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec(_OfClass):
-    """All that a user asked for, with defaults filled in. `serves` is the model that a service is a worker of."""
+class JobSpec(_ClassCache):
+    """All that a user asked for, with defaults filled in. `serves` is the model that a service is a worker of.
+
+    `submit_cwd` is the folder that it was submitted from, empty where nobody said so. `output_file` is a pattern, empty
+    for none. With `is_requeued_on_timeout` it waits again where its time limit would end it.
+    """
 
     argv: tuple[str, ...]
     name: str
@@ -153,6 +182,11 @@ class JobSpec(_OfClass):
     serves: ModelName = ModelName("")
     sampling: Span | None = None
     no_warnings: bool = False
+    submit_cwd: str = ""
+    limit_signal: LimitSignal | None = None
+    is_requeued_on_timeout: bool = False
+    output_file: str = ""
+    process: ProcessSettings | None = None
 
     @property
     def run_span(self) -> Span | None:

@@ -32,8 +32,8 @@ class TimeLimits:
     due: list[JobId] = field(default_factory=list)
 
     def begin(self, job: Job | None, at: Instant) -> None:
-        """A rank of a job's attempt runs since then; of several the last one counts."""
-        if job is not None and isinstance(job.state, Running) and job.spec.time_limit is not None:
+        """A rank of a job's attempt runs since then; of several the last one counts. It may be given a limit later."""
+        if job is not None and isinstance(job.state, Running):
             known = self.began_at.get(job.id)
             if known is None or at > known:
                 self.began_at[job.id] = at

@@ -11,7 +11,6 @@ NEVER = Instant(2**62)
 Span = NewType("Span", int)
 """A length of time in microseconds."""
 
-MICROSECOND = Span(1)
 MILLISECOND = Span(1_000)
 SECOND = Span(1_000_000)
 MINUTE = Span(60 * SECOND)

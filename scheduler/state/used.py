@@ -60,7 +60,7 @@ class RankUse:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldUse:
+class ReportedUse:
     """What a rank used so far, as its agent sent it: a beat brings one for each rank, and hardly one is ever read.
 
     `read` makes of it what it says, and answers None for what cannot be read.

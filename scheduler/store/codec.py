@@ -14,8 +14,6 @@ union changes, the old name's upgrade puts the new name under "$". tests/store/g
 what to do when one has changed.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar

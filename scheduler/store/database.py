@@ -1,7 +1,5 @@
 """What the store asks of a database; sqlite.py and postgres.py are the two that answer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol

@@ -5,31 +5,15 @@ first. Nothing is guessed: an unknown field, a missing one or one of the wrong k
 class and field.
 """
 
-from __future__ import annotations
-
 import binascii
-import threading
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from types import MappingProxyType
 from typing import Any, TypeAlias, assert_never
 
-from .shapes import (
-    TAG,
-    Bytes,
-    Enumeration,
-    Group,
-    Maybe,
-    OneOf,
-    Plain,
-    Record,
-    Row,
-    Sequence,
-    Shape,
-    Table,
-    stored_fields,
-)
+from . import shapes
+from .shapes import TAG, Shape, stored_fields
 
 Node: TypeAlias = dict[str, Any]
 Decoder: TypeAlias = Callable[[Any], Any]
@@ -55,30 +39,14 @@ class Decoders:
         self._format = current_format
         self._upgrades = upgrades
         self._shared = shared
-        self._of_class: dict[tuple[type, int], Decoder] = {}
-        self._begun: set[tuple[type, int]] = set()
-        self._compiling = threading.RLock()
+        self._of_class = shapes.OnceEach(self._compile_class)
 
     def of_class(self, cls: type, written_format: int) -> Decoder:
         """The decoder of a dataclass from an object written in that format. Errors: NotStorable."""
-        key = (cls, written_format)
-        decoder = self._of_class.get(key)
-        if decoder is not None:
-            return decoder
-        # One thread compiles: another must never get what is not done yet.
-        with self._compiling:
-            if key in self._begun:
-                # A class that contains itself finds this one while it is being compiled.
-                return lambda node: self.of_class(cls, written_format)(node)
-            if key not in self._of_class:
-                self._begun.add(key)
-                try:
-                    self._of_class[key] = self._compile_class(cls, written_format)
-                finally:
-                    self._begun.discard(key)
-            return self._of_class[key]
+        return self._of_class((cls, written_format))
 
-    def _compile_class(self, cls: type, written_format: int) -> Decoder:
+    def _compile_class(self, of: tuple[type, int]) -> Decoder:
+        cls, written_format = of
         upgrade = self._upgrade_of(cls.__name__, written_format)
         decoders = {
             field.name: (field.plain_type, self._of_shape(field.shape, written_format)) for field in stored_fields(cls)
@@ -126,27 +94,27 @@ class Decoders:
             return self._of_shape(part, written_format)
 
         match shape:
-            case Plain():
+            case shapes.Plain():
                 return _plain_decoder(shape.type)
-            case Bytes():
+            case shapes.Bytes():
                 return _decode_bytes
-            case Enumeration():
+            case shapes.Enumeration():
                 return _enum_decoder(shape)
-            case Record():
+            case shapes.Record():
                 decode = self.of_class(shape.type, written_format)
                 return _once(decode) if shape.type in self._shared else decode
-            case OneOf():
+            case shapes.OneOf():
                 return self._tagged_decoder(shape.types, written_format)
-            case Maybe():
+            case shapes.Maybe():
                 return _maybe_decoder(inner(shape.inner))
-            case Sequence():
+            case shapes.Sequence():
                 decode = _sequence_decoder(inner(shape.item), shape.item)
                 return _once(decode) if _is_row_of_texts(shape.item) else decode
-            case Row():
+            case shapes.Row():
                 return _row_decoder(tuple(inner(item) for item in shape.items))
-            case Group():
+            case shapes.Group():
                 return _group_decoder(inner(shape.item))
-            case Table():
+            case shapes.Table():
                 return _table_decoder(shape, inner(shape.key), inner(shape.value))
             case _:
                 assert_never(shape)
@@ -170,7 +138,7 @@ class Decoders:
 
 
 def _is_row_of_texts(shape: Shape) -> bool:
-    return isinstance(shape, Row) and set(shape.items) == {Plain(str)}
+    return isinstance(shape, shapes.Row) and set(shape.items) == {shapes.Plain(str)}
 
 
 def _once(decode: Decoder) -> Decoder:
@@ -223,7 +191,7 @@ def _decode_bytes(node: Any) -> bytes:
         raise DecodeError(f"expected base64, got {node!r}") from None
 
 
-def _enum_decoder(shape: Enumeration) -> Decoder:
+def _enum_decoder(shape: shapes.Enumeration) -> Decoder:
     members = {member.name: member for member in shape.type}
 
     def decode(node: Any) -> Any:
@@ -246,7 +214,7 @@ def _expect_list(node: Any) -> list[Any]:
 
 
 def _sequence_decoder(decode_item: Decoder, shape: Shape) -> Decoder:
-    if isinstance(shape, Plain) and shape.type is not float:
+    if isinstance(shape, shapes.Plain) and shape.type is not float:
         only = {shape.type}
 
         def decode_plain(node: Any) -> tuple[Any, ...]:
@@ -272,7 +240,7 @@ def _group_decoder(decode_item: Decoder) -> Decoder:
     return lambda node: frozenset(decode_item(item) for item in _expect_list(node))
 
 
-def _table_decoder(shape: Table, decode_key: Decoder, decode_value: Decoder) -> Decoder:
+def _table_decoder(shape: shapes.Table, decode_key: Decoder, decode_value: Decoder) -> Decoder:
     def decode_object(node: Any) -> Mapping[Any, Any]:
         if type(node) is not dict:
             raise DecodeError(f"expected an object, got {node!r}")
@@ -282,7 +250,7 @@ def _table_decoder(shape: Table, decode_key: Decoder, decode_value: Decoder) -> 
         pairs = [_decode_pair(pair) for pair in _expect_list(node)]
         return MappingProxyType({decode_key(key): decode_value(item) for key, item in pairs})
 
-    return decode_object if shape.key == Plain(str) else decode_pairs
+    return decode_object if shape.key == shapes.Plain(str) else decode_pairs
 
 
 def _decode_pair(node: Any) -> list[Any]:

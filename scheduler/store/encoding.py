@@ -6,8 +6,6 @@ field of integers, a subclass of the declared class) is refused here, before it 
 be loaded.
 """
 
-from __future__ import annotations
-
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -17,21 +15,8 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any, TypeAlias, assert_never
 
-from .shapes import (
-    TAG,
-    Bytes,
-    Enumeration,
-    Group,
-    Maybe,
-    OneOf,
-    Plain,
-    Record,
-    Row,
-    Sequence,
-    Shape,
-    Table,
-    stored_fields,
-)
+from . import shapes
+from .shapes import TAG, Shape, stored_fields
 
 Encoder: TypeAlias = Callable[[Any], str]
 
@@ -58,9 +43,8 @@ class Encoders:
     """The compiled encoder of each class, made at its first use."""
 
     def __init__(self) -> None:
-        self._of_class: dict[type, Encoder] = {}
-        self._begun: set[type] = set()
-        self._compiling = threading.RLock()
+        self.of_class: Callable[[type], Encoder] = shapes.OnceEach(self._compile_class)
+        """The encoder of a dataclass to the members of an object, without its braces. Errors: NotStorable."""
         self._once = _Once()
 
     @contextmanager
@@ -71,24 +55,6 @@ class Encoders:
             yield
         finally:
             self._once.known = None
-
-    def of_class(self, cls: type) -> Encoder:
-        """The encoder of a dataclass to the members of an object, without its braces. Errors: NotStorable."""
-        encoder = self._of_class.get(cls)
-        if encoder is not None:
-            return encoder
-        # One thread compiles: another must never get what is not done yet.
-        with self._compiling:
-            if cls in self._begun:
-                # A class that contains itself finds this one while it is being compiled.
-                return lambda value: self.of_class(cls)(value)
-            if cls not in self._of_class:
-                self._begun.add(cls)
-                try:
-                    self._of_class[cls] = self._compile_class(cls)
-                finally:
-                    self._begun.discard(cls)
-            return self._of_class[cls]
 
     def _compile_class(self, cls: type) -> Encoder:
         stored = stored_fields(cls)
@@ -132,25 +98,25 @@ class Encoders:
 
     def _of_shape(self, shape: Shape) -> Encoder:
         match shape:
-            case Plain():
+            case shapes.Plain():
                 return _plain_encoder(shape.type)
-            case Bytes():
+            case shapes.Bytes():
                 return _encode_bytes
-            case Enumeration():
+            case shapes.Enumeration():
                 return _enum_encoder(shape.type)
-            case Record():
+            case shapes.Record():
                 return self._object_encoder(shape.type)
-            case OneOf():
+            case shapes.OneOf():
                 return self._tagged_encoder(shape.types)
-            case Maybe():
+            case shapes.Maybe():
                 return _maybe_encoder(self._of_shape(shape.inner))
-            case Sequence():
+            case shapes.Sequence():
                 return self._sequence_encoder(self._of_shape(shape.item), shape.item)
-            case Row():
+            case shapes.Row():
                 return _row_encoder(tuple(self._of_shape(item) for item in shape.items))
-            case Group():
+            case shapes.Group():
                 return _group_encoder(self._of_shape(shape.item))
-            case Table():
+            case shapes.Table():
                 return _table_encoder(shape, self._of_shape(shape.key), self._of_shape(shape.value))
             case _:
                 assert_never(shape)
@@ -173,7 +139,7 @@ class Encoders:
         return encode
 
     def _sequence_encoder(self, encode_item: Encoder, shape: Shape) -> Encoder:
-        if isinstance(shape, Plain) and shape.type is not float:
+        if isinstance(shape, shapes.Plain) and shape.type is not float:
             only, plain_text = {shape.type}, _PLAIN_TEXTS[shape.type]
 
             def encode_plain(value: Any) -> str:
@@ -256,8 +222,8 @@ def _group_encoder(encode_item: Encoder) -> Encoder:
     return encode
 
 
-def _table_encoder(shape: Table, encode_key: Encoder, encode_value: Encoder) -> Encoder:
-    if shape.key == Plain(str):
+def _table_encoder(shape: shapes.Table, encode_key: Encoder, encode_value: Encoder) -> Encoder:
+    if shape.key == shapes.Plain(str):
         return lambda value: (
             "{" + ",".join([f"{encode_key(key)}:{encode_value(item)}" for key, item in value.items()]) + "}"
         )

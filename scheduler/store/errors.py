@@ -1,7 +1,5 @@
 """What can go wrong with the store, by what the caller must do about it."""
 
-from __future__ import annotations
-
 
 class StoreError(Exception):
     """Any trouble with the store."""
@@ -25,6 +23,10 @@ class StoreLocked(StoreError):
 
 class StoreTooNew(StoreError):
     """A newer version of this program wrote the store: this one must not touch it."""
+
+
+class StoreTooOld(StoreError):
+    """The store is of before the first release, and is left as it is; the message says what can bring it here."""
 
 
 class StoreUrlInvalid(StoreError):

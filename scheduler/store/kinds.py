@@ -1,32 +1,14 @@
 """Which class is stored under which kind, and which columns a row has beside its payload."""
 
-from __future__ import annotations
-
 from typing import get_args
 
-from ..state.access import Counters, RememberedRequest, Token
-from ..state.durable import Entity, EntityKey, key_of
-from ..state.equal_jobs import EqualJobs
-from ..state.jobs import Finished, Job, Tally
-from ..state.nodes import Node
+from ..state.durable import KINDS, Entity, EntityKey, key_of
+from ..state.jobs import Finished, Job
 from ..state.records import Record, job_of
-from ..state.sessions import Model, Session
-from ..state.usage import Usage
 from .codec import Codec
 from .statements import Row
 
-ENTITY_CLASSES: dict[str, type[Entity]] = {
-    "job": Job,
-    "equal_jobs": EqualJobs,
-    "tally": Tally,
-    "usage": Usage,
-    "node": Node,
-    "token": Token,
-    "request": RememberedRequest,
-    "counters": Counters,
-    "model": Model,
-    "session": Session,
-}
+ENTITY_CLASSES: dict[str, type[Entity]] = {kind: cls for cls, (kind, _) in KINDS.items()}
 
 RECORD_CLASSES: dict[str, type[Record]] = {cls.__name__: cls for cls in get_args(Record)}
 

@@ -1,7 +1,5 @@
 """Opens the store that a URL names: to be the scheduler (lock, migrations, a new term), or to examine it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, insert, make_url, select, update
@@ -10,8 +8,8 @@ from sqlalchemy.exc import ArgumentError
 from . import reading
 from .codec import FORMAT, Codec
 from .database import Database, explained
-from .errors import StoreTooNew, StoreUnavailable, StoreUrlInvalid
-from .migrations import NEWEST_REVISION, UnknownRevision, revision_of, upgrade
+from .errors import StoreTooNew, StoreTooOld, StoreUnavailable, StoreUrlInvalid
+from .migrations import NEWEST_REVISION, RetiredRevision, UnknownRevision, check_not_retired, revision_of, upgrade
 from .schema import meta
 from .sqlite import SqliteDatabase
 from .store import SqlStore
@@ -23,7 +21,7 @@ EXAMPLES = "write sqlite:////path/to/scheduler.db or postgresql://user@host/data
 def open_store(url: str) -> SqlStore:
     """The store at sqlite:///FILE or postgresql://…, made where there is none, with a term above every earlier one.
 
-    Errors: StoreUrlInvalid, StoreLocked, StoreTooNew, StoreCorrupt, StoreUnavailable.
+    Errors: StoreUrlInvalid, StoreLocked, StoreTooNew, StoreTooOld, StoreCorrupt, StoreUnavailable.
     """
     database = _database(url)
     try:
@@ -34,6 +32,9 @@ def open_store(url: str) -> SqlStore:
     except UnknownRevision as error:
         database.close()
         raise StoreTooNew(f"a newer version of this program made the store's tables: {error}") from error
+    except RetiredRevision as error:
+        database.close()
+        raise StoreTooOld(str(error)) from error
     except BaseException:
         database.close()
         raise
@@ -42,7 +43,7 @@ def open_store(url: str) -> SqlStore:
 def open_to_examine(url: str) -> Examined:
     """The store at a URL as it is: nothing of it is changed, and no scheduler can open it meanwhile.
 
-    Errors: StoreUrlInvalid, StoreLocked, StoreTooNew, StoreCorrupt, StoreUnavailable (there is none, too).
+    Errors: StoreUrlInvalid, StoreLocked, StoreTooNew, StoreTooOld, StoreCorrupt, StoreUnavailable (there is none, too).
     """
     database = _database(url, is_read_only=True)
     name = parse_url(url).render_as_string(hide_password=True)
@@ -51,6 +52,7 @@ def open_to_examine(url: str) -> Examined:
             revision = revision_of(connection)
         if revision is None:
             raise StoreUnavailable(f"{name}: this database holds no store")
+        check_not_retired(revision)
         if revision < NEWEST_REVISION:
             raise StoreUnavailable(
                 f"{name}: an older version made its tables (revision {revision}, now {NEWEST_REVISION});"
@@ -58,6 +60,9 @@ def open_to_examine(url: str) -> Examined:
             )
         if revision > NEWEST_REVISION:
             raise StoreTooNew(f"a newer version of this program made the store's tables: revision {revision}")
+    except RetiredRevision as error:
+        database.close()
+        raise StoreTooOld(f"{name}: {error}") from error
     except BaseException:
         database.close()
         raise

@@ -4,8 +4,6 @@ The writer's own connection holds the lock that keeps a second scheduler out, so
 write are lost together. psycopg is an optional dependency and is imported here only.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Sequence

@@ -1,12 +1,10 @@
 """The questions that are asked of the store beside loading it; each is answered by an index."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import Select, literal, select, tuple_
 
-from ..ports import FinishedQuery
+from ..ports import EndedQuery, FinishedQuery
 from ..state.ids import JobId
 from ..state.records import SHARED_KINDS, JobQueued
 from ..state.specs import Outcome
@@ -45,9 +43,30 @@ def failed_items(array: JobId, last: JobId) -> Select[Any]:
 
 def finished_jobs(query: FinishedQuery) -> Select[Any]:
     """A page of jobs that have ended, newest end first; arrays, and no items."""
+    return _page(select(schema.finished_job).where(schema.finished_job.c.array_id.is_(None)), query)
+
+
+def ended_jobs(query: EndedQuery) -> Select[Any]:
+    """A page of what has ended, newest end first: found in the history's index, and only its rows are read."""
     table = schema.finished_job.c
-    statement = select(schema.finished_job).order_by(table.end_us.desc(), table.id.desc()).limit(query.limit)
-    statement = statement.where(table.array_id.is_(None))
+    found = select(table.id)
+    if not query.has_items:
+        found = found.where(table.array_id.is_(None))
+    if query.since is not None:
+        found = found.where(table.end_us >= query.since)
+    if query.until is not None:
+        found = found.where(table.end_us < query.until)
+    if query.node is not None:
+        # Where a job was stands in its payload. What the name only happens to occur in is sorted out by who asks.
+        found = found.where(table.payload.contains(f'"{query.node}"', autoescape=True))
+    page = _page(found, query).subquery()
+    wanted = select(schema.finished_job).join(page, page.c.id == table.id)
+    return wanted.order_by(table.end_us.desc(), table.id.desc())
+
+
+def _page(statement: Select[Any], query: FinishedQuery) -> Select[Any]:
+    """What of it is of this user, name and outcomes, from where the page before ended, newest end first."""
+    table = schema.finished_job.c
     if query.user is not None:
         statement = statement.where(table.user == searchable(query.user))
     if query.name is not None:
@@ -57,7 +76,7 @@ def finished_jobs(query: FinishedQuery) -> Select[Any]:
     if query.before is not None:
         end, id_ = query.before
         statement = statement.where(tuple_(table.end_us, table.id) < tuple_(literal(end), literal(id_)))
-    return statement
+    return statement.order_by(table.end_us.desc(), table.id.desc()).limit(query.limit)
 
 
 def story(job: JobId, after: int, limit: int, told_with: JobId | None) -> Select[Any]:

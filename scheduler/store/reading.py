@@ -1,7 +1,5 @@
 """From rows to values. A row that cannot be read is named by its table and key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

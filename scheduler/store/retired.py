@@ -3,8 +3,6 @@
 A kind stands here as long as a store may hold it, which is as long as records are kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -7,11 +7,12 @@ class is first used, naming the class and the field.
 from __future__ import annotations
 
 import enum
+import threading
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 TAG = "$"
 """The key under which a member of a union names its class."""
@@ -19,6 +20,8 @@ TAG = "$"
 FORMAT_KEY = "v"
 """The key under which the outermost object says in which format it was written; no field may be called so."""
 
+K = TypeVar("K")
+Compiled = Callable[[Any], Any]
 PLAIN_TYPES: tuple[type, ...] = (bool, int, float, str)
 
 
@@ -115,6 +118,34 @@ class StoredField:
         """The type whose values are written as they are, without asking the shape; None where there is none."""
         inner = self.shape.inner if isinstance(self.shape, Maybe) else self.shape
         return inner.type if isinstance(inner, Plain) and inner.type is not float else None
+
+
+class OnceEach(Generic[K]):
+    """What is compiled for each key at its first use; several threads may ask."""
+
+    def __init__(self, compile_for: Callable[[K], Compiled]) -> None:
+        self._compile_for = compile_for
+        self._done: dict[K, Compiled] = {}
+        self._begun: set[K] = set()
+        self._compiling = threading.RLock()
+
+    def __call__(self, key: K) -> Compiled:
+        """What is compiled for a key. Errors: those of compiling."""
+        done = self._done.get(key)
+        if done is not None:
+            return done
+        # One thread compiles: another must never get what is not done yet.
+        with self._compiling:
+            if key in self._begun:
+                # A class that contains itself finds this one while it is being compiled.
+                return lambda value: self(key)(value)
+            if key not in self._done:
+                self._begun.add(key)
+                try:
+                    self._done[key] = self._compile_for(key)
+                finally:
+                    self._begun.discard(key)
+            return self._done[key]
 
 
 def stored_fields(cls: type) -> tuple[StoredField, ...]:

@@ -4,8 +4,6 @@ A lock file beside the database keeps a second scheduler out, also one on anothe
 folder.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -4,8 +4,6 @@ A commit is a handful of rows and one fsync; going through SQLAlchemy's executio
 cost more than the fsync does, so only its compiler is used here and the driver runs the text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 

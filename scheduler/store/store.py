@@ -4,12 +4,13 @@ A commit is asserted by the one row of `meta`: it must be of the newest term, an
 So a superseded scheduler changes nothing, and a commit whose answer was lost is not applied twice.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from ..ports import Commit, FinishedQuery, StoredRecord
+from sqlalchemy import Select
+
+from ..ports import Commit, EndedQuery, FinishedQuery, StoredRecord
 from ..state.durable import Entity
 from ..state.ids import JobId
 from ..state.jobs import Job
@@ -79,18 +80,15 @@ class SqlStore:
 
     def finished_job(self, job: JobId) -> Job | None:
         """A job that has ended, or None."""
-        rows = reading.rows(self._database, queries.finished_job(job))
-        return reading.finished_job(self._codec, rows[0]) if rows else None
+        return next(iter(self._jobs(queries.finished_job(job))), None)
 
     def array_with(self, item: JobId) -> Job | None:
         """The array that has ended whose items include this id, or None."""
-        rows = reading.rows(self._database, queries.array_with(item))
-        return reading.finished_job(self._codec, rows[0]) if rows else None
+        return next(iter(self._jobs(queries.array_with(item))), None)
 
     def finished_items(self, array: JobId, first: JobId, last: JobId) -> list[Job]:
         """The items of an array with ids from first to last that have ended each by itself, by id."""
-        rows = reading.rows(self._database, queries.finished_items(array, first, last))
-        return [reading.finished_job(self._codec, row) for row in rows]
+        return self._jobs(queries.finished_items(array, first, last))
 
     def failed_items(self, array: JobId, last: JobId) -> list[JobId]:
         """The ids of an array's items, the last of which is given, that have failed each by itself, in rising order."""
@@ -98,8 +96,14 @@ class SqlStore:
 
     def finished_jobs(self, query: FinishedQuery) -> list[Job]:
         """A page of jobs that have ended, newest end first."""
-        rows = reading.rows(self._database, queries.finished_jobs(query))
-        return [reading.finished_job(self._codec, row) for row in rows]
+        return self._jobs(queries.finished_jobs(query))
+
+    def ended_jobs(self, query: EndedQuery) -> list[Job]:
+        """A page of what has ended, newest end first."""
+        return self._jobs(queries.ended_jobs(query))
+
+    def _jobs(self, query: Select[Any]) -> list[Job]:
+        return [reading.finished_job(self._codec, row) for row in reading.rows(self._database, query)]
 
     def story(self, job: JobId, after: int, limit: int, told_with: JobId | None = None) -> list[StoredRecord]:
         """A job's records with a sequence above `after`, oldest first; `told_with` is that of the job."""
@@ -109,15 +113,15 @@ class SqlStore:
     def records_of_kinds(self, kinds: Sequence[str], before: int | None, limit: int) -> list[StoredRecord]:
         """Records of these classes with a sequence below `before`, newest first."""
         wanted = [queries.newest_records(kind, before, limit) for kind in sorted(set(kinds))]
-        found = [row for query in wanted for row in reading.rows(self._database, query)]
-        found.sort(key=lambda row: row.seq, reverse=True)
-        return [reading.record(self._codec, row) for row in found[:limit]]
+        return self._records(wanted, limit, newest_first=True)
 
     def records_from(self, kinds: Sequence[str], after: int, limit: int) -> list[StoredRecord]:
         """Records of these classes with a sequence above `after`, oldest first."""
-        wanted = [queries.next_records(kind, after, limit) for kind in sorted(set(kinds))]
+        return self._records([queries.next_records(kind, after, limit) for kind in sorted(set(kinds))], limit)
+
+    def _records(self, wanted: list[Select[Any]], limit: int, *, newest_first: bool = False) -> list[StoredRecord]:
         found = [row for query in wanted for row in reading.rows(self._database, query)]
-        found.sort(key=lambda row: row.seq)
+        found.sort(key=lambda row: row.seq, reverse=newest_first)
         return [reading.record(self._codec, row) for row in found[:limit]]
 
     def verify(self) -> list[str]:

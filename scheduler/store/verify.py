@@ -1,7 +1,5 @@
 """Reads everything that is stored and says what is wrong with it, for `--verify` and for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 

@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from gpufleet.v1 import node_agent_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.status import from_rpc_error
+from gpufleet.net.status import from_rpc_error
 
 SERVICES = (
     scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"],

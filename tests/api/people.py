@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import inference_pb2, scheduler_pb2_grpc, sessions_pb2
 
-from gpufleet.tickets import make_secret
+from gpufleet.security.tickets import make_secret
 from tests.e2e.client import dial
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS

@@ -6,9 +6,9 @@ import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError
-from scheduler.api import alike_specs
-from scheduler.api.alike_specs import KnownSpecs, WantedJob
-from scheduler.api.validate import wanted_job, wanted_jobs
+from scheduler.wire import alike_specs
+from scheduler.wire.alike_specs import CheckedSpec, KnownSpecs
+from scheduler.wire.validate import wanted_job, wanted_jobs
 
 
 def spec(number: int, **others: object) -> job_pb2.JobSpec:
@@ -50,7 +50,7 @@ def test_what_is_wrong_with_a_later_one_is_found(others: dict[str, object], fiel
     assert [violation.field for violation in caught.value.violations] == [field]
 
 
-def submitted(known: KnownSpecs, *specs: job_pb2.JobSpec) -> list[WantedJob]:
+def submitted(known: KnownSpecs, *specs: job_pb2.JobSpec) -> list[CheckedSpec]:
     return wanted_jobs(scheduler_pb2.SubmitRequest(specs=specs), known)
 
 

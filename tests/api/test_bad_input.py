@@ -52,6 +52,15 @@ def seconds(count: int) -> Duration:
     return Duration(seconds=count)
 
 
+def at_limit(**signal: Any) -> dict[str, Any]:
+    return {"limit_signal": job_pb2.LimitSignal(**signal), "time_limit": Duration(seconds=60)}
+
+
+def limited(*limits: dict[str, Any]) -> dict[str, Any]:
+    asked = [job_pb2.ResourceLimit(**{"name": "NOFILE", "soft": 100, **each}) for each in limits]
+    return {"process": job_pb2.ProcessSettings(rlimits=asked)}
+
+
 BAD_SPECS = [
     # The command.
     Bad("no command", {"argv": []}, "argv", Reason.COMMAND_EMPTY),
@@ -112,8 +121,53 @@ BAD_SPECS = [
     Bad("a time limit of nothing", {"time_limit": seconds(0)}, "time_limit"),
     Bad("a negative time limit", {"time_limit": seconds(-5)}, "time_limit"),
     Bad("an absurd time limit", {"time_limit": seconds(10**11)}, "time_limit"),
+    Bad("a signal that there is not", at_limit(signal=65), "limit_signal.signal", says="1 to 64"),
+    Bad("no signal", at_limit(before=seconds(5)), "limit_signal.signal"),
+    Bad("a signal that nobody catches", at_limit(signal=9), "limit_signal.signal", says="SIGKILL"),
+    Bad(
+        "a signal before no limit",
+        {"limit_signal": job_pb2.LimitSignal(signal=10)},
+        "limit_signal",
+        says="--time-limit",
+    ),
+    Bad("a signal at the limit", at_limit(signal=10, before=seconds(0)), "limit_signal.before", says="more than 0"),
+    Bad("a signal before the start", at_limit(signal=10, before=seconds(90)), "limit_signal.before", says="90 s"),
+    Bad("a minute before a minute", at_limit(signal=10), "limit_signal.before", says="60 s"),
+    Bad("another attempt at no limit", {"requeue_on_timeout": True}, "requeue_on_timeout", says="--time-limit"),
+    Bad(
+        "another attempt of what is not run again",
+        {"requeue_on_timeout": True, "no_requeue": True, "time_limit": seconds(9)},
+        "requeue_on_timeout",
+        says="--no-requeue",
+    ),
+    Bad("a pattern that there is not", {"output_file": "a-%z"}, "output_file", says="%z"),
+    Bad("half a pattern", {"output_file": "a-%"}, "output_file", says="%j"),
+    Bad("a name of three digits", {"output_file": "%3x"}, "output_file", says="%3x"),
+    Bad("an index of no array", {"output_file": "a-%a"}, "output_file", says="array"),
+    Bad("a folder for the output", {"output_file": "logs/"}, "output_file", says="folder"),
+    Bad("a line break in the output's file", {"output_file": "a\nb"}, "output_file", says="control"),
+    Bad("a file longer than Linux takes", {"output_file": "x" * 5_000}, "output_file"),
+    Bad("a niceness below none", {"process": job_pb2.ProcessSettings(nice=-1)}, "process.nice", says="0 to 19"),
+    Bad("a niceness of Slurm's", {"process": job_pb2.ProcessSettings(nice=100)}, "process.nice", says="--band low"),
+    Bad("a limit that there is not", limited({"name": "CPUS"}), "process.rlimits[0].name", says="NOFILE"),
+    Bad("a limit twice", limited({}, {}), "process.rlimits[1].name", says="second time"),
+    Bad("a limit below none", limited({"soft": -2}), "process.rlimits[0].soft", says="-1 for none"),
+    Bad(
+        "a soft limit above the hard one",
+        limited({"soft": 9, "hard": 8}),
+        "process.rlimits[0].soft",
+        says="NOFILE=4096:8192",
+    ),
+    Bad(
+        "no soft limit under a hard one", limited({"soft": -1, "hard": 8}), "process.rlimits[0].soft", says="unlimited"
+    ),
+    Bad("a relative folder of the submit", {"submit_cwd": "here"}, "submit_cwd", says="absolute"),
     Bad("a negative grace", {"grace": seconds(-1)}, "grace"),
-    Bad("a grace of more than a day", {"grace": seconds(90_000)}, "grace"),
+    Bad("a grace of more than a day", {"grace": seconds(90_000)}, "grace", says="between SIGTERM and SIGKILL"),
+    Bad("a fence under twice the usual grace", {"requeue_fence": seconds(40)}, "requeue_fence", says="twice the grace"),
+    Bad(
+        "all nodes left out", {"nodelist": ["n1"], "exclude": ["n1"]}, "exclude", says="none of the nodes of --nodelist"
+    ),
     Bad("a fence that is too short", {"requeue_fence": seconds(1), "grace": seconds(0)}, "requeue_fence", says="30"),
     Bad("a grace that fills the fence", {"requeue_fence": seconds(60), "grace": seconds(31)}, "grace", says="half"),
     Bad("a sampling of every millisecond", {"sampling_interval": seconds(0)}, "sampling_interval"),
@@ -282,6 +336,12 @@ def _calls() -> list[tuple[str, str, Any, Reason, str]]:
         ("no change", "UpdateJob", update(), bad, "update_mask"),
         ("two changes", "UpdateJob", update("band", "is_held"), bad, "update_mask"),
         ("an unknown change", "UpdateJob", update("colour"), bad, "update_mask"),
+        ("a name and a hold", "UpdateJob", update("name", "is_held", name="x"), bad, "update_mask"),
+        ("no name", "UpdateJob", update("name"), bad, "name"),
+        ("a long name", "UpdateJob", update("name", name="x" * 201), bad, "name"),
+        ("a name of two lines", "UpdateJob", update("name", name="a\nb"), bad, "name"),
+        ("a limit of nothing", "UpdateJob", update("time_limit", time_limit=Duration()), bad, "time_limit"),
+        ("a limit of ages", "UpdateJob", update("time_limit", time_limit=Duration(seconds=10**11)), bad, "time_limit"),
         ("no band", "UpdateJob", update("band"), bad, "band"),
         ("a band that does not exist", "UpdateJob", update("band", band=99), bad, "band"),
         ("no signal", "SignalJob", s.SignalJobRequest(jobs=select(1)), bad, "signal"),

@@ -7,10 +7,10 @@ import math
 import pytest
 from gpufleet.v1 import node_pb2
 
-from scheduler.api.device_readings import READING_SECONDS_MAX, device_readings
 from scheduler.series.courses import Course
 from scheduler.series.points import DEVICE, NOT_READ
 from scheduler.state.units import SECOND, Instant
+from scheduler.wire.validate_reports import READING_SECONDS_MAX, device_readings
 
 NOW = Instant(1_800_000_000 * SECOND)
 NOW_S = NOW // SECOND

@@ -12,8 +12,8 @@ from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import job_pb2, node_agent_pb2, node_agent_pb2_grpc, node_pb2, scheduler_pb2
 
 from gpufleet.errors import Reason
-from gpufleet.status import from_rpc_error
-from gpufleet.tokens import make_token
+from gpufleet.net.status import from_rpc_error
+from gpufleet.security.tokens import make_token
 from tests.api.asking import forget_node
 from tests.e2e.client import Client, dial, refusal
 from tests.e2e.fleet import Fleet

@@ -8,8 +8,8 @@ from contextlib import closing
 
 from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc, node_pb2, scheduler_pb2
 
-from scheduler.api.validate_reports import device_sample
 from scheduler.state.units import SECOND, Instant
+from scheduler.wire.validate_reports import device_sample
 from tests.api.asking import forget_node
 from tests.e2e.client import Client, dial
 from tests.e2e.fleet import Fleet

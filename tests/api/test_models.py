@@ -10,7 +10,8 @@ import pytest
 from gpufleet.v1 import inference_pb2, job_pb2, scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.tickets import TurnTicket, read_ticket
+from gpufleet.security.pass_phrases import hash_pass_phrase
+from gpufleet.security.tickets import TurnTicket, read_ticket
 from scheduler.state.ids import JobId
 from scheduler.worker_secrets import WorkerSecrets, read_or_make
 from tests.api.people import WorkerStream, gateway
@@ -78,6 +79,23 @@ async def shown(admin: Client, name: str) -> sessions_pb2.Model:
     return next(model for model in models if model.name == name)
 
 
+async def test_a_worker_that_finds_no_room_says_what_it_waits_for(admin: Client) -> None:
+    node = (await admin.stub.ListNodes(scheduler_pb2.ListNodesRequest())).nodes[0]
+    worker = admin.spec(*SLEEPS, cpus=node.info.cpus)
+    async with served(admin, "crowded", worker=worker, min_workers=2):
+
+        async def says_so() -> bool:
+            waiting = [each for each in (await shown(admin, "crowded")).workers if each.wait_reason]
+            return [each.wait_reason for each in waiting] == ["CPUS_IN_USE"]
+
+        await until("one worker waits for CPUs", says_so)
+        queued = next(each for each in (await shown(admin, "crowded")).workers if each.wait_reason)
+        assert queued.state == inference_pb2.WORKER_STATE_QUEUED
+        assert queued.message.startswith(f"waits: node {node.name} has 0 of ") and "CPU" in queued.message
+        explained = await admin.stub.Explain(scheduler_pb2.ExplainRequest(job_id=queued.job_id))
+        assert explained.explanation.reason.reason == queued.wait_reason, "models says what explain says"
+
+
 async def test_a_cancelled_worker_is_replaced_as_long_as_the_model_is_served(admin: Client) -> None:
     async with served(admin, "cancelled") as model:
         first = model.workers[0].job_id
@@ -113,6 +131,14 @@ async def test_numbers_change_alone_where_nothing_says_what_a_worker_is(admin: C
         ({"min_workers": -1}, Reason.INVALID_ARGUMENT, "model.min_workers"),
         ({"min_workers": 3, "max_workers": 2}, Reason.INVALID_ARGUMENT, "model.max_workers"),
         ({"max_workers": 1_001}, Reason.INVALID_ARGUMENT, "model.max_workers"),
+        ({"limits": {"access": 9}}, Reason.INVALID_ARGUMENT, "model.limits.access"),
+        ({"limits": {"pass_phrase_hash": "hunter2"}}, Reason.INVALID_ARGUMENT, "model.limits.pass_phrase_hash"),
+        ({"limits": {"access": 2}}, Reason.INVALID_ARGUMENT, "model.limits.pass_phrase_hash"),
+        (
+            {"limits": {"access": 3, "pass_phrase_hash": hash_pass_phrase("correct horse")}},
+            Reason.INVALID_ARGUMENT,
+            "model.limits.pass_phrase_hash",
+        ),
         ({"worker": {"cwd": "here"}}, Reason.INVALID_ARGUMENT, "model.worker.cwd"),
         ({"worker": {"node_count": 2}}, Reason.INVALID_ARGUMENT, "model.worker.node_count"),
         ({"worker": {"retries": 1}}, Reason.INVALID_ARGUMENT, "model.worker.retries"),

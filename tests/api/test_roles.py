@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from gpufleet.errors import Reason
-from gpufleet.tokens import make_token
+from gpufleet.security.tokens import make_token
 from tests.api.calls import METHODS, Caller
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
@@ -25,13 +25,19 @@ MAY_CALL = {
     "GetServerInfo": ROLES,
     # Those who look.
     "StreamOutput Queue GetJob GetStory Explain ListArrayItems Watch CheckCapacity Estimate": ROLES[:3],
+    "ListEndedJobs": ROLES[:3],
     "GetJobStats GetNodeHistory GetQueueHistory ListDevices ListUsage ListSessions WatchDevices DownloadFile": ROLES[
         :3
     ],
+    "ListSessionUsage": ROLES[:3],
     "ListNodes": (*ROLES[:3], "agent"),
     "ListModels WatchWorkers": (*ROLES[:3], "gateway"),
+    "ReportRequests": ("admin", "gateway"),
+    "CountRequests": ("admin", "gateway"),
+    "ListRequestUsage": ROLES[:3],
     # Those who run things.
     "Submit Cancel UpdateJob SignalJob RequeueJob AttachJob ServeModel StopModel CloseSession": ROLES[:2],
+    "DrainWorker": ROLES[:2],
     "FindMissingBlobs UploadBlob": ROLES[:2],
     "OpenSession": ("admin", "user", "gateway"),
     # Those who look after the fleet.

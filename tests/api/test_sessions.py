@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import pytest
-from gpufleet.v1 import sessions_pb2
+from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import Reason
-from gpufleet.tickets import TurnTicket, read_ticket
+from gpufleet.security.tickets import TurnTicket, read_ticket
 from tests.api.calls import Caller
 from tests.api.people import gateway, worker
 from tests.api.test_owners import secret_of
@@ -236,3 +236,41 @@ async def test_the_line_outlives_a_scheduler(fleet: Fleet) -> None:
                     return [each.is_present for each in listed] == [False, True]
 
             await until("ann's turn is kept and bob waits", both_are_there)
+
+
+async def test_what_a_model_says_of_itself_is_listed_and_its_picture_for_who_asks(fleet: Fleet, admin: Client) -> None:
+    picture = b"\xff\xd8\xff" + bytes(100)
+    said = sessions_pb2.ModelCard(
+        title="T" * 100, about="about", controls="controls", keys=["ArrowLeft"], picture=picture, picture_tag="forged"
+    )
+    async with worker(fleet, "carded") as stream:
+        report = sessions_pb2.WorkerReport(state=inference_pb2.WORKER_STATE_READY, progress=1.0, seats=1, card=said)
+        await stream.inbox.call.write(sessions_pb2.ConnectWorkerRequest(report=report))
+
+        async def card(picture_of: str = "") -> sessions_pb2.ModelCard:
+            listed = await admin.stub.ListModels(sessions_pb2.ListModelsRequest(picture_of=picture_of))
+            return next((each.card for each in listed.models if each.name == "carded"), sessions_pb2.ModelCard())
+
+        async def is_told() -> bool:
+            return bool((await card()).title)
+
+        await until("the card is told", is_told)
+        shown = await card()
+        assert (shown.title, shown.about, shown.controls, list(shown.keys)) == (
+            "T" * 80,
+            "about",
+            "controls",
+            ["ArrowLeft"],
+        )
+        assert shown.picture == b"" and len(shown.picture_tag) == 16
+        assert (await card(picture_of="carded")).picture == picture
+        # What says nothing new keeps it, and what is no picture is none.
+        await stream.report()
+        report.card.picture, report.card.title = b"<script>", "other"
+        await stream.inbox.call.write(sessions_pb2.ConnectWorkerRequest(report=report))
+
+        async def is_other() -> bool:
+            return (await card()).title == "other"
+
+        await until("the newer card is told", is_other)
+        assert (await card(picture_of="carded")).picture == b"" == (await card()).picture_tag.encode()

@@ -8,11 +8,11 @@ import pytest
 from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
 
 from gpufleet.errors import Reason
-from scheduler.api.usages import add_courses_of_histories
-from scheduler.series.desk import Told
 from scheduler.series.history_file import CourseFacts, CourseKey
+from scheduler.series.queries import History
 from scheduler.state.ids import DeviceUuid, NodeName
 from scheduler.state.units import SECOND, Instant, Span
+from scheduler.wire.usages import add_courses_of_histories
 from tests.api.calls import Caller
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
@@ -194,6 +194,6 @@ async def test_what_cannot_be_watched_is_named(fleet: Fleet, caller: Caller) -> 
 def test_a_step_that_ends_behind_an_attempt_is_no_part_of_its_course() -> None:
     device, step = capacity_pb2.DeviceStats(uuid="a"), ((10.0, 90.0, 50.0), *[(1.0, 1.0, 1.0)] * 3)
     facts = CourseFacts(key=CourseKey(node=NodeName("n1"), uuid=DeviceUuid("a")), index=0, name="", memory_bytes=0)
-    courses = Told(Instant(5 * SECOND), Span(10 * SECOND), [(facts, [step, None, step, step])])
+    courses = History(Instant(5 * SECOND), Span(10 * SECOND), [(facts, [step, None, step, step])])
     add_courses_of_histories([device], courses, Instant(5 * SECOND), Instant(44 * SECOND))
     assert list(device.series.offset_ms) == [10_000, 30_000] and list(device.series.utilization_percent) == [50, 50]

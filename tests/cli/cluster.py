@@ -80,7 +80,9 @@ def queued() -> job_pb2.Job:
         submit_time=ago(192),
         queue_position=1,
         wait_reason=job_pb2.WaitReason(
-            reason="WAITING_FOR_DEVICES", sentence="waits for 8 GPUs on one node; n1 has 5 free, n2 has 2 free"
+            reason="DEVICES_IN_USE",
+            sentence="waits for 8 GPUs on one node; n1 has 5 free, n2 has 2 free",
+            summary="waits for 8 GPUs on n1",
         ),
         estimated_start_time=ago(-1800),
         latest_start_time=ago(-7200),
@@ -94,7 +96,9 @@ def held() -> job_pb2.Job:
         spec=spec("make", "report"),
         state=job_pb2.JOB_STATE_HELD,
         submit_time=ago(20),
-        wait_reason=job_pb2.WaitReason(reason="HELD", sentence="held by ada; release it with: gpuctl release 14"),
+        wait_reason=job_pb2.WaitReason(
+            reason="HELD", sentence="held by ada; release it with: gpuctl release 14", summary="held"
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,10 +17,18 @@ from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
-from gpufleet.v1 import capacity_pb2, job_pb2, node_pb2, scheduler_pb2, scheduler_pb2_grpc
+from gpufleet.v1 import (
+    capacity_pb2,
+    history_pb2,
+    job_pb2,
+    node_pb2,
+    scheduler_pb2,
+    scheduler_pb2_grpc,
+    sessions_pb2,
+)
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.status import to_status
+from gpufleet.net.status import to_status
 
 WAIT_S_MAX = 60.0
 POLL_S = 0.01
@@ -98,6 +106,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     """The servicer. Set its fields, then start gpuctl."""
 
     jobs: dict[int, job_pb2.Job] = field(default_factory=dict)
+    foretold: job_pb2.Job = field(default_factory=lambda: job(0, job_pb2.JOB_STATE_QUEUED))
+    """The job of a dry run."""
     nodes: list[node_pb2.Node] = field(default_factory=list)
     output: dict[int, list[Step]] = field(default_factory=dict)
     logs: deque[bytes] = field(default_factory=deque)
@@ -117,6 +127,18 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     """What who watches the devices is told after the first picture, which is of `nodes`."""
     stats: capacity_pb2.GetJobStatsResponse = field(default_factory=capacity_pb2.GetJobStatsResponse)
     usage: capacity_pb2.ListUsageResponse = field(default_factory=capacity_pb2.ListUsageResponse)
+    items: list[scheduler_pb2.ArrayItem] = field(default_factory=list)
+    """The items of whatever array is asked for."""
+    _queue: list[job_pb2.Job] = field(default_factory=list, init=False)
+    _counts: tuple[int, int] = field(default=(0, 0), init=False)
+    """What the first page of `Queue` found, and how many of it run and wait; the pages behind it go on in that."""
+    ended: list[history_pb2.ListEndedJobsResponse] = field(
+        default_factory=lambda: [history_pb2.ListEndedJobsResponse()]
+    )
+    """Pages of what has ended; the token of each is the number of the next one."""
+    models: list[sessions_pb2.Model] = field(default_factory=list)
+    session_usage: sessions_pb2.ListSessionUsageResponse = field(default_factory=sessions_pb2.ListSessionUsageResponse)
+    request_usage: sessions_pb2.ListRequestUsageResponse = field(default_factory=sessions_pb2.ListRequestUsageResponse)
     capacity: list[capacity_pb2.CheckCapacityResponse] = field(default_factory=list)
     submitted: dict[str, int] = field(default_factory=dict)
     address: str = ""
@@ -130,7 +152,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     def Submit(self, request: Any, context: Any) -> Any:
         def submit() -> scheduler_pb2.SubmitResponse:
             if request.dry_run:
-                return scheduler_pb2.SubmitResponse(count=1, job=job(0, job_pb2.JOB_STATE_QUEUED), notes=["a note"])
+                return scheduler_pb2.SubmitResponse(count=1, job=self.foretold, notes=["a note"])
             made = self.submitted.setdefault(request.request_id, 1 + len(self.submitted))
             self.jobs.setdefault(made, job(made, job_pb2.JOB_STATE_QUEUED, spec=request.specs[0]))
             return scheduler_pb2.SubmitResponse(first_job_id=made, count=1, job=self.jobs[made])
@@ -142,13 +164,16 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
 
     def Queue(self, request: Any, context: Any) -> Any:
         def queue() -> scheduler_pb2.QueueResponse:
-            found = [each for each in self.jobs.values() if request.name in ("", each.spec.name)]
+            if not request.page_token:  # pages that follow go on in what the first one found
+                self._queue = [each for each in self.jobs.values() if request.name in ("", each.spec.name)]
+                states = Counter(each.state for each in self._queue)
+                self._counts = states[job_pb2.JOB_STATE_RUNNING], states[job_pb2.JOB_STATE_QUEUED]
+            found = self._queue
             start = int(request.page_token or 0)
             end = start + (request.page_size or 100)
             answer = scheduler_pb2.QueueResponse(jobs=found[start:end])
             answer.next_page_token = str(end) if end < len(found) else ""
-            answer.counts.running = sum(each.state == job_pb2.JOB_STATE_RUNNING for each in found)
-            answer.counts.queued = sum(each.state == job_pb2.JOB_STATE_QUEUED for each in found)
+            answer.counts.running, answer.counts.queued = self._counts
             return answer
 
         return self._answer("Queue", request, context, queue)
@@ -165,6 +190,14 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
             return scheduler_pb2.ExplainResponse(job=self._find(request), explanation=explanation)
 
         return self._answer("Explain", request, context, explain)
+
+    def ListArrayItems(self, request: Any, context: Any) -> Any:
+        def items() -> scheduler_pb2.ListArrayItemsResponse:
+            return scheduler_pb2.ListArrayItemsResponse(
+                items=[each for each in self.items if not request.states or each.state in request.states]
+            )
+
+        return self._answer("ListArrayItems", request, context, items)
 
     def Cancel(self, request: Any, context: Any) -> Any:
         return self._answer("Cancel", request, context, lambda: scheduler_pb2.CancelResponse(changes=self.changes))
@@ -207,6 +240,27 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
 
     def ListUsage(self, request: Any, context: Any) -> Any:
         return self._answer("ListUsage", request, context, lambda: self.usage)
+
+    def ListEndedJobs(self, request: Any, context: Any) -> Any:
+        return self._answer("ListEndedJobs", request, context, lambda: self.ended[int(request.page_token or 0)])
+
+    def ListModels(self, request: Any, context: Any) -> Any:
+        return self._answer("ListModels", request, context, lambda: sessions_pb2.ListModelsResponse(models=self.models))
+
+    def ServeModel(self, request: Any, context: Any) -> Any:
+        def model() -> sessions_pb2.ServeModelResponse:
+            return sessions_pb2.ServeModelResponse(model=next(m for m in self.models if m.name == request.model.name))
+
+        return self._answer("ServeModel", request, context, model)
+
+    def DrainWorker(self, request: Any, context: Any) -> Any:
+        return self._answer("DrainWorker", request, context, sessions_pb2.DrainWorkerResponse)
+
+    def ListSessionUsage(self, request: Any, context: Any) -> Any:
+        return self._answer("ListSessionUsage", request, context, lambda: self.session_usage)
+
+    def ListRequestUsage(self, request: Any, context: Any) -> Any:
+        return self._answer("ListRequestUsage", request, context, lambda: self.request_usage)
 
     def CheckCapacity(self, request: Any, context: Any) -> Iterator[Any]:
         self._meet("CheckCapacity", request, context)

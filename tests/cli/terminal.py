@@ -19,11 +19,11 @@ WAIT_S_MAX = 60.0
 
 GPUCTL = ("-m", "gpufleet.cli")
 PATIENT = """
-from gpufleet.cli import attached
+from gpufleet.cli.submitting import attached
 from gpufleet.cli.__main__ import main
-from gpufleet.cli.following import interrupts
+from gpufleet.cli.following import core
 from gpufleet.cli.local import up
-interrupts.SECOND_WITHIN_S = up.SECOND_WITHIN_S = 3600.0
+core.SECOND_WITHIN_S = up.SECOND_WITHIN_S = 3600.0
 main()
 """
 """gpuctl, to which a second Ctrl-C is one however late it comes: on a busy machine a test has no 3 s for it."""

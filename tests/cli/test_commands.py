@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,9 @@ import pytest
 from google.protobuf.json_format import ParseDict
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
-from cli.queue_view import Wanted
-from cli.queue_watch import Filters
-from gpufleet.errors import GpufleetError, Reason, invalid
+from cli.jobs.queue_view import QueueRequest
+from cli.queue_watch.program import ShownJobs
+from gpufleet.errors import FieldViolation, GpufleetError, Reason, invalid
 from tests.cli import cluster
 from tests.cli.conftest import Gpuctl, run_here
 from tests.cli.fake_scheduler import FakeScheduler, Fault, job
@@ -80,7 +82,7 @@ def test_the_queue_is_filtered_by_states(gpuctl: Gpuctl, fake: FakeScheduler) ->
 
 
 def test_a_watched_queue_tells_what_passes_the_filters_and_what_left_them() -> None:
-    filters = Filters(Wanted(name="", labels=("team=vision",), states=("queued",)))
+    filters = ShownJobs(QueueRequest(name="", labels=("team=vision",), states=("queued",)))
     waits, runs, other = cluster.queued(), cluster.queued(), cluster.queued()
     for each in (waits, runs):
         each.spec.labels["team"] = "vision"
@@ -120,7 +122,7 @@ def test_a_story_and_an_explanation(gpuctl: Gpuctl, fake: FakeScheduler) -> None
     assert json.loads(gpuctl("story", "9", "-o", "jsonl").out)["kind"] == "JobSubmitted"
     fake.explanations[13] = job_pb2.Explanation(reason=cluster.queued().wait_reason, nearest_change="--gpus 5")
     assert "Would start it now: --gpus 5" in gpuctl("explain", "13").text
-    assert gpuctl("explain", "13", "-o", "name").text == "WAITING_FOR_DEVICES\n"
+    assert gpuctl("explain", "13", "-o", "name").text == "DEVICES_IN_USE\n"
 
 
 CHANGED = scheduler_pb2.JobChange(
@@ -140,6 +142,7 @@ CHANGED = scheduler_pb2.JobChange(
         (["release", "12"], "UpdateJob", {"is_held": False}),
         (["band", "high", "12"], "UpdateJob", {"band": job_pb2.BAND_HIGH}),
         (["requeue", "12", "--reason", "bad GPU"], "RequeueJob", {"reason": "bad GPU"}),
+        (["update", "12", "--band", "low"], "UpdateJob", {"band": job_pb2.BAND_LOW}),
     ],
 )
 def test_a_change_is_sent_and_its_sentence_shown(
@@ -153,6 +156,71 @@ def test_a_change_is_sent_and_its_sentence_shown(
     assert (done.code, done.text) == (0, "job 12 is being stopped\n")
     if method == "UpdateJob":
         assert list(request.update_mask.paths) == ["band" if "band" in fields else "is_held"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "paths", "seconds"),
+    [
+        (["--time-limit", "90m"], ["time_limit"], 5_400),
+        (["--time-limit", "none"], ["time_limit"], None),
+        (["--time-limit", "1h", "--name", "run 2", "--band", "low"], ["time_limit", "name", "band"], 3_600),
+        (["--name", "run 2"], ["name"], None),
+    ],
+)
+def test_an_update_names_what_it_changes_and_nothing_else(
+    gpuctl: Gpuctl, fake: FakeScheduler, arguments: list[str], paths: list[str], seconds: int | None
+) -> None:
+    fake.changes = [CHANGED]
+    assert gpuctl("update", "12", *arguments).code == 0
+    request = fake.asked("UpdateJob")[0]
+    assert (list(request.jobs.job_ids), list(request.update_mask.paths)) == ([12], paths)
+    assert (request.time_limit.seconds if request.HasField("time_limit") else None) == seconds
+    assert request.name == ("run 2" if "name" in paths else "")
+
+
+def test_the_line_that_submits_a_job_again_is_of_what_it_was_updated_to(gpuctl: Gpuctl, fake: FakeScheduler) -> None:
+    spec = job_pb2.JobSpec(name="run 1", argv=["python", "train.py"], band=job_pb2.BAND_NORMAL)
+    spec.time_limit.FromSeconds(7_200)
+    fake.jobs, fake.changes = {12: job(12, spec=spec)}, [CHANGED]
+
+    def take(request: scheduler_pb2.UpdateJobRequest) -> None:
+        given = job_pb2.JobSpec(name=request.name, band=request.band)
+        if request.HasField("time_limit"):
+            given.time_limit.CopyFrom(request.time_limit)
+        request.update_mask.MergeMessage(given, fake.jobs[12].spec, replace_message_field=True)
+
+    def again() -> list[str]:
+        return shlex.split(gpuctl("job", "12").text.partition("Submit it again with:")[2])
+
+    fake.before["UpdateJob"] = take
+    before = dict(pairwise(again()))
+    assert (before["--time-limit"], before["--name"], "--band" in before) == ("2h", "run 1", False)
+    for options in (["--time-limit", "90m"], ["--name", "run 2", "--band", "low"]):
+        assert gpuctl("update", "12", *options).code == 0
+    after = dict(pairwise(again()))
+    assert (after["--time-limit"], after["--name"], after["--band"]) == ("1h30m", "run 2", "low")
+    assert gpuctl("update", "12", "--time-limit", "none").code == 0
+    assert "--time-limit" not in again()
+
+    # What it says is what makes such a job.
+    assert gpuctl(*again()[1:]).code == 0
+    (submitted,) = fake.asked("Submit")[0].specs
+    assert (submitted.name, submitted.band, submitted.HasField("time_limit")) == ("run 2", job_pb2.BAND_LOW, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "gpuctl update --help"),
+        (["--time-limit", "90"], "--time-limit: 90 has no unit"),
+        (["--band", "hihg"], 'did you mean "high"'),
+    ],
+)
+def test_an_update_of_nothing_or_to_nonsense_is_refused_before_anything_is_asked(
+    gpuctl: Gpuctl, fake: FakeScheduler, arguments: list[str], says: str
+) -> None:
+    refused = gpuctl("update", "12", *arguments)
+    assert refused.code == 2 and says in refused.err and not fake.calls
 
 
 CANNOT_BE_HELD = scheduler_pb2.JobChange(
@@ -206,6 +274,32 @@ def test_a_value_that_a_flag_cannot_have_is_named_once_with_the_values_that_it_c
 
 def test_a_usage_error_names_the_help_of_the_very_command(gpuctl: Gpuctl) -> None:
     assert gpuctl("token", "create", "--rol", "x").err.endswith("See: gpuctl token create --help\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "typed"),
+    [
+        (["update", "12", "--time-limit", "5h"], "time_limit", "--time-limit"),
+        (["update", "12", "--band", "high"], "band", "--band"),
+        (["band", "high", "12"], "band", "BAND"),
+        (["cancel", "12", "--reason", "x"], "reason", "--reason"),
+    ],
+)
+def test_a_refused_change_names_what_was_typed_and_no_field_of_the_contract(
+    gpuctl: Gpuctl, fake: FakeScheduler, words: list[str], field: str, typed: str
+) -> None:
+    method = "Cancel" if words[0] == "cancel" else "UpdateJob"
+    why = f"{field}: is too much"
+    violations = [FieldViolation(field, "is too much")]
+    fake.faults[method].append(GpufleetError(Reason.TIME_LIMIT_REFUSED, why, violations=violations))
+    refused = gpuctl(*words)
+    assert refused.code == 4 and refused.err.startswith(f"gpuctl: {typed}: is too much\n"), refused.err
+
+
+def test_a_label_that_is_none_is_refused_with_how_it_is_written(gpuctl: Gpuctl) -> None:
+    refused = gpuctl("queue", "--label", "team")
+    assert refused.code == 2
+    assert refused.err == 'gpuctl: --label: "team" is not NAME=VALUE\nWrite it as --label team=VALUE.\n'
 
 
 def test_what_a_scheduler_says_of_an_argument_does_not_name_a_field_that_nobody_typed(
@@ -330,7 +424,7 @@ def test_tokens_are_listed_and_revoked(gpuctl: Gpuctl, fake: FakeScheduler) -> N
 def test_versions_are_shown_and_skew_is_warned_of(
     gpuctl: Gpuctl, fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.versions.own_version", lambda: "0.1.0")
+    monkeypatch.setattr("cli.admin.version.own_version", lambda: "0.1.0")
     same = gpuctl("version")
     assert same.text.startswith("client  0.1.0") and "server  0.1.0" in same.text and same.err == ""
     fake.server.version = "0.2.0"
@@ -345,7 +439,7 @@ def test_an_internal_failure_shows_an_id_and_no_traceback_unless_asked(
     def broken(*arguments: object, **named: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("cli.queue_view.print_queue", broken)
+    monkeypatch.setattr("cli.jobs.queue_view.print_queue", broken)
     done = gpuctl("queue")
     assert done.code == 1 and "internal error [" in done.err and "Traceback" not in done.err
     monkeypatch.setenv("GPUCTL_TRACEBACK", "1")

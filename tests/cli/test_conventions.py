@@ -1,9 +1,10 @@
-"""What CLI.md says of all commands at once: their options, their formats, and how long they wait for an answer."""
+"""What holds of all commands at once: their options, their formats, and how long they wait for an answer."""
 
 from __future__ import annotations
 
 import json
 import threading
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ OWN_FILES_ONLY = {"config context use"}
 TIME_OUTS = {"--connection-timeout", "--max-wait-time", "--max-consecutive-timeouts", "--session-timeout"}
 
 
+@cache
 def options_of_every_command() -> dict[str, set[str]]:
     """The options of each command that can be typed, by its words."""
     found: dict[str, set[str]] = {}

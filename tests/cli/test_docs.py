@@ -19,17 +19,23 @@ PAGES = [
     "README.md",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
-    *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
+    *(page.relative_to(ROOT).as_posix() for page in sorted((ROOT / "docs").rglob("*.md"))),
 ]
 COMMAND = re.compile(r"`(?:[A-Z_]+=\S+ )?gpuctl ([a-z][a-z-]*)")
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+FAMILIES = ("config", "models", "nodes", "sessions", "token")
+"""Commands that take no word but those of the commands below them."""
+BELOW = re.compile(rf"(?:`|^|[$#] )gpuctl ({'|'.join(FAMILIES)}) ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", re.MULTILINE)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 SLURMS_OWN = re.compile(r"^\| `.*?[^\\](?=\|)", re.MULTILINE)
 """The first column of a table: what is typed there."""
 OF_GPUCTL_ITSELF = {"--help", "--version", "--install-completion"}
-OF_MAKE = ("bench", "bench.sim_scale", "tests.drills", "tests.simulation")
+OF_MAKE = ("bench", "bench.sim_scale", "bench.traces", "tests.drills", "tests.simulation")
 """What `make` passes its ARGS to."""
-OF_OTHERS = {"--gil", "--seed", "--no-deps", "--no-build-isolation"}
-"""Of a profiler, of the script in an example, and of pip."""
+OF_OTHERS = {"--gil", "--seed", "--no-deps", "--no-build-isolation", "--protocol", "--http2-prior-knowledge"} | {
+    "--served-model-name",
+    "--alias",
+}
+"""Of a profiler, of the script in an example, of pip, of buf, and of servers of language models."""
 OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now"}
 
 
@@ -55,6 +61,15 @@ def test_every_command_and_option_of_a_page_exists(page: str) -> None:
     assert commands <= MODULES.keys()
     known = set().union(*options_of_every_command().values()) | options_of_the_programs() | OF_GPUCTL_ITSELF
     assert set(OPTION.findall(text)) - OF_FIREWALLS_AND_SYSTEMD - OF_OTHERS <= known
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_below_another_of_a_page_exists(page: str) -> None:
+    known = options_of_every_command().keys()
+    groups = {words.rpartition(" ")[0] for words in known} - known
+    for name, below, third in BELOW.findall((ROOT / page).read_text()):
+        words = f"{name} {below} {third}".strip() if f"{name} {below}" in groups else f"{name} {below}"
+        assert words in known | groups, f"gpuctl {words}"
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)

@@ -16,13 +16,14 @@ from tests.cli.fake_scheduler import FakeScheduler
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/coming-from-slurm.md").read_text()
 ROWS = [re.split(r"(?<!\\)\|", line)[1:3] for line in PAGE.splitlines() if line.startswith("| `")]
-COMMANDS = [re.findall(r"`(gpuctl [^`]*)`", cell)[0].replace("\\|", "|") for _, cell in ROWS]
+COMMANDS = [found.replace("\\|", "|") for _, cell in ROWS for found in re.findall(r"`(gpuctl [^`]*)`", cell)]
 STAY = {"run", "shell", "attach", "logs"}
 """What stays until a job has ended; `queue -w` does, too."""
 
 
 def test_the_page_has_tables() -> None:
     assert len(COMMANDS) > 40
+    assert [cell.strip() for _, cell in ROWS if "`gpuctl" not in cell] == ["nothing"] * (len(ROWS) - len(COMMANDS))
     named = {line.split()[1] for line in COMMANDS}
     assert {"submit", "run", "queue", "cancel", "job", "nodes", "logs", "explain"} <= named
 

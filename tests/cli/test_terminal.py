@@ -189,13 +189,13 @@ def test_the_watched_queue_is_drawn_again_on_a_change_and_is_marked_stale_withou
         wait_until(lambda: fake.asked("Watch"), "nobody watches")
         fake.jobs[13] = cluster.queued()
         change.set()
-        terminal.wait_for("a-rather-long-nam")
+        terminal.wait_for("a-rather-long")
     finally:
         serving.close()
     after = terminal.wait_for(f"STALE: {fake.address} is away")
     again = Serving(fake, serving.port)
     try:
-        terminal.wait_for("Ctrl-C leaves", after)
+        terminal.wait_for("running, 1 waiting", after)
         terminal.type("\x03")
         terminal.wait_for("left. Come back with: gpuctl queue -w")
         assert terminal.end() == 130
@@ -224,14 +224,49 @@ def test_the_watched_queue_as_json_gives_one_object_a_change(fake: FakeScheduler
 
 
 def test_cancel_all_asks_on_a_terminal(fake: FakeScheduler, terminals: Callable[..., Terminal]) -> None:
+    fake.jobs = {number: job_pb2.Job(id=number, state=job_pb2.JOB_STATE_QUEUED) for number in (1, 2)}
     terminal = terminals("cancel", "all")
-    terminal.wait_for("Cancel all your jobs? [y/N]")
+    terminal.wait_for("Cancel 2 jobs of yours? [y/N]")
     terminal.type("n\n")
     assert terminal.end() == 1 and not fake.asked("Cancel")
     terminal = terminals("cancel", "all")
     terminal.wait_for("[y/N]")
     terminal.type("y\n")
     assert terminal.end() == 0 and fake.asked("Cancel")[0].jobs.all_mine
+
+
+def test_who_is_at_a_terminal_is_asked_with_the_number_and_whose_they_are(
+    fake: FakeScheduler, terminals: Callable[..., Terminal]
+) -> None:
+    queued = job_pb2.JOB_STATE_QUEUED
+    jobs = [
+        job_pb2.Job(id=1, user="ada", state=queued, spec=cluster.spec("true", name="sweep")),
+        job_pb2.Job(id=2, user="ada", state=queued),
+        job_pb2.Job(id=5, user="grace", state=queued),
+        job_pb2.Job(
+            id=10,
+            user="ada",
+            state=job_pb2.JOB_STATE_RUNNING,
+            spec=cluster.spec("true", name="sweep"),
+            array_counts=job_pb2.ArrayCounts(items=101, queued=99, running=1, succeeded=1),
+        ),
+    ]
+    fake.jobs = {job.id: job for job in jobs}
+    fake.server = scheduler_pb2.GetServerInfoResponse(user="ada")
+    for typed, asked in (
+        (("cancel", "--name", "sweep"), "Cancel 101 jobs of yours? [y/N]"),
+        (("cancel", "all"), "Cancel 102 jobs of yours? [y/N]"),
+        (("hold", "--user", "grace"), "Hold 1 job of grace? [y/N]"),
+    ):
+        terminal = terminals(*typed)
+        terminal.wait_for(asked)
+        terminal.type("n\n")
+        assert terminal.end() == 1
+    assert not fake.asked("Cancel") and not fake.asked("UpdateJob")
+    terminal = terminals("cancel", "--array", "10")
+    terminal.wait_for("Cancel 100 jobs of yours? [y/N]")
+    terminal.type("y\n")
+    assert terminal.end() == 0 and list(fake.asked("Cancel")[0].jobs.job_ids) == [10]
 
 
 def test_on_a_terminal_an_error_is_broken_between_words(terminals: Callable[..., Terminal]) -> None:

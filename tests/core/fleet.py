@@ -15,8 +15,8 @@ from scheduler.core.decision import Decision
 from scheduler.core.scheduling import schedule
 from scheduler.core.turns import settle
 from scheduler.policy.caps import Caps
-from scheduler.policy.explain import Reason
-from scheduler.policy.known_nodes import KnownNodes
+from scheduler.policy.explain import WaitReason
+from scheduler.policy.node_cache import NodeCache
 from scheduler.policy.page_reasons import PassReasons
 from scheduler.state.commands import Command
 from scheduler.state.durable import Durable, Entity, EntityKey, load, turn_over
@@ -28,8 +28,9 @@ from scheduler.state.events import (
     NodeAnnounced,
     NodeBeat,
     NodeDisconnected,
+    ReportedState,
     SchedulerStarted,
-    Seen,
+    WantedJob,
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.invariants import check_all, check_touched, versions_that_do_not_rise
@@ -38,13 +39,12 @@ from scheduler.state.limits import Limits
 from scheduler.state.nodes import Device, DeviceSample, NodeInfo
 from scheduler.state.records import Record
 from scheduler.state.replies import Reply
-from scheduler.state.session_commands import SessionCommand
+from scheduler.state.sessions.commands import SessionCommand
 from scheduler.state.specs import Band, JobSpec, Resources
 from scheduler.state.state import State
 from scheduler.state.units import GB, SECOND, Instant, after
 
 BEGIN = Instant(1_000_000 * SECOND)
-BEAT_SPAN = 2 * SECOND
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class Fleet:
         self.streams = 0
         self.view = Durable()
         self._passes = passes
-        self._known = KnownNodes()
+        self._known = NodeCache()
         self._wakes = Wakes()
         self.take_up(SchedulerStarted(at=self.now))
 
@@ -146,7 +146,7 @@ class Fleet:
             session_commands=(*decision.session_commands, *settled.session_commands),
         )
 
-    def reasons(self, jobs: Iterable[Job]) -> dict[JobId, Reason]:
+    def reasons(self, jobs: Iterable[Job]) -> dict[JobId, WaitReason]:
         """Why jobs wait, by what the last pass left."""
         assert self._known.last_pass is not None
         reasons = PassReasons(self._known.last_pass)
@@ -187,7 +187,7 @@ class Fleet:
     def advance(self, span: int, *, beats: bool = True) -> Iterator[Turn]:
         """Let time pass: connected nodes beat, deadlines come when the core has asked for them."""
         end = after(self.now, span)
-        next_beat = after(self.now, BEAT_SPAN if beats else span + 1)
+        next_beat = after(self.now, self.limits.heartbeat_interval if beats else span + 1)
         while True:
             deadline = wake_at(self.state)
             due = min(end, next_beat, end if deadline is None else max(deadline, self.now))
@@ -201,7 +201,7 @@ class Fleet:
                 is_new = again is None or again > self.now or turn.records
                 assert is_new, "a deadline that was carried out is asked for again"
             if due == next_beat:
-                next_beat = after(next_beat, BEAT_SPAN)
+                next_beat = after(next_beat, self.limits.heartbeat_interval)
                 yield from self._beats()
             if due == end:
                 return
@@ -267,7 +267,7 @@ class Fleet:
             )
         )
 
-    def inventory(self, node: FakeNode, entries: Iterable[tuple[RankKey, Seen]] = ()) -> Turn:
+    def inventory(self, node: FakeNode, entries: Iterable[tuple[RankKey, ReportedState]] = ()) -> Turn:
         """Its agent opens a stream and says what it knows."""
         node.is_connected = True
         self.streams += 1
@@ -320,9 +320,7 @@ class Fleet:
             JobsSubmitted(
                 at=self.now,
                 user=UserName(user),
-                specs=specs,
-                band=(band,) * len(specs),
-                is_held=(held,) * len(specs),
+                jobs=tuple(WantedJob(spec=each, band=band, is_held=held) for each in specs),
             )
         )
 

@@ -6,12 +6,20 @@ join ann                         # ann's browser joins the line; s1 is her sessi
 open ann                         # her browser opens the stream: the turn is claimed
 input ann                        # her worker saw real input now; `quiet ann 12s`: the last was 12 s ago
 lost ann / close ann / leave ann # her connection broke, was closed cleanly, she left for good
+join ann model=other keeps-other # rather not at all than at the price of what ann has with another model
+join ann from=lab                # she comes from this address
+join ann knows=h1                # she said the pass phrase of this hash; `says`: another; `user=`: is logged in
 back ann                         # she is there again with her key (`as=bob`: whose identity, `model=` another line)
 end ann LEFT epoch=1             # her worker says that her turn of that epoch has ended
 gone w1 / back-worker w1         # a worker's stream breaks, begins anew (`lists=ann:30s` lives on it)
+back-worker w1 gave-up=ann       # it first tells that it has waited too long for a stream of hers, and then reports
 silence w1                       # the reports of a worker do not get through; `off`: they do again
 drain w1, advance 10s, restart, line, stop-model
 serve canvas gpus=1 min=1 max=4  # serve a model by workers that are jobs; more words as a job's in transcript.py
+serve chat program target=2 min=0 max=4 # serve a program: its replicas follow the requests, `wait=` and `idle=`
+serve chat program gpus=1 cpus=2 # served otherwise: another revision; `in-place`: for want of room one goes first
+rollback chat                    # as it was served before; `in-place chat`: the same, for an update that waits
+requests chat under=1 waiting=2 waited=5s gateway=7  # a gateway has these now; nothing named: none
 call w1 job=1 seats=2 loading    # the worker of a job begins its stream
 fails w1 "no module torch"       # it says that it goes down, and why
 settings canvas turn=2m          # the settings say numbers of a model; `numbers canvas` shows those that hold
@@ -22,44 +30,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from scheduler.core.session_story import tell_session_command
 from scheduler.core.story import tell, tell_command
 from scheduler.state.events import ClockAdvanced
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.replies import Joined, Refused
-from scheduler.state.session_commands import OfferSeat, SessionCommand, TellEnd, TellPerson, TellPlace
-from scheduler.state.session_events import (
+from scheduler.state.sessions.commands import OfferSeat, SessionCommand, TellEnd, TellPerson, TellPlace
+from scheduler.state.sessions.events import (
     CloseRequested,
     Connection,
     ConnectionLost,
     GatewayLost,
     JoinRequested,
     LeaveRequested,
-    SeenTurn,
+    ReportedTurn,
+    RequestsReported,
     ServeRequested,
     SessionEvent,
+    StepBroke,
     StopModelRequested,
     TurnClosed,
+    WorkerDrainRequested,
     WorkerJoined,
     WorkerLost,
     WorkerReported,
     WorkerState,
     WorkerUnreachable,
 )
-from scheduler.state.sessions import (
+from scheduler.state.sessions.serving import Requests
+from scheduler.state.sessions.session import (
+    Access,
     EndReason,
+    HttpService,
     Identity,
     Model,
     ModelName,
     SessionId,
+    SessionLimits,
     WorkerId,
 )
 from scheduler.state.units import SECOND, Instant, Span
-from tests.core.fleet import BEAT_SPAN, Fleet, Turn
-from tests.core.telling import GAP, clock_text, wrapped
+from tests.core.fleet import Fleet, Turn
 from tests.core.transcript import COMMANDS as JOB_COMMANDS
 from tests.core.transcript import Transcript
+from tests.core.transcript_text import GAP, clock_text, wrapped
 from tests.core.words import Words, span_of, spec_of
 
 GATEWAY = 1
@@ -141,7 +157,7 @@ class SessionTranscript:
 
     def _numbered(self, model: Model, words: Words) -> Model:
         """The model with the numbers that are named."""
-        numbers: dict[str, int] = {
+        numbers: dict[str, Any] = {
             name: span_of(text)
             for name in ("idle", "turn", "turn_warning", "idle_warning")
             if (text := words.value(name.replace("_", "-")))
@@ -150,7 +166,12 @@ class SessionTranscript:
             numbers["grace"] = span_of(grace)
         if line := words.integer("line", 0):
             numbers["line_length"] = line
-        return replace(model, limits=replace(model.limits, **numbers), chosen=tuple(sorted(numbers)))  # type: ignore[arg-type]
+        for name in ("places_per_address", "seats_per_address"):
+            if (people := words.integer(name.replace("_", "-"), -1)) >= 0:
+                numbers[name] = people
+        if access := words.value("access"):
+            numbers |= {"access": Access[access], "pass_phrase_hash": words.value("phrase")}
+        return replace(model, limits=replace(model.limits, **numbers), chosen=tuple(sorted(numbers)))
 
     def serve_workers(self, words: Words) -> list[str]:
         self.model = ModelName(words.next())
@@ -158,8 +179,32 @@ class SessionTranscript:
         owner = UserName(words.value("by", "alice"))
         model = self._numbered(Model(name=self.model, owner=owner), words)
         spec = replace(spec_of(words, self.now), serves=self.model, name=self.model)
-        model = replace(model, entry_point="models:Canvas", worker=spec, min_workers=least, max_workers=most)
-        return self.take_up(ServeRequested(at=self.now, model=model))
+        model = replace(model, worker=spec, min_workers=least, max_workers=most)
+        if words.switch("program"):
+            target, wait = words.integer("target", 8), span_of(words.value("wait", "2s"))
+            idle = model.limits.idle if "idle" in model.chosen else span_of("10m")
+            http = HttpService(argv=("serve",), target_concurrency=target, target_wait=wait, idle=idle)
+            model = replace(model, http=http, limits=SessionLimits(), chosen=())
+        else:
+            model = replace(model, entry_point="models:Canvas")
+        return self.take_up(ServeRequested(at=self.now, model=model, is_in_place=words.switch("in-place")))
+
+    def rollback(self, words: Words) -> list[str]:
+        model = Model(name=ModelName(words.next()), owner=UserName("alice"))
+        return self.take_up(ServeRequested(at=self.now, model=model, rolls_back=True))
+
+    def in_place(self, words: Words) -> list[str]:
+        model = Model(name=ModelName(words.next()), owner=UserName("alice"))
+        return self.take_up(ServeRequested(at=self.now, model=model, keeps_workers=True, is_in_place=True))
+
+    def requests(self, words: Words) -> list[str]:
+        """What a gateway tells of one program is all that it has."""
+        name, gateway = ModelName(words.next()), words.integer("gateway", GATEWAY)
+        under_way, waiting = words.integer("under", 0), words.integer("waiting", 0)
+        since = Instant(self.now - span_of(words.value("waited", "0s"))) if waiting else None
+        found = Requests(under_way=under_way, waiting=waiting, waits_since=since)
+        told = {} if found == Requests() else {name: found}
+        return self.take_up(RequestsReported(at=self.now, gateway=gateway, requests=told))
 
     def settings(self, words: Words) -> list[str]:
         """The settings say numbers of a model, as after a reload: the engine then lets time be looked at."""
@@ -188,12 +233,17 @@ class SessionTranscript:
         worker = WorkerId(words.next())
         listed = words.value("lists").split(",")
         turns = [self._listed(each) for each in listed if each]
-        return [*self._join_worker(worker), *self._report(worker, WorkerState.READY, *turns)]
+        lines = self._join_worker(worker)
+        for name in filter(None, words.value("gave-up").split(",")):
+            lines += self._end(name, EndReason.DISCONNECTED)
+        return lines + self._report(worker, WorkerState.READY, *turns)
 
-    def _listed(self, text: str) -> SeenTurn:
+    def _listed(self, text: str) -> ReportedTurn:
         name, _, age = text.partition(":")
         session = self.sessions[name]
-        return SeenTurn(session=session, epoch=self.offered[session][1], age=span_of(age or "0s"), since_input=Span(0))
+        return ReportedTurn(
+            session=session, epoch=self.offered[session][1], age=span_of(age or "0s"), since_input=Span(0)
+        )
 
     def call(self, words: Words) -> list[str]:
         worker = WorkerId(words.next())
@@ -239,7 +289,20 @@ class SessionTranscript:
     def drain(self, words: Words) -> list[str]:
         return self._report(WorkerId(words.next()), WorkerState.DRAINING)
 
-    def _report(self, worker: WorkerId, state: WorkerState, *turns: SeenTurn) -> list[str]:
+    def drain_worker(self, words: Words) -> list[str]:
+        start, job = words.value("start"), words.integer("job", 0)
+        return self.take_up(
+            WorkerDrainRequested(
+                at=self.now,
+                model=self.model,
+                by=UserName("alice"),
+                worker=WorkerId(start) if start else None,
+                job=JobId(job) if job else None,
+                reason=words.value("because"),
+            )
+        )
+
+    def _report(self, worker: WorkerId, state: WorkerState, *turns: ReportedTurn) -> list[str]:
         return self.take_up(
             WorkerReported(
                 at=self.now,
@@ -289,6 +352,11 @@ class SessionTranscript:
                 model=ModelName(words.value("model", self.model)),
                 identity=Identity(words.value("as", name)),
                 key_digest=f"key-{self.fleet.state.durable.counters.next_session}",
+                keeps_other=words.switch("keeps-other"),
+                address=words.value("from", ""),
+                proved_hash=(known := words.value("knows")),
+                said_phrase=words.switch("says") or known != "",
+                user=words.value("user"),
             )
         )
         if isinstance(turn.reply, Joined):
@@ -313,6 +381,20 @@ class SessionTranscript:
     def unreachable(self, words: Words) -> list[str]:
         return self.take_up(WorkerUnreachable(at=self.now, connection=self.connections[words.next()]))
 
+    def broke(self, words: Words) -> list[str]:
+        """The person's gateway says that a step of theirs was under way as the stream broke."""
+        name = words.next()
+        epoch = words.integer("epoch", self.offered[self.sessions[name]][1])
+        return self.take_up(
+            StepBroke(
+                at=self.now,
+                connection=self.connections[name],
+                epoch=epoch,
+                input=words.value("input"),
+                has_frame=not words.switch("no-frame"),
+            )
+        )
+
     def kick(self, words: Words) -> list[str]:
         session = self.sessions[words.next()]
         return self.take_up(CloseRequested(at=self.now, session=session, by=UserName("alice")))
@@ -336,26 +418,28 @@ class SessionTranscript:
         worker, _ = self.offered[self.sessions[name]]
         return self._report(worker, self.fleet.state.live.turns.workers[worker].state, seen)
 
-    def _seen(self, name: str, since_input: Span | None, epoch: int = 0) -> SeenTurn:
+    def _seen(self, name: str, since_input: Span | None, epoch: int = 0) -> ReportedTurn:
         session = self.sessions[name]
         turn = self.fleet.state.live.turns.turns.get(session)
         lasted = 0 if turn is None or turn.started_at is None else self.now - turn.started_at
-        return SeenTurn(
+        return ReportedTurn(
             session=session, epoch=epoch or self.offered[session][1], age=Span(lasted), since_input=since_input
         )
 
     def end(self, words: Words) -> list[str]:
-        session = self.sessions[words.next()]
-        reason = EndReason(words.next())
+        name = words.next()
+        return self._end(name, EndReason(words.next()), words.integer("epoch", 0))
+
+    def _end(self, name: str, reason: EndReason, epoch: int = 0) -> list[str]:
+        session = self.sessions[name]
         worker, offered = self.offered[session]
-        epoch = words.integer("epoch", offered)
         return self.take_up(
             TurnClosed(
                 at=self.now,
                 worker=worker,
                 stream=self.streams[worker],
                 session=session,
-                epoch=epoch,
+                epoch=epoch or offered,
                 reason=reason,
             )
         )
@@ -368,7 +452,7 @@ class SessionTranscript:
     def _advance(self, end: Instant) -> Iterator[Turn]:
         """Workers that are there report as often as nodes beat: nothing new."""
         while self.now < end:
-            yield from self.fleet.advance(min(BEAT_SPAN, end - self.now))
+            yield from self.fleet.advance(min(self.fleet.limits.heartbeat_interval, end - self.now))
             for report in self._nothing_new():
                 yield self.fleet.take_up(report)
 
@@ -423,6 +507,7 @@ COMMANDS: dict[str, Command] = {
     "back-worker": SessionTranscript.back_worker,
     "ready": SessionTranscript.ready,
     "drain": SessionTranscript.drain,
+    "drain-worker": SessionTranscript.drain_worker,
     "gone": SessionTranscript.gone,
     "join": SessionTranscript.join,
     "crowd": SessionTranscript.crowd,
@@ -433,6 +518,7 @@ COMMANDS: dict[str, Command] = {
     "leave": SessionTranscript.leave,
     "unreachable": SessionTranscript.unreachable,
     "kick": SessionTranscript.kick,
+    "broke": SessionTranscript.broke,
     "open": SessionTranscript.open,
     "input": SessionTranscript.input,
     "quiet": SessionTranscript.quiet,
@@ -441,6 +527,9 @@ COMMANDS: dict[str, Command] = {
     "restart": SessionTranscript.restart,
     "line": SessionTranscript.line,
     "serve": SessionTranscript.serve_workers,
+    "rollback": SessionTranscript.rollback,
+    "in-place": SessionTranscript.in_place,
+    "requests": SessionTranscript.requests,
     "call": SessionTranscript.call,
     "fails": SessionTranscript.fails,
     "settings": SessionTranscript.settings,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from scheduler.policy.order import order_from, queue_order
-from scheduler.state.events import CancelRequested, HoldRequested, JobsSubmitted
+from scheduler.state.events import CancelRequested, HoldRequested, JobsSubmitted, WantedJob
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.indices import Indices
 from scheduler.state.jobs import Items
@@ -48,9 +48,7 @@ def submit(fleet: Fleet, count: int, user: str = "alice", cpus: int = 1) -> JobI
         JobsSubmitted(
             at=fleet.now,
             user=UserName(user),
-            specs=(spec(cpus=cpus),),
-            band=(Band.NORMAL,),
-            is_held=(False,),
+            jobs=(WantedJob(spec=spec(cpus=cpus), band=Band.NORMAL),),
             items=Items(indices=indices(range(count))) if count else None,
         )
     )
@@ -68,8 +66,8 @@ def test_a_walk_that_passes_items_tells_every_place_as_one_that_does_not(seed: i
         for is_held in (True, False):
             fleet.take_up(HoldRequested(at=fleet.now, by=UserName("alice"), jobs=(JobId(job),), is_held=is_held))
     durable = fleet.state.durable
-    places = {job.id: place for place, job in enumerate(queue_order(durable, fleet.now), 1)}
-    told = [(place, job.id) for place, job in order_from(durable, fleet.now, None)]
+    places = {job.id: place for place, job in enumerate(queue_order(fleet.state, fleet.now), 1)}
+    told = [(place, job.id) for place, job in order_from(fleet.state, fleet.now, None)]
     assert [place for place, _ in told] == sorted(place for place, _ in told)
 
     def stands_among_alike(job: JobId) -> bool:
@@ -87,7 +85,7 @@ def test_a_walk_that_passes_items_tells_every_place_as_one_that_does_not(seed: i
             continue
         known = durable.jobs[job]
         cursor = (known.band, known.user, (known.age_since, known.id))
-        assert [each.id for _, each in order_from(durable, fleet.now, cursor)] == [
+        assert [each.id for _, each in order_from(fleet.state, fleet.now, cursor)] == [
             each for _, each in told[number + 1 :]
         ]
 

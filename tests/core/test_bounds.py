@@ -10,19 +10,25 @@ import pytest
 from scheduler.policy.explain import Explanation, explain
 from scheduler.state.ids import JobId
 from scheduler.state.jobs import Job, Queued, Starting
-from scheduler.state.units import MINUTE, SECOND, Instant
+from scheduler.state.limits import Limits
+from scheduler.state.units import MINUTE, SECOND, Instant, Span
 from tests.core.transcript import Transcript
+
+pytestmark = pytest.mark.slow
 
 JOBS, FEW_JOBS = 14, 7
 STEPS_MAX = 2_000
+
+SLOWER = Limits(heartbeat_interval=Span(20 * SECOND), sample_age=Span(50 * SECOND), node_lease=Span(10 * MINUTE))
+"""Ten times those of a fleet: these jobs run for hours, and each beat brings a pass."""
 
 
 class Machines:
     """A few nodes with jobs that all have time limits, which end at any time before theirs."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, limits: Limits | None = None) -> None:
         self.rng = random.Random(seed)
-        self.transcript = Transcript()
+        self.transcript = Transcript(limits)
         self.ends_at: dict[JobId, Instant] = {}
         self.started: dict[JobId, Instant] = {}
         self.ranks: dict[JobId, int] = {}
@@ -79,7 +85,7 @@ class Machines:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_no_job_starts_later_than_it_was_told(seed: int) -> None:
-    machines = Machines(seed)
+    machines = Machines(seed, SLOWER)
     for _ in range(JOBS):
         machines.submit()
     bounds = machines.bounds()

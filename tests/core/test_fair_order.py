@@ -13,9 +13,11 @@ from scheduler.state.apply import apply
 from scheduler.state.durable import Durable
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.jobs import Job, Queued
+from scheduler.state.limits import Limits
 from scheduler.state.records import JobQueued
 from scheduler.state.specs import Band, JobSpec, Resources
-from scheduler.state.units import SECOND, Instant
+from scheduler.state.state import State
+from scheduler.state.units import SECOND, Instant, Span
 from scheduler.state.usage import HALF_LIFE, Usage
 
 NOW = Instant(1_000_000_000_000)
@@ -25,8 +27,11 @@ Wanted = tuple[int, int, int, int, int]
 WANTED = st.tuples(st.integers(0, 2), st.integers(1, 2), st.integers(0, 2), st.integers(0, 3), st.integers(1, 3))
 
 
-def state_of(wanted: list[Wanted], used: list[int]) -> Durable:
-    """Waiting jobs of three users who have used so many turns, in halves."""
+LIMITS = Limits(age_limit=Span(0))
+
+
+def state_of(wanted: list[Wanted], used: list[int], limits: Limits = LIMITS) -> State:
+    """Waiting jobs of three users who have used so many turns, in halves; by default nobody grows old."""
     state = Durable()
     number = 1
     for user, band, cpus, seconds, count in wanted:
@@ -43,14 +48,18 @@ def state_of(wanted: list[Wanted], used: list[int]) -> Durable:
     for name, halves in zip(USERS, used, strict=True):
         usage = Usage(user=UserName(name), cpu_seconds=halves * TURN / SECOND / 2, at=NOW)
         state.usage[usage.user] = usage
-    return state
+    return State(durable=state, limits=limits)
 
 
-@given(st.lists(WANTED, max_size=12), st.lists(st.integers(0, 5), min_size=3, max_size=3))
-def test_a_jobs_place_and_who_is_ahead_of_it_are_those_of_the_order(wanted: list[Wanted], used: list[int]) -> None:
-    state = state_of(wanted, used)
+@given(
+    st.lists(WANTED, max_size=12), st.lists(st.integers(0, 5), min_size=3, max_size=3), st.sampled_from((0, 1, 2, 9))
+)
+def test_a_jobs_place_and_who_is_ahead_of_it_are_those_of_the_order(
+    wanted: list[Wanted], used: list[int], age_seconds: int
+) -> None:
+    state = state_of(wanted, used, Limits(age_limit=Span(age_seconds * SECOND)))
     order = list(queue_order(state, NOW))
-    assert len(order) == state.lines.count
+    assert len(order) == state.durable.lines.count
     for place, job in enumerate(order, 1):
         assert position(state, job, NOW) == place
         assert list(queue_order(state, NOW, until=job)) == order[: place - 1]
@@ -75,6 +84,24 @@ def test_the_order_is_the_least_used_users_oldest_job_again_and_again(wanted: li
             user = min((each for each, line in waiting.items() if line), key=lambda each: (turns[each], oldest[each]))
             assert (job.user, job.id) == (user, waiting[user].pop(0)[1])
             turns[user] += TURN
+
+
+@given(
+    st.lists(WANTED, min_size=1, max_size=12), st.lists(st.integers(0, 5), min_size=3, max_size=3), st.integers(1, 3)
+)
+def test_who_is_older_than_the_limit_stands_in_front_of_the_band_the_oldest_first(
+    wanted: list[Wanted], used: list[int], age_seconds: int
+) -> None:
+    limit = Span(age_seconds * SECOND)
+    state = state_of(wanted, used, Limits(age_limit=limit))
+    order, without = list(queue_order(state, NOW)), list(queue_order(state_of(wanted, used), NOW))
+    for band in {job.band for job in order}:
+        of_band = [job for job in order if job.band == band]
+        old = sorted((job for job in of_band if NOW - job.age_since > limit), key=lambda job: (job.age_since, job.id))
+        assert of_band[: len(old)] == old
+        # The others stand as they would: those in front of them count as theirs all the same.
+        ids = {job.id for job in old}
+        assert of_band[len(old) :] == [job for job in without if job.band == band and job.id not in ids]
 
 
 def test_usage_decays_by_half_in_a_half_life_and_charges_add_up() -> None:

@@ -22,18 +22,21 @@ from scheduler.state.events import (
     RankExited,
     RankStarted,
     TokenRequested,
+    WantedJob,
 )
 from scheduler.state.ids import JobId, NodeName, RankKey, TokenId, UserName
 from scheduler.state.jobs import Running
 from scheduler.state.limits import Limits
-from scheduler.state.nodes import Reach
+from scheduler.state.nodes import Reachability
 from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptStarted, JobFinished, Record
 from scheduler.state.replies import Done, Refused, Submitted
-from scheduler.state.session_records import SessionRecord
+from scheduler.state.sessions.records import SessionRecord
 from scheduler.state.specs import Band
 from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span, after
 from tests.core.fleet import BEGIN, Fleet, Turn, spec
 from tests.core.test_properties import OFTEN, STEPS, World
+
+pytestmark = pytest.mark.slow
 
 ALICE = UserName("alice")
 KEY = RankKey(JobId(1), 1, 0)
@@ -78,6 +81,7 @@ def test_a_launch_carries_all_that_the_node_needs() -> None:
             placement=placement,
             fence=Span(5 * MINUTE),
             min_memory_bytes=8 * GB,
+            nodes=(N1,),
         ),
     )
 
@@ -274,9 +278,7 @@ def test_what_the_nodes_could_hold_is_asked_anew_when_one_changes() -> None:
 
 def test_ids_are_never_given_twice_and_a_dry_run_takes_none() -> None:
     fleet = Fleet()
-    submit = JobsSubmitted(
-        at=fleet.now, user=ALICE, specs=(spec(),), band=(Band.NORMAL,), is_held=(False,), is_dry_run=True
-    )
+    submit = JobsSubmitted(at=fleet.now, user=ALICE, jobs=(WantedJob(spec=spec(), band=Band.NORMAL),), is_dry_run=True)
     dry = fleet.take_up(submit).reply
     assert isinstance(dry, Submitted)
     assert (dry.first, dry.count) == (0, 1)
@@ -307,7 +309,7 @@ def test_a_silent_node_is_looked_at_when_it_becomes_suspect_then_lost_then_given
         seen.append((deadline - BEGIN) // SECOND)
         list(fleet.advance(deadline - fleet.now))
     assert seen == [6, 60, 600]
-    assert fleet.state.live.nodes[N1].reach is Reach.SUSPECT
+    assert fleet.state.live.nodes[N1].reach is Reachability.SUSPECT
 
 
 def test_old_requests_of_jobs_that_live_do_not_make_the_loop_spin() -> None:
@@ -316,9 +318,7 @@ def test_old_requests_of_jobs_that_live_do_not_make_the_loop_spin() -> None:
         JobsSubmitted(
             at=fleet.now,
             user=ALICE,
-            specs=(spec(is_requeueable=False),),
-            band=(Band.NORMAL,),
-            is_held=(False,),
+            jobs=(WantedJob(spec=spec(is_requeueable=False), band=Band.NORMAL),),
             request_id="r",
         )
     )
@@ -331,7 +331,7 @@ def test_old_requests_of_jobs_that_live_do_not_make_the_loop_spin() -> None:
 
 def test_forgetting_old_requests_takes_a_bounded_number_at_a_time() -> None:
     fleet = Fleet(Limits(request_retention=Span(MINUTE), queued_jobs=10**6), passes=False)
-    event = JobsSubmitted(at=fleet.now, user=ALICE, specs=(spec(),), band=(Band.NORMAL,), is_held=(True,))
+    event = JobsSubmitted(at=fleet.now, user=ALICE, jobs=(WantedJob(spec=spec(), band=Band.NORMAL, is_held=True),))
     assert REQUESTS_PER_SWEEP == 10_000
     for number in range(5):
         fleet.take_up(replace(event, request_id=f"r{number}"))
@@ -345,12 +345,15 @@ def test_forgetting_old_requests_takes_a_bounded_number_at_a_time() -> None:
 
 def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
     wanted = {kind.__name__ for kind in get_args(Record)} - NOT_MET - OF_SESSIONS
-    for seed in range(200):
+    for seed in (*MEET_THE_RARE, *range(200)):
         wanted -= {type(record).__name__ for record in _told_records(random.Random(seed))}
         if not wanted:
             return
     pytest.fail(f"no sentence of {sorted(wanted)} was read")
 
+
+MEET_THE_RARE = (84, 59, 35, 12)
+"""Lives in which what is rare happens; which ones they are may change with the core, and then it takes longer."""
 
 NOT_MET = {"RankEnded"}
 """Gangs are not placed yet."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpufleet.jobs.runs import StopCause
 from scheduler.state.access import Role, Token
 from scheduler.state.apply import apply
-from scheduler.state.attempts import ExitCode, ExitSignal, OutputEnd, OutputStream, RankExit, StopCause
+from scheduler.state.attempts import ExitCode, ExitSignal, OutputEnd, OutputStream, RankExit
 from scheduler.state.durable import Durable
 from scheduler.state.events import (
     BandRequested,
@@ -30,16 +32,18 @@ from scheduler.state.events import (
     RankRefused,
     RankStarted,
     ReadingResumed,
+    ReportedExited,
+    ReportedRefused,
+    ReportedRunning,
+    ReportedStarting,
+    ReportedState,
     RequeueRequested,
     RevokeRequested,
-    Seen,
-    SeenExited,
-    SeenRefused,
-    SeenRunning,
-    SeenStarting,
     SignalRequested,
     SpoolFilled,
     TokenRequested,
+    UpdateRequested,
+    WantedJob,
 )
 from scheduler.state.ids import JobId, NodeName, RankKey, TokenId, UserName
 from scheduler.state.indices import Indices
@@ -47,6 +51,8 @@ from scheduler.state.jobs import Items
 from scheduler.state.specs import Band, Dependency, EndWanted, NodePins
 from scheduler.state.units import DAY, HOUR, MINUTE, SECOND, Instant, Span
 from tests.core.fleet import FakeNode, Fleet, assert_same, spec
+
+pytestmark = pytest.mark.slow
 
 ALICE = UserName("alice")
 SPANS = (SECOND // 2, 7 * SECOND, 31 * SECOND, 61 * SECOND, 11 * MINUTE, 2 * HOUR, DAY + HOUR)
@@ -98,16 +104,16 @@ class World:
             case _:
                 return RankExit(exit=None, reason="EXIT_UNKNOWN", output_ends=ends, output_is_complete=False)
 
-    def seen(self, kind: int, size: int) -> Seen:
+    def seen(self, kind: int, size: int) -> ReportedState:
         match kind % 4:
             case 0:
-                return SeenRunning(run_span=Span(size * SECOND))
+                return ReportedRunning(run_span=Span(size * SECOND))
             case 1:
-                return SeenStarting()
+                return ReportedStarting()
             case 2:
-                return SeenExited(exit=self.exit(size, kind))
+                return ReportedExited(exit=self.exit(size, kind))
             case _:
-                return SeenRefused(reason=REFUSALS[size % len(REFUSALS)])
+                return ReportedRefused(reason=REFUSALS[size % len(REFUSALS)])
 
     def reporter(self, key: RankKey, other: int) -> NodeName:
         """The node that a rank is on, mostly."""
@@ -145,9 +151,7 @@ class World:
             JobsSubmitted(
                 at=self.fleet.now,
                 user=ALICE,
-                specs=(asked,),
-                band=(list(Band)[a % 4],),
-                is_held=(b % 5 == 4,),
+                jobs=(WantedJob(spec=asked, band=list(Band)[a % 4], is_held=b % 5 == 4),),
                 count=1 if items else 1 + c % 3,
                 items=items,
                 request_id=f"r{a % 3}" if b % 2 else "",
@@ -167,6 +171,20 @@ class World:
     def band(self, a: int, b: int, c: int) -> None:
         band = list(Band)[c % 4]
         self.fleet.take_up(BandRequested(at=self.fleet.now, by=ALICE, jobs=(self.job(a),), band=band))
+
+    def update(self, a: int, b: int, c: int) -> None:
+        limit = None if b % 4 == 0 else Span((1 + b % 5) * MINUTE)
+        self.fleet.take_up(
+            UpdateRequested(
+                at=self.fleet.now,
+                by=ALICE,
+                jobs=(self.job(a),),
+                name=f"named-{c}" if c % 3 else None,
+                time_limit=limit,
+                is_unlimited=limit is None and c % 2 == 0,
+                may_extend=c % 2 == 0,
+            )
+        )
 
     def requeue(self, a: int, b: int, c: int) -> None:
         self.fleet.take_up(RequeueRequested(at=self.fleet.now, by=ALICE, jobs=(self.job(a), self.job(b))))

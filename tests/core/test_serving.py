@@ -6,20 +6,22 @@ import random
 
 import pytest
 
+from gpufleet.jobs.runs import StopCause
 from scheduler.core.story import sentence, tell
+from scheduler.policy.revisions import AT_A_TIME, started_revision
 from scheduler.policy.serving import DEATHS_MAX, deaths_since, may_start_at
-from scheduler.state.attempts import ExitCode, ExitSignal, ExitStatus, RankExit, StopCause
+from scheduler.state.attempts import ExitCode, ExitSignal, ExitStatus, RankExit
 from scheduler.state.commands import LaunchAttempt, StopAttempt
-from scheduler.state.events import CancelRequested, Event, RankExited, RankStarted, SeenRunning, SeenStarting
+from scheduler.state.events import CancelRequested, Event, RankExited, RankStarted, ReportedRunning, ReportedStarting
 from scheduler.state.ids import JobId, RankKey, UserName
 from scheduler.state.jobs import Job, Queued, Running, Starting, Stopping
-from scheduler.state.records import AttemptEnded, Record, WorkerDrained
-from scheduler.state.session_commands import DrainWorker, OfferSeat
-from scheduler.state.session_events import (
+from scheduler.state.records import AttemptEnded, AttemptStopping, Record, WorkerDrained
+from scheduler.state.sessions.commands import DrainWorker, OfferSeat
+from scheduler.state.sessions.events import (
     Connection,
     JoinRequested,
     LeaveRequested,
-    SeenTurn,
+    ReportedTurn,
     ServeRequested,
     StopModelRequested,
     WorkerJoined,
@@ -27,14 +29,26 @@ from scheduler.state.session_events import (
     WorkerReported,
     WorkerState,
 )
-from scheduler.state.session_records import ModelFailed, ModelReady, SessionRequeued, WorkerDied
-from scheduler.state.sessions import Identity, Model, ModelName, WorkerId
+from scheduler.state.sessions.records import (
+    ModelFailed,
+    ModelReady,
+    ModelUpdated,
+    SessionRequeued,
+    UpdateFailed,
+    WorkerDied,
+)
+from scheduler.state.sessions.session import Identity, Model, ModelName, WorkerId
 from scheduler.state.specs import JobSpec, Resources
 from scheduler.state.units import MINUTE, SECOND, Instant, Span, after
 from tests.core.fleet import Fleet, Turn
 
+pytestmark = pytest.mark.slow
+
 ALICE = UserName("alice")
 GPUS = 4
+BROKEN = "3"
+"""The version of a model that cannot be loaded."""
+
 SEATS = 2
 
 
@@ -53,6 +67,7 @@ class Served:
         self.met: set[type[Record]] = set()
         for turn in self.fleet.join(self.node):
             self.follow(turn)
+        self.versions: dict[ModelName, int] = {}
         self.models = {
             ModelName(name): self.random.choice([(0, 2), (1, 3), (1, 1), (0, 4)]) for name in ("canvas", "depth")
         }
@@ -65,7 +80,8 @@ class Served:
 
     def serve(self, name: ModelName) -> None:
         least, most = self.models[name]
-        spec = JobSpec(argv=("w",), name=name, cwd="/", resources=Resources(gpus=1), serves=name)
+        argv = ("w", str(self.versions.get(name, 0)))
+        spec = JobSpec(argv=argv, name=name, cwd="/", resources=Resources(gpus=1), serves=name)
         model = Model(name=name, owner=ALICE, worker=spec, min_workers=least, max_workers=most, entry_point="m:C")
         self.do(ServeRequested(at=self.now, model=model))
 
@@ -99,7 +115,10 @@ class Served:
             if model is None:
                 assert not staying, f"{name} is stopped, and has workers"
             else:
-                assert len(staying) <= model.max_workers, f"{name} has more workers than it may have"
+                ids = {job.id for job in staying}
+                successors = [job for job in staying if job.replaces in ids]
+                assert len(successors) <= (AT_A_TIME if model.failure is None else len(staying))
+                assert len(staying) - len(successors) <= model.max_workers, f"{name} has more workers than it may have"
                 if model.failure is None:
                     assert len(staying) >= model.min_workers, f"{name} has fewer workers than it must have"
                 assert all(job.user == model.owner for job in staying)
@@ -110,6 +129,12 @@ class Served:
                 f"people wait for {model.name}, and nothing comes"
             )
             assert deaths_since(model.deaths, turn.at) < DEATHS_MAX
+        for record in turn.records:
+            if isinstance(record, WorkerDrained | AttemptStopping) and "its successor is ready" in record.reason:
+                (successor,) = [job for job in durable.jobs.values() if job.replaces == record.job]
+                worker = live.worker_of_job(successor.id)
+                assert worker is not None and worker.state is WorkerState.READY, "nobody takes its place"
+                assert isinstance(successor.state, Running) and not is_leaving(successor)
         for offer in [each for each in turn.session_commands if isinstance(each, OfferSeat)]:
             worker = live.workers[offer.worker]
             job = None if worker.job is None else durable.jobs.get(worker.job)
@@ -153,6 +178,9 @@ class Served:
                 continue
             if isinstance(job.state, Starting):
                 self.do(RankStarted(at=self.now, node=self.node.name, key=self._key(job.id)))
+            if job.spec.argv[1] == BROKEN:
+                self.exit(self._key(job.id), RankExit(exit=ExitCode(code=1), reason="EXITED"))
+                return
             self.streams += 1
             assert job.attempt is not None
             worker = WorkerId(f"w{job.id}.{job.attempt.number}")
@@ -179,7 +207,7 @@ class Served:
         for session in durable.sessions.on_worker(worker):
             started = live.turns[session.id].started_at
             age = Span(0 if started is None else self.now - started)
-            turns.append(SeenTurn(session=session.id, epoch=session.epoch, age=age, since_input=Span(0)))
+            turns.append(ReportedTurn(session=session.id, epoch=session.epoch, age=age, since_input=Span(0)))
         known = durable.jobs.get(job)
         state = WorkerState.DRAINING if known is not None and known.drained_at is not None else WorkerState.READY
         self.do(WorkerReported(at=self.now, worker=worker, stream=stream, state=state, seats=SEATS, turns=tuple(turns)))
@@ -234,6 +262,16 @@ class Served:
         self.models[name] = self.random.choice([(0, 2), (1, 3), (2, 2)])
         self.serve(name)
 
+    def update(self) -> None:
+        """A model is served otherwise, as before, or as before that."""
+        name = self.random.choice(sorted(self.models))
+        model = self.fleet.state.durable.models.get(name)
+        if model is not None and model.former is not None and self.random.random() < 0.3:
+            self.do(ServeRequested(at=self.now, model=model, rolls_back=True))
+        else:
+            self.versions[name] = self.random.randrange(4)
+            self.serve(name)
+
     def wait(self, span: int) -> None:
         for _ in range(max(1, span // (10 * SECOND))):
             for turn in self.fleet.advance(min(span, 10 * SECOND)):
@@ -246,7 +284,10 @@ class Served:
         self.follow(self.fleet.restart())
         durable = self.fleet.state.durable
         entries = [
-            (self._key(job.id), SeenRunning(run_span=Span(0)) if isinstance(job.state, Running) else SeenStarting())
+            (
+                self._key(job.id),
+                ReportedRunning(run_span=Span(0)) if isinstance(job.state, Running) else ReportedStarting(),
+            )
             for job in durable.jobs.values()
             if job.attempt is not None and not isinstance(job.state, Stopping)
         ]
@@ -272,6 +313,8 @@ class Served:
             self.random.choice(steps)()
             if self.random.random() < 0.02:
                 self.stop_and_serve()
+            if self.random.random() < 0.05:
+                self.update()
 
 
 def is_leaving(job: Job) -> bool:
@@ -284,7 +327,9 @@ def test_a_model_has_the_workers_that_it_needs_whatever_happens(seed: int) -> No
     lived(seed)
 
 
-CORNERS: set[type[Record]] = {ModelReady, WorkerDied, ModelFailed, WorkerDrained, SessionRequeued, AttemptEnded}
+CORNERS: set[type[Record]] = {
+    *(ModelReady, WorkerDied, ModelFailed, WorkerDrained, SessionRequeued, AttemptEnded, ModelUpdated, UpdateFailed)
+}
 SEEDS_TO_REACH_THEM = 40
 
 
@@ -305,7 +350,7 @@ def lived(seed: int) -> set[type[Record]]:
     # Everybody leaves, every worker that is to come has come: in the end each has the fewest workers.
     while served.people:
         served.leave()
-    for _ in range(12):
+    for _ in range(20):
         served.wait(40 * SECOND)
         served.call()
     durable = served.fleet.state.durable
@@ -314,6 +359,9 @@ def lived(seed: int) -> set[type[Record]]:
             jobs = [durable.jobs[job] for job in durable.services.get(name, ())]
             assert len(jobs) == model.min_workers, f"{name}: {jobs}"
             assert not any(isinstance(job.state, Queued) for job in jobs), "a device is free"
+            assert {job.revision for job in jobs} <= {started_revision(model).number}, "an update came to no end"
+            is_done = model.update is None or model.update.failure is not None
+            assert is_done or not model.has_been_ready, f"{name} is all as it should be, and says that it is not"
     return served.met
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import get_args
 
@@ -16,23 +17,32 @@ from scheduler.policy.turns import SeatNow, TurnNow, bounds, limit_changes, long
 from scheduler.state.ids import UserName
 from scheduler.state.records import Record
 from scheduler.state.replies import Refused
-from scheduler.state.session_commands import OfferSeat, TellPlace
-from scheduler.state.session_events import (
+from scheduler.state.sessions.commands import OfferSeat, TellPlace
+from scheduler.state.sessions.events import (
     Connection,
     ConnectionLost,
     JoinRequested,
     LeaveRequested,
-    SeenTurn,
+    ReportedTurn,
     ServeRequested,
     SessionEvent,
+    StepBroke,
     TurnClosed,
     WorkerJoined,
     WorkerLost,
     WorkerReported,
     WorkerState,
 )
-from scheduler.state.session_records import ModelFailed, ModelReady, ModelStopped, SessionRecord, WorkerDied
-from scheduler.state.sessions import (
+from scheduler.state.sessions.records import (
+    ModelFailed,
+    ModelReady,
+    ModelStopped,
+    ModelUpdated,
+    SessionRecord,
+    UpdateFailed,
+    WorkerDied,
+)
+from scheduler.state.sessions.session import (
     EndReason,
     Granted,
     Identity,
@@ -117,10 +127,10 @@ class People:
     def claim(self, offer: OfferSeat, *, since_input: int = 0) -> None:
         turn = self.fleet.state.live.turns.turns.get(offer.session)
         age = 0 if turn is None or turn.started_at is None else self.now - turn.started_at
-        seen = SeenTurn(session=offer.session, epoch=offer.epoch, age=Span(age), since_input=Span(since_input))
+        seen = ReportedTurn(session=offer.session, epoch=offer.epoch, age=Span(age), since_input=Span(since_input))
         self.report(offer.worker, seen)
 
-    def report(self, worker: WorkerId, *turns: SeenTurn) -> None:
+    def report(self, worker: WorkerId, *turns: ReportedTurn) -> None:
         stream = self.workers.get(worker, 0)
         self.do(
             WorkerReported(
@@ -146,6 +156,22 @@ class People:
         self.report(worker)
 
     def lose_worker(self, worker: WorkerId) -> None:
+        """Before or behind that a gateway says, of some, that a step of theirs was under way."""
+        there = [offer for offer in self.offered.values() if offer.worker == worker]
+        before = [offer for offer in there if offer.session % 3 == 0]
+        behind = [offer for offer in there if offer.session % 3 == 1]
+        self.break_steps(before)
+        self.lose_stream(worker)
+        self.break_steps(behind)
+
+    def break_steps(self, offers: Iterable[OfferSeat]) -> None:
+        for offer in offers:
+            digest = self.random.choice(("", "a1b2"))
+            self.do(
+                StepBroke(at=self.now, connection=offer.connection, epoch=offer.epoch, input=digest, has_frame=True)
+            )
+
+    def lose_stream(self, worker: WorkerId) -> None:
         self.do(WorkerLost(at=self.now, worker=worker, stream=self.workers.pop(worker)))
 
     def join(self, person: int) -> None:
@@ -190,7 +216,7 @@ class People:
 
 
 MET: set[type[Record]] = set()
-NOT_MET: set[type[Record]] = {ModelStopped, ModelReady, WorkerDied, ModelFailed}
+NOT_MET: set[type[Record]] = {ModelStopped, ModelReady, WorkerDied, ModelFailed, ModelUpdated, UpdateFailed}
 """These are met in test_serving.py, or in transcripts."""
 
 

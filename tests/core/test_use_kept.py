@@ -11,7 +11,7 @@ from scheduler.state.attempts import ExitCode, RankExit
 from scheduler.state.events import CancelRequested, NodeBeat, RankExited, RankStarted
 from scheduler.state.ids import JobId, NodeName, RankKey, UserName
 from scheduler.state.units import HOUR, MINUTE, SECOND, Span
-from scheduler.state.used import RankUse, ToldUse
+from scheduler.state.used import RankUse, ReportedUse
 from tests.core.fleet import Fleet, spec
 
 USE = RankUse(span=Span(60 * SECOND), sample_count=60)
@@ -37,7 +37,7 @@ def running(*told: bytes, gpus: int = 1, **asked: Any) -> Fleet:
 
 def tell(fleet: Fleet, key: RankKey, told: bytes) -> None:
     stream = fleet.nodes[N1].stream
-    usages = ((key, ToldUse(told, read)),)
+    usages = ((key, ReportedUse(told, read)),)
     fleet.take_up(NodeBeat(at=fleet.now, node=N1, stream=stream, usages=usages))
 
 

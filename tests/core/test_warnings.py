@@ -9,7 +9,6 @@ import pytest
 
 from scheduler.core.warnings import rough_span
 from scheduler.state.attempts import ExitCode, RankExit
-from scheduler.state.courses import DeviceCourse, MemoryPeak
 from scheduler.state.events import NodeBeat, RankExited, RankStarted
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey
 from scheduler.state.jobs import Running
@@ -19,7 +18,7 @@ from scheduler.state.records import JobFinished, JobWarned
 from scheduler.state.time_limits import STALE_MAX, TimeLimits
 from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span
 from scheduler.state.used import DeviceUse, RankUse, Statistic
-from scheduler.state.warnings import TIME_LIMIT_PERCENTS, WARNINGS_KEPT, WarningKind
+from scheduler.state.warnings import TIME_LIMIT_PERCENTS, WARNINGS_KEPT, DeviceCourse, MemoryPeak, WarningKind
 from tests.core.fleet import BEGIN, Fleet, spec
 
 A = DeviceUuid("a")
@@ -114,6 +113,19 @@ def test_a_span_of_zero_warns_never() -> None:
     exit_ = RankExit(exit=ExitCode(code=0), reason="EXITED", use=use)
     turn = fleet.take_up(RankExited(at=fleet.now, node=node.name, key=key, exit=exit_))
     assert [type(record) for record in turn.records] == [JobFinished]
+
+
+@pytest.mark.parametrize("is_virtual", [True, False])
+def test_a_virtual_gpu_has_no_memory_that_could_be_used(is_virtual: bool) -> None:
+    fleet = Fleet()
+    fleet.join(fleet.add_node("n1", gpus=1, is_virtual=is_virtual))
+    fleet.submit(spec(gpus=1))
+    node, key = fleet.nodes[NodeName("n1")], RankKey(JobId(1), 1, 0)
+    fleet.take_up(RankStarted(at=fleet.now, node=node.name, key=key, run_span=Span(0)))
+    use = RankUse(span=Span(HOUR), sample_count=9, devices=(used(node.info.devices[0].uuid),))
+    exit_ = RankExit(exit=ExitCode(code=0), reason="EXITED", use=use)
+    turn = fleet.take_up(RankExited(at=fleet.now, node=node.name, key=key, exit=exit_))
+    assert [each.warning.kind for each in warned([turn])] == ([] if is_virtual else [WarningKind.MEMORY_UNUSED])
 
 
 def used(uuid: DeviceUuid) -> DeviceUse:

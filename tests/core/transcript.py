@@ -16,14 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from gpufleet.units import parse_size
+from gpufleet.text.units import parse_size
 from scheduler.core.story import sentence, span_text, tell, tell_command
 from scheduler.policy.capacity import capacity
 from scheduler.policy.explain import explain
 from scheduler.policy.order import queue_order
 from scheduler.policy.promises import Promises
 from scheduler.state.access import Role, Token
-from scheduler.state.courses import MemoryPeak
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.events import (
     BandRequested,
@@ -45,16 +44,19 @@ from scheduler.state.events import (
     SignalRequested,
     SpoolFilled,
     TokenRequested,
+    UpdateRequested,
+    WantedJob,
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
-from scheduler.state.limits import NodeOrder, ScoreWeights, WarningLimits
+from scheduler.state.limits import Limits, NodeOrder, ScoreWeights, WarningLimits
 from scheduler.state.nodes import DeviceProcess
 from scheduler.state.records import is_shared, job_of
 from scheduler.state.replies import Refused, Submitted
 from scheduler.state.specs import Band
 from scheduler.state.units import Instant, Span
+from scheduler.state.warnings import MemoryPeak
 from tests.core.fleet import Fleet, Turn
-from tests.core.telling import GAP, clock_text, reply_lines, state_text, wrapped
+from tests.core.transcript_text import GAP, clock_text, reply_lines, state_text, wrapped
 from tests.core.words import (
     Words,
     ends_of,
@@ -73,8 +75,8 @@ from tests.core.words import (
 class Transcript:
     """One run of a golden file."""
 
-    def __init__(self) -> None:
-        self.fleet = Fleet()
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.fleet = Fleet(limits)
         self.promises = Promises()
 
     def answer(self, line: str) -> list[str]:
@@ -206,9 +208,7 @@ class Transcript:
         event = JobsSubmitted(
             at=self.fleet.now,
             user=user,
-            specs=(spec,),
-            band=(band,),
-            is_held=(held,),
+            jobs=(WantedJob(spec=spec, band=band, is_held=held),),
             count=count,
             request_id=request,
             request_digest=str(hash(spec)) if request else "",
@@ -223,9 +223,7 @@ class Transcript:
         event = JobsSubmitted(
             at=self.fleet.now,
             user=user,
-            specs=(spec_of(words, self.fleet.now),),
-            band=(band,),
-            is_held=(False,),
+            jobs=(WantedJob(spec=spec_of(words, self.fleet.now), band=band),),
             is_dry_run=True,
         )
         turn = self.fleet.take_up(event)
@@ -252,6 +250,22 @@ class Transcript:
     def band(self, words: Words) -> list[str]:
         band = Band[words.positions.pop().upper()]
         return self.take_up(BandRequested(at=self.fleet.now, by=UserName("admin"), jobs=job_ids(words), band=band))
+
+    def update(self, words: Words) -> list[str]:
+        """Another name, band or limit: `update 1 name=x band=low time-limit=2h by=admin`, or time-limit=none."""
+        by, name, band, limit = (words.value(each) for each in ("by", "name", "band", "time-limit"))
+        return self.take_up(
+            UpdateRequested(
+                at=self.fleet.now,
+                by=UserName(by or "alice"),
+                jobs=job_ids(words),
+                name=name or None,
+                band=Band[band.upper()] if band else None,
+                time_limit=span_of(limit) if limit not in ("", "none") else None,
+                is_unlimited=limit == "none",
+                may_extend=by == "admin",
+            )
+        )
 
     def signal(self, words: Words) -> list[str]:
         request, number = words.value("request"), int(words.positions.pop())
@@ -385,8 +399,10 @@ class Transcript:
             ),
             queued_jobs=words.integer("queued-jobs", self.fleet.limits.queued_jobs),
             user_gpus_max=words.integer("user-gpus", self.fleet.limits.user_gpus_max),
+            age_limit=words.span("age") or self.fleet.limits.age_limit,
             user_jobs_max=words.integer("user-jobs", self.fleet.limits.user_jobs_max),
             node_losses=words.integer("node-losses", self.fleet.limits.node_losses),
+            time_outs=words.integer("time-outs", self.fleet.limits.time_outs),
             default_min_memory_bytes=words.memory("min-memory", self.fleet.limits.default_min_memory_bytes),
         )
         self.fleet.state.limits = self.fleet.limits
@@ -411,7 +427,7 @@ class Transcript:
 
     def queue(self, words: Words) -> list[str]:
         jobs = sorted(self.fleet.state.durable.jobs.values(), key=lambda job: job.id)
-        order = [str(job.id) for job in queue_order(self.fleet.state.durable, self.fleet.now)]
+        order = [str(job.id) for job in queue_order(self.fleet.state, self.fleet.now)]
         alike = {
             job
             for equal in self.fleet.state.durable.jobs.entities()
@@ -506,6 +522,7 @@ COMMANDS: dict[str, Command] = {
     "hold": Transcript.hold,
     "release": Transcript.release,
     "band": Transcript.band,
+    "update": Transcript.update,
     "signal": Transcript.signal,
     "requeue": Transcript.requeue,
     "ready": Transcript.ready,

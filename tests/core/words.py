@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpufleet.units import parse_duration, parse_size
-from scheduler.state.attempts import ExitCode, ExitSignal, ExitStatus, OutputEnd, OutputStream, RankExit, StopCause
-from scheduler.state.events import Seen, SeenExited, SeenRefused, SeenRunning, SeenStarting
+from gpufleet.jobs.runs import StopCause
+from gpufleet.text.units import parse_duration, parse_size
+from scheduler.state.attempts import ExitCode, ExitSignal, ExitStatus, OutputEnd, OutputStream, RankExit
+from scheduler.state.events import ReportedExited, ReportedRefused, ReportedRunning, ReportedStarting, ReportedState
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey
 from scheduler.state.indices import Indices
 from scheduler.state.jobs import Items
@@ -113,6 +114,7 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         is_preemptible=words.switch("preemptible"),
         notify=words.value("notify"),
         no_warnings=words.switch("no-warnings"),
+        is_requeued_on_timeout=words.switch("requeue-on-timeout"),
     )
 
 
@@ -179,18 +181,20 @@ def ends_of(words: Words, rank: int) -> tuple[OutputEnd, ...]:
     )
 
 
-def seen_of(name: str, what: str) -> tuple[RankKey, Seen]:
+def seen_of(name: str, what: str) -> tuple[RankKey, ReportedState]:
     kind, _, detail = what.partition(":")
     key = key_of(name)
     match kind:
         case "running":
-            return key, SeenRunning(run_span=span_of(detail or "1s"))
+            ran, _, limit = detail.partition(":limit=")
+            told = None if not limit else Span(0) if limit == "none" else span_of(limit)
+            return key, ReportedRunning(run_span=span_of(ran or "1s"), time_limit=told)
         case "starting":
-            return key, SeenStarting()
+            return key, ReportedStarting(time_limit=span_of(detail.removeprefix("limit=")) if detail else None)
         case "refused":
-            return key, SeenRefused(reason=detail)
+            return key, ReportedRefused(reason=detail)
         case "exited":
-            return key, SeenExited(exit=exit_of(Words.of(detail.replace("+", " ")), key.rank))
+            return key, ReportedExited(exit=exit_of(Words.of(detail.replace("+", " ")), key.rank))
         case _:
             raise AssertionError(f"{what}: running, starting, refused or exited")
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 from playwright.async_api import async_playwright
 
 from building import page
-from tests.dashboard.house import House
+from tests.dashboard.house import BANDS, House
 from tests.gateway.stage import Stage
 from tests.page.theatre import chromium, flags
 
@@ -26,7 +26,10 @@ async def house(
     if program is None:
         pytest.skip("chromium is not installed, or does not start")
     page.build()
-    stage = Stage(tmp_path_factory.mktemp("house"))
+    folder = tmp_path_factory.mktemp("house")
+    settings = folder / "scheduler.toml"
+    settings.write_text(BANDS)
+    stage = Stage(folder, "--config", str(settings))
     async with async_playwright() as playwright:
         try:
             with long_lived("the dashboard's programs"):

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Browser, Locator, Page, Route, WebSocketRoute, expect
 
 from building import page as built
 from tests.e2e.client import Client
 from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.stage import Stage
 from tests.page.theatre import DEADLINE_MS, DESKTOP, PHONE
+
+BANDS = """\
+[policy.bands.users]
+ann = ["low", "normal", "high", "urgent"]
+bob = ["low", "normal", "high"]
+"""
+"""Cy has what users have by default."""
 
 AXE = built.ROOT / "gateway" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 IMAGES = built.ROOT / "docs" / "images"
@@ -24,6 +32,7 @@ ROLES = {
     "admin": scheduler_pb2.ROLE_ADMIN,
     "ann": scheduler_pb2.ROLE_USER,
     "bob": scheduler_pb2.ROLE_USER,
+    "cy": scheduler_pb2.ROLE_USER,
     "vic": scheduler_pb2.ROLE_VIEWER,
 }
 """The people of a house, and what each may do."""
@@ -126,6 +135,29 @@ class Visitor:
         await expect(dialog).to_contain_text(f"Job {job_id}")
         return dialog
 
+    async def told(self, job_id: int, **fields: Any) -> None:
+        """From the next page on, whatever tells of this job tells these fields so too; what is None is left out."""
+
+        def changed(message: Any) -> Any:
+            if isinstance(message, list):
+                return [changed(each) for each in message]
+            if not isinstance(message, dict):
+                return message
+            if "spec" in message and str(message.get("id")) == str(job_id):
+                return {name: value for name, value in (message | fields).items() if value is not None}
+            return {name: changed(value) for name, value in message.items()}
+
+        async def answer(route: Route) -> None:
+            response = await route.fetch()
+            await route.fulfill(response=response, json=changed(await response.json()))
+
+        def pass_on(socket: WebSocketRoute) -> None:
+            server = socket.connect_to_server()
+            server.on_message(lambda message: socket.send(json.dumps(changed(json.loads(message)))))
+
+        await self.page.route(re.compile(r"/api/v1/rpc/(Queue|GetJob|Explain)$"), answer)
+        await self.page.route_web_socket("**/api/v1/streams", pass_on)
+
     async def check(self, what: str) -> None:
         """axe-core finds nothing serious, light and dark, on a desktop and on a phone, and nothing is too wide."""
         if not await self.page.evaluate("typeof axe === 'object'"):
@@ -178,9 +210,14 @@ class House:
 
     @asynccontextmanager
     async def client(self, name: str) -> AsyncIterator[Client]:
-        """Somebody beside the dashboard."""
+        """Somebody beside the dashboard. What a test that fails leaves is cancelled: the next one wants the GPUs."""
         async with self.stage.fleet.client(self.tokens[name]) as client:
-            yield client
+            try:
+                yield client
+            except BaseException:
+                every = scheduler_pb2.CancelRequest(jobs=scheduler_pb2.JobSelector(all_mine=True))
+                await client.stub.Cancel(every, timeout=DEADLINE_SECONDS)
+                raise
 
     @asynccontextmanager
     async def visitor(self, name: str = "", view: str = "", **options: Any) -> AsyncIterator[Visitor]:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import pytest_asyncio
-from gpufleet.v1 import job_pb2, scheduler_pb2
+from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2
 from playwright.async_api import WebSocketRoute, expect
 
 from tests.dashboard.house import RUNNING, House
 from tests.dashboard.reading import NBSP, ChartOf, JobPage, gpuctl
 from tests.e2e.client import span
 from tests.e2e.processes import until
+from tests.page.theatre import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 HTML = "<b onclick=alert(1)>bold</b><img src=x onerror=alert(2)>"
 LINES_SHOWN = 5_000
+OWN_STEPS = timedelta(seconds=5)
+"""From its beginning and from its end: longer than a step of a history may be that a job shares with another one."""
 
 
 @pytest_asyncio.fixture(autouse=True, loop_scope="module")
@@ -68,6 +72,21 @@ async def test_the_charts_show_the_load_that_was_played_and_gpuctl_tells_the_sam
             return bool(stats) and (stats["0"]["utilization"]["min"], stats["0"]["utilization"]["max"]) == (88, 97)
 
         await until("the statistics have all of the load", is_summed_up)
+        [rank] = (await client.job(job)).attempts[0].ranks
+
+        async def is_kept_of_it_alone() -> bool:
+            # What a busy machine reads but once, in the second in which it begins or ends, is in no step of its own.
+            placed = (await client.job(job)).attempts[0].place_time.ToDatetime(UTC)
+            asked = capacity_pb2.GetNodeHistoryRequest(node=rank.node, index=0)
+            asked.start_time.FromDatetime(placed + OWN_STEPS)
+            asked.end_time.FromDatetime(max(placed + 2 * OWN_STEPS, datetime.now(UTC) - OWN_STEPS))
+            [device] = (await client.stub.GetNodeHistory(asked)).devices
+            loads = [
+                value for value in (*device.utilization_percent.min, *device.utilization_percent.max) if value >= 0
+            ]
+            return (min(loads, default=-1), max(loads, default=-1)) == (88, 97)
+
+        await until("the history of the job alone has all of the load", is_kept_of_it_alone)
         await house.ended("ann", job)
         await expect(ann.page.locator(".job-title .badge")).to_have_text("cancelled")
         table = ann.page.get_by_role("region", name="Each GPU: mean, and from the smallest to the largest value")
@@ -95,11 +114,30 @@ async def test_the_charts_show_the_load_that_was_played_and_gpuctl_tells_the_sam
         await expect(JobPage(ann.page).part("How it was placed")).to_contain_text("(score)")
 
 
+async def test_the_crosshair_stays_at_its_time_while_the_chart_grows(house: House) -> None:
+    async with house.client("ann") as client, house.visitor("ann") as ann:
+        job = await client.submit("sleep", "600", gpus=1, name="grows")
+        await ann.turn(f"job/{job}", f"Job {job}: grows")
+        load = ChartOf(ann.page, "utilisation")
+        await load.has_points(4)
+        await load.plot.focus()
+        await ann.page.keyboard.press("ArrowLeft")
+        before = await load.read("memory")
+        await load.has_points(before.steps + 9)
+        after = await load.read("memory")
+        # The history is read anew now and then, and its steps begin at other moments than readings do.
+        moments = [datetime.strptime(each, "%H:%M:%S") for each in (before.when, after.when, after.when_there)]
+        assert max(moments) - min(moments) <= timedelta(seconds=2), (before, after)
+        await house.ended("ann", job)
+
+
 async def test_output_comes_as_it_is_written_in_order_and_html_in_it_is_text(house: House) -> None:
     script = (
         f"echo 'first {HTML}'; printf '\\033[31mred\\033[0m 10 %%\\r100 %%\\n'; until [ -e go ]; do sleep 0.05; done; "
     )
-    script += "echo second; echo third >&2; printf open; until [ -e end ]; do sleep 0.05; done; echo ' and closed'"
+    script += "printf '\\033[1;91msecond\\033[0m\\033[2J\\n'; "
+    script += "printf '\\033[38;5;208;48;2;16;32;48mthird\\033[m\\n' >&2;"
+    script += "printf open; until [ -e end ]; do sleep 0.05; done; echo ' and closed'"
     async with house.client("ann") as client, house.visitor("vic") as vic:
         job = await client.submit("sh", "-c", script, name="writes")
         page = JobPage(vic.page)
@@ -109,6 +147,12 @@ async def test_output_comes_as_it_is_written_in_order_and_html_in_it_is_text(hou
         await expect(page.lines).to_have_count(5)
         assert sorted(await page.texts()) == sorted([f"first {HTML}", "100 %", "second", "third", "open"])
         await expect(page.page.locator(".line.stderr")).to_have_text(["third"])
+        await expect(page.page.locator(".line .bold.fg-9")).to_have_text(["second"])
+        own = page.page.locator(".line .fg-own.bg-own")
+        await expect(own).to_have_text(["third"])
+        grounds = await own.evaluate("(run) => [run.style.cssText, getComputedStyle(run).backgroundColor]")
+        assert grounds[0] == "--fg: #ff8700; --bg: #102030;" and grounds[1] != "rgba(0, 0, 0, 0)", grounds
+        await vic.check("output in colours")
         (house.stage.fleet.work / "end").touch()
         await expect(page.lines.filter(has_text="closed")).to_have_text("open and closed")
         await expect(page.part("Output")).to_contain_text("complete")
@@ -119,6 +163,26 @@ async def test_output_comes_as_it_is_written_in_order_and_html_in_it_is_text(hou
         await expect(page.fact("Runs for")).to_be_hidden()
         # A viewer may look, and change nothing.
         await expect(vic.button("Actions …")).to_be_hidden()
+
+
+async def test_both_streams_stand_in_the_order_of_arrival_also_when_they_are_read_later(house: House) -> None:
+    wanted = [f"{name} {number}" for number in range(4) for name in ("out", "err")]
+    steps = [
+        f"until [ -e turn-{turn} ]; do sleep 0.02; done; echo {line}{' >&2' if 'err' in line else ''}"
+        for turn, line in enumerate(wanted)
+    ]
+    async with house.client("ann") as client, house.visitor("ann") as ann:
+        job = await client.submit("sh", "-c", "; ".join(steps), name="alternates")
+        page = JobPage(ann.page)
+        await ann.turn(f"job/{job}", f"Job {job}: alternates")
+        for turn, line in enumerate(wanted):
+            (house.stage.fleet.work / f"turn-{turn}").touch()
+            await expect(page.lines.last).to_have_text(line)
+        await client.wait(job)
+        assert await page.texts() == wanted, "live"
+        await ann.page.reload()
+        await expect(page.lines).to_have_text(wanted)
+        await expect(page.part("Output")).to_contain_text("complete")
 
 
 async def test_an_output_of_100_000_lines_leaves_the_page_bounded_and_usable(house: House) -> None:
@@ -149,6 +213,24 @@ async def test_an_output_of_100_000_lines_leaves_the_page_bounded_and_usable(hou
         await ann.page.reload()
         await expect(page.lines.first).to_have_text(str(100_000 - LINES_SHOWN + 1))
         await expect(page.lines.last).to_have_text("100000")
+        await house.ended("ann", job)
+
+
+async def test_a_window_of_another_size_goes_on_following_the_output(house: House) -> None:
+    line = "a line that takes more than one on a phone, since it is as long as those that people write to logs"
+    async with house.client("ann") as client, house.visitor("ann") as ann:
+        job = await client.submit("sh", "-c", f"seq -f '%g {line}' 200; sleep 600", name="long-lines")
+        page = JobPage(ann.page)
+        await ann.turn(f"job/{job}", f"Job {job}: long-lines")
+        await expect(page.lines).to_have_count(200)
+        pane, follow = ann.page.locator(".output-pane"), ann.page.get_by_label("Follow")
+        is_at_its_end = "pane => pane.scrollHeight - pane.clientHeight - pane.scrollTop < 2"
+        for screen in (PHONE, DESKTOP, PHONE):
+            await ann.page.set_viewport_size(screen["viewport"])
+            await until("the end of the output is shown", lambda: pane.evaluate(is_at_its_end))
+            await ann.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            await expect(follow).to_be_checked()
+            assert await pane.evaluate(is_at_its_end)
         await house.ended("ann", job)
 
 

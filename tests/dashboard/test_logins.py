@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import expect
 
-from gpufleet.tokens import make_token
+from gpufleet.security.tokens import make_token
 from tests.dashboard.house import House
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]

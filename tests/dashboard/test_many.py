@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from playwright.async_api import expect
 
 from building import page as built
-from tests.dashboard.house import House
+from tests.dashboard.house import House, Visitor
 from tests.e2e.processes import until
 from tests.gateway.stage import Side
 
@@ -63,11 +64,59 @@ async def test_a_thousand_gpus_change_all_the_time_and_no_row_is_made_anew(own_h
     side.end()
 
 
+ON_SCREEN = """() => [...document.querySelectorAll(".tile")]
+    .filter((tile) => tile.checkVisibility() && tile.getBoundingClientRect().bottom <= innerHeight).length"""
+LINES = """() => [...document.querySelectorAll(".tile .spark path")]
+    .filter((line) => /^M.*L/.test(line.getAttribute("d"))).length"""
+
+
+async def test_64_gpus_stand_on_one_screen_and_any_of_them_shows_its_row(own_house: House) -> None:
+    house = own_house
+    stage = house.stage
+    side = _Agents(stage.folder, "agents", "bench.agents", stage.fleet.scheduler.address, stage.token_file("agent"))
+    stage.sides.append(side)
+    side.nodes = 8
+    side.start()
+    async with house.visitor("ann", "devices") as ann:
+        tiles = ann.page.locator(".tile:visible")
+        await expect(tiles).to_have_count(66)
+        await until("all are on the screen", lambda: _is(ann, ON_SCREEN, 66))
+        await until("each has a line of its load", lambda: _is(ann, LINES, 66))
+        await expect(ann.page.locator(".device:visible")).to_have_count(0)
+        await expect(tiles.nth(2)).to_have_attribute("title", re.compile(r"GPU 0: load \d+ %, .* of .*"))
+        loads = await ann.page.evaluate("[...document.querySelectorAll('.tile')].map((each) => each.style.cssText)")
+        assert all("--load" in each for each in loads)
+        await ann.check("a grid of GPUs")
+        await tiles.nth(5).click()
+        await expect(tiles.nth(5)).to_have_attribute("aria-expanded", "true")
+        await expect(ann.page.locator(".device:visible")).to_have_count(1)
+        await expect(ann.page.locator(".device:visible .cell-memory")).to_contain_text("of 80")
+        await tiles.nth(5).click()
+        await expect(ann.page.locator(".device:visible")).to_have_count(0)
+        # What is left of a filter fits as rows, until somebody wants it otherwise.
+        text = ann.page.get_by_label("Filter by node, model, user or job")
+        await text.fill("sim00003")
+        await expect(ann.page.locator(".device:visible")).to_have_count(8)
+        await expect(tiles).to_have_count(0)
+        await ann.button("Grid").click()
+        await expect(tiles).to_have_count(8)
+        await text.fill("")
+        await ann.button("Rows").click()
+        await expect(ann.page.locator(".device:visible")).to_have_count(66)
+    side.end()
+
+
+async def _is(visitor: Visitor, script: str, wanted: int) -> bool:
+    return bool(await visitor.page.evaluate(script) == wanted)
+
+
 class _Agents(Side):
     """The bench's simulated agents, as a program beside the fleet."""
 
+    nodes = NODES
+
     def start(self) -> None:
-        self._command = [*self._command, str(NODES)]
+        self._command = [*self._command, str(self.nodes)]
         self._command.remove("-P")
         self._folder = built.ROOT
         self._variables["PYTHONPATH"] = os.pathsep.join((str(built.ROOT), str(built.ROOT / "gen")))

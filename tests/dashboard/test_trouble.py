@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from gpufleet.v1 import scheduler_pb2
 from playwright.async_api import Page, expect
 
 from tests.dashboard.house import House, Visitor
+from tests.e2e.disks import small_disk
 from tests.e2e.processes import DEADLINE_SECONDS, until
+from tests.gateway.stage import Stage
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
@@ -158,3 +161,36 @@ async def _size(visitor: Visitor) -> dict[str, float]:
     await until("the page rests", rests)
     await session.detach()
     return sizes[-1]
+
+
+async def test_a_job_whose_output_is_blocked_says_why_on_its_page_and_in_the_queue(
+    house: House, tmp_path: Path
+) -> None:
+    stage = Stage(tmp_path / "full")
+    with small_disk(4_000_000) as disk:
+        data = stage.fleet.scheduler.data
+        data.mkdir(parents=True)
+        (data / "output").symlink_to(disk.path, target_is_directory=True)
+        try:
+            await stage.start()
+            full = House(stage, house.browser)
+            await full.start("n1")
+            async with full.visitor("ann", "queue") as ann, full.visitor("ann") as other, full.client("ann") as client:
+                writes = "i=0; while [ ! -e enough ]; do i=$((i+1)); echo $i $(seq 200); sleep 0.05; done"
+                job = await client.submit("sh", "-c", writes, name="writes")
+                await expect(ann.job(job)).to_contain_text("running")
+                await other.turn(f"job/{job}", f"Job {job}: writes")
+                disk.fill()
+                why = "Its output is blocked: what it writes waits on its node, as the scheduler cannot store it"
+                await expect(ann.cell(job, "where")).to_contain_text(why)
+                told = other.page.locator(".warnings li").first
+                await expect(told).to_contain_text(why)
+                await ann.check("the queue with a job whose output is blocked")
+                await other.check("a job whose output is blocked")
+                disk.make_room()
+                await expect(told).to_be_hidden()
+                await expect(ann.cell(job, "where")).not_to_contain_text("blocked")
+                await client.cancel(job)
+                await client.wait(job)
+        finally:
+            await stage.end()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 from playwright.async_api import expect
 
 from tests.dashboard.house import RUNNING, House
+from tests.dashboard.reading import JobPage
 from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.stage import Stage
 
@@ -47,16 +50,16 @@ async def test_gpus_are_shown_with_what_they_do_and_who_has_them_as_it_changes(h
         await expect(ann.page.get_by_role("region", name=where, exact=True)).to_contain_text(
             re.compile(r"0 of 2\sGPUs")
         )
-        await ann.page.get_by_label("Show").select_option("free")
+        await ann.page.get_by_label("Show", exact=True).select_option("free")
         await expect(ann.page.get_by_role("region", name=where, exact=True)).to_be_hidden()
-        await ann.page.get_by_label("Show").select_option("all")
+        await ann.page.get_by_label("Show", exact=True).select_option("all")
         await ann.page.get_by_label("Filter by node, model, user or job").fill("bob")
         await expect(ann.page.locator(".device:visible")).to_have_count(2)
         await house.ended("bob", job)
         await expect(ann.page.locator(".device:visible")).to_have_count(0)
         await expect(ann.page.get_by_text("No GPU is as you filter.")).to_be_visible()
-        await ann.page.get_by_label("Show").select_option("mine")
-        await ann.page.get_by_label("Show").select_option("all")
+        await ann.page.get_by_label("Show", exact=True).select_option("mine")
+        await ann.page.get_by_label("Show", exact=True).select_option("all")
         await ann.page.get_by_label("Filter by node, model, user or job").fill("")
         await expect(ann.page.locator(".device:visible")).to_have_count(4)
 
@@ -87,7 +90,7 @@ async def test_the_queue_says_why_each_job_waits_and_what_runs_where(house: Hous
         await expect(ann.cell(runs[0], "time")).to_contain_text(re.compile(r"of 1\sh"))
         await expect(ann.cell(waits, "why")).to_contain_text("in use")
         await expect(ann.cell(waits, "place")).to_have_text("1")
-        await expect(ann.cell(waits, "starts")).to_contain_text(re.compile(r"about \d\d:\d\d, in \d+\smin"))
+        await expect(ann.cell(waits, "starts")).to_contain_text(re.compile(r"about (\d+ \w+ )?\d\d:\d\d, in \d+\smin"))
         await expect(ann.cell(waits, "starts")).to_contain_text("at the latest")
         await expect(ann.page.locator(".totals")).to_have_text("2 running · 1 waiting")
         # A second one of another band goes ahead of it, and the page shows it in its order.
@@ -99,6 +102,42 @@ async def test_the_queue_says_why_each_job_waits_and_what_runs_where(house: Hous
         await house.ended("ann", first, waits, *runs)
         await expect(ann.page.get_by_text("Nothing runs.")).to_be_visible()
         await expect(ann.page.get_by_text("Nothing waits.")).to_be_visible()
+
+
+async def test_beside_the_estimate_stands_its_range_and_no_bound_where_none_is_told(house: House) -> None:
+    async with house.client("ann") as client, house.visitor("ann") as ann:
+        runs = [
+            await client.submit("sleep", "600", gpus=2, seconds=3_600, name=f"holder-{number}") for number in (1, 2)
+        ]
+        for job in runs:
+            await client.wait(job, RUNNING)
+        ranged, bounded = [
+            await client.submit("sleep", "600", gpus=2, seconds=600, name=name) for name in ("ranged", "bounded")
+        ]
+        # A scheduler tells a range once it has seen some jobs wait, and then only a bound that helps: as it would be.
+        now = datetime.now(UTC)
+        ends = {"earliest": now + timedelta(minutes=30), "latest": now + timedelta(minutes=90)}
+        told: dict[str, Any] = {f"likely_{end}_start_time": at.isoformat() for end, at in ends.items()}
+        await ann.told(ranged, **told, latest_start_time=None, bound_sentence="")
+        await ann.page.reload()
+        await ann.turn("queue", "Queue")
+        starts, other = ann.cell(ranged, "starts"), ann.cell(bounded, "starts")
+        await expect(starts).to_contain_text(re.compile(r"about .*between \d\d\smin and 1\sh( \d\d\smin)?", re.DOTALL))
+        await expect(starts).to_contain_text("from now, 9 of 10 such jobs")
+        await expect(starts).not_to_contain_text("at the latest")
+        await expect(ann.cell(ranged, "why")).to_contain_text("in use")
+        await expect(other).to_contain_text("at the latest")
+        await expect(other).not_to_contain_text("such jobs")
+        await ann.check("a range beside an estimate")
+        page = JobPage(ann.page)
+        await ann.turn(f"job/{ranged}", f"Job {ranged}: ranged")
+        await expect(page.fact("Estimated start")).to_contain_text("in")
+        await expect(page.fact("Likely start")).to_contain_text("from now, 9 of 10 such jobs")
+        await expect(page.fact("Latest start")).to_be_hidden()
+        await ann.turn(f"job/{bounded}", f"Job {bounded}: bounded")
+        await expect(page.fact("Latest start")).to_contain_text("in")
+        await expect(page.fact("Likely start")).to_be_hidden()
+        await house.ended("ann", ranged, bounded, *runs)
 
 
 async def test_a_job_is_held_released_moved_requeued_and_cancelled_from_the_page(house: House) -> None:
@@ -199,7 +238,13 @@ async def test_the_form_says_what_is_wrong_at_its_field_and_what_would_happen_be
         # What only the scheduler knows: no node is that large.
         await ann.page.get_by_label("GPUs", exact=True).fill("64")
         await ann.button("Check").click()
-        await expect(ann.page.locator("#field-gpus-wrong")).to_contain_text("No node could ever hold this request")
+        wrong = ann.page.locator("#field-gpus-wrong")
+        await expect(wrong).to_contain_text("No node could ever hold this request")
+        form = await ann.page.locator(".submit-form").bounding_box()
+        said = await wrong.bounding_box()
+        assert form is not None and said is not None
+        assert said["width"] >= 0.9 * form["width"], "a sentence is not squeezed into the column of a number"
+        assert said["height"] <= 60, said
         await ann.page.get_by_label("GPUs", exact=True).fill("1")
         await ann.button("Check").click()
         await expect(ann.page.locator(".foretold")).to_contain_text("It would be accepted")
@@ -277,3 +322,35 @@ async def test_a_node_that_is_lost_says_since_when_and_its_gpus_are_in_no_sum(ho
             await expect(node.locator(".device.old")).to_have_count(2)
     finally:
         await stage.end()
+
+
+async def test_the_form_and_a_jobs_changes_offer_the_bands_that_a_person_has(house: House) -> None:
+    async with (
+        house.visitor("cy", "submit") as cy,
+        house.visitor("ann", "submit") as ann,
+        house.client("cy") as client,
+        house.client("admin") as admin,
+    ):
+        for visitor, own in ((cy, ["low", "normal"]), (ann, ["low", "normal", "high", "urgent"])):
+            await visitor.page.get_by_text("More: name, band").click()
+            choice = visitor.page.get_by_label("Band", exact=True)
+            assert await choice.locator("option").all_inner_texts() == own
+            await expect(choice).to_have_value("BAND_NORMAL")
+        job = await client.submit("true", is_held=True, name="lifted")
+        selected = scheduler_pb2.JobSelector(job_ids=[job])
+        moved = scheduler_pb2.UpdateJobRequest(jobs=selected, band=job_pb2.BAND_URGENT)
+        moved.update_mask.paths.append("band")
+        await admin.stub.UpdateJob(moved)
+        # A band that somebody else gave is shown as what it is, and not offered; one like it is in an own band.
+        await cy.turn("queue", "Queue")
+        dialog = await cy.change(job)
+        choice = dialog.get_by_label("Band")
+        await expect(choice).to_have_value("BAND_URGENT")
+        assert await choice.locator("option:not([disabled])").all_inner_texts() == ["low", "normal"]
+        await cy.check("the changes of a job in a band that one does not have")
+        await dialog.get_by_role("link", name="Submit one like it").click()
+        await expect(cy.page.locator(".lead")).to_contain_text(
+            "Its band is urgent, which you do not have: this one is normal."
+        )
+        await expect(cy.page.get_by_label("Band", exact=True)).to_have_value("BAND_NORMAL")
+        await house.ended("cy", job)

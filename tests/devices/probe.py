@@ -13,7 +13,10 @@ import threading
 from dataclasses import asdict
 from typing import Any
 
-from gpufleet.devices import DeviceSample, DeviceSource, LiveAttempt, mark_owners, nvml, nvml_trouble, open_devices
+from gpufleet.devices import nvml, nvml_trouble
+from gpufleet.devices.device import DeviceSample, DeviceSource
+from gpufleet.devices.opening import open_devices
+from gpufleet.devices.process_tree import LiveAttempt, mark_owners
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpufleet.devices import HostReader, HostSample, host_facts
+from gpufleet.devices.host import HostReader, HostSample, host_facts
 
 GIB = 2**30
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.devices import Device, Vendor, open_devices
-from node_agent.visibility import visibility
+from gpufleet.devices.device import Device, Vendor
+from gpufleet.devices.opening import open_devices
+from node_agent.environment import visibility
 from tests.devices.probing import Probe
 
 

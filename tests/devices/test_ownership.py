@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpufleet.devices import DeviceProcess, DeviceSample, LiveAttempt, Owner, mark_owners
-from gpufleet.devices.ownership import owner_of
+from gpufleet.devices.device import DeviceProcess, DeviceSample, Owner
+from gpufleet.devices.process_tree import LiveAttempt, mark_owners, owner_of
 
 NOBODY = 2**22 + 1
 """Above the kernel's highest pid."""

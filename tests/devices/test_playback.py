@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.devices import TroubleKind
+from gpufleet.devices.device import TroubleKind
 from gpufleet.devices.playback import PlaybackReader, read_load
 from gpufleet.devices.virtual import VirtualDevices
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpufleet.devices import Device, DeviceSample, SourceStatus, Trouble, TroubleKind, Vendor
+from gpufleet.devices.device import Device, DeviceSample, SourceStatus, Trouble, TroubleKind, Vendor
 from gpufleet.devices.sampler import Sampler
 
 PATIENCE_SECONDS = 60.0

@@ -19,7 +19,7 @@ import grpc.aio
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import Code, GpufleetError
-from gpufleet.status import from_rpc_error
+from gpufleet.net.status import from_rpc_error
 from tests.drills.kinds import BANDS, Wish, draw
 from tests.e2e.client import Client, select
 

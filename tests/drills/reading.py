@@ -14,8 +14,8 @@ from sqlalchemy import select
 
 from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.opening import FOLDER, open_shelf
+from scheduler.outputs.segment_store import SegmentStore
 from scheduler.outputs.segmented import SegmentedOutputStore
-from scheduler.outputs.shelf import Shelf
 from scheduler.ports import Piece
 from scheduler.series.accounts import UsageSpan
 from scheduler.series.history_file import HistoryFile
@@ -284,7 +284,7 @@ def _holds(records: Iterable[tuple[int, Record]]) -> tuple[Hold, ...]:
     return (*closed, *(each for holds in open_.values() for each in holds))
 
 
-def _outputs(shelf: Shelf, jobs: Iterable[int]) -> dict[StreamKey, Output]:
+def _outputs(shelf: SegmentStore, jobs: Iterable[int]) -> dict[StreamKey, Output]:
     found: dict[StreamKey, Output] = {}
     with closing(SegmentedOutputStore(shelf, OutputLimits())) as store:
         for job in jobs:

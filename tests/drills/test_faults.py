@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from node_agent.core.fence import FENCE_MARGIN_US_MIN
-from scheduler.api.validate import FENCE_MIN
+from scheduler.wire.validate import FENCE_MIN
 from tests.drills.faults import (
     APART_SECONDS,
     FENCE_SECONDS,

@@ -13,10 +13,10 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import job_pb2, scheduler_pb2, scheduler_pb2_grpc
 
-from gpufleet.addresses import parse_address
-from gpufleet.channel import Target, connect_async
 from gpufleet.errors import GpufleetError
-from gpufleet.status import from_rpc_error
+from gpufleet.net.addresses import parse_address
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.net.status import from_rpc_error
 from tests.e2e.processes import DEADLINE_SECONDS, until
 
 FINAL = frozenset(

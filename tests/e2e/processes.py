@@ -9,8 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from node_agent.__main__ import KEEPER_FOLDER
+from node_agent.keeper.client import Keepers
+from node_agent.machine import installed_version
 from tests.ports import kept_port
 
 DEADLINE_SECONDS = 120.0
@@ -177,9 +181,28 @@ class AgentProcess(Program):
 
     async def end_keeper(self) -> None:
         """End the keeper and whatever runs; the agent must be gone."""
+        if not self.inside:
+            await end_keepers(self.data)
+            return
         process = self._popen("stop-keeper", "--data", str(self.data), "--kill")
         await until(f"the keeper of {self.node} has left", lambda: process.poll() is not None)
         assert process.returncode == 0, self.tail()
+
+
+async def end_keepers(agent_data: Path) -> None:
+    """End the keepers of an agent's folder with what they hold: `stop-keeper --kill`, without a program for it.
+
+    In a loop of its own: the threads that it takes end with it, and the caller's loop may outlive a test.
+    """
+    folder, command = agent_data / KEEPER_FOLDER, (sys.executable, "-P", "-m", "gpufleet.node_agent.keeper")
+
+    async def end() -> None:
+        async with await Keepers.open(folder, build=installed_version(), command=command) as keepers:
+            refusal = await keepers.shutdown(kill=True)
+        assert refusal is None, refusal
+
+    with ThreadPoolExecutor(1) as pool:
+        await asyncio.wrap_future(pool.submit(asyncio.run, end()))
 
 
 def tail_of(log: Path) -> str:

@@ -10,7 +10,7 @@ import grpc.aio
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import Code
-from gpufleet.status import from_rpc_error
+from gpufleet.net.status import from_rpc_error
 from tests.e2e.client import Client
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import until

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from scheduler.ports import Commit, FinishedQuery, StoredRecord
+from scheduler.ports import Commit, EndedQuery, FinishedQuery, StoredRecord
 from scheduler.state.commands import Command
 from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
 from scheduler.state.ids import JobId
@@ -170,6 +170,9 @@ class FakeStore:
             )
 
         return sorted(filter(is_wanted, self.finished.values()), key=end, reverse=True)[: query.limit]
+
+    def ended_jobs(self, query: EndedQuery) -> list[Job]:
+        raise AssertionError("the engine asks for no history")
 
     def story(self, job: JobId, after: int, limit: int, told_with: JobId | None = None) -> list[StoredRecord]:
         kinds = SHARED_KINDS if told_with is not None and told_with < job else (JobQueued,)

@@ -19,7 +19,8 @@ from scheduler.state.events import (
     OutputSynced,
     RankExited,
     RankStarted,
-    Seen,
+    ReportedState,
+    WantedJob,
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName
 from scheduler.state.jobs import Job
@@ -119,9 +120,7 @@ class Harness:
             JobsSubmitted(
                 at=self.clock.now(),
                 user=ALICE,
-                specs=wanted,
-                band=(Band.NORMAL,) * len(wanted),
-                is_held=(held,) * len(wanted),
+                jobs=tuple(WantedJob(spec=each, band=Band.NORMAL, is_held=held) for each in wanted),
                 count=count,
                 request_id=request_id,
                 request_digest=request_id,
@@ -162,7 +161,7 @@ class Harness:
         await self.beat(node)
         return node
 
-    def inventory(self, node: NodeName, entries: Iterable[tuple[RankKey, Seen]] = ()) -> asyncio.Future[Reply]:
+    def inventory(self, node: NodeName, entries: Iterable[tuple[RankKey, ReportedState]] = ()) -> asyncio.Future[Reply]:
         """The node opens a stream."""
         self.streams += 1
         known = self.decided.nodes[node]

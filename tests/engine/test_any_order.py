@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,10 +20,10 @@ from scheduler.state.events import (
     HoldRequested,
     NodeDisconnected,
     RankRefused,
+    ReportedExited,
+    ReportedRunning,
     RequeueRequested,
     RevokeRequested,
-    SeenExited,
-    SeenRunning,
     TokenRequested,
 )
 from scheduler.state.ids import JobId, NodeName, RankKey, TokenId
@@ -33,6 +34,8 @@ from scheduler.state.units import MINUTE, SECOND, Span
 from scheduler.store.errors import StoreUnavailable
 from tests.core.fleet import assert_same, spec
 from tests.engine.harness import ALICE, Harness, eventually
+
+pytestmark = pytest.mark.slow
 
 NODES = ("n1", "n2")
 JOBS_MAX = 6
@@ -118,9 +121,9 @@ class Scenario:
                 stream = live.stream if live is not None else 0
                 await self._report(harness.engine.report(NodeDisconnected(at=at, node=node, stream=stream)))
             case "reconnect" if node in harness.decided.nodes:
-                seen = SeenExited(exit=RankExit(exit=ExitCode(code=0), reason="EXITED"))
+                seen = ReportedExited(exit=RankExit(exit=ExitCode(code=0), reason="EXITED"))
                 entries = {
-                    held: seen if second == 3 else SeenRunning(run_span=Span(SECOND))
+                    held: seen if second == 3 else ReportedRunning(run_span=Span(SECOND))
                     for held in harness.decided.hold(node).ranks
                 }
                 if second == 0:

@@ -10,11 +10,11 @@ import pytest
 from gpufleet.v1 import node_agent_pb2
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.telemetry import OFF
-from scheduler.api import channels as channels_module
-from scheduler.api.attaching import serve_channel
-from scheduler.api.channels import PIECES_WAITING, Channel, ChannelClosed, Channels, Keyboards
-from scheduler.links import Connection, Links
+from gpufleet.telemetry.spans import OFF
+from scheduler.api.output import channels as channels_module
+from scheduler.api.output.attaching import serve_channel
+from scheduler.api.output.channels import PIECES_WAITING, Channel, ChannelClosed, Channels, Keyboards
+from scheduler.links import AgentStream, Links
 from scheduler.state.ids import JobId, NodeName, RankKey
 
 N1 = NodeName("n1")
@@ -31,7 +31,7 @@ class Agent:
 
     def __init__(self) -> None:
         self.links = Links(OFF)
-        self.connection = Connection(N1, 1, 1)
+        self.connection = AgentStream(N1, 1, 1)
         self.links.join(self.connection)
         self.channels = Channels(self.links)
         self.down: list[Chunk] = []

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from gpufleet.v1 import scheduler_pb2
 
-from gpufleet.telemetry import OFF
-from scheduler.api import device_watch
-from scheduler.api.device_board import DeviceBoard, NodeShown
-from scheduler.api.device_watch import DeviceReader
+from gpufleet.telemetry.spans import OFF
+from scheduler.api.fleet import device_watch
+from scheduler.api.fleet.device_board import DeviceBoard, NodeShown
+from scheduler.api.fleet.device_watch import DeviceReader
 from scheduler.engine import PASS_INTERVAL, Changes
 from scheduler.links import Links
 from scheduler.state.events import DrainRequested, ForgetRequested, NodeBeat

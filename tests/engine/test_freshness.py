@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from gpufleet.telemetry import OFF
-from scheduler.api import freshness
-from scheduler.api.freshness import Freshness
-from scheduler.links import Connection, Links
+from gpufleet.telemetry.spans import OFF
+from scheduler.api.fleet import freshness
+from scheduler.api.fleet.freshness import Freshness
+from scheduler.links import AgentStream, Links
 from scheduler.state.ids import DeviceUuid, NodeName
 from scheduler.state.live import NodeLive
 from scheduler.state.nodes import Device, DeviceSample, Node, NodeInfo
@@ -29,7 +29,7 @@ class World:
         self.live = {name: NodeLive(heard_at=Instant(0)) for name in nodes}
         view = SimpleNamespace(live=SimpleNamespace(nodes=self.live), durable=SimpleNamespace(nodes=nodes))
         self.links = Links(OFF)
-        self.connection = Connection(N1, 1, 1)
+        self.connection = AgentStream(N1, 1, 1)
         self.links.join(self.connection)
         self.freshness = Freshness(cast(Any, SimpleNamespace(now=lambda: ASKED_AT, view=view)), self.links)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from datetime import timedelta
 
-from gpufleet.scheduler_settings import (
+from gpufleet.config.band_settings import BandSettings
+from gpufleet.config.scheduler_settings import (
     LimitSettings,
     NodeSettings,
     PlacementSettings,
@@ -13,14 +14,15 @@ from gpufleet.scheduler_settings import (
     SchedulerSettings,
     WarningSettings,
 )
-from gpufleet.session_numbers import SessionNumbers
+from gpufleet.config.session_numbers import SessionNumbers
 from scheduler.program import limits_of
-from scheduler.state.ids import ModelName
-from scheduler.state.limits import Limits, NodeOrder, ScoreWeights, WarningLimits
-from scheduler.state.sessions import SessionLimits
+from scheduler.state.ids import ModelName, UserName
+from scheduler.state.limits import BandRights, Limits, NodeOrder, ScoreWeights, WarningLimits
+from scheduler.state.sessions.session import SessionLimits
+from scheduler.state.specs import Band
 from scheduler.state.units import GB, MINUTE, SECOND, Span
 
-NO_SETTINGS = {"unreachable_span", "sample_age", "node_losses", "prepare_span", "gang_start_span"}
+NO_SETTINGS = {"unreachable_span", "sample_age", "node_losses", "prepare_span", "gang_start_span", "time_outs"}
 """Numbers of the rules that stay what they are."""
 
 OTHERS = SchedulerSettings(
@@ -31,7 +33,13 @@ OTHERS = SchedulerSettings(
         requeue_fence=timedelta(minutes=11),
     ),
     limits=LimitSettings(queue_jobs_max=7, request_id_retention=timedelta(hours=2)),
-    policy=PolicySettings(user_gpus_max=8, user_jobs_max=9, preemptible_after=timedelta(minutes=7)),
+    policy=PolicySettings(
+        user_gpus_max=8,
+        user_jobs_max=9,
+        preemptible_after=timedelta(minutes=7),
+        age_limit=timedelta(days=3),
+        bands=BandSettings(user=("low",), admin=("high",), users=(("ann", ("low", "urgent")),)),
+    ),
     placement=PlacementSettings(
         node_order="idle",
         free_memory_weight=0.1,
@@ -66,6 +74,12 @@ def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
         user_gpus_max=8,
         user_jobs_max=9,
         preemptible_after=Span(7 * MINUTE),
+        age_limit=Span(3 * 24 * 60 * MINUTE),
+        bands=BandRights(
+            user=frozenset({Band.LOW}),
+            admin=frozenset({Band.HIGH}),
+            users={UserName("ann"): frozenset({Band.LOW, Band.URGENT})},
+        ),
         node_order=NodeOrder.IDLE,
         score_weights=ScoreWeights(free_memory=0.1, idleness=0.9),
         warnings=WarningLimits(

@@ -8,7 +8,7 @@ import pytest
 from gpufleet.v1 import node_agent_pb2
 
 from scheduler import links
-from scheduler.links import JOINED_BYTES_MAX, JOINED_MESSAGES_MAX, Connection, joined
+from scheduler.links import JOINED_BYTES_MAX, JOINED_MESSAGES_MAX, AgentStream, joined
 from scheduler.state.ids import NodeName
 
 Message = node_agent_pb2.HeartbeatResponse
@@ -28,7 +28,7 @@ def sizes(messages: list[Message]) -> list[int]:
     return [1 + len(message.more) for message in messages]
 
 
-async def next_messages(connection: Connection) -> list[Message]:
+async def next_messages(connection: AgentStream) -> list[Message]:
     async with asyncio.timeout(DEADLINE_SECONDS):
         return await connection.next_messages()
 
@@ -42,7 +42,7 @@ def test_messages_that_wait_go_as_one_up_to_a_number_and_a_length() -> None:
 
 
 async def test_joined_commands_keep_their_order_and_each_has_its_own_number() -> None:
-    connection = Connection(NodeName("n1"), 1, 1)
+    connection = AgentStream(NodeName("n1"), 1, 1)
     for job in (1, 2, 3):
         connection.put(forget(job))
     (message,) = await next_messages(connection)
@@ -53,7 +53,7 @@ async def test_joined_commands_keep_their_order_and_each_has_its_own_number() ->
 
 async def test_a_report_is_acknowledged_with_the_next_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "LINGER_SECONDS", 3600.0)
-    connection = Connection(NodeName("n1"), 1, 1)
+    connection = AgentStream(NodeName("n1"), 1, 1)
     connection.heard(1)
     connection.done(1)
     waiting = asyncio.create_task(next_messages(connection))
@@ -66,7 +66,7 @@ async def test_a_report_is_acknowledged_with_the_next_command(monkeypatch: pytes
 
 async def test_what_may_linger_goes_with_the_next_command_and_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "LINGER_SECONDS", 3600.0)
-    connection = Connection(NodeName("n1"), 1, 1)
+    connection = AgentStream(NodeName("n1"), 1, 1)
     connection.put(forget(1), may_linger=True)
     waiting = asyncio.create_task(next_messages(connection))
     await asyncio.sleep(0)
@@ -78,14 +78,14 @@ async def test_what_may_linger_goes_with_the_next_command_and_in_its_order(monke
 
 
 async def test_what_may_linger_goes_by_itself_soon() -> None:
-    connection = Connection(NodeName("n1"), 1, 1)
+    connection = AgentStream(NodeName("n1"), 1, 1)
     connection.put(forget(1), may_linger=True)
     (message,) = await next_messages(connection)
     assert message.WhichOneof("command") == "forget"
 
 
 async def test_a_report_is_acknowledged_without_a_command_soon() -> None:
-    connection = Connection(NodeName("n1"), 1, 1)
+    connection = AgentStream(NodeName("n1"), 1, 1)
     connection.heard(1)
     connection.done(1)
     (message,) = await next_messages(connection)
@@ -94,7 +94,7 @@ async def test_a_report_is_acknowledged_without_a_command_soon() -> None:
 
 async def test_a_beat_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "LINGER_SECONDS", 3600.0)
-    connection = Connection(NodeName("n1"), 1, 1)
+    connection = AgentStream(NodeName("n1"), 1, 1)
     connection.heard(1, is_beat=True)
     (message,) = await next_messages(connection)
     assert (message.acked_sequence, message.newest_heartbeat) == (0, 1)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.config_reload import Change
-from gpufleet.scheduler_settings import HistorySettings, SchedulerSettings
+from gpufleet.config.merged import Change
+from gpufleet.config.scheduler_settings import HistorySettings, SchedulerSettings
 from scheduler import pruning
 from scheduler.output_hub import OutputHub
 from scheduler.outputs.errors import OutputStoreUnavailable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from scheduler.api.starting import until_started
+from scheduler.api.jobs.starting import until_started
 from scheduler.engine import Changes
 from scheduler.state.ids import JobId
 from scheduler.state.jobs import Running, Starting

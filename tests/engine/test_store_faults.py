@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from scheduler.engine import PASS_INTERVAL, StoreAway
-from scheduler.state.commands import LaunchAttempt
-from scheduler.state.ids import RankKey
-from scheduler.state.jobs import Finished, Running, Starting
-from scheduler.state.nodes import Reach
-from scheduler.state.records import JobFinished
-from scheduler.state.replies import Submitted
-from scheduler.state.units import MINUTE, SECOND
+from gpufleet.jobs.runs import StopCause
+from scheduler.api.jobs.shown import output_blocked
+from scheduler.engine import PASS_INTERVAL, Changes, StoreAway
+from scheduler.state.attempts import ExitSignal, RankExit
+from scheduler.state.commands import LaunchAttempt, SignalAttempt, StopAttempt
+from scheduler.state.events import (
+    JobsSubmitted,
+    ReportedExited,
+    ReportedRunning,
+    SignalRequested,
+    SpoolFilled,
+    WantedJob,
+)
+from scheduler.state.ids import JobId, RankKey
+from scheduler.state.indices import Indices
+from scheduler.state.jobs import Finished, Held, Items, Job, Running, Starting, Stopping
+from scheduler.state.nodes import Reachability
+from scheduler.state.records import AttemptStopping, JobFinished, SignalSent
+from scheduler.state.replies import JobsChanged, Reply, Submitted
+from scheduler.state.specs import Band, Outcome
+from scheduler.state.units import MINUTE, SECOND, Span
 from scheduler.store.errors import StoreCorrupt, StoreError, StoreUnavailable, TermSuperseded
 from tests.core.fleet import spec
 from tests.engine.fakes import FakeStore
-from tests.engine.harness import DEADLINE_SECONDS, Harness, eventually
+from tests.engine.harness import ALICE, DEADLINE_SECONDS, Harness, eventually
 
 ALWAYS = 10**9
 
@@ -162,7 +176,7 @@ async def test_an_outage_longer_than_the_fence_loses_no_node_that_goes_on_beatin
         await harness.poke()
         await harness.poke()
         assert not harness.view.nodes[node].is_lost
-        assert harness.engine.view.live.nodes[node].reach is Reach.READY
+        assert harness.engine.view.live.nodes[node].reach is Reachability.READY
         assert isinstance(harness.job(1).state, Running)
         assert harness.job(1).attempt_count == 1
         harness.check_agreement()
@@ -245,3 +259,221 @@ async def test_a_slow_commit_blocks_no_beat_and_no_read() -> None:
         await harness.poke()
         assert not harness.view.nodes[node].is_lost
         assert harness.clock.now() - harness.engine.view.live.nodes[node].heard_at < MINUTE
+
+
+async def with_a_job_each_and_no_store(harness: Harness) -> int:
+    """Job 1 runs, and the store fails from now on. Answers the id of a second job, which is held."""
+    node = await harness.join(gpus=1)
+    await harness.submit(spec(gpus=1))
+    await harness.advance(PASS_INTERVAL)
+    await harness.started(node, 1)
+    held = await harness.submit(held=True)
+    harness.store.failures = ALWAYS
+    with pytest.raises(StoreAway):
+        await harness.ask(held=True)
+    await away(harness)
+    return held
+
+
+async def test_a_cancellation_is_told_before_it_is_stored_once_decided_when_the_store_is_back() -> None:
+    harness = Harness()
+    async with harness.running():
+        waits = await with_a_job_each_and_no_store(harness)
+        told = await harness.cancel(1, waits)
+        again = await harness.cancel(1)
+        assert isinstance(told, JobsChanged) and isinstance(again, JobsChanged)
+        assert [change.changed for change in (*told.changes, *again.changes)] == [True, False, True]
+        assert told.changes[0].message == "job 1 is told to stop; not yet stored: disk full"
+        assert told.changes[1].message == f"job {waits} is left as it is: the store takes no commits (disk full)"
+        stops = [command for command, _ in harness.link.sent if isinstance(command, StopAttempt)]
+        assert [stop.cause for stop in stops] == [StopCause.CANCELLED] * 2, "told twice it is one Stop"
+        assert isinstance(harness.job(1).state, Running), "nothing is shown as done that is not stored"
+        with pytest.raises(StoreAway):
+            await harness.cancel(waits)
+        with pytest.raises(StoreAway):
+            await harness.cancel(1, abandon=True)
+        await back(harness)
+        await harness.poke()
+        assert isinstance(harness.job(1).state, Stopping)
+        assert isinstance(harness.job(waits).state, Held), "what was refused changed nothing"
+        assert (
+            sum(isinstance(record, AttemptStopping) for each in harness.store.commits for record in each.records) == 1
+        )
+        harness.check_agreement()
+
+
+async def test_a_cancellation_that_is_caught_in_the_commit_that_fails_is_told_as_well() -> None:
+    harness = Harness()
+    async with harness.running():
+        node = await harness.join(gpus=1)
+        await harness.submit(spec(gpus=1))
+        await harness.advance(PASS_INTERVAL)
+        await harness.started(node, 1)
+        harness.store.failures = ALWAYS
+        told = await harness.cancel(1)
+        assert isinstance(told, JobsChanged) and "not yet stored" in told.changes[0].message
+        assert any(isinstance(command, StopAttempt) for command, _ in harness.link.sent)
+        await back(harness)
+        await eventually("it is stored", lambda: isinstance(harness.job(1).state, Stopping))
+        harness.check_agreement()
+
+
+async def test_a_scheduler_killed_between_telling_and_storing_ends_the_job_as_cancelled_and_runs_it_once() -> None:
+    harness = Harness()
+    async with harness.running():
+        node = await harness.join(gpus=1)
+        await harness.submit(replace(spec(gpus=1), retries=3))
+        await harness.advance(PASS_INTERVAL)
+        await harness.started(node, 1)
+        harness.store.failures = ALWAYS
+        await harness.cancel(1)
+        after_crash = harness.restarted()
+    after_crash.store.failures = 0
+    async with after_crash.running():
+        assert isinstance(after_crash.job(1).state, Running)
+        exit_ = RankExit(exit=ExitSignal(signal=15), reason="SIGNALLED", stop_cause=StopCause.CANCELLED)
+        await after_crash.inventory(node, [(RankKey(JobId(1), 1, 0), ReportedExited(exit=exit_))])
+        await after_crash.synced(1)
+        await after_crash.advance(PASS_INTERVAL)
+        ended = after_crash.job(1)
+        assert isinstance(ended.state, Finished) and ended.state.outcome is Outcome.CANCELLED
+        assert ended.attempt_count == 1
+
+
+async def test_a_job_that_is_held_in_its_write_is_told_to_watchers_at_once_with_and_without_a_store() -> None:
+    harness = Harness()
+    async with harness.running():
+        node = await harness.join(gpus=1)
+        await harness.submit(spec(gpus=1))
+        await harness.advance(PASS_INTERVAL)
+        await harness.started(node, 1)
+        key = RankKey(JobId(1), 1, 0)
+
+        def told() -> list[str]:
+            return [output_blocked(job, harness.engine.view, "") for each in harness.changes for job in jobs_in(each)]
+
+        def full(is_full: bool) -> SpoolFilled:
+            return SpoolFilled(at=harness.clock.now(), node=node, key=key, is_full=is_full, message="the disk is full")
+
+        why = "it is held in its write until there is room on node n1: the disk is full"
+        harness.changes.clear()
+        await harness.engine.report(full(True))
+        await eventually("it is told", lambda: told() == [why])
+        await harness.engine.report(full(False))
+        await eventually("its end is told", lambda: told() == [""] * 2)
+        harness.store.failures = ALWAYS
+        with pytest.raises(StoreAway):
+            await harness.ask(held=True)
+        await away(harness)
+        harness.changes.clear()
+        waits = harness.engine.report(full(True))
+        assert told() == [why] and not waits.done(), "its line in the story waits for the store"
+        await back(harness)
+        await waits
+        seen = ReportedRunning(run_span=Span(SECOND), output_blocked="")
+        await harness.inventory(node, [(key, seen)])
+        await eventually("an inventory tells it as well", lambda: told()[-1] == "")
+        assert not harness.engine.view.live.blocked
+
+
+def jobs_in(changes: Changes) -> list[Job]:
+    return [each for each in changes.jobs if isinstance(each, Job)]
+
+
+def signals(harness: Harness) -> list[SignalAttempt]:
+    return [command for command, _ in harness.link.sent if isinstance(command, SignalAttempt)]
+
+
+def ask_signal(harness: Harness, *jobs: int, request_id: str = "") -> asyncio.Future[Reply]:
+    ids = tuple(map(JobId, jobs))
+    return harness.engine.request(
+        SignalRequested(
+            at=harness.clock.now(), by=ALICE, jobs=ids, signal=10, request_id=request_id, request_digest=request_id
+        )
+    )
+
+
+def signals_stored(harness: Harness) -> int:
+    return sum(isinstance(record, SignalSent) for each in harness.store.commits for record in each.records)
+
+
+async def test_a_signal_is_sent_once_before_it_is_stored_and_stored_when_the_store_is_back() -> None:
+    harness = Harness()
+    async with harness.running():
+        waits = await with_a_job_each_and_no_store(harness)
+        told = await ask_signal(harness, 1, waits, request_id="once")
+        again = await ask_signal(harness, 1, waits, request_id="once")
+        assert isinstance(told, JobsChanged) and isinstance(again, JobsChanged)
+        assert [change.message for change in (*told.changes, again.changes[0])] == [
+            "signal 10 is sent to job 1; not yet stored: disk full",
+            f"job {waits} does not run",
+            "job 1 was signalled before by this request",
+        ]
+        with pytest.raises(StoreAway):
+            await ask_signal(harness, waits)
+        assert len(signals(harness)) == 1
+        await back(harness)
+        await harness.poke()
+        assert (len(signals(harness)), signals_stored(harness)) == (1, 1)
+        remembered = await ask_signal(harness, 1, request_id="once")
+        assert isinstance(remembered, JobsChanged) and not remembered.changes[0].changed
+        assert len(signals(harness)) == 1
+        await ask_signal(harness, 1)
+        assert (len(signals(harness)), signals_stored(harness)) == (2, 2)
+        harness.check_agreement()
+
+
+async def test_a_signal_that_is_caught_in_the_commit_that_fails_is_sent_once() -> None:
+    harness = Harness()
+    async with harness.running():
+        node = await harness.join(gpus=1)
+        await harness.submit(spec(gpus=1))
+        await harness.advance(PASS_INTERVAL)
+        await harness.started(node, 1)
+        harness.store.failures = ALWAYS
+        told = await ask_signal(harness, 1, request_id="once")
+        assert isinstance(told, JobsChanged) and "not yet stored" in told.changes[0].message
+        again = await ask_signal(harness, 1, request_id="once")
+        assert isinstance(again, JobsChanged) and not again.changes[0].changed
+        await back(harness)
+        await harness.poke()
+        assert (len(signals(harness)), signals_stored(harness)) == (1, 1)
+        harness.check_agreement()
+
+
+async def test_an_array_is_cancelled_without_a_store_what_runs_at_once_and_the_rest_when_it_is_back() -> None:
+    harness = Harness()
+    async with harness.running():
+        node = await harness.join(gpus=2)
+        submitted = JobsSubmitted(
+            at=harness.clock.now(),
+            user=ALICE,
+            jobs=(WantedJob(spec=spec(gpus=1), band=Band.NORMAL),),
+            items=Items(indices=Indices.of_ranges([range(1, 5)])),
+        )
+        reply = await harness.engine.request(submitted)
+        assert isinstance(reply, Submitted)
+        array = reply.first
+        await harness.advance(PASS_INTERVAL)
+        for item in (array + 1, array + 2):
+            await harness.started(node, item)
+        harness.store.failures = ALWAYS
+        with pytest.raises(StoreAway):
+            await harness.ask(held=True)
+        await away(harness)
+        told = await harness.cancel(array)
+        assert isinstance(told, JobsChanged)
+        (change,) = told.changes
+        assert change.changed and change.message == (
+            f"array {array}: 2 items are told to stop, the others are cancelled when there is room;"
+            " not yet stored: disk full"
+        )
+        stops = [command for command, _ in harness.link.sent if isinstance(command, StopAttempt)]
+        assert [stop.key.job for stop in stops] == [array + 1, array + 2]
+        of_item = await harness.cancel(array + 2)
+        assert isinstance(of_item, JobsChanged) and of_item.changes[0].changed, "one item by itself is told as well"
+        await back(harness)
+        await harness.poke()
+        assert all(isinstance(harness.job(array + number).state, Stopping) for number in (1, 2))
+        assert harness.view.lines.count == 0, "none of the others can start"
+        harness.check_agreement()

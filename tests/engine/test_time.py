@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduler.engine import PASS_INTERVAL, Changes
-from scheduler.state.events import SeenRunning
+from scheduler.state.events import ReportedRunning
 from scheduler.state.ids import JobId, NodeName, RankKey
 from scheduler.state.jobs import Queued, Running
 from scheduler.state.limits import Limits
-from scheduler.state.nodes import Reach
+from scheduler.state.nodes import Reachability
 from scheduler.state.records import AttemptEnded, AttemptUnreachable, NodeLost, NodeReturned, Record
 from scheduler.state.units import MILLISECOND, MINUTE, SECOND, Span
 from tests.core.fleet import spec
@@ -24,7 +24,7 @@ def kinds(harness: Harness, since: int) -> list[type[Record]]:
     return [type(each.record) for each in harness.store.records[since:]]
 
 
-def reach(harness: Harness, node: NodeName) -> Reach:
+def reach(harness: Harness, node: NodeName) -> Reachability:
     return harness.engine.view.live.nodes[node].reach
 
 
@@ -48,9 +48,9 @@ async def test_a_silent_node_is_suspected_then_lost_then_its_job_is_queued_again
         await harness.started(node, 1)
         stored = len(harness.store.records)
         await pass_time(harness, 5 * SECOND)
-        assert reach(harness, node) is Reach.READY
+        assert reach(harness, node) is Reachability.READY
         await pass_time(harness, SECOND)
-        assert reach(harness, node) is Reach.SUSPECT
+        assert reach(harness, node) is Reachability.SUSPECT
         assert harness.changes[-1] == Changes(jobs=(), nodes=(node,))
         assert kinds(harness, stored) == []
         await pass_time(harness, LIMITS.node_lease - 6 * SECOND)
@@ -77,7 +77,7 @@ async def test_deadlines_come_without_any_event() -> None:
         node = await harness.join()
         await harness.submit(spec())
         await eventually("the job is placed", lambda: harness.job(1).attempt is not None)
-        await eventually("the node is suspected", lambda: reach(harness, node) is Reach.SUSPECT)
+        await eventually("the node is suspected", lambda: reach(harness, node) is Reachability.SUSPECT)
         await eventually("the node is lost", lambda: harness.view.nodes[node].is_lost)
         await eventually("the job is queued again", lambda: isinstance(harness.job(1).state, Queued))
         harness.check_agreement()
@@ -89,9 +89,9 @@ async def test_a_node_that_is_heard_again_is_suspected_again_in_time() -> None:
         node = await harness.join(gpus=1)
         for _ in range(3):
             await pass_time(harness, 6 * SECOND)
-            assert reach(harness, node) is Reach.SUSPECT
+            assert reach(harness, node) is Reachability.SUSPECT
             await harness.beat(node)
-            assert reach(harness, node) is Reach.READY
+            assert reach(harness, node) is Reachability.READY
             assert harness.changes[-1] == Changes(jobs=(), nodes=(node,))
 
 
@@ -136,9 +136,9 @@ async def test_a_time_in_which_nothing_was_read_blames_no_node() -> None:
         await harness.poke()
         await harness.poke()
         assert kinds(harness, stored) == []
-        assert reach(harness, node) is Reach.READY
+        assert reach(harness, node) is Reachability.READY
         await pass_time(harness, 4 * SECOND)
-        assert reach(harness, node) is Reach.SUSPECT, "what was left of its span goes on"
+        assert reach(harness, node) is Reachability.SUSPECT, "what was left of its span goes on"
         assert kinds(harness, stored) == []
 
 
@@ -154,11 +154,11 @@ async def test_a_start_begins_every_span_anew() -> None:
     async with again.running():
         await again.poke()
         stored = len(again.store.records)
-        assert reach(again, node) is Reach.SUSPECT
+        assert reach(again, node) is Reachability.SUSPECT
         assert isinstance(again.job(1).state, Running)
         await pass_time(again, 9 * MINUTE)
         assert kinds(again, stored) == [NodeLost, AttemptUnreachable]
-        running = ((RankKey(JobId(1), 1, 0), SeenRunning(run_span=Span(39 * MINUTE))),)
+        running = ((RankKey(JobId(1), 1, 0), ReportedRunning(run_span=Span(39 * MINUTE))),)
         await again.inventory(node, running)
         assert kinds(again, stored)[2:] == [NodeReturned, AttemptUnreachable]
         await pass_time(again, 20 * MINUTE, node)

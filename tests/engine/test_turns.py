@@ -17,6 +17,8 @@ from scheduler.state.units import SECOND
 from tests.core.fleet import spec
 from tests.engine.harness import ALICE, Harness, eventually
 
+pytestmark = pytest.mark.slow
+
 
 async def test_an_idle_fleet_queues_and_places_a_job_in_one_commit() -> None:
     harness = Harness()

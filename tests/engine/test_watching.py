@@ -13,13 +13,15 @@ from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
 from scheduler import watching as hub_module
-from scheduler.api import told_reasons, watch
-from scheduler.api.nodes import shown_node
-from scheduler.api.reasons import WaitReasons
-from scheduler.api.watch import watch_changes
+from scheduler.api.fleet.nodes import shown_node
+from scheduler.api.jobs import sent_reasons as told_reasons
+from scheduler.api.jobs import watch
+from scheduler.api.jobs.reasons import WaitReasons
+from scheduler.api.jobs.watch import watch_changes
 from scheduler.engine import PASS_INTERVAL, Changes
+from scheduler.policy.explain import WaitReason
 from scheduler.policy.forecast import Estimates
-from scheduler.state.events import DrainRequested, ForgetRequested, HoldRequested, JobsSubmitted
+from scheduler.state.events import DrainRequested, ForgetRequested, HoldRequested, JobsSubmitted, WantedJob
 from scheduler.state.ids import JobId, NodeName
 from scheduler.state.indices import Indices
 from scheduler.state.jobs import Items
@@ -47,6 +49,7 @@ class Watched(Harness):
             engine=self.engine,
             changes=self.hub,
             reasons=WaitReasons(self.engine),
+            facts=SimpleNamespace(output_error=lambda: ""),
             node_as_shown=lambda name: shown_node(self.engine, name),
         )
 
@@ -179,9 +182,7 @@ async def test_an_item_of_an_array_is_told_with_its_index_also_when_all_of_it_en
         event = JobsSubmitted(
             at=watched.clock.now(),
             user=ALICE,
-            specs=(spec(),),
-            band=(Band.NORMAL,),
-            is_held=(True,),
+            jobs=(WantedJob(spec=spec(), band=Band.NORMAL, is_held=True),),
             items=Items(indices=Indices.of_ranges([range(5, 8)])),
         )
         await watched.engine.request(event)
@@ -410,7 +411,7 @@ async def test_a_reason_that_changes_without_any_change_is_told_too(monkeypatch:
     watched = Watched()
     clause = ["its samples are old"]
     watched.source.reasons = SimpleNamespace(
-        of=lambda jobs: {job.id: ("SAMPLE_TOO_OLD", clause[0]) for job in jobs}, starts=Estimates, bounds=dict
+        of=lambda jobs: {job.id: WaitReason("SAMPLE_TOO_OLD", clause[0]) for job in jobs}, starts=Estimates, bounds=dict
     )
     async with watched.running():
         await watched.submit()
@@ -479,7 +480,7 @@ async def test_reasons_are_followed_for_the_first_jobs_of_the_order_that_are_wan
         await watched.submit(count=4)
         request = scheduler_pb2.WatchRequest
         reasons = [
-            told_reasons.ToldReasons(watched.engine, watched.source.reasons, wanted)
+            told_reasons.SentReasons(watched.engine, watched.source.reasons, wanted)
             for wanted in (request(), request(user="bob"), request(job_ids=[4, 9]))
         ]
         assert [[job.id for job in each.changed()] for each in reasons] == [[1, 2], [], [4]]

@@ -79,8 +79,8 @@ class Side:
 class Stage:
     """A scheduler with a gateway, and any number of workers."""
 
-    def __init__(self, folder: Path) -> None:
-        self.fleet = Fleet(folder)
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.fleet = Fleet(folder, *flags)
         self.folder = folder
         self.sides: list[Side] = []
         self.gateway = ""

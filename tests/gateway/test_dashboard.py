@@ -15,7 +15,6 @@ from gpufleet.v1 import scheduler_pb2
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from gateway.dashboard.answers import STATUS_OF
 from gateway.dashboard.bounds import (
     CALLS_AT_ONCE,
     CALLS_PER_SECOND,
@@ -30,11 +29,11 @@ from gateway.dashboard.bounds import (
     Streams,
 )
 from gateway.dashboard.calls import CALLS, STREAMS
-from gateway.dashboard.guard import BODY_BYTES_MAX
+from gateway.dashboard.guard import BODY_BYTES_MAX, STATUS_OF
 from gateway.dashboard.login import LOGIN_SECONDS, Seals
 from gateway.dashboard.streams import POLICY, SAID_AT_ONCE
 from gpufleet.errors import Code, GpufleetError, Reason
-from gpufleet.tokens import make_token
+from gpufleet.security.tokens import make_token
 from scheduler.api.roles import ROLES_OF
 from scheduler.state.access import Role
 from tests.e2e.processes import DEADLINE_SECONDS, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
-from gateway.listing import model_shown
+from gateway.app import model_shown
 
 READY, LOADING, QUEUED, DRAINING = (
     inference_pb2.WORKER_STATE_READY,
@@ -45,3 +45,13 @@ def test_a_model_without_a_ready_worker_says_how_far_it_is_and_nothing_private(
     shown = model_shown(model)
     assert (shown["state"], shown["free"]) == (state, 0)
     assert "/home/ann" not in str(shown)
+
+
+def test_a_worker_that_waits_says_for_what_and_not_where() -> None:
+    waits = sessions_pb2.WorkerInfo(
+        state=QUEUED, wait_reason="CPUS_IN_USE", message="waits: node n1 has 0 of 2 CPUs free"
+    )
+    shown = model_shown(sessions_pb2.Model(workers=[waits]))
+    assert (shown["state"], shown["waits_for"]) == ("queued", "CPUS_IN_USE")
+    assert "n1" not in str(shown)
+    assert model_shown(sessions_pb2.Model(workers=[worker(READY, 1)]))["waits_for"] == ""

@@ -73,14 +73,48 @@ async def test_turns_and_lines_are_listed_and_closed_from_the_terminal_and_shown
     assert process.returncode == 0 and "looked-at" not in await models(stage)
 
 
+async def test_a_worker_is_drained_from_the_terminal_and_ends_after_its_last_turn(stage: Stage) -> None:
+    worker = stage.worker("drained", seats="1")
+    await worker.is_served()
+
+    async def is_listed() -> bool:
+        return "drained" in await models(stage)
+
+    await until("its model is listed", is_listed)
+    (start,) = (each.worker_start for each in (await models(stage))["drained"].workers)
+    async with browser(stage) as ann:
+        await ann.hello("drained")
+        await ann.text("turn")
+        await ann.frame()
+        drained = await gpuctl(stage, "models", "drain", start[:8], "--model", "drained", "--reason", "a new driver")
+        assert drained.out == f"worker {start[:8]} of drained drains; 1 turn on it goes on\n", drained.err
+
+        async def is_draining() -> bool:
+            return "draining" in (await gpuctl(stage, "models", "--model", "drained", "-o", "wide")).out
+
+        await until("it is shown as draining", is_draining)
+        again = await gpuctl(stage, "models", "drain", start[:8], "--model", "drained")
+        assert again.out == f"worker {start[:8]} of drained was draining already\n", again.err
+        process, worker.process = worker.process, None
+        assert process is not None and process.poll() is None
+        await ann.say(type="leave")
+        await ann.text("end")
+    await until("the worker has ended by itself", lambda: process.poll() is not None)
+    assert process.returncode == 0
+    gone = await gpuctl(stage, "models", "drain", start[:8])
+    assert (gone.code, f'there is no worker "{start[:8]}" now' in gone.err) == (3, True), gone
+
+
 async def test_every_number_of_a_model_is_named_where_it_is_served_and_changed_alone(stage: Stage) -> None:
     spans = [word for name, seconds in NUMBERS.items() for word in (f"--{name.replace('_', '-')}", f"{seconds}s")]
     own = ("--name", "numbered", "--gpus", "1", "--min", "0", "--max", "3", "--line-length", "7", "--no-wait")
-    served = await gpuctl(stage, "serve", "test-pattern", *own, *spans)
+    people = ("--places-per-address", "0", "--seats-per-address", "2")
+    served = await gpuctl(stage, "serve", "test-pattern", *own, *people, *spans)
     assert served.code == 0, served.err
     model = (await models(stage))["numbered"]
     assert {name: getattr(model.limits, name).seconds for name in NUMBERS} == NUMBERS
     assert (model.limits.line_length, model.min_workers, model.max_workers) == (7, 0, 3)
+    assert (model.limits.places_per_address, model.limits.seats_per_address) == (0, 2)
 
     changed = await gpuctl(stage, "serve", "numbered", "--update", "--turn-warning", "40s")
     assert changed.code == 0, changed.err

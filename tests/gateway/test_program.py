@@ -16,8 +16,8 @@ from websockets.exceptions import ConnectionClosed
 from gateway.app import REFUSED_ADDRESS
 from gateway.person import SILENT_S_MAX
 from gateway.sockets import RESTARTS
-from gpufleet.addresses import Address
-from gpufleet.listening import bound
+from gpufleet.net.addresses import Address
+from gpufleet.net.listening import bound
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
 from tests.gateway.stage import Stage, browser, cookie_of
 

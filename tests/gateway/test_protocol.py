@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.identity import Identities, identity_of
-from gateway.protocol import FRAME_HEADER, Leave, Shown, StillHere, frame_bytes, is_mere_move, read
+from gateway.protocol import (
+    FRAME_HEADER,
+    Hello,
+    Leave,
+    Resized,
+    Shown,
+    StillHere,
+    frame_bytes,
+    is_mere_move,
+    read,
+    read_hello,
+)
 from gpufleet.errors import GpufleetError
 
 
@@ -33,6 +44,18 @@ def test_each_input_becomes_that_of_the_contract() -> None:
     assert said(type="shown", frame=9) == Shown(9)
     assert said(type="still_here") == StillHere()
     assert said(type="leave") == Leave()
+    assert said(type="resize", width=2_560, height=1_440, density=2) == Resized(2_560, 1_440, 2.0)
+
+
+def test_a_hello_says_the_room_for_the_picture_and_whether_a_person_asked_for_it() -> None:
+    bare: dict[str, Any] = {"type": "hello", "version": 1, "model": "drawn"}
+    assert read_hello(json.dumps(bare)) == Hello("drawn", "", 0, 0, ("jpeg",))
+    whole = bare | {"width": 780, "height": 1_200, "density": 2.5, "deliberate": True}
+    assert read_hello(json.dumps(whole)) == Hello("drawn", "", 780, 1_200, ("jpeg",), density=2.5, is_deliberate=True)
+    for field, value in (("width", 8_193), ("height", -1), ("density", 17), ("density", "2"), ("density", True)):
+        with pytest.raises(GpufleetError) as refused:
+            read_hello(json.dumps(bare | {field: value}))
+        assert refused.value.message.startswith(f"{field}: ")
 
 
 @pytest.mark.parametrize(
@@ -45,6 +68,8 @@ def test_each_input_becomes_that_of_the_contract() -> None:
         ({"type": "text", "seq": 1, "text": "x" * 1_001}, "text"),
         ({"type": "wheel", "seq": 1, "dx": 0, "dy": None, "x": 0, "y": 0}, "dy"),
         ({"type": "shown"}, "frame"),
+        ({"type": "resize", "height": 5}, "width"),
+        ({"type": "resize", "width": 5, "height": 5, "density": -1}, "density"),
         ({"type": "dance"}, "type"),
     ],
 )
@@ -74,6 +99,7 @@ def test_a_cookie_is_known_to_gateways_of_the_same_token_alone() -> None:
     person, cookie = here.new()
     assert here.known(cookie) == there.known(cookie) == person
     assert elsewhere.known(cookie) is None
-    assert here.known(cookie[:-1] + ("A" if cookie[-1] != "A" else "B")) is None
+    # Of the last character of base64 some bits say nothing; of the one before all do.
+    assert here.known(cookie[:-2] + ("A" if cookie[-2] != "A" else "B") + cookie[-1]) is None
     assert here.known(None) is None
     assert person not in identity_of(person)

@@ -14,8 +14,8 @@ from gpufleet.v1 import inference_pb2, sessions_pb2
 from grpc_health.v1 import health, health_pb2_grpc
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.status import to_status
-from gpufleet.tokens import make_token
+from gpufleet.net.status import to_status
+from gpufleet.security.tokens import make_token
 from tests.gateway.stage import Side, browser_at
 
 Said = sessions_pb2.OpenSessionResponse

@@ -208,6 +208,32 @@ async def test_a_model_that_cannot_be_imported_has_failed_and_says_what_is_missi
     assert [node.state for node in nodes] == [node_pb2.NODE_STATE_READY]
 
 
+async def test_a_worker_that_cannot_start_says_what_to_install(stage: Stage, admin: Client, tmp_path: Path) -> None:
+    (tmp_path / "simplejpeg.py").write_text("raise ModuleNotFoundError('gone', name='simplejpeg')\n")
+    options = ("--name", "bare", "--env", f"PYTHONPATH={tmp_path}")
+    said = await gpuctl(stage, "serve", "test-pattern", *options)
+    why = f"a worker needs simplejpeg, which is not installed in {sys.prefix}"
+    how = "Install it with: pip install 'gpufleet[inference]'"
+    assert (said.code, said.out) == (1, "")
+    assert f"model bare has failed: {why}. {how}" in said.err
+    assert "exited with code" not in said.err
+    failure = (await model_named(admin, "bare")).failure
+    assert failure.message == f"{why}. {how}"
+    job = await admin.job(failure.job_id)
+    assert job.exit_message == failure.message, "its job says the same"
+
+
+async def test_an_interpreter_that_has_no_gpufleet_is_named_by_what_it_says(stage: Stage, tmp_path: Path) -> None:
+    other = tmp_path / "other-python"
+    other.write_text("#!/bin/sh\necho 'other-python: No module named gpufleet' >&2\nexit 1\n")
+    other.chmod(0o755)
+    said = await gpuctl(stage, "serve", "test-pattern", "--name", "elsewhere", "--python", str(other))
+    assert said.code == 1
+    assert (
+        "model elsewhere has failed: the command exited with code 1: other-python: No module named gpufleet" in said.err
+    )
+
+
 MENDED = """\
 import numpy
 
@@ -225,6 +251,27 @@ class Half:
     def close(self, state):
         pass
 """
+
+
+async def test_serve_says_in_a_log_what_its_worker_waits_for_and_each_change(
+    stage: Stage, admin: Client, tmp_path: Path
+) -> None:
+    node = (await admin.stub.ListNodes(scheduler_pb2.ListNodesRequest())).nodes[0]
+    holder = await admin.submit("/bin/sh", "-c", "exec sleep 1000", cpus=node.info.cpus)
+    said = tmp_path / "said"
+    with said.open("wb") as file:
+        serving = asyncio.create_task(gpuctl(stage, "serve", "test-pattern", "--name", "late", "--cpus", "1", err=file))
+
+        async def says_why() -> bool:
+            return "CPUs free" in said.read_text() or "CPU free" in said.read_text()
+
+        await until("it is said what the worker waits for", says_why)
+        (worker,) = (await model_named(admin, "late")).workers
+        assert said.read_text() == f"late: job {worker.job_id} {worker.message}\n"
+        await admin.cancel(holder)
+        done = await serving
+    assert (done.code, done.out.split(":")[0]) == (0, "model late is ready")
+    assert (await gpuctl(stage, "serve", "late", "--stop")).code == 0
 
 
 async def test_who_follows_a_model_sees_its_workers_come_and_go(stage: Stage, admin: Client, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from inference.core.quality import QUALITIES
+from inference.core.pacing import QUALITIES
 from tests.e2e.processes import DEADLINE_SECONDS
 from tests.gateway.line import WIDE_BYTES_PER_SECOND, Line
 from tests.gateway.stage import Browser, Stage, browser

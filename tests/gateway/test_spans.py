@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gateway.trails import TRACED_EVERY_S
+from gateway.measures import TRACED_EVERY_S
 from tests.e2e.processes import until
 from tests.gateway.stage import Stage, browser
 from tests.metrics.receiver import Step, receiving

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.app import REFUSED_ADDRESS, REFUSED_FULL
 from gateway.person import HELLO_S_MAX, SILENT
-from gpufleet.machine_facts import raise_open_files
+from gpufleet.host.facts import raise_open_files
 from tests.e2e.processes import until
 from tests.gateway.stage import Stage, browser
 from tests.gateway.test_hostile import people_at, watching

@@ -12,11 +12,11 @@ import grpc.aio
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gateway.protocol import Hello
-from gateway.turn import Down, Turn, Up
+from gateway.turn import INPUTS_WAITING, Down, Turn, Up
 from gateway.workers import Workers
-from gpufleet.addresses import parse_address
-from gpufleet.channel import Target
-from tests.e2e.processes import until
+from gpufleet.net.addresses import parse_address
+from gpufleet.net.channel import Target
+from tests.e2e.processes import DEADLINE_SECONDS, until
 
 
 class Noting:
@@ -24,9 +24,14 @@ class Noting:
 
     def __init__(self) -> None:
         self.told: list[Up] = []
+        self.opened = inference_pb2.OpenTurn()
+        self.reads = asyncio.Event()
+        self.reads.set()
 
     async def stream(self, requests: Any, context: Any) -> None:
+        self.opened = (await anext(requests)).open
         await context.write(Down(opened=inference_pb2.TurnOpened(session="s1", epoch=1, encoding="jpeg")))
+        await self.reads.wait()
         async for request in requests:
             self.told.append(request)
 
@@ -44,7 +49,7 @@ async def turn_at(worker: Noting) -> AsyncIterator[Turn]:
     grant = sessions_pb2.TurnGrant(session="s1", endpoint=f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
     await server.start()
     workers = Workers(lambda grant: Target(address=parse_address(grant.endpoint)))
-    turn = Turn(grant, Hello("drawn", "", 0, 0, ()), workers)
+    turn = Turn(grant, Hello("drawn", "", 640, 480, (), density=1.5, is_deliberate=True), workers)
     opened = asyncio.Event()
 
     async def take(message: Down) -> None:
@@ -72,15 +77,45 @@ async def test_what_was_shown_goes_with_an_input_that_comes_at_the_same_time() -
         turn.put_shown(2)
         await turn.put_input(key(1))
         await turn.put_input(key(2))
-        await until("both are told", lambda: len(worker.told) == 3)
-    assert [(each.WhichOneof("body"), each.shown_frame) for each in worker.told[1:]] == [("input", 2), ("input", 0)]
+        await until("both are told", lambda: len(worker.told) == 2)
+    assert [(each.WhichOneof("body"), each.shown_frame) for each in worker.told] == [("input", 2), ("input", 0)]
 
 
 async def test_what_was_shown_goes_alone_where_no_input_comes() -> None:
     worker = Noting()
     async with turn_at(worker) as turn:
         turn.put_shown(7)
-        await until("it is told", lambda: len(worker.told) == 2)
+        await until("it is told", lambda: len(worker.told) == 1)
         turn.put_shown(9)
-        await until("it is told", lambda: len(worker.told) == 3)
-    assert [each.shown.frame for each in worker.told[1:]] == [7, 9]
+        await until("it is told", lambda: len(worker.told) == 2)
+    assert [each.shown.frame for each in worker.told] == [7, 9]
+
+
+async def test_who_waits_for_room_at_a_turn_that_ends_waits_no_longer() -> None:
+    """Else nothing of the browser would be read any more: no input of the next turn, and not that it has gone."""
+    worker = Noting()
+    worker.reads.clear()
+    async with turn_at(worker) as turn:
+        text = inference_pb2.Input(text="x" * 1_000)
+        full = asyncio.create_task(put_many(turn, text))
+        await until("the turn holds as much as it may", lambda: not turn._room.is_set())
+        assert not full.done()
+        turn.stop()
+        await asyncio.wait_for(full, DEADLINE_SECONDS)
+        worker.reads.set()
+
+
+async def put_many(turn: Turn, said: inference_pb2.Input) -> None:
+    """More than fits on the way and waits here."""
+    for number in range(20 * INPUTS_WAITING):
+        said.sequence = number + 1
+        copy = inference_pb2.Input()
+        copy.CopyFrom(said)
+        await turn.put_input(copy)
+
+
+async def test_the_worker_is_told_the_room_for_the_picture_and_that_a_person_asked_for_it() -> None:
+    worker = Noting()
+    async with turn_at(worker):
+        opened = worker.opened
+        assert (opened.width, opened.height, opened.density, opened.is_deliberate) == (640, 480, 1.5, True)

@@ -14,9 +14,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from gateway import workers as module
 from gateway.workers import Workers
-from gpufleet.addresses import parse_address
-from gpufleet.certificates import OwnCertificate, make_own_certificate
-from gpufleet.channel import Target
+from gpufleet.net.addresses import parse_address
+from gpufleet.net.certificates import OwnCertificate, make_own_certificate
+from gpufleet.net.channel import Target
 from tests.e2e.processes import DEADLINE_SECONDS, until
 
 READY = grpc.ChannelConnectivity.READY

@@ -28,7 +28,7 @@ SHARE_TARGET = 0.95
 BARE = """
 import time
 from gpufleet.model import LEFT, Inputs, Pointer, Session
-from inference.core.quality import Quality
+from inference.core.pacing import Quality
 from inference.encoding import encode, picture_of
 from inference.models.canvas.model import Canvas
 

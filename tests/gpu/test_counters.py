@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpufleet.devices import DeviceSample, DeviceSource, open_devices
+from gpufleet.devices.device import DeviceSample, DeviceSource
+from gpufleet.devices.opening import open_devices
 from tests.gpu import smi
 from tests.gpu.results import Results
 

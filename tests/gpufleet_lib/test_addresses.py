@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.addresses import Address, is_loopback, parse_address
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.net.addresses import Address, is_loopback, parse_address
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from gpufleet.addresses import Address
-from gpufleet.channel import Target, bearer, connect, connect_async, server_options, token_of
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Target, bearer, connect, connect_async, server_options, token_of
 
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
@@ -134,7 +134,7 @@ def test_a_channel_costs_no_more_than_grpc() -> None:
     code = """
 import sys, grpc, grpc.aio, ipaddress
 before = set(sys.modules)
-import gpufleet.channel
+import gpufleet.net.channel
 extra = {name.split(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names - {"gpufleet"}
 assert not extra, extra
 """

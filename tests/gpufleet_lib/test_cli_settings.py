@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from gpufleet.addresses import Address
-from gpufleet.cli_settings import CliConfig, load_cli
-from gpufleet.contexts import read_contexts, save_context
+from gpufleet.config.cli_settings import CliConfig, load_cli
+from gpufleet.config.contexts import read_contexts, save_context
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.tokens import make_token, write_token_file
+from gpufleet.net.addresses import Address
+from gpufleet.security.tokens import make_token, write_token_file
 
 CONTEXTS = """
 current = "lab"
@@ -44,11 +45,13 @@ class Account:
         project: str = "",
         flags: dict[str, object] | None = None,
         context: str | None = None,
+        jobs: Sequence[str] = (),
+        more: Mapping[str, str] | None = None,
         **environment: str,
     ) -> CliConfig:
         (self.project / "gpuctl.toml").write_text(project)
-        variables = self.environment | environment
-        return load_cli(flags or {}, context=context, environment=variables, folder=self.project)
+        variables = self.environment | environment | dict(more or {})
+        return load_cli(flags or {}, context=context, environment=variables, folder=self.project, jobs=jobs)
 
     def refusal(self, project: str = "", context: str | None = None) -> str:
         with pytest.raises(GpufleetError) as caught:
@@ -67,6 +70,13 @@ def test_a_new_account_speaks_to_this_machine(tmp_path: Path) -> None:
     assert config.settings.scheduler == Address("127.0.0.1", 50051)
     assert config.context == ""
     assert config.token({}) is None
+
+
+def test_a_number_without_a_unit_is_seconds_wherever_a_wait_is_said(account: Account) -> None:
+    config = account.load("max_wait_time = 9", {"session_timeout": "1.5"}, GPUCTL_CONNECTION_TIMEOUT="7")
+    assert config.settings.session_timeout == timedelta(seconds=1.5)
+    assert config.settings.max_wait_time == timedelta(seconds=9)
+    assert config.settings.connection_timeout == timedelta(seconds=7)
 
 
 def test_flag_variable_project_context_default_in_this_order(account: Account) -> None:
@@ -123,7 +133,7 @@ def test_the_contexts_token_is_relative_to_its_file_and_goes_after_flag_and_vari
         write_token_file(account.config / f"{name}.token", tokens[name])
 
     def used(flags: dict[str, object] | None = None, **environment: str) -> str:
-        found = account.load("", flags, **environment).token(environment)
+        found = account.load("", flags, more=environment).token(environment)
         assert found is not None
         return next(name for name, token in tokens.items() if token == found.token)
 
@@ -180,3 +190,52 @@ def test_a_broken_contexts_file_is_not_overwritten(account: Account) -> None:
     with pytest.raises(GpufleetError, match="this is not TOML"):
         save_context(file, "x", {}, make_current=True)
     assert file.read_text() == "current = "
+
+
+IN_JOB = {
+    "GPUFLEET_JOB_ID": "41",
+    "GPUFLEET_JOB_TOKEN": make_token(),
+    "GPUFLEET_SCHEDULER": "head.lab:50051",
+    "GPUFLEET_CA_FILE": "/etc/ca.pem",
+}
+
+
+def test_inside_a_job_the_way_is_the_jobs_own_where_the_account_has_no_context(tmp_path: Path) -> None:
+    account = Account(tmp_path, contexts="")
+    for jobs in ((), ("41",), ("42",)):
+        config = account.load(jobs=jobs, more=IN_JOB)
+        assert config.settings.scheduler == Address("head.lab", 50051)
+        assert config.settings.ca_file == Path("/etc/ca.pem")
+        assert config.resolved.origins["scheduler"] == "GPUFLEET_SCHEDULER"
+        token = config.token(account.environment | IN_JOB)
+        assert token is not None and token.token == IN_JOB["GPUFLEET_JOB_TOKEN"]
+    assert account.load(GPUFLEET_SCHEDULER="head.lab:50051").settings.scheduler.host == "127.0.0.1", "no token, no job"
+
+
+def test_an_account_with_a_context_is_itself_but_for_commands_about_the_job_alone(tmp_path: Path) -> None:
+    account = Account(tmp_path)
+    write_token_file(account.config / "lab.token", make_token())
+    lab = "lab.example"
+    for jobs, host in (((), lab), (("42",), lab), (("41", "42"), lab), (("41",), "head.lab")):
+        config = account.load(jobs=jobs, more=IN_JOB)
+        assert config.settings.scheduler.host == host, jobs
+        token = config.token(account.environment | IN_JOB)
+        assert token is not None and (token.token == IN_JOB["GPUFLEET_JOB_TOKEN"]) == (host == "head.lab")
+
+
+@pytest.mark.parametrize(
+    ("context", "variables"),
+    [("home", {}), (None, {"GPUCTL_CONTEXT": "home"}), (None, {"GPUCTL_SCHEDULER": "home.example:6000"})],
+)
+def test_what_is_chosen_by_hand_goes_before_the_jobs_own_way_and_never_gets_its_token(
+    tmp_path: Path, context: str | None, variables: dict[str, str]
+) -> None:
+    account = Account(tmp_path)
+    config = account.load(context=context, jobs=("41",), more=IN_JOB | variables)
+    assert config.settings.scheduler == Address("home.example", 6000)
+    assert config.token(account.environment | IN_JOB | variables) is None
+    own = make_token()
+    config = account.load(jobs=("41",), more=IN_JOB, GPUCTL_TOKEN=own)
+    assert config.settings.scheduler.host == "head.lab"
+    found = config.token(IN_JOB | {"GPUCTL_TOKEN": own})
+    assert found is not None and found.token == own

@@ -10,17 +10,14 @@ from typing import Any
 
 import pytest
 
-from gpufleet.addresses import Address
-from gpufleet.agent_settings import AgentSettings
-from gpufleet.config import Resolved, check_file, load_program
-from gpufleet.config_files import line_of
-from gpufleet.config_layers import unknown_variables
-from gpufleet.config_reload import Live
-from gpufleet.config_template import template
+from gpufleet.config.agent_settings import AgentSettings
+from gpufleet.config.files import line_of
+from gpufleet.config.merged import Live, Resolved, check_file, load_program
+from gpufleet.config.program_settings import PROGRAMS, check, template
+from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.config.settings import settings_of, value_of
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.program_settings import PROGRAMS, check
-from gpufleet.scheduler_settings import SchedulerSettings
-from gpufleet.settings import settings_of, value_of
+from gpufleet.net.addresses import Address
 
 
 def load(
@@ -191,13 +188,6 @@ def test_an_agent_reads_lists_tables_and_the_variable_that_all_commands_share(tm
 def test_each_mistake_in_an_agents_file_is_named(tmp_path: Path, toml: str, problem: str) -> None:
     (found,) = problems(tmp_path, toml, AgentSettings)
     assert problem in found
-
-
-def test_a_variable_that_looks_like_a_setting_and_is_none_is_told() -> None:
-    environment = {"GPUCTL_SCHEDULER_PROT": "1", "GPUCTL_SCHEDULER_PORT": "1", "GPUCTL_SCHEDULER": "x"}
-    assert unknown_variables(SchedulerSettings, "scheduler", environment) == [
-        'GPUCTL_SCHEDULER_PROT is no setting of the scheduler; did you mean "GPUCTL_SCHEDULER_PORT"?'
-    ]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from gpufleet.cli_settings import CliSettings
-from gpufleet.config_template import template
+from gpufleet.config.cli_settings import CliSettings
+from gpufleet.config.program_settings import PROGRAMS, template
+from gpufleet.config.settings import settings_of
 from gpufleet.errors import Reason
-from gpufleet.program_settings import PROGRAMS
-from gpufleet.settings import settings_of
+from gpufleet.jobs.runs import StopCause
 from node_agent.core.commands import NotLaunched, reason_of
 from node_agent.core.expectations import Unfit
 from node_agent.core.launch import REFUSES_LAUNCHES, Refusal
-from node_agent.core.outcome import LaunchFailure, LossReason, StopCause
+from node_agent.core.outcome import LaunchFailure, LossReason
 
 DOCS = Path(__file__).parents[2] / "docs"
 

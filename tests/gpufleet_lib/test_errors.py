@@ -22,7 +22,7 @@ from gpufleet.errors import (
     as_lines,
     invalid,
 )
-from gpufleet.spelling import did_you_mean
+from gpufleet.text.spelling import did_you_mean
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -98,5 +98,5 @@ def test_a_near_miss_is_named_and_a_far_one_is_not() -> None:
 
 
 def test_the_table_costs_no_grpc() -> None:
-    code = "import sys, gpufleet.errors, gpufleet.units; assert 'grpc' not in sys.modules"
+    code = "import sys, gpufleet.errors, gpufleet.text.units; assert 'grpc' not in sys.modules"
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)

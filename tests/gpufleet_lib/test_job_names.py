@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.job_names import LINE_CHARS_MAX, name_of_command
+from gpufleet.jobs.names import LINE_CHARS_MAX, name_of_command
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from gpufleet.addresses import Address
-from gpufleet.channel import server_options
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.listening import Holder, holder_of, listen, listening_hosts
-from gpufleet.tokens import make_token
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import server_options
+from gpufleet.net.listening import Holder, holder_of, listen, listening_hosts
+from gpufleet.security.tokens import make_token
 
 TOKEN = make_token()
 LISTENER = """

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpufleet.log_follow import MISSED_LINES, READ_BYTES_MAX, LogReader, follow
-from gpufleet.logs import as_logged
+from gpufleet.telemetry.log_follow import MISSED_LINES, READ_BYTES_MAX, LogReader, follow
+from gpufleet.telemetry.logs import as_logged
 
 
 class Writer:

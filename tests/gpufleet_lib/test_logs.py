@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from gpufleet.log_settings import LogSettings
-from gpufleet.logs import STDERR_LINES_MAX, ProgramLog, fields
-from gpufleet.tokens import make_token
+from gpufleet.config.shared_settings import LogSettings
+from gpufleet.security.tokens import make_token
+from gpufleet.telemetry.logs import STDERR_LINES_MAX, ProgramLog, fields
 
 log = logging.getLogger("gpufleet_lib.test")
 

@@ -8,8 +8,8 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from gpufleet.agent_state import AGENT_STATE_FILE, REFUSED, AgentState, read_agent_state, write_agent_state
-from gpufleet.machine_facts import first_installed, open_files_max
+from gpufleet.host.agent_state import AGENT_STATE_FILE, REFUSED, AgentState, read_agent_state, write_agent_state
+from gpufleet.host.facts import first_installed, open_files_max
 
 
 def test_the_first_distribution_that_is_installed_is_told() -> None:
@@ -21,7 +21,7 @@ def test_the_first_distribution_that_is_installed_is_told() -> None:
 def test_the_version_of_torch_is_told_without_importing_it() -> None:
     code = (
         "import sys\n"
-        "from gpufleet.machine_facts import first_installed\n"
+        "from gpufleet.host.facts import first_installed\n"
         "print(first_installed(('torch',)), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.config import Resolved, load_program
-from gpufleet.config_reload import Live
+from gpufleet.config.merged import Live, Resolved, load_program
+from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.config.session_numbers import SessionNumbers
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.scheduler_settings import SchedulerSettings
-from gpufleet.session_numbers import SessionNumbers
 
 FILE = """\
 port = 0
@@ -22,6 +21,7 @@ line_length = 50
 
 [sessions."my.model"]
 idle = "30s"
+access = "login"
 """
 
 
@@ -35,10 +35,10 @@ def test_each_model_has_a_table_and_what_is_left_out_follows_the_default(tmp_pat
     resolved = load(file)
     assert dict(resolved.settings.sessions) == {
         "canvas": SessionNumbers(turn=timedelta(minutes=2), line_length=50),
-        "my.model": SessionNumbers(idle=timedelta(seconds=30)),
+        "my.model": SessionNumbers(idle=timedelta(seconds=30), access="login"),
     }
     key, value, origin = next(row for row in resolved.rows() if row[0] == "sessions")
-    assert value == '{ canvas = { turn = "2m", line_length = 50 }, "my.model" = { idle = "30s" } }'
+    assert value == '{ canvas = { turn = "2m", line_length = 50 }, "my.model" = { idle = "30s", access = "login" } }'
     assert (key, origin) == ("sessions", f"{file}:3")
 
 
@@ -48,6 +48,8 @@ def test_each_model_has_a_table_and_what_is_left_out_follows_the_default(tmp_pat
         ('[sessions.canvas]\nturns = "2m"', 'canvas.turns: there is no such number; did you mean "turn"?'),
         ('[sessions.canvas]\nturn = "0s"', 'canvas.turn: must be "1s" to "1d"'),
         ("[sessions.canvas]\nturn = 5", "canvas.turn: a whole number is not a duration"),
+        ('[sessions.canvas]\naccess = "friends"', 'canvas.access: must be "open", "pass-phrase" or "login"'),
+        ("[sessions.canvas]\nplaces_per_address = -1", "canvas.places_per_address: must be 0 to 1,000,000"),
         ("[sessions.canvas]\nline_length = 0", "canvas.line_length: must be 1 to 1,000,000"),
         ('[sessions.canvas]\nidle = "9s"\nidle_warning = "9s"', "canvas.idle_warning: must be shorter than idle"),
         ('[sessions]\ncanvas = "2m"', "canvas is not a table"),

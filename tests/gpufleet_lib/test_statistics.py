@@ -8,15 +8,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.devices import Device, DeviceSample, Vendor
+from gpufleet.devices.device import Device, DeviceSample, Vendor
 from gpufleet.devices.snapshots import score_of
+from gpufleet.devices.statistics import series_message, statistics_object, statistics_of
 from gpufleet.devices.tally import AttemptTally, DeviceTally, Meter, Series, TreeReading, begun
-from gpufleet.statistics import series_message, statistics_object, statistics_of
-from node_agent.core.outcome import AttemptKey
+from gpufleet.jobs.runs import JobId, RankKey
 from node_agent.usage import usage_to_proto
-from scheduler.api.usages import rank_use, stats_proto
 from scheduler.policy.fit import FreeDevice
 from scheduler.state import nodes as state
+from scheduler.wire.usages import rank_use, stats_proto
 
 GB = 10**9
 SECOND_US = 10**6
@@ -55,7 +55,7 @@ def watched() -> AttemptTally:
 
 def of_a_job(tally: AttemptTally) -> dict[str, Any]:
     """What `gpuctl stats` would show of it."""
-    use = rank_use(usage_to_proto(AttemptKey(1, 1, 0), tally, 25 * SECOND_US))
+    use = rank_use(usage_to_proto(RankKey(JobId(1), 1, 0), tally, 25 * SECOND_US))
     placed = [
         SimpleNamespace(uuid=each.uuid, index=each.index, name=each.name, share_milli=0) for each in GPUS.values()
     ]

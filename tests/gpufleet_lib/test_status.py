@@ -10,11 +10,11 @@ import grpc.aio
 import pytest
 from google.rpc import code_pb2, status_pb2
 
-from gpufleet.addresses import Address
-from gpufleet.channel import Target, connect_async, server_options
 from gpufleet.errors import FieldViolation, GpufleetError, NotFoundError, Reason
-from gpufleet.limits import MESSAGE_BYTES_MAX
-from gpufleet.status import TEXT_CHARS_MAX, VIOLATIONS_MAX, from_proto, from_rpc_error, to_proto, to_status
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Target, connect_async, server_options
+from gpufleet.net.limits import MESSAGE_BYTES_MAX
+from gpufleet.net.status import TEXT_CHARS_MAX, VIOLATIONS_MAX, from_proto, from_rpc_error, to_proto, to_status
 
 FULL = GpufleetError(
     Reason.NEVER_FITS,

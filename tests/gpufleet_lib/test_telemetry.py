@@ -16,8 +16,8 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from gpufleet import traceparent
-from gpufleet.telemetry import OFF, is_wanted, recording, start
+from gpufleet.telemetry import traceparent
+from gpufleet.telemetry.spans import OFF, is_wanted, recording, start
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -44,8 +44,8 @@ def test_only_otel_variables_turn_it_on(variables: dict[str, str], wanted: bool)
 def test_off_it_imports_nothing_and_passes_the_parent_on() -> None:
     code = f"""
 import sys
-from gpufleet import telemetry
-off = telemetry.start("cli", {{}})
+from gpufleet.telemetry import spans
+off = spans.start("cli", {{}})
 with off.span("submit", parent={PARENT!r}, job=1) as span:
     span.set(node="n1")
     assert span.traceparent == {PARENT!r}
@@ -157,7 +157,7 @@ def test_a_missing_exporter_is_a_warning_that_says_what_to_install() -> None:
     code = """
 import sys
 sys.modules["opentelemetry.exporter.otlp.proto.grpc.trace_exporter"] = None  # as if it were not installed
-from gpufleet.telemetry import OFF, start
+from gpufleet.telemetry.spans import OFF, start
 assert start("scheduler", {"OTEL_TRACES_EXPORTER": "otlp"}) is OFF
 """
     run = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True, timeout=60)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpufleet.tickets import (
+from gpufleet.security.tickets import (
     CLOCK_SLACK_S,
     PLACE_KEY_PREFIX,
     TICKET_CHARS_MAX,

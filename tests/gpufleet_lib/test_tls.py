@@ -13,19 +13,19 @@ import grpc
 import grpc.aio
 import pytest
 
-from gpufleet.addresses import Address
-from gpufleet.certificates import (
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.net.addresses import Address
+from gpufleet.net.certificates import (
     SERVER_LIFETIME,
     CertificateFiles,
     expires,
     make_certificates,
     make_own_certificate,
 )
-from gpufleet.channel import Target, connect_async, server_options, token_of
-from gpufleet.errors import GpufleetError, Reason
-from gpufleet.listening import listen
-from gpufleet.status import from_rpc_error
-from gpufleet.tls import check_protection, fingerprint, is_certificate, read_key, server_credentials
+from gpufleet.net.channel import Target, connect_async, server_options, token_of
+from gpufleet.net.listening import listen
+from gpufleet.net.status import from_rpc_error
+from gpufleet.net.tls import check_protection, fingerprint, is_certificate, read_key, server_credentials
 
 
 async def answer(request: bytes, context: Any) -> bytes:
@@ -147,7 +147,7 @@ import sys
 sys.modules["cryptography"] = None  # as if it were not installed
 from gpufleet.errors import GpufleetError, as_lines
 try:
-    import gpufleet.certificates
+    import gpufleet.net.certificates
 except GpufleetError as error:
     print(error.reason.name, error.next_step)
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.tokens import (
+from gpufleet.security.tokens import (
     find_token,
     hash_token,
     is_token,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.units import (
+from gpufleet.text.units import (
     DURATION_MAX,
     SIZE_BYTES_MAX,
     exact_duration,

@@ -12,12 +12,12 @@ from typing import Any
 import grpc.aio
 from gpufleet.v1 import inference_pb2, inference_pb2_grpc
 
-from gpufleet.addresses import Address
-from gpufleet.channel import Target, connect_async
 from gpufleet.model import traits_of
-from gpufleet.tickets import sign_ticket, ticket_for
+from gpufleet.net.addresses import Address
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.security.tickets import sign_ticket, ticket_for
 from inference.loading import Loaded, NotLoaded, Wanted
-from inference.server import Server
+from inference.service import Server
 from inference.worker import Described, Worker
 
 WAIT_S_MAX = 60.0
@@ -65,10 +65,10 @@ async def serving(model: Callable[[], Any] | None = None, entry_point: str = "a.
         load if model is not None else None,
     )
     server = Server(worker)
-    address = server.listen("127.0.0.1", 0, 0, None)
+    address = Address("127.0.0.1", server.listen(Address("127.0.0.1", 0), None))
     await server.start()
     running = asyncio.create_task(worker.run())
-    channel = connect_async(Target(address=Address("127.0.0.1", address.port)))
+    channel = connect_async(Target(address=address))
     try:
         async with asyncio.timeout(WAIT_S_MAX):
             await worker.wait_until_loaded()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.core.inputs import INPUTS_WAITING_MAX, Kind, WaitingInputs
+from inference.core.inputs import INPUTS_WAITING_MAX, PATH_MAX, Kind, WaitingInputs
 
 KINDS = st.sampled_from(Kind)
 STORY = st.lists(st.one_of(KINDS, st.just("step")), max_size=200)
@@ -93,6 +93,28 @@ def test_what_waits_outlives_its_stream_and_bears_no_number_of_the_new_one() -> 
     taken = [waiting.take() for _ in range(3)]
     assert [each.events for each in taken] == [("a",), ("b",), ("c",)]
     assert [each.newest for each in taken] == [0, 0, 1]
+
+
+def test_the_path_goes_as_far_as_what_is_taken_and_is_bounded() -> None:
+    waiting = WaitingInputs[int](takes_one=True)
+    for sequence, kind in ((1, Kind.MOVE), (2, Kind.BUTTON), (3, Kind.MOVE), (4, Kind.OTHER), (5, Kind.MOVE)):
+        waiting.add(sequence, kind, sequence)
+    assert [waiting.take().path for _ in range(3)] == [(1, 2, 3), (5,), ()]
+    waiting.add(6, Kind.MOVE, 6)
+    waiting.begin_stream()
+    waiting.add(1, Kind.MOVE, 7)
+    assert waiting.take().path == (6, 7)
+    for sequence in range(2, 2 * PATH_MAX):
+        waiting.add(sequence, Kind.MOVE, sequence)
+    assert waiting.take().path == tuple(range(PATH_MAX, 2 * PATH_MAX))
+
+
+def test_a_step_that_was_asked_for_is_one_without_inputs() -> None:
+    waiting = WaitingInputs[int]()
+    assert not waiting
+    waiting.ask()
+    assert waiting and waiting.take().events == ()
+    assert not waiting
 
 
 def test_it_says_when_it_is_full() -> None:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.core.pacing import WINDOW_MAX, WINDOW_MIN, WINDOW_START, Outlet
-from inference.core.quality import QUALITIES, RAISE_AFTER_S_MIN, Quality
+from inference.core.pacing import QUALITIES, RAISE_AFTER_S_MIN, WINDOW_MAX, WINDOW_MIN, WINDOW_START, Outlet, Quality
 
 
 @dataclass(order=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.core.presence import MOVE_MIN, Presence
-from inference.core.ticking import Ticker
+from inference.core.rhythm import Ticker
 from inference.core.turns import CLAIM_US_MAX, KEPT_US_MAX, TICKET_US_MAX, NotOpened, Opened, Turns
 
 S = 1_000_000
@@ -130,21 +132,47 @@ def test_nothing_of_ended_sessions_is_kept_for_good() -> None:
 
 def test_idle_time_runs_from_the_first_frame_and_rests_while_the_stream_is_lost() -> None:
     presence = Presence()
+    presence.attach(0)
     assert presence.idle_us(50 * S) == 0
-    presence.run(10 * S)
+    presence.begin(10 * S)
     assert presence.idle_us(14 * S) == 4 * S
-    presence.rest(14 * S)
-    presence.rest(15 * S)
+    presence.detach(14 * S)
+    presence.detach(15 * S)
     assert presence.idle_us(30 * S) == 4 * S
-    presence.run(30 * S)
+    presence.attach(30 * S)
     assert presence.idle_us(31 * S) == 5 * S
     presence.real(31 * S)
     assert presence.idle_us(33 * S) == 2 * S
 
 
+FACTS: dict[str, Callable[[Presence, int], None]] = {
+    "the model answers": lambda presence, at_us: presence.begin(at_us),
+    "a stream comes": lambda presence, at_us: presence.attach(at_us),
+    "a step is late": lambda presence, at_us: presence.set_step_late(True, at_us),
+    "it is late no longer": lambda presence, at_us: presence.set_step_late(False, at_us),
+    "the stream is lost": lambda presence, at_us: presence.detach(at_us),
+}
+
+
+@given(st.lists(st.sampled_from(list(FACTS)), max_size=12))
+def test_idle_time_runs_whenever_there_is_a_frame_and_a_stream_whichever_came_first(happened: list[str]) -> None:
+    presence, idle_us = Presence(), 0
+    has_begun = has_stream = is_late = False
+    for number, fact in enumerate(happened, start=1):
+        idle_us += S if has_begun and has_stream and not is_late else 0
+        FACTS[fact](presence, number * S)
+        has_begun = has_begun or fact == "the model answers"
+        has_stream = fact == "a stream comes" or (has_stream and fact != "the stream is lost")
+        is_late = fact == "a step is late" or (is_late and fact != "it is late no longer")
+        assert presence.is_running == (has_begun and has_stream and not is_late)
+        assert presence.idle_us(number * S) == idle_us
+
+
 def test_a_trembling_hand_is_no_real_input_and_a_slow_one_is() -> None:
     presence = Presence()
-    presence.run(0)
+    presence.attach(0)
+    presence.begin(0)
+    assert presence.moved(0.5, 0.5, 0), "the first move of a turn counts"
     for each in range(1, 100):
         assert not presence.moved(0.5 + (each % 2) * MOVE_MIN / 2, 0.5, each * S)
     assert presence.idle_us(100 * S) == 100 * S

@@ -18,11 +18,11 @@ import grpc.aio
 import pytest
 from gpufleet.v1 import inference_pb2_grpc, sessions_pb2
 
-from gpufleet.addresses import Address, parse_address
-from gpufleet.channel import Target, connect_async
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.status import to_status
-from gpufleet.tickets import TICKET_LIFE_S, sign_ticket, ticket_for
+from gpufleet.net.addresses import Address, parse_address
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.net.status import to_status
+from gpufleet.security.tickets import TICKET_LIFE_S, sign_ticket, ticket_for
 from inference import link as link_module
 from inference.link import Link
 from inference.options import parser, schedulers_of, secret_of, token_of, wanted_of
@@ -189,9 +189,9 @@ async def test_the_scheduler_announces_ends_and_drains() -> None:
         client = await running.open("s", 4)
         await fake.say(end=sessions_pb2.EndTurn(session="s", epoch=3, reason="IDLE"))
         await fake.say()  # of a newer scheduler, not known here
-        await fake.say(end=sessions_pb2.EndTurn(session="s", epoch=4, reason="IDLE", message="Nobody there?"))
+        await fake.say(end=sessions_pb2.EndTurn(session="s", epoch=4, reason="IDLE"))
         last = await client.end()
-        assert last is not None and (last.reason, last.message) == ("IDLE", "Nobody there?")
+        assert last is not None and (last.reason, last.message) == ("IDLE", "")
         await until(lambda: len(fake.ends) == 1)
         await fake.say(ends_acknowledged=sessions_pb2.EndsAcknowledged(number=1))
         await until(lambda: not worker.turning.ends)

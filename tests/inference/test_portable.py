@@ -13,10 +13,10 @@ from pathlib import Path
 
 from gpufleet.v1 import inference_pb2_grpc
 
-from gpufleet.addresses import parse_address
-from gpufleet.channel import Target, connect_async
-from gpufleet.tickets import sign_ticket, ticket_for
-from gpufleet.tokens import make_token
+from gpufleet.net.addresses import parse_address
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.security.tickets import sign_ticket, ticket_for
+from gpufleet.security.tokens import make_token
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
 from tests.inference.serving import ME, Client
 from tests.inference.test_link import FakeScheduler, scheduler

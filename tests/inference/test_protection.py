@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from gpufleet.v1 import inference_pb2, inference_pb2_grpc, sessions_pb2
 
-from gpufleet.addresses import parse_address
-from gpufleet.channel import Target, connect_async
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.telemetry import OFF
-from gpufleet.tokens import make_token
+from gpufleet.net.addresses import parse_address
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.security.tokens import make_token
+from gpufleet.telemetry.spans import OFF
 from inference.options import parser
 from inference.program import Program
 from tests.inference.serving import WAIT_S_MAX, until

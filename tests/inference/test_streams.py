@@ -20,8 +20,8 @@ from PIL import Image
 
 from gpufleet.errors import Reason
 from gpufleet.model import Inputs, Key, Pointer, Session, Text
-from gpufleet.status import from_rpc_error
-from gpufleet.tickets import TICKET_LIFE_S
+from gpufleet.net.status import from_rpc_error
+from gpufleet.security.tickets import TICKET_LIFE_S
 from inference import turning, worker
 from inference.models.test_pattern import TestPattern
 from inference.worker import READY
@@ -246,7 +246,7 @@ async def test_a_higher_epoch_takes_the_turn_over_with_its_state_and_the_old_str
     model = Recorder()
     async with serving(lambda: model) as running:
         old = await running.open("s", encodings=["raw"])
-        await old.key("a")
+        await old.input(text="a")
         await old.frame_with(1)
         new = await running.open("s", 2, encodings=["raw"])
         assert new.opened is not None and new.opened.is_resumed
@@ -265,7 +265,7 @@ async def test_a_stream_that_vanishes_leaves_the_turn_waiting_and_comes_back() -
     model = Recorder()
     async with serving(lambda: model) as running:
         client = await running.open("s", encodings=["raw"])
-        await client.key("a")
+        await client.input(text="a")
         await client.frame_with(1)
         client.vanish()
         await until(lambda: running.worker.turning.turns.live()[0].detached_us is not None)

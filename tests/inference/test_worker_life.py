@@ -120,12 +120,12 @@ async def test_a_late_step_stops_the_idle_time_and_its_end_lets_it_go_on(monkeyp
         client = await running.open("s")
         await client.frame()
         presence = running.worker.turning.held["s"].presence
-        await until(lambda: presence._running_since_us is not None)
+        await until(lambda: presence.is_running)
         model.hang.clear()
         await client.move(0.1, 0.1)
-        await until(lambda: presence._running_since_us is None)
+        await until(lambda: not presence.is_running)
         model.hang.set()
-        await until(lambda: presence._running_since_us is not None)
+        await until(lambda: presence.is_running)
         await client.leave()
 
 
@@ -138,13 +138,15 @@ async def test_idle_time_is_told_and_only_real_input_ends_it(monkeypatch: pytest
         turning = running.worker.turning
         held = turning.held["s"]
         await until(lambda: turning.live()[0].since_input.ToMicroseconds() > 1_000)
-        since = held.presence._running_since_us
+        since = held.presence._counted_us
         await client.move(0.5, 0.5)
+        await until(lambda: held.presence._counted_us != since)
+        since = held.presence._counted_us
         await client.move(0.5005, 0.5)
         await client.key("a", is_repeat=True)
         await client.key("a", is_down=False)
         await until(lambda: held.seat.inputs._added == 4)
-        assert held.presence._running_since_us == since
+        assert held.presence._counted_us == since
         acts: tuple[Callable[[], Awaitable[Any]], ...] = (
             lambda: client.click(0.6, 0.5),
             lambda: client.key("b"),
@@ -153,9 +155,9 @@ async def test_idle_time_is_told_and_only_real_input_ends_it(monkeypatch: pytest
             lambda: client.say(still_here=True),
         )
         for act in acts:
-            since = held.presence._running_since_us
+            since = held.presence._counted_us
             await act()
-            await until(lambda since=since: held.presence._running_since_us != since)  # type: ignore[misc]
+            await until(lambda since=since: held.presence._counted_us != since)  # type: ignore[misc]
         await client.leave()
 
 

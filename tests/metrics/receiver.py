@@ -15,7 +15,7 @@ import uvicorn
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
-from gpufleet.http_watch import QuietServer
+from gpufleet.net.http_server import QuietServer
 from tests.e2e.processes import until
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gateway import measures as gateway
-from gpufleet import device_metrics, metrics
+from gpufleet.telemetry import device_metrics, metrics
 from inference import measures as worker
-from node_agent.metrics import OF_HOST
+from node_agent.machine import OF_HOST
 from scheduler.metrics import fleet, measures, rendering
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text()
@@ -34,7 +34,7 @@ class Noting(metrics.Metrics):
 
 def there_are() -> Iterator[str]:
     noted = Noting()
-    for made in (measures.Measures, gateway.Measures, worker.Measures):
+    for made in (measures.EngineMeasures, gateway.Measures, worker.Measures):
         made(noted)
     yield from noted.names
     read = (*device_metrics.INSTRUMENTS, *fleet.INSTRUMENTS, *gateway.INSTRUMENTS, *worker.INSTRUMENTS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpufleet import metrics
-from scheduler.metrics.measures import Measures
+from gpufleet.telemetry import metrics
+from scheduler.metrics.measures import EngineMeasures
 from scheduler.state.apply import apply
 from scheduler.state.attempts import AllocationMethod, Attempt, Placement, Rank
 from scheduler.state.durable import Durable
@@ -76,7 +76,7 @@ def test_a_wait_counts_from_when_the_job_could_run_or_came_back() -> None:
     ):
         apply(durable, JobQueued(at=job.submitted_at, job=job))
         apply(durable, placed(job))
-    Measures(noted).decided([placed(waiting(number)) for number in (1, 2, 3)], durable)
+    EngineMeasures(noted).decided([placed(waiting(number)) for number in (1, 2, 3)], durable)
     assert noted.told["gpufleet.job.wait"] == [(60, {"band": "high"}), (30, {"band": "high"}), (5, {"band": "high"})]
 
 
@@ -85,7 +85,7 @@ def test_ends_warnings_and_lost_nodes_are_counted_by_kind() -> None:
     failed = Finished(outcome=Outcome.FAILED, at=AT, reason="EXITED", message="exited with code 1")
     cancelled = replace(failed, outcome=Outcome.CANCELLED)
     warning = JobWarning(kind=WarningKind.DEVICES_IDLE, at=AT, attempt=1, about=("n1:0",), sentence="idle")
-    Measures(noted).decided(
+    EngineMeasures(noted).decided(
         [
             JobFinished(at=AT, job=JobId(1), finished=failed),
             ItemsFinished(

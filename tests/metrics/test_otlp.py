@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet import metrics
-from gpufleet.device_metrics import INSTRUMENTS
+from gpufleet.telemetry import metrics
+from gpufleet.telemetry.device_metrics import INSTRUMENTS
 from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.stage import Stage, browser
 from tests.metrics.receiver import Receiver, receiving, receiving_http
@@ -116,7 +116,7 @@ async def test_metrics_arrive_over_http_when_the_program_ends(tmp_path: Path) ->
     async with receiving_http() as receiver:
         slow = {"OTEL_METRIC_EXPORT_INTERVAL": "3600000"}
         code = (
-            "from gpufleet import metrics; told = metrics.start('cli', instance='one'); "
+            "from gpufleet.telemetry import metrics; told = metrics.start('cli', instance='one'); "
             "told.counter('gpufleet.x', '{x}', 'X.').add(3, of='it'); told.close()"
         )
         variables = receiver.variables(http=True) | slow
@@ -129,7 +129,7 @@ async def test_metrics_arrive_over_http_when_the_program_ends(tmp_path: Path) ->
 def test_without_variables_metrics_are_off_and_nothing_is_imported() -> None:
     code = """
 import sys
-from gpufleet import metrics
+from gpufleet.telemetry import metrics
 off = metrics.start("scheduler", {})
 assert off is metrics.OFF and not off.is_on
 off.counter("x", "", "").add(3)
@@ -146,10 +146,10 @@ assert not [name for name in sys.modules if name.startswith(("opentelemetry", "p
     [
         "scheduler.program",
         "node_agent.agent",
-        "node_agent.metrics",
+        "node_agent.machine",
         "inference.worker",
         "gateway.metrics",
-        "cli.tracing",
+        "cli.submitting.tracing",
     ],
 )
 def test_no_program_brings_telemetry_along_before_somebody_asks(program: str) -> None:

@@ -20,17 +20,15 @@ from gpufleet.v1 import node_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.big_fleet import big_fleet
-from gpufleet import metrics_door
+from gpufleet.config.shared_settings import MetricsSettings, listening_conflicts
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.metrics import Instrument, Kind, Readings, measuring
-from gpufleet.metrics_door import MetricsDoor
-from gpufleet.metrics_reading import on_loop
-from gpufleet.metrics_settings import MetricsSettings
-from gpufleet.prometheus_names import prometheus_name
+from gpufleet.telemetry import metrics_door
+from gpufleet.telemetry.metrics import Instrument, InstrumentKind, Readings, measuring, on_loop, prometheus_name
+from gpufleet.telemetry.metrics_door import MetricsDoor
 from scheduler.metrics.fleet import MODELS_MAX, OTHERS, bounded
 from scheduler.metrics.page import Page
 from scheduler.metrics.rendering import page
-from scheduler.metrics.taken import Ordered, TakenDevice
+from scheduler.metrics.snapshot import DeviceSnapshot, Ordered
 from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.metrics.scraping import scrape
 
@@ -38,9 +36,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FRESH = Ordered(own=b"", left_out=0, stale_s=11.0, is_packed=False)
 
 
-def device(sample: node_pb2.DeviceSample | None, *, age_s: float = 1.0, name: str = "NVIDIA H200") -> TakenDevice:
+def device(sample: node_pb2.DeviceSample | None, *, age_s: float = 1.0, name: str = "NVIDIA H200") -> DeviceSnapshot:
     told = b"" if sample is None else sample.SerializeToString()
-    return TakenDevice("n1", "host1", "GPU-1", 0, name, "00000000:01:00.0", told, age_s, 0.5)
+    return DeviceSnapshot("n1", "host1", "GPU-1", 0, name, "00000000:01:00.0", told, age_s, 0.5)
 
 
 def values(text: bytes) -> Mapping[str, list[float]]:
@@ -118,21 +116,23 @@ def test_models_beyond_the_bound_are_told_together() -> None:
 @pytest.mark.parametrize(
     ("name", "unit", "kind", "told"),
     [
-        ("hw.gpu.utilization", "1", Kind.GAUGE, "hw_gpu_utilization_ratio"),
-        ("hw.status", "1", Kind.SUM, "hw_status"),
-        ("hw.energy", "J", Kind.COUNT, "hw_energy_joules_total"),
-        ("gpufleet.jobs", "{job}", Kind.SUM, "gpufleet_jobs"),
+        ("hw.gpu.utilization", "1", InstrumentKind.GAUGE, "hw_gpu_utilization_ratio"),
+        ("hw.status", "1", InstrumentKind.SUM, "hw_status"),
+        ("hw.energy", "J", InstrumentKind.COUNT, "hw_energy_joules_total"),
+        ("gpufleet.jobs", "{job}", InstrumentKind.SUM, "gpufleet_jobs"),
     ],
 )
-def test_names_in_prometheus_follow_the_rules_of_opentelemetry(name: str, unit: str, kind: Kind, told: str) -> None:
+def test_names_in_prometheus_follow_the_rules_of_opentelemetry(
+    name: str, unit: str, kind: InstrumentKind, told: str
+) -> None:
     assert prometheus_name(Instrument(name=name, unit=unit, doc="", kind=kind)) == told
 
 
 def test_python_s_exporter_writes_the_same_names_but_for_ratios() -> None:
     written = measuring("test", None, is_scraped=True)
     some = [
-        Instrument(name="hw.energy", unit="J", doc="E.", kind=Kind.COUNT),
-        Instrument(name="hw.gpu.memory.usage", unit="By", doc="M.", kind=Kind.SUM),
+        Instrument(name="hw.energy", unit="J", doc="E.", kind=InstrumentKind.COUNT),
+        Instrument(name="hw.gpu.memory.usage", unit="By", doc="M.", kind=InstrumentKind.SUM),
         Instrument(name="hw.temperature", unit="Cel", doc="T."),
     ]
     written.observe(some, lambda: {each.name: [(1.0, {})] for each in some})
@@ -257,7 +257,9 @@ def test_without_prometheus_s_library_the_error_says_what_to_install(monkeypatch
 def test_beyond_this_machine_it_needs_a_certificate_or_the_word_insecure(
     settings: MetricsSettings, has_tls: bool, is_insecure: bool, conflicts: list[str]
 ) -> None:
-    assert [key for key, _ in settings.conflicts(has_tls=has_tls, is_insecure=is_insecure)] == conflicts
+    own = Path("own.pem") if has_tls else None
+    found = listening_conflicts("127.0.0.1", own, own, settings, is_insecure=is_insecure)
+    assert [key for key, _ in found] == conflicts
 
 
 async def test_a_page_that_is_given_up_in_the_middle_ends_its_process_and_the_next_one_is_whole(

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
-from gpufleet.certificates import make_certificates
+from gpufleet.net.certificates import make_certificates
 from tests.e2e.processes import until
 from tests.gateway.stage import Stage
 from tests.metrics.prometheus_server import Prometheus, must_be_installed, scraping_with

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,23 @@ from tests.metrics.scraping import Page, scrape, where
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    async with Fleet(tmp_path, "--metrics-port", "0") as fleet:
+@pytest.fixture(scope="module")
+def fleet(
+    long_lived: Callable[[str], AbstractContextManager[None]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """A scheduler with a page and one node, on which nothing but what one test starts ever runs."""
+    fleet = Fleet(tmp_path_factory.mktemp("page") / "fleet", "--metrics-port", "0")
+
+    async def start() -> None:
+        await fleet.scheduler.start()
         await fleet.add_node()
+
+    try:
+        with long_lived("the fleet with a page"):
+            asyncio.run(start())
         yield fleet
+    finally:
+        asyncio.run(fleet.end())
 
 
 async def read(fleet: Fleet) -> Page:
@@ -68,27 +82,29 @@ async def test_a_page_tells_what_runs_who_waits_and_what_happened(fleet: Fleet) 
         held = await person.submit("sleep", "600", gpus=1)
         await person.wait(held, job_pb2.JOB_STATE_RUNNING)
         waiting = await person.submit("sleep", "600", gpus=2)
-        await person.run("true")
+        try:
+            await person.run("true")
 
-        page = await read(fleet)
-
-        async def is_told() -> bool:
-            nonlocal page
             page = await read(fleet)
-            return (
-                page.values("gpufleet_jobs", state="running", band="normal") == [1]
-                and page.values("gpufleet_jobs", state="queued", band="normal") == [1]
-                and page.values("gpufleet_job_ends_total", outcome="succeeded") == [1]
-                and page.values("gpufleet_devices", state="held") == [1]
-            )
 
-        await until("the page tells it", is_told)
-        assert sorted(page.values("gpufleet_device_held_ratio", node="n1")) == [0, 1]
-        assert page.values("gpufleet_nodes", state="ready") == [1]
-        assert page.values("gpufleet_job_wait_seconds_count", band="normal") == [2]
-        assert page.values("gpufleet_commit_duration_seconds_count")[0] > 0
-        assert page.values("process_memory_usage_bytes")[0] > 1e6
-        await person.cancel(held, waiting)
+            async def is_told() -> bool:
+                nonlocal page
+                page = await read(fleet)
+                return (
+                    page.values("gpufleet_jobs", state="running", band="normal") == [1]
+                    and page.values("gpufleet_jobs", state="queued", band="normal") == [1]
+                    and page.values("gpufleet_job_ends_total", outcome="succeeded") == [1]
+                    and page.values("gpufleet_devices", state="held") == [1]
+                )
+
+            await until("the page tells it", is_told)
+            assert sorted(page.values("gpufleet_device_held_ratio", node="n1")) == [0, 1]
+            assert page.values("gpufleet_nodes", state="ready") == [1]
+            assert page.values("gpufleet_job_wait_seconds_count", band="normal") == [2]
+            assert page.values("gpufleet_commit_duration_seconds_count")[0] > 0
+            assert page.values("process_memory_usage_bytes")[0] > 1e6
+        finally:
+            await person.cancel(held, waiting)
         await person.wait(held)
 
 

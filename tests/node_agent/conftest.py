@@ -1,4 +1,4 @@
-"""Gives each test a node of its own, and makes sure that nothing of it is left."""
+"""A scheduler made for tests, and a real agent that is connected to it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.node_agent.keeping import Node
+from tests.node_agent.agent_process import AgentProcess
+from tests.node_agent.fake_scheduler import FakeScheduler
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    cwd = tmp_path / "work"
-    cwd.mkdir()
-    node = Node(tmp_path / "state", cwd)
-    yield node
-    await node.close()
+async def scheduler() -> AsyncIterator[FakeScheduler]:
+    async with FakeScheduler() as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+async def agent(scheduler: FakeScheduler, tmp_path: Path) -> AsyncIterator[AgentProcess]:
+    async with AgentProcess(scheduler, tmp_path) as agent:
+        await scheduler.wait_connected()
+        yield agent

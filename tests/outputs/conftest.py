@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.scheduler_settings import SchedulerSettings
+from gpufleet.config.scheduler_settings import SchedulerSettings
 from scheduler.clock import wall_time
 from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.opening import open_outputs

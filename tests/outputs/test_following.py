@@ -14,9 +14,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
-from scheduler.api import beginnings
-from scheduler.api.beginnings import beginning, since_of
-from scheduler.api.following import (
+from scheduler.api.output import beginnings
+from scheduler.api.output.beginnings import beginning, since_of
+from scheduler.api.output.following import (
     KEEPALIVE_SECONDS,
     KEEPALIVE_SECONDS_MAX,
     KEEPALIVE_SECONDS_MIN,

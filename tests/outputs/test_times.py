@@ -17,8 +17,8 @@ from scheduler.outputs import segmented, times
 from scheduler.outputs.files import FileShelf
 from scheduler.outputs.layout import SEGMENT_BYTES_MIN, OutputLimits
 from scheduler.outputs.segmented import SegmentedOutputStore
-from scheduler.outputs.times import ENTRY_BYTES, MARKS_MAX, Mark, Marked, arrived_before, packed, thinned, unpacked
-from scheduler.ports import Gap, OutputStore
+from scheduler.outputs.times import ENTRY_BYTES, MARKS_MAX, Marked, arrived_before, packed, thinned, unpacked
+from scheduler.ports import Gap, Mark, OutputStore
 from scheduler.state.attempts import OutputStream
 from scheduler.state.ids import JobId, RankKey
 from scheduler.state.units import DAY, MINUTE, SECOND, Instant

@@ -46,7 +46,16 @@ class Module:
 
         `from a import b` gives `a.b`: b may be a module, and where it is not, its module is `a` all the same.
         """
+        yield from self._imports_below(self.tree)
+
+    def imports_inside_functions(self) -> Iterator[Import]:
+        """The imports that are made when a function is called."""
         for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from self._imports_below(node)
+
+    def _imports_below(self, root: ast.AST) -> Iterator[Import]:
+        for node in ast.walk(root):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield Import(alias.name, False, node.lineno)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 
 import pytest
 
-from tests.packaging.source_tree import PROGRAMS, Module, modules
+from tests.packaging.source_tree import PROGRAMS, ROOT, Module, modules
 
 PURE_PACKAGES = (
     "scheduler.state",
@@ -15,7 +16,10 @@ PURE_PACKAGES = (
     "scheduler.core",
     "node_agent.core",
     "inference.core",
+    "gateway.proxy.core",
+    "gpufleet.client.core",
     "gpufleet.devices.tally",
+    "gpufleet.jobs.runs",
 )
 
 # What a pure package may take from the standard library: computing, never the clock, chance or the machine.
@@ -39,7 +43,7 @@ PURE_STANDARD_LIBRARY = frozenset(
     | {"difflib", "fnmatch", "re", "shlex", "string", "textwrap"}
 )
 # Where the scheduler speaks to others: requests become values here (`validate`, `convert`), and answers protos.
-PROTO_SIDE = ("scheduler.api", "scheduler.links", "scheduler.session_links")
+PROTO_SIDE = ("scheduler.wire", "scheduler.api", "scheduler.links", "scheduler.session_links")
 IMPURE_CALLS = frozenset({"open", "print", "input", "__import__", "exec", "eval"})
 CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 
@@ -49,7 +53,7 @@ def is_inside(name: str, package: str) -> bool:
 
 
 def pure_modules() -> list[Module]:
-    return [m for m in modules("scheduler", "node_agent", "inference", "gpufleet") if package_of(m.name, PURE_PACKAGES)]
+    return [m for m in modules(*PROGRAMS, "gpufleet") if package_of(m.name, PURE_PACKAGES)]
 
 
 def package_of(name: str, packages: tuple[str, ...]) -> str | None:
@@ -81,15 +85,41 @@ def test_pure_packages_ask_nothing_of_the_machine_through_builtins_or_datetime()
     assert not wrong, "pure packages are given what they need:\n" + "\n".join(wrong)
 
 
-def test_the_keeper_starts_on_the_standard_library_alone() -> None:
-    """It lives for as long as its jobs and outlives upgrades: nothing installed may change under its feet."""
+def test_the_keeper_and_its_clients_know_the_standard_library_and_what_is_pure() -> None:
     wrong = [
         f"{module.at(found.line)} imports {found.module}"
         for module in modules("node_agent/keeper")
         for found in module.imports()
-        if not is_inside(found.module, "node_agent") and found.module.partition(".")[0] not in sys.stdlib_module_names
+        if not package_of(found.module, ("node_agent", *PURE_PACKAGES))
+        and found.module.partition(".")[0] not in sys.stdlib_module_names
     ]
-    assert not wrong, "the keeper uses the standard library and node_agent only:\n" + "\n".join(wrong)
+    assert not wrong, "the keeper uses the standard library, node_agent and pure packages only:\n" + "\n".join(wrong)
+
+
+IMPORT_THE_KEEPER = """
+import importlib, sys
+sys.path.insert(0, sys.argv[1])
+importlib.import_module("node_agent.keeper.__main__")
+print(*sys.modules)
+"""
+
+
+def test_the_keeper_starts_where_nothing_is_installed_and_loads_all_of_ours_at_once() -> None:
+    """It lives for as long as its jobs and outlives upgrades: nothing installed may change under its feet."""
+    command = [sys.executable, "-I", "-S", "-c", IMPORT_THE_KEEPER, str(ROOT)]
+    loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    ours = {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names} - {"__main__"}
+    assert {"node_agent.keeper.keeper", "node_agent.keeper.spawn", "gpufleet.jobs.runs"} <= ours
+    parents = {"gpufleet", "gpufleet.jobs"}
+    assert not {name for name in ours - parents if not package_of(name, ("node_agent", "gpufleet.jobs.runs"))}
+    later = [
+        f"{module.at(found.line)} imports {found.module}"
+        for module in modules("node_agent", "gpufleet/jobs")
+        if module.name in ours
+        for found in module.imports_inside_functions()
+        if package_of(found.module, ("node_agent", "gpufleet"))
+    ]
+    assert not later, "an upgrade may have come between; import it at the top:\n" + "\n".join(later)
 
 
 def test_only_the_servicers_and_the_links_know_the_protos() -> None:

@@ -7,6 +7,7 @@ installed, and their own .pth files are not followed, so that a checkout install
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -157,7 +158,8 @@ def test_every_module_of_an_install_can_be_imported_under_one_name(install: Inst
     files = (Path(name) for name in expected_files())
     modules = {".".join(file.with_suffix("").parts).removesuffix(".__init__") for file in files if file.suffix == ".py"}
     names = sorted(name for name in modules if not name.endswith(".__main__"))
-    assert {"gpufleet.scheduler", "gpufleet.cli", "gpufleet.channel", "gpufleet.v1.scheduler_pb2_grpc"} <= set(names)
+    of_each = {"gpufleet.scheduler", "gpufleet.cli", "gpufleet.net.channel", "gpufleet.v1.scheduler_pb2_grpc"}
+    assert of_each <= set(names)
     assert_one_name_per_module(install.run("-c", IMPORT_EACH + PRINT_LOADED, *names))
 
 
@@ -182,3 +184,39 @@ def assert_one_name_per_module(output: str) -> None:
     assert not twice, f"loaded under two names: {twice}"
     outside = [name for names in names_by_file.values() for name in names if name.partition(".")[0] in PROGRAMS]
     assert not outside, f"loaded under the name they have in a checkout: {outside}"
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from gpufleet.inference import worker
+from gpufleet.inference.loading import NotLoaded, Wanted, load
+print(load(Wanted(entry_point="test-pattern", arguments={}), lambda *_: None).traits.seats > 0)
+try:
+    load(Wanted(entry_point="canvas", arguments={}), lambda *_: None)
+except NotLoaded as problem:
+    print(problem)
+"""
+
+
+def test_a_worker_needs_no_torch_and_a_model_that_does_says_how_to_get_it(install: Install) -> None:
+    works, lacks = install.run("-c", WITHOUT_TORCH).splitlines()
+    assert works == "True"
+    assert lacks.startswith("the model needs torch, which is not installed in ")
+    assert lacks.endswith(": pip install 'gpufleet[torch]'")
+
+
+def test_torch_comes_with_its_own_extra_and_with_all(install: Install) -> None:
+    code = "import importlib.metadata as m; print(*m.requires('gpufleet'), sep='\\n')"
+    wanted = [line.replace(" ", "").replace('"', "'") for line in install.run("-c", code).splitlines()]
+    of_extra = {
+        extra: {re.split(r"[^a-zA-Z0-9_-]", line)[0] for line in wanted if line.endswith(f"extra=='{extra}'")}
+        for extra in ("inference", "torch", "predict")
+    }
+    assert of_extra["inference"] == {"cryptography", "numpy", "pillow", "simplejpeg"}
+    assert of_extra["torch"] == {"numpy", "torch"}
+    assert of_extra["predict"] == {"httptools", "numpy", "starlette", "uvicorn"}
+    (everything,) = (line for line in wanted if line.endswith("extra=='all'"))
+    assert {"inference", "torch", "predict"} <= set(
+        everything[everything.index("[") + 1 : everything.index("]")].split(",")
+    )

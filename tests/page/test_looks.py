@@ -13,38 +13,13 @@ from playwright.async_api import Page, expect
 
 from building import page as built
 from tests.e2e.processes import until
-from tests.page.theatre import DESKTOP, NARROW, PHONE, Person, Theatre
+from tests.page.axe import check
+from tests.page.theatre import NARROW, PHONE, Person, Theatre
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
-AXE = built.ROOT / "gateway" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 IMAGES = built.ROOT / "docs" / "images"
 IS_REFRESH = os.environ.get("SCREENSHOTS") == "1"
-
-RUN_AXE = """async () => {
-    const found = await axe.run(document, { resultTypes: ["violations"] });
-    return found.violations
-        .filter((each) => each.impact === "serious" || each.impact === "critical")
-        .map((each) => `${each.id}: ${each.help}: ${each.nodes.map((node) => node.html).join(" | ")}`);
-}"""
-
-FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-"""Nothing is wider than the window: at once, or when what is drawn by a script has been drawn anew."""
-
-
-async def check(page: Page, what: str) -> None:
-    """axe-core finds nothing serious on this screen: light and dark, on a desktop and on a phone."""
-    if not await page.evaluate("typeof axe === 'object'"):
-        await page.evaluate(AXE.read_text() + "; undefined")
-    for width in (DESKTOP, PHONE):
-        await page.set_viewport_size(width["viewport"])
-        for scheme in ("light", "dark"):
-            await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-            found = await page.evaluate(RUN_AXE)
-            assert not found, f"{what}, {scheme}, {width['viewport']}:\n" + "\n".join(found)
-            await until(f"{what} fits {width['viewport']}", lambda: page.evaluate(FITS))
-    await page.set_viewport_size(DESKTOP["viewport"])
-    await page.emulate_media(color_scheme="light", reduced_motion="no-preference")
 
 
 async def picture(page: Page, name: str) -> None:
@@ -106,7 +81,8 @@ async def test_without_models_or_gateway_it_says_what_to_do(theatre: Theatre) ->
         await page.unroute("**/api/v1/models")
         await ann.button(f"Start: {NARROW}").wait_for()
         await page.route("**/api/v1/models", lambda route: route.abort())
-        await expect(page.locator(".lobby .trouble")).to_contain_text("The gateway cannot be reached just now")
+        trouble = page.locator(".lobby .trouble[role=status]")
+        await expect(trouble).to_contain_text("The gateway cannot be reached just now")
         await expect(ann.button(f"Start: {NARROW}")).to_be_disabled()
         await check(page, "a gateway that is away")
 

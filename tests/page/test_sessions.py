@@ -12,7 +12,8 @@ import pytest
 from playwright.async_api import expect
 
 from tests.e2e.processes import until
-from tests.page.theatre import NARROW, PHONE, WIDE, Theatre
+from tests.page.axe import check
+from tests.page.theatre import DESKTOP, NARROW, PHONE, WIDE, Person, Theatre
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
@@ -26,7 +27,7 @@ RELOADS_MAX = 3
 """How often a page is loaded anew until one is quick enough; on a machine with nothing else to do, the first."""
 
 DRAG = """(points) => {
-    const canvas = document.querySelector("canvas");
+    const canvas = document.querySelector("main.stage canvas");
     const box = canvas.getBoundingClientRect();
     const send = (kind, [x, y], buttons) => canvas.dispatchEvent(new PointerEvent(kind, {
         clientX: box.left + x * box.width, clientY: box.top + y * box.height, buttons,
@@ -43,6 +44,26 @@ DELETE = """(field) => {
     field.value = field.value.slice(0, -1);
     field.dispatchEvent(new InputEvent("input", { inputType: "deleteContentBackward" }));
 }"""
+
+STEERED = """
+import numpy
+
+
+class Steered:
+    title = "Marble"
+    about = "A marble on a board."
+    controls = "Arrows tilt the board."
+    keys = ["ArrowLeft", "ArrowRight", " "]
+
+    def open(self, session):
+        return None
+
+    def step(self, state, inputs):
+        return numpy.full((48, 64, 3), 200, numpy.uint8)
+
+    def close(self, state):
+        pass
+"""
 
 HIDE = """(isHidden) => {
     Object.defineProperty(document, "hidden", { configurable: true, get: () => isHidden });
@@ -65,6 +86,9 @@ async def test_a_person_joins_points_and_types_and_leaves(theatre: Theatre) -> N
         await ann.page.keyboard.press("Enter")
         keys = [(each["key"], each["down"]) for each in await ann.inputs("key", 4)]
         assert keys == [("h", True), ("h", False), ("Enter", True), ("Enter", False)]
+        said = [each["type"] for each in ann.said if each["type"] in ("key", "text")]
+        assert said == ["key", "text", "key", "key", "key"], "what a key writes is said behind it"
+        assert [each["text"] for each in await ann.inputs("text")] == ["h"]
         await ann.page.mouse.wheel(0, 120)
         await ann.inputs("wheel", 1)
         await ann.button("Details").click()
@@ -136,6 +160,7 @@ async def test_who_does_nothing_is_asked_and_may_join_again(theatre: Theatre) ->
         await ann.join(NARROW)
         await expect(ann.page.locator(".banner")).to_contain_text("Still there?")
         await ann.button("I am still here").click()
+        await ann.is_told("notice", reason="IDLE_OVER")
         await expect(ann.page.locator(".banner")).to_be_hidden()
         await theatre.serve(NARROW, idle=3)
         await ann.has_ended("The turn ended by itself")
@@ -338,3 +363,159 @@ async def test_a_phone_draws_by_touch_and_types_with_its_keyboard(theatre: Theat
         width = await ann.page.evaluate("document.documentElement.scrollWidth")
         assert width <= PHONE["viewport"]["width"], "nothing is wider than the phone"
         await ann.leave()
+
+
+async def test_joining_a_second_model_asks_before_it_ends_the_first_turn(theatre: Theatre) -> None:
+    async with theatre.context() as context:
+        ann = await theatre.person(context)
+        await ann.join(WIDE)
+        await ann.plays()
+        other = await theatre.person(context)
+        await other.join(NARROW)
+        question = other.page.get_by_role("dialog", name=f"You have a turn with {WIDE}")
+        await expect(question).to_contain_text(f"If you join {NARROW}, it ends.")
+        await expect(other.button("Keep it")).to_be_focused()
+        await check(other.page, "the question")
+        await other.page.keyboard.press("Enter")
+        await expect(question).to_be_hidden()
+        await expect(other.page.locator("main.lobby")).to_be_visible()
+        await ann.plays()
+        await other.join(NARROW)
+        await other.button(f"End it and join {NARROW}").click()
+        await other.plays()
+        await ann.has_ended("You went on in another window")
+        await other.leave()
+
+
+async def test_who_has_left_the_first_model_is_asked_nothing(theatre: Theatre) -> None:
+    async with theatre.people() as (ann,):
+        await ann.join(WIDE)
+        await ann.plays()
+        await ann.leave()
+        await ann.button("All models").click()
+        await ann.join(NARROW)
+        await ann.plays()
+        await ann.leave()
+
+
+async def test_the_models_are_asked_for_at_once_and_not_with_the_clock(theatre: Theatre) -> None:
+    async with theatre.context() as context:
+        page = await context.new_page()
+        # The clock never starts: what is shown was asked for without it.
+        await page.route("**/assets/ticker*", lambda route: route.abort())
+        ann = Person(page, theatre.relay.address)
+        await ann.open()
+        await ann.button(f"Start: {WIDE}").wait_for()
+
+
+async def test_what_was_said_aloud_does_not_stay_in_the_page(theatre: Theatre) -> None:
+    async with theatre.people(2) as (ann, bob):
+        await ann.join(NARROW)
+        await ann.plays()
+        await bob.join(NARROW)
+        calm, urgent = bob.page.locator(".spoken[role=status]"), bob.page.locator(".spoken[role=alert]")
+        await expect(calm).to_contain_text("You are next in line.")
+        await ann.leave()
+        await bob.plays()
+        await expect(urgent).to_have_text("Your turn begins.")
+        await expect(calm).to_have_text("")
+        await expect(urgent).to_have_text("")
+        await bob.leave()
+
+
+SCREENS = {
+    "desktop": DESKTOP["viewport"],
+    "phone": PHONE["viewport"],
+    "phone on its side": {"width": 844, "height": 390},
+}
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+async def test_what_is_said_of_the_end_covers_no_picture_and_moves_none(theatre: Theatre, screen: str) -> None:
+    await theatre.serve("tall", idle=120, idle_warning=119)
+    async with theatre.worker("tall", width="300", height="600"), theatre.people() as (ann,):
+        await ann.page.set_viewport_size(SCREENS[screen])
+        await ann.button("Start: tall").wait_for()
+        await ann.join("tall")
+        await ann.plays()
+        before = await ann.canvas.bounding_box()
+        await ann.page.mouse.click(*await ann.point(0.5, 0.5))
+        banner = ann.page.locator(".banner")
+        await expect(banner).to_contain_text("Still there?")
+        # It rises into its place.
+        await banner.evaluate("it => Promise.all(it.getAnimations().map((each) => each.finished))")
+        said, picture = await banner.bounding_box(), await ann.canvas.bounding_box()
+        assert said is not None and picture is not None
+        assert picture == before, "the picture stays where it is"
+        is_beside = said["x"] >= picture["x"] + picture["width"] or picture["x"] >= said["x"] + said["width"]
+        is_off = said["y"] >= picture["y"] + picture["height"] or picture["y"] >= said["y"] + said["height"]
+        assert is_beside or is_off, (said, picture)
+        for name in ("Leave", "I am still here"):
+            box = await ann.button(name).bounding_box()
+            assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= SCREENS[screen]["width"]
+        leave = await ann.button("Leave").bounding_box()
+        assert leave is not None
+        assert said["x"] + said["width"] <= leave["x"] or said["y"] >= leave["y"] + leave["height"]
+        await ann.leave()
+
+
+async def test_the_lobby_says_what_a_model_is_and_shows_its_picture_or_the_last_frame(theatre: Theatre) -> None:
+    await theatre.serve("bars")
+    async with theatre.worker("bars"), theatre.people() as (ann,):
+        card = ann.page.locator('.model[data-model="bars"]')
+        await expect(card.get_by_role("heading")).to_have_text("Test pattern bars")
+        await expect(card.locator(".about").first).to_contain_text("Colour bars and numbers")
+        await expect(card.locator(".controls")).to_contain_text("Point and click: the cross follows")
+        await expect(card.locator(".state")).to_have_text("Free now")
+        await expect(card.locator("canvas")).to_be_visible()
+        assert await card.locator("canvas").evaluate("canvas => [canvas.width, canvas.height]") == [480, 360]
+        await check(ann.page, "the models with what they are")
+        for width in (390, 320):
+            await ann.page.set_viewport_size({"width": width, "height": 844})
+            box = await card.bounding_box()
+            assert box is not None and box["x"] + box["width"] == width - box["x"], "as far from both edges"
+        await ann.page.set_viewport_size(DESKTOP["viewport"])
+        await ann.join("bars")
+        await ann.plays()
+        await expect(ann.page.locator("main.stage h1")).to_have_text("Test pattern")
+        await expect(ann.page.locator(".hint.fine")).to_contain_text("Point and click: the cross follows")
+        await ann.leave()
+        await ann.button("All models").click()
+        # What this window saw last, of 512 × 384, as small as the list needs it.
+        own = "canvas => canvas.width === 320 && canvas.height === 240"
+
+        async def is_own() -> bool:
+            return bool(await card.locator("canvas").evaluate(own))
+
+        await until("the last frame is shown", is_own)
+
+
+async def test_a_phone_has_buttons_for_the_keys_that_a_model_names(theatre: Theatre) -> None:
+    (theatre.stage.folder / "steered.py").write_text(STEERED)
+    await theatre.serve("steered")
+    async with theatre.worker("steered", "steered:Steered"), theatre.people(**PHONE) as (ann,):
+        await ann.button("Start: steered").wait_for()
+        await ann.join("steered")
+        await ann.plays()
+        await expect(ann.page.locator(".hint.coarse")).to_have_text("Arrows tilt the board.")
+        pad = ann.page.get_by_role("group", name="Keys")
+        await expect(pad.get_by_role("button")).to_have_text(["←", "→", "Space"])
+        await pad.get_by_role("button", name="Left").tap()
+        await pad.get_by_role("button", name="Space").tap()
+        keys = [(each["key"], each["down"]) for each in await ann.inputs("key", 4)]
+        assert keys == [("ArrowLeft", True), ("ArrowLeft", False), (" ", True), (" ", False)]
+        assert [each["text"] for each in await ann.inputs("text", 1)] == [" "], (
+            "a key that writes comes as text as well"
+        )
+        picture, buttons = await ann.canvas.bounding_box(), await pad.bounding_box()
+        assert picture is not None and buttons is not None
+        assert buttons["y"] >= picture["y"] + picture["height"], "the keys cover no picture"
+        assert buttons["y"] + buttons["height"] <= PHONE["viewport"]["height"]
+        await check(ann.page, "a turn with keys")
+        await ann.leave()
+    async with theatre.worker("steered", "steered:Steered"), theatre.people() as (bob,):
+        await bob.button("Start: steered").wait_for()
+        await bob.join("steered")
+        await bob.plays()
+        await expect(bob.page.locator(".pad")).to_be_hidden()
+        await bob.leave()

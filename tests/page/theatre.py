@@ -76,11 +76,7 @@ class Person:
 
     async def join(self, model: str) -> None:
         """Take the model's button, whatever it says."""
-        await (
-            self.page.locator(".model", has=self.page.get_by_role("heading", name=model, exact=True))
-            .get_by_role("button")
-            .click()
-        )
+        await self.page.locator(f'.model[data-model="{model}"]').get_by_role("button").click()
 
     async def plays(self) -> None:
         """Return once a picture is seen."""
@@ -101,7 +97,7 @@ class Person:
 
     @property
     def canvas(self) -> Locator:
-        return self.page.locator("canvas")
+        return self.page.locator("main.stage canvas")
 
     async def point(self, x: float, y: float) -> tuple[float, float]:
         """Where a point of the picture, 0 to 1, is in the window."""
@@ -112,7 +108,7 @@ class Person:
     async def colour(self, x: float, y: float) -> tuple[int, int, int]:
         """What the picture shows there."""
         code = """([x, y]) => {
-            const canvas = document.querySelector("canvas");
+            const canvas = document.querySelector("main.stage canvas");
             const at = [Math.round(x * (canvas.width - 1)), Math.round(y * (canvas.height - 1))];
             return [...canvas.getContext("2d").getImageData(...at, 1, 1).data.slice(0, 3)];
         }"""

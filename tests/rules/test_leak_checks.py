@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEP = "[sys.executable, '-S', '-c', 'import time; time.sleep(60)']"
@@ -46,55 +49,50 @@ def run_inner(tmp_path: Path, body: str, **environment: str) -> str:
 
 LEAKS = {
     "thread 'lingerer'": """
-def test_it():
     threading.Thread(target=time.sleep, args=(60,), name="lingerer", daemon=True).start()
 """,
     "file descriptor": """
-def test_it():
     os.open(__file__, os.O_RDONLY)
 """,
     "time.sleep(60)": f"""
-def test_it():
     process = subprocess.Popen({SLEEP})
     process.returncode = 0  # so that its destructor does not complain first
 """,
     "nobody waited for it": """
-def test_it():
     pid = os.posix_spawn("/bin/true", ["true"], {})
 """,
     "task 'forgotten'": """
-kept = []
-async def test_it():
     kept.append(asyncio.create_task(asyncio.sleep(60), name="forgotten"))
 """,
+    # With the session's mark.
+    "sleep 60": """
+    subprocess.run(["sh", "-c", "setsid sleep 60 >&2 &"])
+""",
+    # With an environment of its own, in a directory of the test.
+    "sleep 61": """
+    subprocess.run(["sh", "-c", "setsid sleep 61 >&2 &"], env={}, cwd=tmp_path)
+""",
 }
+"""By what it is called: what a test does that leaves it behind."""
+
+
+@pytest.fixture(scope="module")
+def told_of_leaks(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a session says whose tests each leave something else behind, and one nothing."""
+    body = "kept = []\n"
+    for number, leak in enumerate(LEAKS.values()):
+        body += f"{'async ' if 'asyncio' in leak else ''}def test_{number}(tmp_path):{leak}"
+    return run_inner(tmp_path_factory.mktemp("leaks"), body + "def test_clean(): pass\n")
 
 
 @pytest.mark.parametrize("name", LEAKS)
-def test_a_leak_fails_the_test_and_is_named(name: str, tmp_path: Path) -> None:
-    output = run_inner(tmp_path, LEAKS[name])
-    assert "the test left behind" in output
-    assert name in output
-    assert "1 passed, 1 error" in output
-
-
-DETACHED = {
-    "with the session's mark": """
-def test_it():
-    subprocess.run(["sh", "-c", "setsid sleep 60 >&2 &"])
-""",
-    "with an environment of its own, in a directory of the test": """
-def test_it(tmp_path):
-    subprocess.run(["sh", "-c", "setsid sleep 60 >&2 &"], env={}, cwd=tmp_path)
-""",
-}
-
-
-@pytest.mark.parametrize("how", DETACHED)
-def test_a_process_that_left_its_parent_is_found(how: str, tmp_path: Path) -> None:
-    output = run_inner(tmp_path, DETACHED[how])
-    assert "sleep 60" in output
-    assert "1 passed, 1 error" in output
+def test_a_leak_fails_the_test_and_is_named(name: str, told_of_leaks: str) -> None:
+    _, *told = re.split(r"^_+ ERROR at teardown of (test_\w+) _+$", told_of_leaks, flags=re.MULTILINE)
+    of_each = dict(zip(told[::2], told[1::2], strict=True))
+    of_this = of_each[f"test_{list(LEAKS).index(name)}"].partition("\n===")[0]
+    assert "the test left behind" in of_this
+    assert [each for each in LEAKS if each in of_this] == [name], "this and nothing else"
+    assert f"{len(LEAKS) + 1} passed, {len(LEAKS)} errors" in told_of_leaks
 
 
 def test_what_ends_soon_after_the_test_is_no_leak(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpufleet.scheduler_settings import SchedulerSettings
-from gpufleet.settings import build, settings_of, value_of
+from gpufleet.config.band_settings import BandSettings
+from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.config.settings import build, settings_of, value_of
 from scheduler.program import limits_of
 
 SETTINGS = settings_of(SchedulerSettings)
@@ -19,6 +20,8 @@ def another(value: Any) -> Any:
     match value:
         case bool():
             return not value
+        case BandSettings():
+            return BandSettings(user=("low",))
         case timedelta():
             return value * 2
         case int():
@@ -34,5 +37,5 @@ def test_a_setting_of_the_policy_is_reloaded_and_decided_by(key: str) -> None:
     now = SchedulerSettings()
     values = {each: value_of(now, each) for each in SETTINGS}
     changed = build(SchedulerSettings, {**values, key: another(values[key])})
-    assert SETTINGS[key].is_reloadable
+    assert SETTINGS[key].reloadable
     assert limits_of(changed) != limits_of(now)

@@ -1,7 +1,8 @@
 """Every setting is read by its program: one that nobody reads is a promise that nothing keeps.
 
 A setting counts as read where its name is taken from a value that is named after its table or annotated with its class,
-`settings.placement.node_order` or `output.head_bytes_max`; that its own class checks it does not count.
+`settings.placement.node_order`, `settings().origins` or `output.head_bytes_max`; that its own class checks it does not
+count.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from gpufleet.agent_settings import AgentSettings
-from gpufleet.cli_settings import CliSettings
-from gpufleet.gateway_settings import GatewaySettings
-from gpufleet.kinds import INTEGER
-from gpufleet.scheduler_settings import SchedulerSettings
-from gpufleet.settings import section, sections_of, setting, settings_of
+from gpufleet.config.agent_settings import AgentSettings
+from gpufleet.config.cli_settings import CliSettings
+from gpufleet.config.gateway_settings import GatewaySettings
+from gpufleet.config.kinds import INTEGER
+from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.config.settings import section, sections_of, setting, settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS: dict[type[Any], str] = {
@@ -56,7 +57,7 @@ def _reads(tree: ast.AST) -> Iterator[tuple[str, str]]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            of = node.value
+            of = node.value.func if isinstance(node.value, ast.Call) else node.value
             called = of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""
             yield called, node.attr
             yield from ((kind, node.attr) for name, kind in classes if name == called)
@@ -64,7 +65,7 @@ def _reads(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("cls", PROGRAMS)
 def test_every_setting_is_read(cls: type[Any]) -> None:
-    files = [*(ROOT / PROGRAMS[cls]).rglob("*.py"), *(ROOT / "gpufleet").glob("*.py")]
+    files = [*(ROOT / PROGRAMS[cls]).rglob("*.py"), *(ROOT / "gpufleet").rglob("*.py")]
     sources = [file.read_text() for file in files if not file.stem.endswith("_settings") or cls is CliSettings]
     assert not unread(cls, sources), "nothing reads these settings: read them where they are needed, or remove them"
 
@@ -87,6 +88,7 @@ class _Outer:
         ("", ["width", "inner.width", "inner.height"]),
         ("settings.width", ["inner.width", "inner.height"]),
         ("live.now.inner.width", ["width", "inner.height"]),
+        ("settings().width; of.settings().inner.width", ["inner.height"]),
         ("settings.width = 1; settings.inner.width = 1", ["width", "inner.width", "inner.height"]),
         ("def area(of: _Inner): return of.width * of.height", ["width"]),
         ("def area(of: list[int]): return of.width * image.height", ["width", "inner.width", "inner.height"]),

@@ -94,7 +94,7 @@ def test_without_torch_it_says_what_to_install_and_fails(tmp_path: Path) -> None
     done = run(PYTHONPATH=missing)
     assert done.returncode == 1
     assert "FAIL  torch" in done.stdout
-    assert "pip install 'gpufleet[inference]'" in done.stdout
+    assert "pip install 'gpufleet[torch]'" in done.stdout
     assert done.stdout.splitlines()[-1] == "self-test FAILED: torch"
     assert run("--json", PYTHONPATH=missing).returncode == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,18 @@ def test_it_prints_its_loss_line_by_line_and_succeeds_when_it_fell() -> None:
     losses = [float(step.group(2)) for step in steps if step]
     assert losses[-1] < losses[0] / 10
     assert lines[-1].startswith("done: loss ")
+
+
+def test_on_a_cpu_it_has_one_thread_so_that_a_busy_machine_makes_it_no_slower_than_busy() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE), "--steps", "2"],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "4"},
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+    assert done.stdout.startswith("training on cpu (CPU, threads: 1)"), done.stderr
 
 
 def test_it_fails_when_there_were_too_few_steps_for_the_loss_to_fall() -> None:

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.series.courses import FIVES, SECONDS_DROPPED, SECONDS_KEPT, TENS, Course, Row
+from scheduler.series.courses import FIVES, SECONDS_DROPPED, SECONDS_KEPT, TENS, Course, StoredRow
 from scheduler.series.file import squeezed, unsqueezed
 from scheduler.series.history_file import CourseFacts, CourseKey, HistoryFile
 from scheduler.series.points import DEVICE, NOT_READ, SPAN_SECONDS_MAX, Point, Reading, Steps
-from scheduler.series.reading import InMemory, Kept, Readings, by_node, least_level, read, steps_for, steps_from
+from scheduler.series.reading import InMemory, Readings, Retention, by_node, least_level, read, steps_for, steps_from
 from scheduler.state.ids import DeviceUuid, NodeName
 from scheduler.state.units import DAY
 
 T0 = 1_800_000_000
 """A whole day in seconds, but for 28,800."""
-KEPT = Kept(tens=DAY, fives=DAY)
+KEPT = Retention(tens=DAY, fives=DAY)
 FACTS = CourseFacts(
     key=CourseKey(node=NodeName("n1"), uuid=DeviceUuid("GPU-1")), index=0, name="H200", memory_bytes=141 * 10**9
 )
@@ -39,7 +39,7 @@ class Device:
     def __init__(self, folder: Path) -> None:
         self.course = Course(DEVICE)
         self.file = HistoryFile(folder)
-        self.rows: list[Row] = []
+        self.rows: list[StoredRow] = []
 
     def beat(self, begin: int, end: int, load: float) -> None:
         for row in self.course.add(begin, end, readings(load)):
@@ -116,6 +116,17 @@ def test_a_step_that_is_longer_has_the_extremes_and_the_mean(device: Device) -> 
     assert told[0] is not None
     assert told[0][0] == pytest.approx((0, 100, 10))
     assert told[0][2] == (300.5, 300.5, 300.5)
+
+
+def test_a_coarse_point_says_nothing_of_steps_that_are_known_finer(device: Device) -> None:
+    # It begins in the middle of five minutes, whose point holds both extremes.
+    for second in range(T0 + 150, T0 + 700):
+        device.beat(second, second + 1, 10.0 if second < T0 + 200 else 90.0)
+    steps, told = device.told(T0, T0 + 700, 70, now=T0 + 700)
+    assert steps.length == 10
+    spreads = {each[0][:2] for number, each in enumerate(told) if each is not None and number >= 20}
+    assert spreads == {(90.0, 90.0)}
+    assert {each[0][:2] for each in told[15:20] if each is not None} == {(10.0, 10.0)}
 
 
 def test_memory_is_bounded_whatever_time_passes(device: Device) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.series.courses import Row
+from scheduler.series.courses import StoredRow
 from scheduler.series.history_file import FILE, HistoryFile
 from scheduler.series.points import DEVICE, Point
 from scheduler.state.units import SECOND, Instant
@@ -15,8 +15,8 @@ from tests.series.test_courses import FACTS, T0, readings
 from tests.series.test_ledger import Scheduler, attempt, lose
 
 
-def row(begin: int = T0) -> Row:
-    return Row(1, begin, DEVICE.pack(Point(begin, begin + 10, readings(50))))
+def row(begin: int = T0) -> StoredRow:
+    return StoredRow(1, begin, DEVICE.pack(Point(begin, begin + 10, readings(50))))
 
 
 def aside(folder: Path) -> list[str]:
@@ -97,7 +97,7 @@ async def test_on_a_full_disk_what_was_held_waits_and_nothing_is_lost(tmp_path: 
 def test_old_points_are_dropped_level_by_level_and_the_rest_stays(tmp_path: Path) -> None:
     file = HistoryFile(tmp_path)
     file.write_points([(FACTS, row(T0 + 10 * number)) for number in range(100)])
-    file.write_points([(FACTS, Row(2, T0, row().entries))])
+    file.write_points([(FACTS, StoredRow(2, T0, row().entries))])
     assert file.prune({1: T0 + 500, 2: T0 - 1}, Instant(0)) == 49
     assert file.prune({1: T0 + 500, 2: T0 - 1}, Instant(0)) == 0
     assert len(file.entries(FACTS.key, 1, T0, T0 + 1000)) == 51 * DEVICE.entry_bytes

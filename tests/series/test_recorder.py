@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from gpufleet.errors import GpufleetError, Reason
-from scheduler.series import desk as desks
+from scheduler.series import queries as desks
 from scheduler.series import recorder
 from scheduler.series.accounts import BUCKET_SPAN, UsageSpan, bucket_of
-from scheduler.series.desk import HistoryDesk, Told
-from scheduler.series.history_file import FILE, Accounted
-from scheduler.series.reading import Kept
+from scheduler.series.file import Accounted
+from scheduler.series.history_file import FILE
+from scheduler.series.queries import History, HistoryQueries
+from scheduler.series.reading import Retention
 from scheduler.series.recorder import DeviceReading, Recorder
 from scheduler.state.ids import DeviceUuid, NodeName
 from scheduler.state.nodes import Device, Node, NodeInfo
@@ -38,7 +39,7 @@ class Stage:
         self.view = State()
         self.at = BEGIN
         self.recorder = Recorder(self.view, FakeStore(), lambda: self.at, lambda: DAY, folder)
-        self.desk = HistoryDesk(self.recorder, folder, lambda: Kept(tens=DAY, fives=Span(90 * DAY)))
+        self.desk = HistoryQueries(self.recorder, folder, lambda: Retention(tens=DAY, fives=Span(90 * DAY)))
 
     def add_node(self, name: str, devices: int = 1, *, first: int = 0) -> None:
         held = tuple(
@@ -65,7 +66,7 @@ class Stage:
             self.at = after(self.at, 2 * SECOND)
             self.beat(name)
 
-    async def told(self, name: str = "", points: int = 600, **asked: Any) -> Told:
+    async def told(self, name: str = "", points: int = 600, **asked: Any) -> History:
         begin = asked.pop("begin", BEGIN)
         asked = {"by_node": False} | asked
         return await self.desk.devices(NodeName(name), None, begin, after(self.at, SECOND), points, **asked)
@@ -82,7 +83,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage.close()
 
 
-def known(told: Told) -> list[int]:
+def known(told: History) -> list[int]:
     """How many steps of each course have something."""
     return [sum(step is not None for step in each) for _, each in told.told]
 
@@ -198,7 +199,7 @@ async def test_the_queue_is_told_band_by_band_while_the_recorder_runs(stage: Sta
     stage.recorder._waits[Band.HIGH] = [0.5, 2.5]
     running = asyncio.create_task(stage.recorder.run())
 
-    async def bands() -> Told:
+    async def bands() -> History:
         return await stage.desk.bands(after(BEGIN, -HOUR), after(BEGIN, HOUR), 600)
 
     async def is_told() -> bool:

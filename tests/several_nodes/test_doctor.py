@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.tokens import make_token, write_token_file
+from gpufleet.security.tokens import make_token, write_token_file
 from tests.e2e.client import Client
 from tests.e2e.processes import AgentProcess, SchedulerProcess, until
 from tests.several_nodes.fleet import SpreadFleet

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from cli.doctor.network import firewall_fix
-from gpufleet.addresses import Address
-from gpufleet.agent_state import REGISTERED, read_agent_state
+from gpufleet.host.agent_state import REGISTERED, read_agent_state
+from gpufleet.net.addresses import Address
 from tests.e2e.processes import until
 from tests.several_nodes.network import Machine, Network
 

@@ -13,10 +13,10 @@ import grpc.aio
 import pytest
 from gpufleet.v1 import inference_pb2, inference_pb2_grpc, sessions_pb2
 
-from gpufleet.addresses import parse_address
-from gpufleet.certificates import make_certificates
-from gpufleet.channel import Target, connect_async
-from gpufleet.tls import OWN_NAME
+from gpufleet.net.addresses import parse_address
+from gpufleet.net.certificates import make_certificates
+from gpufleet.net.channel import Target, connect_async
+from gpufleet.net.tls import OWN_NAME
 from tests.e2e.client import Client
 from tests.e2e.processes import DEADLINE_SECONDS
 from tests.gateway.stage import Browser, Side, browser_at

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
+from gpufleet.jobs.run_protos import key_from_proto, key_to_proto
+from gpufleet.jobs.runs import RankKey
 from node_agent import wire
 from node_agent.attempts import report_of
 from node_agent.core.actions import (
@@ -19,6 +22,7 @@ from node_agent.core.actions import (
     ForgetAttempt,
     Hold,
     LetGo,
+    LimitProcess,
     Order,
     SignalProcess,
     SpawnAttempt,
@@ -29,9 +33,9 @@ from node_agent.core.commands import LaunchAttempt, refusal_of
 from node_agent.core.delivery import Inbox, Judgement, Outbox
 from node_agent.core.duties import PREPARED_US_MAX, Duties
 from node_agent.core.expectations import Misfit, Reading, misfit
-from node_agent.core.inventory import Prepared, Refused, Seen
+from node_agent.core.inventory import AttemptReport, Prepared, Refused
 from node_agent.core.launch import Launch, Refusal
-from node_agent.core.outcome import AttemptKey, Stream
+from node_agent.core.outcome import Stream
 from node_agent.core.uploads import Uploads
 from tests.simulation.network import Call
 from tests.simulation.world import Broken, World
@@ -39,7 +43,7 @@ from tests.simulation.world import Broken, World
 if TYPE_CHECKING:
     from tests.simulation.machine import Keeper, Machine
 
-Report = Seen | Refused | Prepared
+Report = AttemptReport | Refused | Prepared
 
 REGISTER_SECONDS_MAX = 10.0
 RETRY_SECONDS = (0.1, 3.0)
@@ -63,7 +67,7 @@ class Agent:
         self._outbox: Outbox[Report] = Outbox()
         self._inbox = Inbox(machine.disk.highest_term)
         self._uploads = Uploads()
-        self._refused_samples: dict[AttemptKey, tuple[str, ...]] = {}
+        self._refused_samples: dict[RankKey, tuple[str, ...]] = {}
         self._heartbeats: Call | None = None
         self._output: Call | None = None
         self._dial_number = 0
@@ -259,7 +263,7 @@ class Agent:
                     self._spawn(action)
                 case StopProcess(key=key, cause=cause, grace_us=grace_us):
                     self._ask(key, lambda keeper, k=key, c=cause, g=grace_us: _stop(keeper, k, c, g))
-                case SignalProcess(key=key):
+                case SignalProcess(key=key) | LimitProcess(key=key):
                     self._ask(key, lambda keeper: None)
                 case ForgetAttempt(key=key):
                     self._uploads.forget(key)
@@ -275,7 +279,7 @@ class Agent:
         return self._rng.choice((0.0, 0.0, 0.0, 0.002, 0.3))
 
     def _checked(self, command: LaunchAttempt, is_prepare: bool) -> None:
-        objection = self.machine.objection(command.key, command.argv) if is_prepare else None
+        objection = self.machine.objection(command.key, command.process.argv) if is_prepare else None
         found = objection or self._misfit(command)
         if isinstance(found, Misfit):
             self._refused_samples[command.key] = found.uuids
@@ -302,11 +306,8 @@ class Agent:
         command = action.command
         asked = Launch(
             key=command.key,
-            argv=command.argv,
-            env={},
-            cwd="/",
+            process=replace(command.process, env={}, cwd="/"),
             heartbeat_sent_us=action.heartbeat_sent_us,
-            limits=command.limits,
         )
 
         def ask(keeper: Keeper) -> None:
@@ -320,13 +321,13 @@ class Agent:
 
         self._with_keeper(self._rng.choice((0.0005, 0.0005, 0.02)), ask, lambda: self._spawn(action))
 
-    def _spawned(self, key: AttemptKey, answer: Any, was_known: bool) -> None:
+    def _spawned(self, key: RankKey, answer: Any, was_known: bool) -> None:
         if isinstance(answer, Refusal):
             self._perform(self.duties.spawned(key, answer, was_known=False))
         else:
             self._perform(self.duties.spawned(key, answer, was_known=was_known))
 
-    def _ask(self, key: AttemptKey, request: Any) -> None:
+    def _ask(self, key: RankKey, request: Any) -> None:
         def ask(keeper: Keeper) -> None:
             request(keeper)
             self._after(0.0005, lambda: self._perform(self.duties.done(key)))
@@ -347,7 +348,7 @@ class Agent:
 
     # --- what keepers say
 
-    def changed(self, keeper: Keeper, key: AttemptKey, change: Change) -> None:
+    def changed(self, keeper: Keeper, key: RankKey, change: Change) -> None:
         if self.is_alive and keeper.is_alive:
             self._perform(self.duties.changed(key, change))
 
@@ -392,7 +393,7 @@ class Agent:
             self._uploads.sent(what, len(data))
             chunks.append(
                 node_agent_pb2.OutputChunk(
-                    key=wire.key_to_proto(key),
+                    key=key_to_proto(key),
                     stream=wire.STREAMS[stream],
                     offset=what.piece.start,
                     data=data,
@@ -410,7 +411,7 @@ class Agent:
         if not self.is_alive:
             return
         for position in answer.synced:
-            key, stream = wire.key_from_proto(position.key), wire.STREAMS_BY_NUMBER[position.stream]
+            key, stream = key_from_proto(position.key), wire.STREAMS_BY_NUMBER[position.stream]
             self._uploads.synced(
                 (key, stream), position.offset, is_end=position.is_end, is_unwanted=position.is_unwanted
             )
@@ -419,14 +420,14 @@ class Agent:
         self._pump()
 
 
-def _stop(keeper: Keeper, key: AttemptKey, cause: Any, grace_us: int | None) -> None:
+def _stop(keeper: Keeper, key: RankKey, cause: Any, grace_us: int | None) -> None:
     kept = keeper.attempts.get(key)
     if kept is not None:
         kept.stop(cause, grace_us)
 
 
-def _position(key: AttemptKey, stream: Stream) -> node_agent_pb2.OutputPosition:
-    return node_agent_pb2.OutputPosition(key=wire.key_to_proto(key), stream=wire.STREAMS[stream])
+def _position(key: RankKey, stream: Stream) -> node_agent_pb2.OutputPosition:
+    return node_agent_pb2.OutputPosition(key=key_to_proto(key), stream=wire.STREAMS[stream])
 
 
 def _short(report: Report) -> str:

@@ -13,11 +13,12 @@ from node_agent.core import adoption, attempt, duties
 from node_agent.core.adoption import LaunchDecision
 from node_agent.core.outcome import AttemptEnd
 from scheduler import clock, engine, links, output_hub
-from scheduler.core import attempts, deadlines, gang_deadlines, gangs, jobs, warnings
+from scheduler.core import attempts, deadlines, gangs, jobs, warnings
 from scheduler.core.decision import Decision
 from scheduler.core.live_ranks import live_attempt
 from scheduler.policy import caps, fit
-from scheduler.series.history_file import Accounted, HistoryFile
+from scheduler.series.file import Accounted
+from scheduler.series.history_file import HistoryFile
 from scheduler.series.ledger import Ledger
 from scheduler.state import apply, durable, indexes, invariants, live
 from scheduler.state.events import JobsSubmitted, RankReady
@@ -36,8 +37,7 @@ def the_fence_is_ignored(plant: pytest.MonkeyPatch) -> None:
 
 def nobody_waits_for_the_fence(plant: pytest.MonkeyPatch) -> None:
     """The scheduler replaces an attempt as soon as its node is lost."""
-    for module in (deadlines, gang_deadlines):
-        plant.setattr(module, "given_up_at", lambda state, node, job: after(node.heard_at, state.limits.node_lease))
+    plant.setattr(deadlines, "given_up_at", lambda state, node, job: after(node.heard_at, state.limits.node_lease))
 
 
 def commands_leave_before_the_commit(plant: pytest.MonkeyPatch) -> None:
@@ -200,25 +200,26 @@ def what_was_counted_is_counted_again(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(HistoryFile, "accounted", lambda self: None)
 
 
-BUGS: tuple[Plant, ...] = (
-    the_fence_is_ignored,
-    nobody_waits_for_the_fence,
-    commands_leave_before_the_commit,
-    replies_leave_before_the_commit,
-    a_launch_is_not_idempotent,
-    a_stop_frees_the_devices,
-    an_end_counts_before_its_output_is_stored,
-    output_is_acknowledged_before_it_is_synced,
-    streams_are_not_told_apart,
-    what_may_still_live_is_not_waited_for,
-    a_request_is_not_remembered,
-    a_refusal_is_not_told_again,
-    a_step_of_the_wall_clock_is_followed,
-    a_cap_is_not_looked_at,
-    a_gang_starts_before_all_are_ready,
-    an_end_is_not_told,
-    a_retry_is_not_counted,
-    what_was_told_is_forgotten,
-    the_account_begins_where_the_scheduler_does,
-    what_was_counted_is_counted_again,
-)
+BUGS: dict[Plant, int] = {
+    the_fence_is_ignored: 62,
+    nobody_waits_for_the_fence: 0,
+    commands_leave_before_the_commit: 0,
+    replies_leave_before_the_commit: 0,
+    a_launch_is_not_idempotent: 0,
+    a_stop_frees_the_devices: 0,
+    an_end_counts_before_its_output_is_stored: 0,
+    output_is_acknowledged_before_it_is_synced: 17,
+    streams_are_not_told_apart: 3,
+    what_may_still_live_is_not_waited_for: 2,
+    a_request_is_not_remembered: 0,
+    a_refusal_is_not_told_again: 5,
+    a_step_of_the_wall_clock_is_followed: 2,
+    a_cap_is_not_looked_at: 2,
+    a_gang_starts_before_all_are_ready: 0,
+    an_end_is_not_told: 0,
+    a_retry_is_not_counted: 12,
+    what_was_told_is_forgotten: 2,
+    the_account_begins_where_the_scheduler_does: 1,
+    what_was_counted_is_counted_again: 0,
+}
+"""Each with the seed from which on it is looked for: the first that met it when this was written, which saves time."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from node_agent.core.outcome import AttemptKey, ExitedWith, ExitStatus, KilledBy, Stream
+from node_agent.core.outcome import ExitedWith, ExitStatus, KilledBy, Stream
 from scheduler.ports import Commit
 from scheduler.state.attempts import Attempt, EndedAttempt, ExitCode, ExitSignal, OutputStream
 from scheduler.state.commands import Command, ForgetAttempt, LaunchAttempt, PrepareAttempt, StartAttempt
@@ -17,7 +17,7 @@ from scheduler.state.invariants import check_all, check_touched, versions_that_d
 from scheduler.state.jobs import Finished, Items, Job, Tally
 from scheduler.state.nodes import Node
 from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptReady, AttemptVoided, JobFinished, JobWarned
-from scheduler.state.session_commands import SessionCommand
+from scheduler.state.sessions.commands import SessionCommand
 from scheduler.state.shares import WHOLE_MILLI
 from scheduler.state.specs import Outcome
 from scheduler.state.state import State
@@ -67,7 +67,7 @@ class Checks:
 
         The ranks of a gang live beside each other, each on a machine of its own.
         """
-        key = RankKey(JobId(process.key.job_id), process.key.attempt, process.key.rank)
+        key = process.key
         machine = process.machine
         self._world.note("{}: process {} begins", machine.name, process.key)
         if key in self.processes:
@@ -92,9 +92,9 @@ class Checks:
         self.processes[key] = process
         self._by_job.setdefault(key.job, []).append(process)
 
-    def prepared(self, key: AttemptKey) -> None:
+    def prepared(self, key: RankKey) -> None:
         """A node says that it holds a rank ready."""
-        self._prepared.add(RankKey(JobId(key.job_id), key.attempt, key.rank))
+        self._prepared.add(key)
 
     # --- the store
 
@@ -193,7 +193,7 @@ class Checks:
             raise Broken(f"job {job} ended with {finished.exit}, its process with {process.status}", job)
 
     def _output_is_whole(self, process: Process) -> None:
-        key = RankKey(JobId(process.key.job_id), process.key.attempt, process.key.rank)
+        key = process.key
         for stream, written in process.written.items():
             stored = self._outputs.synced_bytes(key, STREAMS[stream])
             if stored != written:
@@ -245,29 +245,31 @@ class Checks:
 
     # --- the end
 
-    def unfinished(self) -> list[str]:
-        """What is not as it should be once everything works again and time has passed; empty when all is done."""
+    def unfinished(self) -> Iterator[str]:
+        """What is not as it should be once everything works again and time has passed; nothing when all is done.
+
+        Each is described only when it is asked for: who asks every few seconds wants to know no more than if there is
+        one.
+        """
         scheduler = self._world.scheduler
         if scheduler is None:
-            return ["the scheduler is down"]
+            yield "the scheduler is down"
+            return
         durable, live = scheduler.state.durable, scheduler.state.live
-        wrong = [f"job {job.id} has not ended: {job.state}" for job in durable.jobs.values()]
-        wrong += [f"{name} still holds {hold}" for name, hold in durable.holds.items()]
-        wrong += [f"{name} is still cleaning {node.lingering}" for name, node in live.nodes.items() if node.lingering]
+        yield from (f"job {job.id} has not ended: {job.state}" for job in durable.jobs.values())
+        yield from (f"{name} still holds {hold}" for name, hold in durable.holds.items())
+        yield from (f"{name} is still cleaning {node.lingering}" for name, node in live.nodes.items() if node.lingering)
         for machine in self._machines.values():
-            wrong += [
-                f"{each.key} still runs on {machine.name}" for each in machine.processes.values() if each.is_alive
-            ]
+            alive = (each for each in machine.processes.values() if each.is_alive)
+            yield from (f"{each.key} still runs on {machine.name}" for each in alive)
             if not machine.is_gone:
                 node, heard = durable.nodes.get(NodeName(machine.name)), live.nodes.get(NodeName(machine.name))
                 if node is None or node.is_lost or heard is None or not heard.is_connected:
-                    wrong.append(f"{machine.name} is there and not heard")
-                wrong += [f"{machine.name} still keeps {key}" for key in machine.disk.records]
-                agent = machine.agent
-                wrong += (
-                    [f"{machine.name} still knows {entry.key}" for entry in agent.duties.inventory] if agent else []
-                )
-        return wrong
+                    yield f"{machine.name} is there and not heard"
+                yield from (f"{machine.name} still keeps {key}" for key in machine.disk.records)
+                if machine.agent is not None:
+                    known = machine.agent.duties.inventory
+                    yield from (f"{machine.name} still knows {entry.key}" for entry in known)
 
     def at_the_end(self) -> None:
         """All is done: everything once more."""

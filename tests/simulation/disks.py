@@ -8,14 +8,14 @@ from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING
 
-from node_agent.core.outcome import AttemptEnd, AttemptKey, Offsets, Stream
+from node_agent.core.outcome import AttemptEnd, Offsets, Stream
 from scheduler.outputs.errors import OutputHole
-from scheduler.ports import Commit, StoredRecord
+from scheduler.ports import Commit, FinishedQuery, StoredRecord
 from scheduler.state.attempts import OutputStream
 from scheduler.state.durable import Entity, EntityKey, key_of
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, RankKey
-from scheduler.state.jobs import Job, Tally, item_ended_together
+from scheduler.state.jobs import Finished, Job, Tally, item_ended_together
 from scheduler.state.records import Record
 from scheduler.state.units import Instant
 from scheduler.store.errors import StoreUnavailable
@@ -110,6 +110,15 @@ class OpenStore:
     def finished_job(self, job: JobId) -> Job | None:
         return self._disk.finished.get(job)
 
+    def finished_jobs(self, query: FinishedQuery) -> list[Job]:
+        """The newest first; of a query the scheduler's start names only how many."""
+
+        def end(job: Job) -> tuple[Instant, JobId]:
+            assert isinstance(job.state, Finished)
+            return job.state.at, job.id
+
+        return sorted(self._disk.finished.values(), key=end, reverse=True)[: query.limit]
+
     def newest_instant(self) -> Instant:
         return self._disk.newest
 
@@ -203,7 +212,7 @@ class SimulatedOutputs:
 class AttemptRecord:
     """What a keeper writes down about an attempt, at once; it outlives the keeper."""
 
-    key: AttemptKey
+    key: RankKey
     keeper_id: str
     boot: int
     started_us: int
@@ -229,20 +238,20 @@ class NodeDisk:
     agent_id: str
     incarnation: int = 0
     highest_term: int = 0
-    records: dict[AttemptKey, AttemptRecord] = field(default_factory=dict)
-    spool: dict[tuple[AttemptKey, Stream], Spooled] = field(default_factory=dict)
-    tombstones: dict[AttemptKey, AttemptRecord] = field(default_factory=dict)
+    records: dict[RankKey, AttemptRecord] = field(default_factory=dict)
+    spool: dict[tuple[RankKey, Stream], Spooled] = field(default_factory=dict)
+    tombstones: dict[RankKey, AttemptRecord] = field(default_factory=dict)
 
-    def of(self, key: AttemptKey, stream: Stream) -> Spooled:
+    def of(self, key: RankKey, stream: Stream) -> Spooled:
         return self.spool.setdefault((key, stream), Spooled())
 
-    def ends(self, key: AttemptKey) -> Offsets:
+    def ends(self, key: RankKey) -> Offsets:
         return Offsets(len(self.of(key, Stream.STDOUT).data), len(self.of(key, Stream.STDERR).data))
 
-    def starts(self, key: AttemptKey) -> Offsets:
+    def starts(self, key: RankKey) -> Offsets:
         return Offsets(self.of(key, Stream.STDOUT).start, self.of(key, Stream.STDERR).start)
 
-    def delete_below(self, key: AttemptKey, stream: Stream, offset: int) -> None:
+    def delete_below(self, key: RankKey, stream: Stream, offset: int) -> None:
         """The scheduler has everything below the offset on its own disk."""
         spooled = self.of(key, stream)
         spooled.start = max(spooled.start, min(offset, len(spooled.data)))
@@ -255,7 +264,7 @@ class NodeDisk:
                 for stream in Stream:
                     self.spool.pop((key, stream), None)
 
-    def bury(self, key: AttemptKey) -> None:
+    def bury(self, key: RankKey) -> None:
         """Its record becomes its tombstone, its spool is deleted."""
         self.tombstones[key] = self.records.pop(key)
         for stream in Stream:

@@ -82,6 +82,11 @@ class Place:
     def _stream_ended(self, stream: TurnStream, why: str) -> None:
         if self.stream is stream:
             self.stream = None
+            if not why and self.is_known and stream.has_step:
+                self.gateway.world.met.add("a step that was under way as its stream broke")
+                broken = sessions_pb2.StepBroken(epoch=stream.epoch, has_frame=stream.has_frame)
+                self.gateway.world.broken_steps[stream.session] = self.gateway.world.now
+                self.gateway.send(Request(connection=self.number, step_broken=broken))
             self.person.stream_ended(self, why)
 
     def hang_up(self) -> None:

@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING
 
 from gpufleet.v1 import node_pb2
 
+from gpufleet.jobs.runs import RankKey, StopCause
 from node_agent.core import adoption, attempt, launch
 from node_agent.core.adoption import LaunchDecision, RecordFate
-from node_agent.core.attempt import Phase, Running, SendKill, SendTerm, Wait
-from node_agent.core.ending import Ending, Finish, next_step_of_ending, observe
+from node_agent.core.attempt import (
+    Ending,
+    Finish,
+    Phase,
+    Running,
+    SendKill,
+    SendTerm,
+    Wait,
+    next_step_of_ending,
+    observe,
+)
 from node_agent.core.launch import Launch, NotRun, Objection, Refusal, RefusalReason
 from node_agent.core.outcome import (
     AttemptEnd,
-    AttemptKey,
     AttemptPhase,
     AttemptView,
     ExitedWith,
@@ -23,7 +32,6 @@ from node_agent.core.outcome import (
     KilledBy,
     LaunchFailure,
     Offsets,
-    StopCause,
     Stream,
 )
 from tests.simulation.disks import AttemptRecord, NodeDisk
@@ -79,7 +87,7 @@ class Process:
         self.key = asked.key
         self.devices = devices
         self.cpus = cpus
-        self.plan = Plan.of(asked.argv)
+        self.plan = Plan.of(asked.process.argv)
         self.is_alive = True
         self.began_at = machine.world.now
         self.status: ExitStatus | None = None
@@ -147,7 +155,7 @@ class Kept:
         self._machine = keeper.machine
         self.process = process
         self.phase: Phase = Running(
-            limits=asked.limits,
+            limits=asked.process.limits,
             started_us=self._machine.boottime_us(),
             heartbeat_sent_us=asked.heartbeat_sent_us,
         )
@@ -258,7 +266,7 @@ class Kept:
         self._machine.disk.records[self.key].end = end
         self._keeper.say(self.key, end)
 
-    def _carry_out(self, action: Wait | SendTerm | SendKill) -> None:
+    def _carry_out(self, action: attempt.Action) -> None:
         assert self.process is not None
         if isinstance(action, SendTerm):
             self._machine.world.note("{}: SIGTERM to {}: {}", self._machine.name, self.key, action.cause.value)
@@ -291,7 +299,7 @@ class Keeper:
         self.machine = machine
         self.id = f"{machine.name}-keeper-{number}"
         self.is_alive = True
-        self.attempts: dict[AttemptKey, Kept] = {}
+        self.attempts: dict[RankKey, Kept] = {}
         self._newest_heartbeat_us = 0
 
     def launch(self, asked: Launch, devices: Mapping[str, int], cpus: int) -> tuple[AttemptView | Refusal, bool]:
@@ -300,13 +308,13 @@ class Keeper:
         if adoption.decide_launch(known.phase if known else None) is LaunchDecision.ANSWER and known is not None:
             return known, True
         refusal = launch.refusal_of_launch(asked, self.machine.boottime_us())
-        if refusal is None and Plan.of(asked.argv).trouble == "no folder":
+        if refusal is None and Plan.of(asked.process.argv).trouble == "no folder":
             refusal = Refusal(RefusalReason.CWD_MISSING, "there is no such folder")
         if refusal is not None:
             return refusal, False
         disk = self.machine.disk
         disk.records[asked.key] = AttemptRecord(asked.key, self.id, self.machine.boot, self.machine.boottime_us())
-        if Plan.of(asked.argv).trouble == "no command":
+        if Plan.of(asked.process.argv).trouble == "no command":
             kept = self.attempts[asked.key] = Kept(self, asked, None)
             kept.not_run()
             return kept.view(), False
@@ -324,13 +332,13 @@ class Keeper:
         for kept in self.attempts.values():
             kept.heartbeat_acknowledged(sent_us)
 
-    def forget(self, key: AttemptKey) -> None:
+    def forget(self, key: RankKey) -> None:
         kept = self.attempts.get(key)
         if kept is not None and kept.end is not None:
             del self.attempts[key]
             self.machine.disk.bury(key)
 
-    def say(self, key: AttemptKey, change: AttemptEnd | Offsets) -> None:
+    def say(self, key: RankKey, change: AttemptEnd | Offsets) -> None:
         """Tell the agent, if there is one; another will ask."""
         agent = self.machine.agent
         if agent is not None:
@@ -352,7 +360,7 @@ class Machine:
     keepers: int = 0
     keeper: Keeper | None = None
     agent: Agent | None = None
-    processes: dict[AttemptKey, Process] = field(default_factory=dict)
+    processes: dict[RankKey, Process] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)
     hot: set[str] = field(default_factory=set)
     devices: tuple[node_pb2.Device, ...] = ()
@@ -401,7 +409,7 @@ class Machine:
         kept = keeper.attempts.get(process.key) if keeper is not None and keeper.is_alive else None
         return kept if kept is not None and kept.process is process else None
 
-    def objection(self, key: AttemptKey, argv: tuple[str, ...]) -> Objection | None:
+    def objection(self, key: RankKey, argv: tuple[str, ...]) -> Objection | None:
         """What speaks against starting a rank of a gang that is being prepared."""
         trouble: dict[str, Objection] = {
             "no folder": Refusal(RefusalReason.CWD_MISSING, "there is no such folder"),
@@ -409,7 +417,7 @@ class Machine:
         }
         return self.known(key) or trouble.get(Plan.of(argv).trouble)
 
-    def known(self, key: AttemptKey) -> AttemptView | None:
+    def known(self, key: RankKey) -> AttemptView | None:
         """What this machine knows of an attempt, in memory or on its disk."""
         kept = self.keeper.attempts.get(key) if self.keeper is not None and self.keeper.is_alive else None
         if kept is not None:
@@ -459,14 +467,14 @@ class Machine:
             self.keeper = Keeper(self, self.keepers)
         return tuple(views)
 
-    def forget(self, key: AttemptKey) -> None:
+    def forget(self, key: RankKey) -> None:
         """A keeper's attempt is forgotten by it; what a dead one left is buried by the agent."""
         if self.keeper is not None and key in self.keeper.attempts:
             self.keeper.forget(key)
         elif key in self.disk.records:
             self.disk.bury(key)
 
-    def _kill_leftovers(self, key: AttemptKey) -> None:
+    def _kill_leftovers(self, key: RankKey) -> None:
         process = self.processes.get(key)
         if process is not None:
             process.kill_and_wait()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gpufleet.v1 import sessions_pb2
 
-from scheduler.state.sessions import EndReason
+from scheduler.state.sessions.session import EndReason
 from tests.simulation.gateways import Gateway, Place
 from tests.simulation.session_workers import TurnStream
 from tests.simulation.session_world import SessionWorld
@@ -30,7 +30,7 @@ END_REASONS = frozenset(
         "REFUSED",
     }
 )
-"""Ends of a session (SESSIONS.md 1.9)."""
+"""Ends of a session (docs/rules/sessions.md 1.9)."""
 
 REFUSALS = frozenset({"LINE_FULL", "STORE_UNAVAILABLE", "OUTCOME_UNKNOWN", "QUEUE_FULL"})
 """Why a join was not taken up; the person may ask again."""
@@ -41,7 +41,7 @@ HEARD_SECONDS_MAX = 7.5
 IDLE_SLACK_SECONDS = 0.2
 
 RELOAD_SECONDS = 2.0
-"""A page that was closed for longer was no reload (SESSIONS.md 1.5): its person was away."""
+"""A page that was closed for longer was no reload (docs/rules/sessions.md 1.5): its person was away."""
 
 INPUT_SECONDS = 3.0
 """Somebody who is at it does something at least this often."""
@@ -136,7 +136,11 @@ class Person:
         if visit.session != told.session:
             did_something = visit.was_away or visit.has_closed or visit.has_left
             # Its end may be on its way to a page that joins just then, or was said while this gateway was not heard.
-            is_over = self.world.ended.get(visit.session) in (EndReason.TURN_ENDED, EndReason.CLOSED)
+            is_over = self.world.ended.get(visit.session) in (
+                EndReason.TURN_ENDED,
+                EndReason.CLOSED,
+                EndReason.MODEL_FAILED,
+            )
             if visit.session and not did_something and not is_over:
                 raise Broken(f"{self} was session {visit.session} and is now {told.session}, and did nothing")
             visit.session = told.session
@@ -222,6 +226,8 @@ class Person:
     def _join_anew(self, place: Place) -> None:
         if place.is_open and place.is_known and place.stream is None and not self.is_done:
             self.world.met.add("a stream that was lost")
+            for other in self.places:
+                other.visit.has_moved = other.visit.has_moved or other is not place
             place.gateway.rejoin(place)
 
     def told_news(self, place: Place, notice: sessions_pb2.SessionNotice) -> None:
@@ -229,7 +235,8 @@ class Person:
         visit = place.visit
         self.world.met.add(f"news: {notice.reason}")
         if notice.reason == "IDLE_WARNING":
-            if self._idle_seconds(visit) < self.world.idle_warned_seconds(visit.model) - IDLE_SLACK_SECONDS:
+            idle_seconds = self._idle_seconds(visit, self.world.now)
+            if idle_seconds < self.world.idle_warned_seconds(visit.model) - IDLE_SLACK_SECONDS:
                 raise Broken(f"{self} is asked whether anybody is there, and was: {visit}")
             if self._rng.random() < 0.3 and place.stream is not None:
                 visit.inputs.append(self.world.now)
@@ -248,7 +255,9 @@ class Person:
         self._over()
 
     def _is_true(self, visit: Visit, notice: sessions_pb2.SessionNotice, place: Place) -> None:
-        idle_seconds = self._idle_seconds(visit)
+        # An end is decided by what is known then; what is done while it waits for the store comes too late.
+        decided_at = self.world.end_decided_at.get(visit.session, self.world.now)
+        idle_seconds = self._idle_seconds(visit, decided_at)
         if not visit.session and visit.before is not None:
             visit = visit.before
         match notice.reason:
@@ -286,11 +295,10 @@ class Person:
         if not self.places:
             self._go_away(self._rng.choice((0.5, 3.0, 10.0, 14.0, 40.0, 90.0)), place.join.model)
 
-    def _idle_seconds(self, visit: Visit) -> float:
-        """How long nothing was done, but for what can not be known yet; of a page that has just come, for ever."""
-        now = self.world.now
-        known = [at for at in visit.inputs if at <= now - HEARD_SECONDS_MAX]
-        return now - max(known, default=-1e9)
+    def _idle_seconds(self, visit: Visit, at: float) -> float:
+        """How long nothing was done by then, but for what could not be known; of a page that just came, for ever."""
+        known = [each for each in visit.inputs if each <= at - HEARD_SECONDS_MAX]
+        return at - max(known, default=-1e9)
 
     # --- changes of mind
 

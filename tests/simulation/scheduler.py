@@ -11,11 +11,12 @@ from typing import Any
 
 from gpufleet.v1 import node_agent_pb2
 
-from gpufleet.telemetry import OFF
-from scheduler.api.agents import AgentService
-from scheduler.api.channels import Channels
-from scheduler.api.roles import Caller, _caller
-from scheduler.api.sessions import SessionCalls
+from gpufleet.telemetry.spans import OFF
+from scheduler.api.fleet.agents import AgentService
+from scheduler.api.output.channels import Channels
+from scheduler.api.roles import Authenticator, Caller, _caller
+from scheduler.api.sessions.joining import Joining
+from scheduler.api.sessions.sessions import SessionCalls
 from scheduler.clock import SlewedClock
 from scheduler.engine import Changes, Engine, StoreAway, TooManyEvents
 from scheduler.links import Links
@@ -30,7 +31,7 @@ from scheduler.state.ids import RankKey, TokenId, UserName
 from scheduler.state.jobs import Job
 from scheduler.state.limits import Limits, WarningLimits
 from scheduler.state.replies import Reply
-from scheduler.state.session_commands import SessionCommand
+from scheduler.state.sessions.commands import SessionCommand
 from scheduler.state.state import State
 from scheduler.state.units import SECOND, Instant, Span
 from scheduler.store.errors import StoreUnavailable
@@ -100,10 +101,11 @@ class Context:
 
 def clock_of(world: World, newest: Instant) -> SlewedClock:
     """The real clock: it counts true, the nodes drift against it, and its wall clock is set to wrong times and back."""
+    loop = world.loop
     return SlewedClock(
         newest,
-        wall_us=lambda: BEGIN + round((world.now + world.wall_is_off) * 1e6),
-        boot_us=lambda: round(world.now * 1e6),
+        wall_us=lambda: BEGIN + round((loop.now + world.wall_is_off) * 1e6),
+        boot_us=lambda: round(loop.now * 1e6),
     )
 
 
@@ -135,7 +137,10 @@ class SchedulerProcess:
         self.service = AgentService(self.engine, self.links, self.hub, "1", Channels(self.links))  # type: ignore[abstract]
         self.sessions = SessionCalls()
         self.sessions.engine, self.sessions.session_links = self.engine, self.session_links
-        self._tasks: set[asyncio.Task[Any]] = set()
+        view, now = self.engine.view, self.engine.now
+        self.sessions.joining = Joining(view, Authenticator(view, now), clock=lambda: now() / SECOND)
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """In the order in which they began, so that a crash ends them in the same order in every process."""
         self._calls: dict[Call, None] = {}
         self.waiting: dict[int, tuple[Callable[[], Any], asyncio.Future[Any]]] = {}
         self._executions = 0
@@ -285,11 +290,11 @@ class SchedulerProcess:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.world.loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if self.is_alive and not task.cancelled():
             problem = task.exception()
             if isinstance(problem, Broken):

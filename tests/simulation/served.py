@@ -9,10 +9,10 @@ from functools import partial
 from node_agent.core.launch import Launch
 from node_agent.core.outcome import ExitedWith, ExitStatus, KilledBy, Stream
 from scheduler.state.events import CancelRequested, Event
-from scheduler.state.ids import JobId, UserName
+from scheduler.state.ids import UserName
 from scheduler.state.replies import Done, Reply
-from scheduler.state.session_events import ServeRequested, StopModelRequested
-from scheduler.state.sessions import Model, ModelName
+from scheduler.state.sessions.events import ServeRequested, StopModelRequested
+from scheduler.state.sessions.session import Model, ModelName
 from scheduler.state.specs import JobSpec, Resources
 from scheduler.state.units import SECOND, Instant, Span
 from tests.simulation.machine import DRIFT_MAX, NEVER, SIGKILL, Machine, Plan, Process
@@ -52,7 +52,7 @@ class WorkerProcess(Process):
             world.next_worker(),
             self.plan.trouble.removeprefix(SERVES),
             self._seats,
-            job=(JobId(key.job_id), key.attempt),
+            job=(key.job, key.attempt),
             on_finished=partial(self._exit, ExitedWith(STOPPED)),
         )
         if self._rng.random() < 0.04 and not world.is_healed:
@@ -109,7 +109,7 @@ class ServedFleet:
         return machine
 
     def _process(self, machine: Machine, asked: Launch, devices: Mapping[str, int], cpus: int) -> Process:
-        what = Plan.of(asked.argv).trouble
+        what = Plan.of(asked.process.argv).trouble
         if not what.startswith(SERVES):
             return Process(machine, asked, devices, cpus)
         seats = self._seats[ModelName(what.removeprefix(SERVES))]
@@ -194,7 +194,7 @@ class ServedFleet:
         scheduler = self._world.scheduler
         if alive and scheduler is not None:
             self._world.met.add("a served worker that was cancelled")
-            job = JobId(self._rng.choice(alive).key.job_id)
+            job = self._rng.choice(alive).key.job
             scheduler.request(lambda at: CancelRequested(at=at, by=OWNER, jobs=(job,)), lambda reply: None)
 
     def serve_again(self) -> None:
@@ -212,8 +212,9 @@ class ServedFleet:
 
     def stop_all(self) -> None:
         """Nobody needs them any more."""
-        for name in set(self.models) - self._stopped:
-            self.stop(name)
+        for name in self.models:
+            if name not in self._stopped:
+                self.stop(name)
 
     def _processes(self) -> list[WorkerProcess]:
         return [

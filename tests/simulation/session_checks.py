@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,9 @@ from scheduler.core.turns import NEWS_INTERVAL
 from scheduler.ports import Commit
 from scheduler.state.durable import Entity, EntityKey
 from scheduler.state.jobs import Stopping
-from scheduler.state.session_commands import OfferSeat, SessionCommand, TellEnd, TellPlace
-from scheduler.state.session_events import Connection, WorkerState
-from scheduler.state.session_records import (
+from scheduler.state.sessions.commands import OfferSeat, SessionCommand, TellEnd, TellPlace
+from scheduler.state.sessions.events import Connection, WorkerState
+from scheduler.state.sessions.records import (
     ClaimMissed,
     ModelServed,
     SessionEnded,
@@ -22,9 +22,9 @@ from scheduler.state.session_records import (
     TicketRenewed,
     TurnGranted,
 )
-from scheduler.state.sessions import EndReason, Granted, ModelName, Session, SessionId, Waiting, WorkerId
+from scheduler.state.sessions.session import EndReason, Granted, ModelName, Session, SessionId, Waiting, WorkerId
+from scheduler.state.sessions.turns import WorkerLive
 from scheduler.state.state import State
-from scheduler.state.turns import WorkerLive
 from scheduler.state.units import MILLISECOND, SECOND, Instant, Span
 from tests.simulation.checks import Checks
 from tests.simulation.disks import SimulatedOutputs, SimulatedStore
@@ -79,8 +79,9 @@ class SessionChecks(Checks):
 
     def committed(self, process: SchedulerProcess, before: Mapping[EntityKey, Entity], commit: Commit) -> None:
         super().committed(process, before, commit)
-        for record in commit.records:
-            self._world.note("scheduler: stores {}", tell(record))
+        if self._world.is_traced:
+            for record in commit.records:
+                self._world.note("scheduler: stores {}", tell(record))
         state, now = process.state, process.engine.now()
         if now - commit.at > STALL_SPAN:
             self._upset_at = dict.fromkeys(state.durable.models, now)
@@ -97,10 +98,14 @@ class SessionChecks(Checks):
                 case SessionEnded(session=session_id, model=model, reason=reason, message=message):
                     if not isinstance(reason, EndReason) or not message:
                         raise Broken(f"session {session_id} ends and nobody knows why")
+                    if "workers went down" in message and f"s{session_id}" not in self._sessions_world.broken_steps:
+                        raise Broken(f"session {session_id} is blamed for workers, and nothing of it was under way")
                     self.ended += 1
                     ended.add(session_id)
                     del self.alive[session_id]
                     self._sessions_world.ended[f"s{session_id}"] = reason
+                    decided_ago_s = (now - commit.at) / SECOND
+                    self._sessions_world.end_decided_at[f"s{session_id}"] = self._world.now - decided_ago_s
                     touched[model] = None
                     self._promised.pop(session_id, None)
                 case SessionRequeued(session=session_id, model=model):
@@ -245,6 +250,7 @@ class SessionChecks(Checks):
         if process.waiting or process.engine.store_error:
             self._upset_at = dict.fromkeys(state.durable.models, now)
         self._turns_are_known(state)
+        self._idle_times_run()
         for model in state.durable.models:
             ready = sum(each.seats for each in state.live.turns.workers_of(model) if each.state is WorkerState.READY)
             if ready < self._ready_seats.get(model, 0):
@@ -274,17 +280,21 @@ class SessionChecks(Checks):
             if now - since > UNKNOWN_SECONDS_MAX:
                 raise Broken(f"{start} has {name}.{epoch} for {now - since:.0f} s, and nobody knows")
 
+    def _idle_times_run(self) -> None:
+        """Who has a picture and does nothing has a time that comes to its end: else their seat would be lost."""
+        for worker in self._sessions_world.workers.values():
+            if worker.is_alive and (resting := worker.resting()):
+                raise Broken(f"{worker.start} shows {resting[0]} a picture, and its idle time does not run")
+
     # --- the end
 
-    def left_over(self, process: SchedulerProcess) -> list[str]:
-        """Sessions that have not ended; empty when all have."""
-        live = process.state.live.turns
-        if self.alive and not process.state.durable.sessions.by_id:
-            return [f"the end of {sorted(self.alive)} is not stored"]
-        return [
-            f"{_described(each)}, {live.connection_of(each.id)}"
-            for each in process.state.durable.sessions.by_id.values()
-        ]
+    def left_over(self, process: SchedulerProcess) -> Iterator[str]:
+        """Sessions that have not ended; nothing when all have."""
+        live, by_id = process.state.live.turns, process.state.durable.sessions.by_id
+        if self.alive and not by_id:
+            yield f"the end of {sorted(self.alive)} is not stored"
+        for each in by_id.values():
+            yield f"{_described(each)}, {live.connection_of(each.id)}"
 
 
 def _is_leaving(state: State, worker: WorkerLive) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
-from gpufleet.tickets import SECRET_BYTES, Refusal, read_ticket
+from gpufleet.security.tickets import SECRET_BYTES, Refusal, read_ticket
 from inference import wire
 from inference.core.presence import Presence
 from inference.core.turns import KEPT_US_MAX, NotOpened, Turns
@@ -30,6 +30,8 @@ RETRY_SECONDS = (0.1, 3.0)
 WELCOME_SECONDS_MAX = 10.0
 REPORT_SECONDS = 1.0
 FRAME_SECONDS = 0.05
+"""A model's first frame, where it comes behind the stream; of every second session it is there before."""
+
 ENDS_KEPT_MAX = 1_000
 SEAT_WAIT_S = 3.0
 
@@ -42,6 +44,12 @@ class TurnStream:
         self.session = ""
         self.epoch = epoch
         self.is_open = True
+        self.has_frame = False
+        """Whether its client has a picture."""
+
+        self.has_step = bool(epoch % 2)
+        """Whether a step is under way whenever it breaks."""
+
         self._on_end = on_end
 
     def end(self, why: str) -> None:
@@ -81,6 +89,10 @@ class Worker:
         self.turns = Turns(0)
         self._seats = seats
         self._presence: dict[str, Presence] = {}
+        self._pictures: set[str] = set()
+        """Sessions of which the model has given a frame."""
+
+        self._opened = 0
         self._streams: dict[str, TurnStream] = {}
         self._waiting: list[Callable[[], None]] = []
         self._ends: list[sessions_pb2.TurnEnded] = []
@@ -291,9 +303,18 @@ class Worker:
             self.world.met.add("a stream that took over from another")
             older.end("MOVED")
         stream.session = ticket.session
+        presence = self._presence.get(ticket.session)
+        if presence is None:
+            presence = self._presence[ticket.session] = Presence()
+            if self._opened % 2:
+                self.world.after(FRAME_SECONDS, self._first_frame, ticket.session, presence)
+            else:
+                self.world.met.add("a frame before its stream")
+                self._first_frame(ticket.session, presence)
+            self._opened += 1
         self._streams[ticket.session] = stream
-        self._presence.setdefault(ticket.session, Presence())
-        self.world.after(FRAME_SECONDS, self._first_frame, stream)
+        presence.attach(self._now_us())
+        stream.has_frame = ticket.session in self._pictures
         self._tell()
         answer("")
 
@@ -302,9 +323,19 @@ class Worker:
         for call in waiting:
             call()
 
-    def _first_frame(self, stream: TurnStream) -> None:
-        if stream.is_open and self._streams.get(stream.session) is stream:
-            self._presence[stream.session].run(self._now_us())
+    def _first_frame(self, session: str, presence: Presence) -> None:
+        if self._presence.get(session) is not presence:
+            return  # it has ended meanwhile
+        presence.begin(self._now_us())
+        self._pictures.add(session)
+        if session in self._streams:
+            self._streams[session].has_frame = True
+
+    def resting(self) -> list[str]:
+        """Sessions whose client has a picture, and whose idle time does not count."""
+        return [
+            each for each, stream in self._streams.items() if stream.has_frame and not self._presence[each].is_running
+        ]
 
     def input(self, stream: TurnStream) -> None:
         """Real input arrives on a stream."""
@@ -321,7 +352,7 @@ class Worker:
         stream.end("")
         if self.is_alive and self.turns.detach(stream.session, stream.epoch, self._now_us()):
             del self._streams[stream.session]
-            self._presence[stream.session].rest(self._now_us())
+            self._presence[stream.session].detach(self._now_us())
             self.world.after(KEPT_US_MAX / 1e6 + 0.25, self._end_overdue)
             self._tell()
 
@@ -347,6 +378,7 @@ class Worker:
             raise Broken(f"{self.start} ends {session}.{live} because of an older epoch, {epoch}")
         self.world.note("{}: {}.{} ends: {}", self.start, session, turn.epoch, reason)
         del self._presence[session]
+        self._pictures.discard(session)
         stream = self._streams.pop(session, None)
         if stream is not None:
             stream.end(reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from scheduler.state.sessions import EndReason, SessionLimits
+from scheduler.state.sessions.session import EndReason, SessionLimits
 from scheduler.state.units import SECOND
 from tests.simulation.world import World
 
@@ -24,6 +24,12 @@ class SessionWorld(World):
     """Sessions that a person of the team closed."""
     ended: dict[str, EndReason]
     """Sessions whose end is stored, and why."""
+
+    end_decided_at: dict[str, float]
+    """When the end of each of them was decided, by true time: it may have been stored long after that."""
+
+    broken_steps: dict[str, float]
+    """Sessions of which a gateway said that a step was under way as a stream broke, and when."""
 
     starts = 0
     """Workers that were started so far."""

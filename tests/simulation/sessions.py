@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from scheduler.state.ids import UserName
 from scheduler.state.replies import Done, Reply
-from scheduler.state.session_events import CloseRequested, ServeRequested
-from scheduler.state.sessions import Model, ModelName, SessionLimits
+from scheduler.state.sessions.events import CloseRequested, ServeRequested
+from scheduler.state.sessions.session import Model, ModelName, SessionLimits
 from scheduler.state.units import SECOND, Span
 from tests.simulation.faults import STEP_SECONDS, STORE_FAULTS, Troubles
 from tests.simulation.gateways import Gateway
@@ -101,7 +101,8 @@ class SessionsSimulation(Run[SessionWorld]):
         super().__init__(seed, SessionWorld, is_traced=is_traced)
         self.crowd = crowd
         self.world.workers = {}
-        self.world.closed, self.world.ended = set(), {}
+        self.world.closed, self.world.ended, self.world.broken_steps = set(), {}, {}
+        self.world.end_decided_at = {}
         self._rng = self.world.rng("sessions")
         self.models = [ModelName(f"model{number}") for number in range(crowd.models)]
         self.world.limits = {model: self._limits() for model in self.models}
@@ -317,13 +318,18 @@ class SessionsSimulation(Run[SessionWorld]):
         self.world.after(LOOK_SECONDS, self._look)
 
     def _is_over(self, scheduler: SchedulerProcess) -> bool:
-        here = [f"{each} is here, {each.visit}" for each in self.people if not each.is_done]
-        wrong = [*here, *self.checks.left_over(scheduler)]
-        wrong += [f"{each.start} still has {each.held()}" for each in self._workers() if each.held()]
-        if not wrong:
+        is_over = False
+        if not any(self._still_here(scheduler)):
             self.fleet.stop_all()
-        wrong += self.checks.unfinished()
+            is_over = not any(self.checks.unfinished())
         self.users.settle(list(self.fleet.machines))
-        if wrong and self.world.now > self._healed_at + END_SECONDS_MAX:
+        if not is_over and self.world.now > self._healed_at + END_SECONDS_MAX:
+            wrong = [*self._still_here(scheduler), *self.checks.unfinished()]
             raise Broken("it does not come to its end: " + "; ".join(wrong)[:2000])
-        return not wrong
+        return is_over
+
+    def _still_here(self, scheduler: SchedulerProcess) -> Iterator[str]:
+        """People, sessions and turns that are not done, each described only when it is asked for."""
+        yield from (f"{each} is here, {each.visit}" for each in self.people if not each.is_done)
+        yield from self.checks.left_over(scheduler)
+        yield from (f"{each.start} still has {each.held()}" for each in self._workers() if each.held())

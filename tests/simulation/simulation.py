@@ -142,9 +142,8 @@ class Simulation(Run[World]):
         self.world.after(LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
-        unfinished = self.world.checks.unfinished()
         unanswered = [each.request_id for each in self.users.submissions if not each.job and not each.refusal]
-        if not unfinished and not unanswered:
+        if not unanswered and not any(self.world.checks.unfinished()):
             self.world.checks.at_the_end()
             self.loop.stop()
             return
@@ -159,5 +158,6 @@ class Simulation(Run[World]):
             self.users.settle(list(self.machines))
             self.world.after(LOOK_SECONDS, self._look)
             return
+        unfinished = list(self.world.checks.unfinished())
         job = next((int(word.split()[1]) for word in unfinished if word.startswith("job ")), None)
         raise Broken(f"it does not converge, and {why}: " + "; ".join([*unfinished, *unanswered])[:2000], job)

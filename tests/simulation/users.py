@@ -15,6 +15,7 @@ from scheduler.state.events import (
     JobsSubmitted,
     RequeueRequested,
     SignalRequested,
+    WantedJob,
 )
 from scheduler.state.ids import JobId, NodeName, UserName
 from scheduler.state.indices import Indices
@@ -151,10 +152,14 @@ class Users:
             return JobsSubmitted(
                 at=at,
                 user=submission.user,
-                specs=(replace(submission.spec, begin_at=begin_at),),
+                jobs=(
+                    WantedJob(
+                        spec=replace(submission.spec, begin_at=begin_at),
+                        band=submission.band,
+                        is_held=submission.is_held,
+                    ),
+                ),
                 ended={each.job: self._world.checks.outcome(each.job) for each in submission.spec.after},
-                band=(submission.band,),
-                is_held=(submission.is_held,),
                 count=submission.count,
                 items=submission.items,
                 request_id=submission.request_id,

@@ -42,7 +42,8 @@ class World:
         self.loop = loop
         self.steps = 0
         self.broken: Broken | None = None
-        self._is_traced = is_traced
+        self.is_traced = is_traced
+        """Whether anybody will read the trace."""
         self.trace: list[str] = []
         self.met: set[str] = set()
 
@@ -126,5 +127,5 @@ class World:
 
     def note(self, what: str, *arguments: object) -> None:
         """Write down what happened, if anybody will read it."""
-        if self._is_traced:
+        if self.is_traced:
             self.trace.append(f"{self.now:11.6f} {what.format(*arguments)}")

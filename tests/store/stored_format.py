@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
+from enum import Enum
 from typing import Any, assert_never
 
 from scheduler.store import shapes
@@ -33,7 +34,7 @@ def lines() -> list[Line]:
             within = set(_reached(shapes.Record(cls)))
             widest = max((len(each.types) for each in within if isinstance(each, shapes.OneOf)), default=1)
             count = widest if what == "entity" else 1
-            found += [(what, kind, codec.encode(_example(cls, variant))) for variant in range(count)]
+            found += [(what, kind, codec.encode(example(cls, variant))) for variant in range(count)]
             reached |= within
     enums = [each.type for each in reached if isinstance(each, shapes.Enumeration)]
     found += sorted(("enum", each.__name__, " ".join(each.__members__)) for each in enums)
@@ -87,34 +88,41 @@ def _differing(before: Any, after: Any, where: str) -> Iterator[str]:
         yield where
 
 
-def _example(cls: type, variant: int) -> Any:
+def example(cls: type, variant: int) -> Any:
+    """A value of a dataclass in which every field says something; `variant` chooses members of enums and unions."""
     fields = enumerate(stored_fields(cls), start=1)
-    return cls(**{field.name: _value(field.shape, field.name, number, variant) for number, field in fields})
+    return cls(**{field.name: value_of(field.shape, field.name, number, variant) for number, field in fields})
 
 
-def _value(shape: Shape, name: str, number: int, variant: int) -> Any:
+def members_of(kind: type[Enum]) -> list[Enum]:
+    """The members of an enum, or, of one that is divided and has none itself, those of its parts."""
+    return list(kind) or [member for part in kind.__subclasses__() for member in part]
+
+
+def value_of(shape: Shape, name: str, number: int, variant: int) -> Any:
+    """A value of a shape: a text says `name`, a number is `number`."""
     match shape:
         case shapes.Plain(type=kind):
             return {bool: True, int: number, float: number + 0.5, str: name}[kind]
         case shapes.Bytes():
             return name.encode()
         case shapes.Enumeration(type=kind):
-            members = list(kind)
+            members = members_of(kind)
             return members[variant % len(members)]
         case shapes.Record(type=kind):
-            return _example(kind, variant)
+            return example(kind, variant)
         case shapes.OneOf(types=kinds):
-            return _example(kinds[variant % len(kinds)], variant)
+            return example(kinds[variant % len(kinds)], variant)
         case shapes.Maybe(inner=inner):
-            return _value(inner, name, number, variant)
+            return value_of(inner, name, number, variant)
         case shapes.Sequence(item=item):
-            return (_value(item, name, number, variant),)
+            return (value_of(item, name, number, variant),)
         case shapes.Row(items=items):
-            return tuple(_value(item, name, number + place, variant) for place, item in enumerate(items))
+            return tuple(value_of(item, name, number + place, variant) for place, item in enumerate(items))
         case shapes.Group(item=item):
-            return frozenset({_value(item, name, number, variant)})
+            return frozenset({value_of(item, name, number, variant)})
         case shapes.Table(key=key, value=value):
-            return {_value(key, name, number, variant): _value(value, name, number, variant)}
+            return {value_of(key, name, number, variant): value_of(value, name, number, variant)}
         case _:
             assert_never(shape)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from scheduler.store.errors import StoreCorrupt, StoreLocked, StoreTooNew, StoreUnavailable
+from scheduler.store import opening
+from scheduler.store.errors import StoreCorrupt, StoreLocked, StoreTooNew, StoreTooOld, StoreUnavailable
 from scheduler.store.opening import open_store, open_to_examine
 from tests.store.postgres_server import PostgresServer
 from tests.store.samples import behind_its_back, finish, finished, job, node, submit
@@ -56,11 +57,19 @@ def test_looking_raises_no_term(filled: str) -> None:
 
 
 def test_tables_of_another_version_are_left_to_it(filled: str) -> None:
-    behind_its_back(filled, "UPDATE schema_revision SET version_num = '0000'")
-    with pytest.raises(StoreUnavailable, match="an older version made its tables"):
+    behind_its_back(filled, "UPDATE schema_revision SET version_num = '0003'")
+    with pytest.raises(StoreTooOld, match=r"before the first release .*revision 0003.* start the scheduler once from"):
         open_to_examine(filled)
     behind_its_back(filled, "UPDATE schema_revision SET version_num = '9999'")
     with pytest.raises(StoreTooNew, match="revision 9999"):
+        open_to_examine(filled)
+
+
+def test_tables_that_a_start_would_bring_up_to_date_are_left_to_it(
+    filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "NEWEST_REVISION", "0005")
+    with pytest.raises(StoreUnavailable, match=r"an older version made its tables .revision 0004, now 0005"):
         open_to_examine(filled)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -10,9 +12,10 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from scheduler.store import migrations
-from scheduler.store.errors import StoreUrlInvalid
+from scheduler.store.errors import StoreTooOld, StoreUrlInvalid
 from scheduler.store.opening import open_store
 from scheduler.store.schema import belongs_to, metadata
+from tests.store.samples import behind_its_back, job, submit
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,49 @@ def test_the_migrations_make_the_tables_of_the_schema(url: str) -> None:
 
 
 def test_the_newest_revision_is_the_one_the_program_names() -> None:
-    assert ScriptDirectory(str(migrations.FOLDER)).get_heads() == [migrations.NEWEST_REVISION]
+    scripts = ScriptDirectory(str(migrations.FOLDER))
+    assert scripts.get_heads() == [migrations.NEWEST_REVISION]
+    assert scripts.get_bases() == [migrations.FIRST_REVISION]
+
+
+LATER_REVISION = """
+import sqlalchemy as sa
+from alembic import op
+revision, down_revision, branch_labels, depends_on = "0005", "0004", None, None
+def upgrade():
+    op.add_column("meta", sa.Column("motto", sa.Text, nullable=False, server_default="none"))
+"""
+
+
+def test_a_later_revision_brings_a_store_up_to_date_and_keeps_what_it_holds(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_store(url)) as store:
+        store.commit(submit(1, job(1)))
+    folder = tmp_path / "migrations"
+    shutil.copytree(migrations.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "versions" / "0005_motto.py").write_text(LATER_REVISION)
+    monkeypatch.setattr(migrations, "FOLDER", folder)
+    monkeypatch.setattr(migrations, "NEWEST_REVISION", "0005")
+    for term in (2, 3):
+        with closing(open_store(url)) as store:
+            assert (store.term, list(store.load())) == (term, [job(1)])
+        assert behind_its_back(url, "SELECT motto FROM meta") == [("none",)]
+    assert behind_its_back(url, "SELECT version_num FROM schema_revision") == [("0005",)]
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
+def test_a_store_of_before_the_first_release_is_refused_with_what_to_do_and_left_alone(url: str, revision: str) -> None:
+    with closing(open_store(url)) as store:
+        store.commit(submit(1, job(1)))
+    behind_its_back(url, f"UPDATE schema_revision SET version_num = '{revision}'")
+    for _ in range(2):  # the refused opening has let go of the lock
+        with pytest.raises(StoreTooOld, match=rf"revision {revision}, .* another --data folder or database$"):
+            open_store(url)
+    assert behind_its_back(url, "SELECT term FROM meta") == [(1,)]
+    behind_its_back(url, "UPDATE schema_revision SET version_num = '0004'")
+    with closing(open_store(url)) as store:
+        assert list(store.load()) == [job(1)]
 
 
 def test_a_start_with_nothing_to_migrate_migrates_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 // The way to the gateway: one WebSocket at a time, opened again with pauses that grow, until it is let go.
 
-import { ENCODINGS, VERSION, readFrame, readText, type Frame, type Input, type Said, type Told } from "./wire.ts";
+import { ENCODINGS, VERSION, readFrame, readText } from "./wire.ts";
+import type { Frame, Greeting, Input, Room, Said, Told } from "./wire.ts";
 
 const PING_MS = 5_000;
 
@@ -30,8 +31,8 @@ const SPREAD_MS = 2_000;
 const SENT_MAX = 512;
 
 export interface Listener {
-  /** The session's model and key, for the next hello. */
-  greeting(): { model: string; key: string };
+  /** What the next hello says of the session, whether one with another model is kept, and of the room for its picture. */
+  greeting(): Greeting & Room;
   opened(): void;
   /** `isFull`: the gateway takes nobody more just now. */
   lost(isFull: boolean): void;
@@ -131,8 +132,7 @@ export class Connection {
     socket.onopen = () => {
       this.sequence = 0;
       this.sentAt.clear();
-      const { model, key } = this.listener.greeting();
-      this.say({ type: "hello", version: VERSION, model, place_key: key, encodings: ENCODINGS });
+      this.say({ type: "hello", version: VERSION, encodings: ENCODINGS, ...this.listener.greeting() });
       this.heardAt = performance.now();
       this.ping(this.heardAt);
       this.listener.opened();

@@ -1,6 +1,6 @@
 // The pointer on the picture: buttons at once and in order, moves once a screen refresh, the wheel.
 
-import type { Input } from "./wire.ts";
+import { BUTTONS_MAX, WHEEL_PIXELS_MAX, type Input } from "./wire.ts";
 
 const LINE_PIXELS = 16;
 
@@ -58,7 +58,7 @@ export class Pointing {
 
   private button(event: PointerEvent, buttons: number): void {
     this.flush();
-    this.buttons = buttons & 31;
+    this.buttons = buttons & BUTTONS_MAX;
     this.send({ type: "pointer", ...this.place(event), buttons: this.buttons, button_change: true });
   }
 
@@ -67,7 +67,8 @@ export class Pointing {
     event.preventDefault();
     this.flush();
     const unit = event.deltaMode === 0 ? 1 : event.deltaMode === 1 ? LINE_PIXELS : this.target.clientHeight;
-    this.send({ type: "wheel", dx: event.deltaX * unit, dy: event.deltaY * unit, ...this.place(event) });
+    const turned = (delta: number) => Math.min(WHEEL_PIXELS_MAX, Math.max(-WHEEL_PIXELS_MAX, delta * unit));
+    this.send({ type: "wheel", dx: turned(event.deltaX), dy: turned(event.deltaY), ...this.place(event) });
   }
 
   private flush(): void {

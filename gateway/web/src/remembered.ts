@@ -33,6 +33,38 @@ export function recall(): Remembered | null {
   }
 }
 
+const PHRASES = "gpufleet.phrases";
+
+/** Remember for this tab alone what opened a model; an empty phrase is forgotten. */
+export function rememberPhrase(model: string, phrase: string): void {
+  const { [model]: _, ...others } = phrases();
+  const next = phrase === "" ? others : { ...others, [model]: phrase };
+  known = next;
+  tryTo(() => sessionStorage.setItem(PHRASES, JSON.stringify(next)));
+}
+
+/** What opened a model before; empty for nothing. */
+export function phraseOf(model: string): string {
+  const phrase = phrases()[model];
+  return typeof phrase === "string" ? phrase : "";
+}
+
+/** Where the browser forbids that anything is remembered, it is known until the next load. */
+let known: Record<string, unknown> | null = null;
+
+function phrases(): Record<string, unknown> {
+  if (known !== null) return known;
+  let found: string | null = null;
+  tryTo(() => (found = sessionStorage.getItem(PHRASES)));
+  try {
+    const read: unknown = JSON.parse(found ?? "{}");
+    known = typeof read === "object" && read !== null ? (read as Record<string, unknown>) : {};
+  } catch {
+    known = {};
+  }
+  return known;
+}
+
 /** A browser may forbid that anything is remembered; then a reload begins anew. */
 function tryTo(action: () => void): void {
   try {

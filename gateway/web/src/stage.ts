@@ -2,20 +2,19 @@
 
 import { h, show, write } from "./dom.ts";
 import { Frames } from "./frames.ts";
+import { Pad } from "./pad.ts";
 import { Pointing } from "./pointing.ts";
 import type { Limit, Playing, Session } from "./state.ts";
 import { Typing } from "./typing.ts";
-import type { Frame, Input } from "./wire.ts";
-import { clock } from "./words.ts";
+import { roomOf, type Frame, type Input, type Room } from "./wire.ts";
+import { keepPicture } from "./thumb.ts";
+import { clock, type Line } from "./words.ts";
 
 /** Figures change so often that they can be read. */
 const FIGURES_MS = 500;
 
 /** How much a newer latency counts against what was seen before. */
 const NEWER = 0.2;
-
-/** A pointer that moves so far, as a share of the picture, says that somebody is there. */
-const AWAKE_MOVE = 0.03;
 
 export interface Actions {
   input(input: Input): void;
@@ -32,6 +31,7 @@ export class Stage {
   private readonly canvas = h("canvas", { role: "img", "aria-label": "The model's picture", width: "512", height: "384" });
   private readonly field: HTMLTextAreaElement;
   private readonly frame: HTMLElement;
+  private readonly space: HTMLElement;
   private readonly frames: Frames;
   private readonly time = h("span", { class: "time" });
   private readonly banner = h("div", { class: "banner" });
@@ -40,12 +40,15 @@ export class Stage {
   private readonly figures = h("dl", { class: "figures", id: "figures", hidden: true });
   private readonly cells = { latency: h("dd"), rate: h("dd"), model: h("dd"), size: h("dd"), worker: h("dd") };
   private readonly veil = h("p", { class: "veil" });
+  private readonly pad: Pad;
+  private readonly help = { fine: h("span"), coarse: h("span") };
   private latency: number | null = null;
   private compute = 0;
   private hasFrame = false;
   private figuresAt = 0;
   private idleFrom: { x: number; y: number } | null = null;
   private isIdleWarned = false;
+  private moveMin: number | null = null;
 
   constructor(actions: Actions) {
     this.actions = actions;
@@ -73,17 +76,26 @@ export class Stage {
     const keyboard = h("button", { class: "quiet coarse", onclick: () => this.field.focus() }, "Keyboard");
     const leave = h("button", { class: "quiet", onclick: () => this.actions.leave() }, "Leave");
     this.frame = h("div", { class: "frame" }, this.canvas, this.field, this.veil);
+    this.pad = new Pad((input) => this.onInput(input));
+    this.space = h("div", { class: "room" }, this.frame);
     this.root = h(
       "main",
       { class: "stage" },
       h("div", { class: "bar" }, h("div", { class: "who" }, this.heading, this.time), h("div", { class: "buttons" }, keyboard, leave)),
-      h("div", { class: "room" }, this.frame, this.banner),
+      this.space,
+      this.pad.root,
       h(
         "div",
         { class: "foot" },
         this.figures,
-        h("p", { class: "hint fine" }, "Draw with the pointer, turn the wheel, type. ", h("kbd", {}, "Tab"), " leaves the picture."),
-        h("p", { class: "hint coarse" }, "Draw with a finger. “Keyboard” lets you type."),
+        // In place of the hints, where there is room for it: it covers no picture, and moves none.
+        h(
+          "div",
+          { class: "line" },
+          h("p", { class: "hint fine" }, this.help.fine, " ", h("kbd", {}, "Tab"), " leaves the picture."),
+          h("p", { class: "hint coarse" }, this.help.coarse),
+          this.banner,
+        ),
         details,
       ),
     );
@@ -96,9 +108,21 @@ export class Stage {
     });
   }
 
+  /** What the model says of itself: its title, its help, its keys. `line` is null as long as nothing was heard of it. */
+  describe(model: string, line: Line | null): void {
+    write(this.heading, line?.title || model);
+    write(this.help.fine, line?.controls || "Point, click, turn the wheel, type.");
+    write(this.help.coarse, line?.controls || "Touch the picture. “Keyboard” lets you type.");
+    this.pad.offer(line?.keys ?? []);
+  }
+
+  /** Keep the last picture for the list of models. */
+  keep(model: string): void {
+    if (this.hasFrame) keepPicture(model, this.canvas);
+  }
+
   /** A new turn: nothing of an earlier one is seen. */
   begin(model: string): void {
-    write(this.heading, model);
     this.frames.clear();
     this.hasFrame = false;
     this.latency = null;
@@ -114,6 +138,12 @@ export class Stage {
   /** The last picture; null when there was none. */
   async picture(): Promise<Blob | null> {
     return this.hasFrame ? new Promise((resolve) => this.canvas.toBlob(resolve)) : null;
+  }
+
+  /** The room for the picture; before the stage is seen, that of the window. */
+  room(): Room {
+    const { clientWidth, clientHeight } = this.space;
+    return clientWidth > 0 ? roomOf(clientWidth, clientHeight, devicePixelRatio) : roomOf(innerWidth, innerHeight, devicePixelRatio);
   }
 
   get hasPicture(): boolean {
@@ -138,6 +168,7 @@ export class Stage {
     this.frame.classList.toggle("lost", session.link === "lost");
     if (phase.idle === null) this.idleFrom = null;
     this.isIdleWarned = phase.idle !== null;
+    this.moveMin = phase.moveMin;
     if (!this.figures.hidden && now - this.figuresAt >= FIGURES_MS) this.tellFigures(phase, now);
   }
 
@@ -181,11 +212,13 @@ export class Stage {
     if (this.isIdleWarned && this.isAwake(input)) this.actions.stillHere();
   }
 
-  /** A hand that rests on a table trembles: a small move is no answer. */
+  /** A hand that rests on a table trembles: what is a move is the server's to say. */
   private isAwake(input: Input): boolean {
+    if (input.type === "key") return input.down && !input.repeat;
     if (input.type !== "pointer" || input.button_change) return true;
     this.idleFrom ??= { x: input.x, y: input.y };
-    return Math.hypot(input.x - this.idleFrom.x, input.y - this.idleFrom.y) > AWAKE_MOVE;
+    const moved = Math.hypot(input.x - this.idleFrom.x, input.y - this.idleFrom.y);
+    return this.moveMin !== null && moved >= this.moveMin;
   }
 }
 

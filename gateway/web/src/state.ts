@@ -3,7 +3,7 @@
 
 import type { End, Notice, Place, Turn } from "./wire.ts";
 
-/** How long a place may be kept for a page that is away (SESSIONS.md 1.5); after that there is nothing to come back to. */
+/** How long a place may be kept for a page that is away (docs/rules/sessions.md 1.5); then there is nothing to come back to. */
 export const PLACE_KEPT_MS = 60_000;
 
 export type Link = "connecting" | "open" | "lost";
@@ -36,6 +36,8 @@ export interface Playing {
   readonly worker: string;
   readonly limit: Limit | null;
   readonly idle: Limit | null;
+  /** A move of the pointer says from this distance on that somebody is there; null as long as nobody has said so. */
+  readonly moveMin: number | null;
 }
 
 export interface Ended {
@@ -61,7 +63,6 @@ export type Happened =
   | { kind: "opened" }
   | { kind: "lost"; isFull: boolean }
   | { kind: "told"; message: Place | Turn | Notice | End }
-  | { kind: "answered" }
   | { kind: "failed"; message: string }
   | { kind: "ticked" };
 
@@ -87,8 +88,6 @@ export function after(session: Session, happened: Happened, now: number): Sessio
       return { ...session, link: "lost", lostAt: session.lostAt ?? now, isFull: happened.isFull };
     case "told":
       return told(session, happened.message, now);
-    case "answered":
-      return session.phase.kind === "turn" ? { ...session, phase: { ...session.phase, idle: null } } : session;
     case "failed":
       return end(session, "FAILED", happened.message);
     case "ticked":
@@ -131,7 +130,7 @@ function playing(phase: Phase, message: Turn): Playing {
   // A resumed turn may have been told its limit before its stream was open.
   const limit = phase.kind === "turn" ? phase.limit : null;
   const idle = phase.kind === "turn" ? phase.idle : null;
-  return { kind: "turn", session: message.session, worker: message.worker ?? "", limit, idle };
+  return { kind: "turn", session: message.session, worker: message.worker ?? "", limit, idle, moveMin: message.move_min ?? null };
 }
 
 function noticed(session: Session, notice: Notice, now: number): Session {
@@ -149,6 +148,8 @@ function noticed(session: Session, notice: Notice, now: number): Session {
       return endsAt === null ? session : { ...session, phase: { ...asTurn(session.phase), limit: { reason: notice.reason, endsAt } } };
     case "IDLE_WARNING":
       return endsAt === null ? session : { ...session, phase: { ...asTurn(session.phase), idle: { reason: notice.reason, endsAt } } };
+    case "IDLE_OVER":
+      return session.phase.kind === "turn" ? { ...session, phase: { ...session.phase, idle: null } } : session;
     default:
       return session;
   }
@@ -156,7 +157,7 @@ function noticed(session: Session, notice: Notice, now: number): Session {
 
 /** A limit may be told before the stream of a resumed turn is open. */
 function asTurn(phase: Phase): Playing {
-  return phase.kind === "turn" ? phase : { kind: "turn", session: "", worker: "", limit: null, idle: null };
+  return phase.kind === "turn" ? phase : { kind: "turn", session: "", worker: "", limit: null, idle: null, moveMin: null };
 }
 
 function inFront(why: string): Waiting {

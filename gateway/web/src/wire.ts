@@ -5,8 +5,23 @@ export const VERSION = 1;
 /** Bytes before the picture of a binary message. */
 export const HEADER_BYTES = 20;
 
+// What gateway and worker take of inputs: gpufleet/sessions/inputs.py has the same numbers, and a test compares them.
+
 /** Longest text of one `text` message, in characters (UTF-16 units here, which are never fewer). */
 export const TEXT_CHARS_MAX = 1_000;
+
+/** Longest name of a key, likewise. */
+export const KEY_CHARS_MAX = 32;
+
+/** A mask of all the buttons that are known. */
+export const BUTTONS_MAX = 31;
+
+/** The longest turn of a wheel, either way. */
+export const WHEEL_PIXELS_MAX = 100_000;
+
+/** The largest picture and density. */
+export const PIXELS_MAX = 8_192;
+export const DENSITY_MAX = 16;
 
 const TYPES: Readonly<Record<number, string>> = { 1: "image/jpeg", 2: "image/png", 3: "image/webp" };
 
@@ -30,6 +45,8 @@ export interface Turn {
   readonly is_resumed: boolean;
   readonly worker?: string;
   readonly place_key?: string;
+  /** A move of the pointer says from this distance on that somebody is there, as a share of the picture. */
+  readonly move_min?: number;
 }
 
 export interface Notice {
@@ -75,8 +92,27 @@ export type Input =
   | { type: "text"; text: string }
   | { type: "wheel"; dx: number; dy: number; x: number; y: number };
 
+/** The room for the picture: pixels of the screen, and how many of them are one of the page. */
+export interface Room {
+  readonly width: number;
+  readonly height: number;
+  readonly density: number;
+}
+
+export interface Greeting {
+  readonly model: string;
+  readonly place_key: string;
+  /** A session with another model is not to end for this one. */
+  readonly keeps_other: boolean;
+  /** A person asked for this just now, and no page by itself. */
+  readonly deliberate: boolean;
+  /** What the person said to be let in; empty for nothing. */
+  readonly pass_phrase: string;
+}
+
 export type Said =
-  | { type: "hello"; version: number; model: string; place_key: string; encodings: readonly string[] }
+  | ({ type: "hello"; version: number; encodings: readonly string[] } & Greeting & Room)
+  | ({ type: "resize" } & Room)
   | { type: "shown"; frame: number }
   | { type: "still_here" }
   | { type: "ping"; number: number }
@@ -127,6 +163,12 @@ export function readFrame(data: ArrayBuffer): Frame | null {
     mediaType,
     picture: new Uint8Array(data, HEADER_BYTES),
   };
+}
+
+/** The room of so many pixels of the page, as the gateway takes it. */
+export function roomOf(width: number, height: number, density: number): Room {
+  const whole = (length: number) => Math.min(PIXELS_MAX, Math.max(0, Math.round(length * density)));
+  return { width: whole(width), height: whole(height), density: Math.min(DENSITY_MAX, Math.round(density * 1_000) / 1_000) };
 }
 
 /** A long text in pieces that each fit one message; no character is cut in two. */

@@ -58,6 +58,11 @@ const ENDINGS: Readonly<Record<string, readonly [title: string, text: string]>> 
   REFUSED: ["The worker refused the session", "Try again; if it happens once more, choose another model."],
   MODEL_NOT_FOUND: ["This model is not served any more", "Choose another one."],
   FAILED: ["This page cannot go on", ""],
+  ADDRESS_FULL: ["Enough people of your address are here", "Try again when one of them has left."],
+  PASS_PHRASE_MISSING: ["A pass phrase is needed", "Who serves the model has it."],
+  PASS_PHRASE_WRONG: ["This is not the pass phrase", "Who serves the model has it; capital letters count."],
+  LOGIN_NEEDED: ["A login is needed", "Log in to the dashboard in this browser, then join."],
+  TOO_MANY_TRIES: ["Too many wrong pass phrases", "Wait a minute, and try again."],
   LINE_FULL: ["The line is full", "Every place is taken. Try again in a minute."],
 };
 
@@ -70,6 +75,20 @@ export function ending(reason: string): Ending {
 /** Reasons whose own message says more than ours: it is shown, too. */
 export const TELLING: ReadonlySet<string> = new Set(["MODEL_FAILED", "CLOSED", "REFUSED", "WORKER_LOST"]);
 
+/** Why somebody is not let in: said on the model's card, where it can be mended. */
+export const NOT_LET_IN: ReadonlySet<string> = new Set([
+  "PASS_PHRASE_MISSING",
+  "PASS_PHRASE_WRONG",
+  "LOGIN_NEEDED",
+  "TOO_MANY_TRIES",
+]);
+
+/** What a card says of who may join; empty where everybody may. */
+export function accessWords(access: Line["access"] | undefined): string {
+  if (access === "pass-phrase") return "Needs a pass phrase";
+  return access === "login" ? "Needs a login" : "";
+}
+
 /** What the model list says of one line. */
 export interface Line {
   readonly name: string;
@@ -79,7 +98,17 @@ export interface Line {
   readonly free: number;
   readonly state: "ready" | "loading" | "starting" | "queued" | "failed" | "asleep" | "away";
   readonly progress: number;
+  readonly waits_for: string;
+  /** What the model says of itself; empty where it says nothing. */
+  readonly title: string;
+  readonly about: string;
+  readonly controls: string;
+  readonly keys: readonly string[];
+  /** Names the picture that ships with it. */
+  readonly picture: string;
   readonly turn_s: number;
+  /** Who may join. */
+  readonly access: "open" | "pass-phrase" | "login";
 }
 
 export interface LineWords {
@@ -91,9 +120,27 @@ export interface LineWords {
 
 const NOT_READY: Readonly<Record<string, string>> = {
   starting: "Starting",
-  queued: "Waits for a GPU",
   asleep: "Starts when somebody comes",
   away: "Not running now",
+};
+
+/** What the job of a worker waits for, by the scheduler's reason. */
+const WAITS: Readonly<Record<string, string>> = {
+  DEVICES_IN_USE: "Waits for a GPU",
+  CPUS_IN_USE: "Waits for a CPU",
+  MEMORY_IN_USE: "Waits for memory of a machine",
+  DEVICE_MEMORY_IN_USE: "Waits for memory of a GPU",
+  DEVICE_BUSY: "Waits for a GPU that somebody else uses",
+  DEVICE_UNHEALTHY: "Waits for a GPU that works",
+  KEPT_FOR_ANOTHER: "Waits behind another job",
+  NODE_NOT_HEARD: "Waits for a machine that can be reached",
+  NODE_LOST: "Waits for a machine that can be reached",
+  NODE_DRAINING: "Waits for a machine that takes new work",
+  NO_NODES: "Waits for a machine",
+  NEVER_FITS: "No machine can hold it",
+  USER_CAP: "Waits: its owner holds as much as one may",
+  HELD: "Held",
+  BEGIN_TIME: "Starts again in a moment",
 };
 
 /** A model's line in words, and what its button does. */
@@ -105,11 +152,15 @@ export function lineWords(line: Line): LineWords {
   }
   if (line.state !== "ready") {
     const share = line.progress > 0 ? ` ${Math.round(line.progress * 100)} %` : "";
-    return { tone: "away", text: NOT_READY[line.state] ?? `Loading${share}`, more: waiting, action };
+    return { tone: "away", text: notReady(line) ?? `Loading${share}`, more: waiting, action };
   }
   const seats = `${line.turns} of ${line.seats} ${line.seats === 1 ? "seat" : "seats"} taken`;
   if (line.free > 0 && line.waiting === 0) return { tone: "free", text: "Free now", more: seats, action: "Start" };
   return { tone: "busy", text: waiting || "Nobody waiting", more: seats, action };
+}
+
+function notReady(line: Line): string | undefined {
+  return line.state === "queued" ? (WAITS[line.waits_for] ?? "Waits for a machine with room") : NOT_READY[line.state];
 }
 
 function count(number: number, unit: string): string {

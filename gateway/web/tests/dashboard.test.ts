@@ -2,12 +2,15 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Fleet, passes } from "../src/dashboard/devices/fleet.ts";
+import { holding } from "../src/dashboard/devices/row.ts";
 import { Lines, countsInWords } from "../src/dashboard/queue/lines.ts";
 import { addressOf, routeOf } from "../src/dashboard/router.ts";
+import { accessWords, frames } from "../src/dashboard/sessions/words.ts";
 import { EMPTY, draftOf, fieldOf, keptOf, lineOf, specOf } from "../src/dashboard/submit/draft.ts";
-import type { Job, JobSpec, JobState, NodeDevice } from "../src/dashboard/types.ts";
 import { readDuration, readSize, writeDuration, writeSize } from "../src/dashboard/units.ts";
-import { ending, gpusAsked, gpusHad, itemsInWords, lasting, placeOf, sentence, shortModel } from "../src/dashboard/words.ts";
+import { ending, gpusAsked, gpusHad, itemsInWords, lasting, likely, placeOf, sentence, shortModel } from "../src/dashboard/words.ts";
+import type { ArrayCounts, Attempt, Job, JobSpec, JobState, ModelAccess, NodeDevice, Partly, QueueCounts, WatchDevicesResponse } from "../src/generated/messages.ts";
+import { partly } from "./messages.ts";
 
 test("addresses lead to views and back", () => {
   assert.deepEqual(routeOf("#/job/12"), { view: "job", parameter: "12" });
@@ -36,10 +39,10 @@ test("GPUs are called as people call them", () => {
   for (const [name, short] of Object.entries(names)) assert.equal(shortModel(name), short, name);
 });
 
-const SPEC: JobSpec = { argv: ["python", "train.py"] };
+const SPEC = partly<JobSpec>({ argv: ["python", "train.py"], devices: [] });
 
-function job(state: JobState, more: Partial<Job> = {}): Job {
-  return { id: "7", user: "ann", spec: SPEC, state, ...more };
+function job(state: JobState, more: Partly<Job> = {}): Job {
+  return partly({ id: "7", user: "ann", spec: SPEC, state, attempts: [], ...more });
 }
 
 test("a job's GPUs, place and end are told in a few words", () => {
@@ -48,17 +51,46 @@ test("a job's GPUs, place and end are told in a few words", () => {
   assert.equal(gpusHad(job("JOB_STATE_SUCCEEDED")), "");
   const half = { count: 1, devices: [{ name: "NVIDIA H200", share: { milli: 500 } }] };
   assert.equal(gpusHad(job("JOB_STATE_RUNNING", { attempts: [{ number: 1, gpu_info: half }] })), "0.5 ×\u00a0H200");
-  assert.equal(gpusAsked({ ...SPEC, devices: [{ count: 2, share: { milli: 500 } }] }), "2×0.5");
+  assert.equal(gpusAsked(partly<JobSpec>({ ...SPEC, devices: [{ count: 2, share: { milli: 500 } }] })), "2×0.5");
   assert.equal(gpusAsked(SPEC), "");
-  assert.equal(placeOf({ number: 1, ranks: [{ node: "n1", device_indices: [0, 3] }] }), "n1:0,3");
-  assert.equal(placeOf({ number: 1, ranks: ["a", "b", "c", "d"].map((node) => ({ node })) }), "a, b and 2 more");
+  assert.equal(placeOf(partly<Attempt>({ ranks: [{ node: "n1", device_indices: [0, 3] }] })), "n1:0,3");
+  assert.equal(placeOf(partly<Attempt>({ ranks: ["a", "b", "c", "d"].map((node) => ({ node })) })), "a, b and 2 more");
   assert.equal(ending(job("JOB_STATE_FAILED", { exit_reason: "EXITED", exit: { code: 3 } })), "exit 3");
   assert.equal(ending(job("JOB_STATE_FAILED", { exit_reason: "EXITED", exit: { signal: 9 } })), "signal 9");
   assert.equal(ending(job("JOB_STATE_FAILED", { exit_reason: "NODE_LOST" })), "node lost");
   assert.equal(ending(job("JOB_STATE_TIMED_OUT")), "time limit");
-  assert.equal(itemsInWords({ items: 1_000, running: 2, timed_out: 1 }), "1,000\u00a0items: 2 running, 1 timed out");
+  assert.equal(itemsInWords(partly<ArrayCounts>({ items: 1_000, running: 2, timed_out: 1 })), "1,000\u00a0items: 2 running, 1 timed out");
   assert.deepEqual([59, 61, 3_700, 90_000].map((each) => lasting(each).replaceAll("\u00a0", " ")), ["59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]);
   assert.equal(sentence("it waits"), "It waits.");
+});
+
+test("when a job likely starts is told as a range, and not at all where nobody knows", () => {
+  const at = (minutes: number): string => new Date(minutes * 60_000).toISOString();
+  const said = (from: number | undefined, to: number | undefined): string => {
+    const ends = { ...(from === undefined ? {} : { likely_earliest_start_time: at(from) }), ...(to === undefined ? {} : { likely_latest_start_time: at(to) }) };
+    return likely(ends, 60_000 * 100).replaceAll("\u00a0", " ");
+  };
+  assert.equal(said(110, 150), "between 10 min and 50 min from now, 9 of 10 such jobs");
+  assert.equal(said(100, 150), "within 50 min, 9 of 10 such jobs");
+  assert.equal(said(90, 150), "within 50 min, 9 of 10 such jobs", "its beginning has gone by");
+  assert.equal(said(150, 150), "within 50 min, 9 of 10 such jobs", "both ends are told alike");
+  assert.equal(said(110.01, 150.5), "between 11 min and 51 min from now, 9 of 10 such jobs", "no promise to the second");
+  assert.equal(said(101.5, 103), "between 1 min 30 s and 3 min from now, 9 of 10 such jobs");
+  assert.equal(said(90, 99), "later than 9 of 10 such jobs", "all of it has gone by");
+  assert.equal(said(undefined, undefined), "");
+  assert.equal(said(110, undefined), "");
+});
+
+test("a rate of frames is told as people say it", () => {
+  assert.deepEqual([0.96, 1.5, 24.4].map((rate) => frames(rate).replaceAll("\u00a0", " ")), ["1 frame/s", "1.5 frames/s", "24 frames/s"]);
+});
+
+test("each model says who may join it", () => {
+  const said = (access?: ModelAccess): string => accessWords(access === undefined ? {} : partly({ limits: { access } }));
+  assert.equal(said("MODEL_ACCESS_OPEN"), "open to everybody");
+  assert.equal(said(), "open to everybody");
+  assert.equal(said("MODEL_ACCESS_PASS_PHRASE"), "for who has its pass phrase");
+  assert.equal(said("MODEL_ACCESS_LOGIN"), "for who is logged in");
 });
 
 test("times and sizes are read as gpuctl reads them, and written so that they are read again", () => {
@@ -88,7 +120,7 @@ test("a draft becomes a spec, or says at each field what is wrong", () => {
 });
 
 test("a job that is submitted again is what it was, but for what it waited for", () => {
-  const before: JobSpec = {
+  const before = partly<JobSpec>({
     argv: ["python", "it's.py", "--x=1"],
     name: "train",
     cwd: "/work",
@@ -96,6 +128,7 @@ test("a job that is submitted again is what it was, but for what it waited for",
     time_limit: "5400s",
     band: "BAND_HIGH",
     labels: { team: "a" },
+    env: {},
     after: [{ job_id: "3" }],
     begin_time: "2026-01-01T00:00:00Z",
     trace_context: "00-x",
@@ -103,7 +136,7 @@ test("a job that is submitted again is what it was, but for what it waited for",
     serves: "",
     retries: 2,
     is_held: true,
-  };
+  });
   const draft = draftOf(before);
   assert.equal(draft.command, `python 'it'"'"'s.py' --x=1`);
   assert.deepEqual([draft.gpus, draft.min_memory, draft.time_limit, draft.is_held], ["2", "8GB", "1h30m", ""]);
@@ -112,12 +145,42 @@ test("a job that is submitted again is what it was, but for what it waited for",
   assert.ok("spec" in made);
   const { spec } = made;
   assert.deepEqual(spec.argv, before.argv);
-  assert.deepEqual([spec.labels, spec["retries"], spec.band, spec.time_limit, spec.is_held], [{ team: "a" }, 2, "BAND_HIGH", "5400s", false]);
+  assert.deepEqual([spec.labels, spec.retries, spec.band, spec.time_limit, spec.is_held], [{ team: "a" }, 2, "BAND_HIGH", "5400s", false]);
   for (const gone of ["after", "begin_time", "trace_context", "kind", "serves"]) assert.ok(!(gone in spec), gone);
   const changed = specOf({ ...draft, command: "python other.py", time_limit: "" }, before);
   assert.ok("spec" in changed && !("time_limit" in changed.spec));
   assert.deepEqual(changed.spec.argv, ["/bin/sh", "-c", "python other.py"]);
   assert.equal(lineOf(["/bin/sh", "-c", "a | b"]), "a | b");
+});
+
+test("what a time limit does goes along with the limit, and a folder of another machine never", () => {
+  const before = partly<JobSpec>({ argv: ["./train"], name: "train", devices: [], env: {}, cwd: "/w", time_limit: "60s", limit_signal: { signal: 10 }, requeue_on_timeout: true, output_file: "a.log", submit_cwd: "/home/ann" });
+  const limited = specOf(draftOf(before), before);
+  assert.ok("spec" in limited);
+  assert.deepEqual([limited.spec.limit_signal, limited.spec.requeue_on_timeout, limited.spec.output_file], [{ signal: 10 }, true, "a.log"]);
+  assert.ok(!("submit_cwd" in limited.spec));
+  assert.deepEqual(keptOf(before), ["the signal before its time limit", "that its time limit queues it again", "the copy of its output"]);
+  const unlimited = specOf({ ...draftOf(before), time_limit: "" }, before);
+  assert.ok("spec" in unlimited && !("limit_signal" in unlimited.spec) && !("requeue_on_timeout" in unlimited.spec));
+});
+
+test("one like it runs its processes as they ran, and what stays without a field is told", () => {
+  const process = { rlimits: [{ name: "NOFILE", soft: "4096", hard: "8192" }], nice: 7 };
+  const before = partly<JobSpec>({
+    argv: ["./train"], name: "train", env: {}, cwd: "/w", process, grace: "5s", no_span: true, input: "INPUT_MODE_PIPE", gpu_mode: "GPU_MODE_REQUIRED",
+    no_gpu_selection: true, blame_limit: 2, no_warnings: true, sampling_interval: "5s", requeue_fence: "60s",
+    devices: [{ count: 1, min_memory_bytes: "0", models: [], allow_busy: true, share: { milli: 500, memory_bytes: "0" } }],
+  });
+  const made = specOf(draftOf(before), before);
+  assert.ok("spec" in made);
+  assert.deepEqual(made.spec.process, process);
+  assert.deepEqual(keptOf(before), [
+    "that it is not spread over nodes", "that its GPUs are taken in plain order", "niceness and limits of its processes", "its input",
+    "the time that it has to stop", "how many lost nodes it outlives", "that it is not warned", "how often its use is read",
+    "how long a lost node is waited for", "its share of each GPU", "that busy GPUs will do",
+  ]);
+  const usual = partly<JobSpec>({ devices: [], grace: "30s", input: "INPUT_MODE_UNSPECIFIED", gpu_mode: "GPU_MODE_REQUIRED", process: { rlimits: [], nice: 0 } });
+  assert.deepEqual(keptOf(usual), []);
 });
 
 test("what the scheduler refuses is said at the field that it names", () => {
@@ -146,44 +209,56 @@ test("the queue keeps its order, lets go of what has ended, and tells when the o
     lines.takeJob(of(String(id), "JOB_STATE_CANCELLED"));
   }
   assert.equal(lines.count, 3);
-  assert.equal(countsInWords({ running: "2", queued: "1200", held: "1" }), "2 running · 1,200 waiting · 1 held");
+  assert.equal(countsInWords(partly<QueueCounts>({ running: "2", starting: "0", stopping: "0", queued: "1200", held: "1" })), "2 running · 1,200 waiting · 1 held");
 });
 
-function device(node: string, index: number, more: Partial<NodeDevice> = {}): NodeDevice {
+function device(node: string, index: number, more: Partly<NodeDevice> = {}): NodeDevice {
   const facts = { uuid: `${node}-${index}`, index, name: "NVIDIA H200", memory_bytes: "143771000000", is_healthy: true };
-  return { device: facts, node, ...more };
+  return partly({ device: facts, node, job_id: "0", shares: [], user: "", is_free: false, ...more });
+}
+
+function change(more: Partly<WatchDevicesResponse>): WatchDevicesResponse {
+  return partly({ is_whole: false, devices: [], removed_uuids: [], has_more: false, ...more });
 }
 
 test("a fleet tells which nodes have other rows, and which devices only say something new", () => {
   const fleet = new Fleet();
-  const whole = fleet.take({ is_whole: true, devices: [device("n10", 0), device("n2", 1), device("n2", 0)] });
+  const whole = fleet.take(change({ is_whole: true, devices: [device("n10", 0), device("n2", 1), device("n2", 0)] }));
   assert.deepEqual([...whole.nodes].sort(), ["n10", "n2"]);
   assert.deepEqual([...fleet.byNode().keys()], ["n2", "n10"]);
   assert.deepEqual(fleet.byNode().get("n2")?.map((each) => each.device.index), [0, 1]);
-  const said = fleet.take({ devices: [device("n2", 0, { is_free: true, sample: { utilization_percent: 50, power_mw: "300000" } })] });
+  const said = fleet.take(change({ devices: [device("n2", 0, { is_free: true, sample: { utilization_percent: 50, power_mw: "300000" } })] }));
   assert.equal(said.nodes.size, 0);
   assert.equal(said.devices.length, 1);
   assert.deepEqual(fleet.totals(), { count: 3, free: 1, load: 50, watts: 300 });
-  fleet.take({ devices: [device("n2", 0, { is_free: true, sample: { age: "7s", utilization_percent: 50, power_mw: "300000" } })] });
+  fleet.take(change({ devices: [device("n2", 0, { is_free: true, sample: { age: "7s", utilization_percent: 50, power_mw: "300000" } })] }));
   assert.deepEqual(fleet.totals(), { count: 3, free: 1, load: null, watts: 0 }, "a node that is not heard says nothing of now");
-  assert.deepEqual([...fleet.take({ removed_uuids: ["n2-1", "unknown"] }).nodes], ["n2"]);
-  const anew = fleet.take({ is_whole: true, devices: [device("n3", 0)] });
+  assert.deepEqual([...fleet.take(change({ removed_uuids: ["n2-1", "unknown"] })).nodes], ["n2"]);
+  const anew = fleet.take(change({ is_whole: true, devices: [device("n3", 0)] }));
   assert.deepEqual([...anew.nodes].sort(), ["n10", "n2", "n3"]);
   assert.equal(fleet.count, 1);
 });
 
 test("a whole in pieces is taken in with its last, and the half of a stream that broke goes with the next whole", () => {
   const fleet = new Fleet();
-  fleet.take({ is_whole: true, devices: [device("n1", 0)] });
+  fleet.take(change({ is_whole: true, devices: [device("n1", 0)] }));
   for (const piece of [{ is_whole: true, devices: [device("n2", 0)], has_more: true }, { devices: [device("n2", 1)], has_more: true }]) {
-    const held = fleet.take(piece);
+    const held = fleet.take(change(piece));
     assert.deepEqual([held.nodes.size, held.devices.length], [0, 0]);
   }
   assert.deepEqual([...fleet.byNode().keys()], ["n1"]);
-  fleet.take({ is_whole: true, devices: [device("n3", 0)], has_more: true });
-  const whole = fleet.take({ devices: [device("n4", 0)], has_more: false });
+  fleet.take(change({ is_whole: true, devices: [device("n3", 0)], has_more: true }));
+  const whole = fleet.take(change({ devices: [device("n4", 0)], has_more: false }));
   assert.deepEqual([...whole.nodes].sort(), ["n1", "n3", "n4"]);
   assert.equal(fleet.count, 2);
+});
+
+test("a device that others use is said to be so, also where nobody sees their process", () => {
+  const said = (more: Partly<NodeDevice>): string => holding(device("n1", 0, more)).words;
+  assert.equal(said({ is_used_by_others: true, sample: { processes: [] } }), "another program uses it");
+  assert.equal(said({ is_used_by_others: false, sample: { processes: [{ is_foreign: false }] } }), "not given now");
+  assert.equal(said({ is_free: true }), "free");
+  assert.equal(said({ job_id: "12", user: "ann" }), "ann");
 });
 
 test("devices are found by what is written about them", () => {

@@ -1,14 +1,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { finest, live, longer, memoryOf, nothing, ofHistory, ofSeries, Readings, TAIL_POINTS_MAX, whollyWithin } from "../src/dashboard/chart/sources.ts";
-import type { DevicesTold, NodeHistory, Stats } from "../src/dashboard/job/told.ts";
+import { alone, isRead, sumOf } from "../src/dashboard/chart/course.ts";
+import { finest, live, longer, memoryOf, nothing, ofHistory, ofSeries, over, Readings, TAIL_POINTS_MAX, whollyWithin, type Charts } from "../src/dashboard/chart/sources.ts";
+import type { GetJobStatsResponse, GetNodeHistoryResponse, WatchDevicesResponse } from "../src/generated/messages.ts";
+import { partly } from "./messages.ts";
 
 const START = "2026-11-22T10:00:00Z";
 const AT = Date.parse(START) / 1_000;
 const plain = (text: string): string => text.replaceAll("\u00a0", " ");
 
-function history(node: string, indices: readonly (number | undefined)[], mean: number[], step = "10s"): NodeHistory {
+function history(node: string, indices: readonly (number | undefined)[], mean: number[], step = "10s"): GetNodeHistoryResponse {
   return {
     start_time: START, step,
     devices: indices.map((index) => ({
@@ -18,20 +20,20 @@ function history(node: string, indices: readonly (number | undefined)[], mean: n
   };
 }
 
-function readings(second: number, utilization_percent: number, memory: string): DevicesTold {
-  return {
+function readings(second: number, utilization_percent: number, memory: string): WatchDevicesResponse {
+  return partly({
     is_whole: false, removed_uuids: [], view_time: new Date((AT + second) * 1_000).toISOString(),
     devices: [0, 1].map((index) => ({
       node: "n1", device: { uuid: `u${index}`, index, name: "V", memory_bytes: "80000000000" },
       sample: { utilization_percent, memory_used_bytes: memory, power_mw: "250000", summary: { utilization_percent: { min: 1, max: 99, mean: 50 } } },
     })),
-  };
+  });
 }
 
-function stats(values: number[]): Stats {
+function stats(values: number[]): GetJobStatsResponse {
   const nothing = values.map(() => -1);
   return {
-    sample_count: "9", attempt: 1, is_final: true, gpu_seconds: 9, processes: [],
+    sample_count: "9", attempt: 1, is_final: true, gpu_seconds: 9, processes: [], is_incomplete: false,
     devices: [{
       node: "n1", index: 0, name: "V", uuid: "u0",
       series: { offset_ms: values.map((_, at) => String((at + 1) * 2_000)), utilization_percent: values, memory_used_mb: nothing, temperature_c: nothing, power_draw_w: nothing },
@@ -80,7 +82,7 @@ test("readings go on where the history ends, in its units, and with what lay bet
 
 test("a device of which nothing is told is as it was, and one that is gone has no more points", () => {
   const heard = new Readings(new Map([["n1", "all"]]));
-  const values = (told: DevicesTold): unknown[] =>
+  const values = (told: WatchDevicesResponse): unknown[] =>
     heard.take(told).utilization_percent.lines.map(({ name, course: { mean, min } }) => [plain(name), mean[0], min?.[0]]);
   const both = readings(1, 70, "1");
   assert.deepEqual(values({ ...both, is_whole: true }), [["GPU 0", 50, 1], ["GPU 1", 50, 1]]);
@@ -103,13 +105,58 @@ test("an attempt is shown by the finer of history and its own series", () => {
   assert.deepEqual(series.utilization_percent.times.slice(0, 2), [AT + 1, AT + 3]);
   assert.deepEqual(series.power_draw_w.lines, [], "a counter that was never read has no line");
   const fine = ofHistory([history("n1", [0], [-1, ...values, -1], "2s")], first);
-  assert.deepEqual(finest(fine, series).utilization_percent.lines[0]?.course.min?.slice(1, 3), [0, 1]);
-  assert.equal(finest(fine, series).utilization_percent.times.length, 40, "steps beside it are not shown");
+  assert.deepEqual(finest(fine, series, false).utilization_percent.lines[0]?.course.min?.slice(1, 3), [0, 1]);
+  assert.equal(finest(fine, series, false).utilization_percent.times.length, 40, "steps beside it are not shown");
   const rolled = ofHistory([history("n1", [0], [1, 5, 9, 13, 17, 21, 25, 29, 33], "10s")], first);
   const long = ofSeries(stats(Array.from({ length: 45 }, (_, at) => at)), AT);
-  const course = finest(rolled, long).utilization_percent.lines[0]?.course;
+  const course = finest(rolled, long, false).utilization_percent.lines[0]?.course;
   assert.deepEqual([course?.mean[7], course?.min?.[7], course?.max?.[7]], [7, 4, 7], "within the second step of the history");
   const coarse = ofHistory([history("n1", [0], values.map(() => 5), "2s")], first);
-  assert.equal(finest(coarse, series).utilization_percent, series.utilization_percent);
-  assert.equal(finest(nothing(), series).utilization_percent, series.utilization_percent);
+  assert.equal(finest(coarse, series, false).utilization_percent, series.utilization_percent);
+  assert.equal(finest(nothing(), series, false).utilization_percent, series.utilization_percent);
+});
+
+test("the chart of a job that is over has the smallest and the largest value, wherever they were read", () => {
+  const extremes = (charts: Charts): unknown[] => {
+    const sum = sumOf(charts.utilization_percent.lines[0]?.course ?? { mean: [] });
+    return [sum?.min, sum?.max];
+  };
+  // Placed and ended within a step each, which may be of somebody else's job as well: only its own series tells of them.
+  const read = [2, 91, 92, 93, 92, 91, 92, 93, 92, 3];
+  const exact: GetNodeHistoryResponse = { ...history("n1", [0], []), step: "2s" };
+  const steps = { ...exact, devices: exact.devices.map((each) => ({ ...each, utilization_percent: { mean: read, min: read, max: read } })) };
+  const cut = whollyWithin(ofHistory([steps], first), AT + 0.5, AT + 19.5, 2);
+  const own = ofSeries(stats([88, 91, 92, 93, 92, 91, 92, 93, 92, 97]), AT);
+  assert.deepEqual(extremes(cut), [91, 93]);
+  assert.deepEqual(extremes(finest(cut, own, true)), [88, 97]);
+  assert.deepEqual(extremes(finest(cut, own, false)), [91, 93], "of one that runs the series is made of the history");
+  // A machine that is busy tells seldom: more steps than points, and each of them is in the band of one.
+  const seldom = ofSeries(stats([90, 95, 90, 95, 90, 95, 90, 95, 90]), AT);
+  const short = history("n1", [0], [50, 50, 50, 50, 50, 99, 99, 99, 99, 99, 99, 98, 98, 98], "1s");
+  assert.deepEqual(extremes(finest(ofHistory([short], first), seldom, true)), [49, 100]);
+  const late = history("n1", [0], [-1, -1, 60, 60, 60, 60, 61, 60], "1s");
+  assert.deepEqual(extremes(finest(ofHistory([late], first), seldom, true)), [59, 95]);
+});
+
+test("the charts of a fresh job are lines from the second point on, however late a step is told", () => {
+  const wanted = new Map([["n1", new Set([0, 1])]]);
+  // A step is a second, and beats came every two: of each other step nothing is known, nor of the newest.
+  const kept = ofHistory([history("n1", [0, 1], [90, -1, 92, -1, -1], "1s")], wanted);
+  const heard = new Readings(wanted);
+  const tail = [1.4, 3.4, 4.2].reduce((all, second) => longer(all, heard.take(readings(second, 80, "1"))), nothing());
+  for (const charts of [live(kept, tail), over(kept)]) {
+    for (const { course } of charts.utilization_percent.lines) {
+      const read = course.mean.flatMap((value, index) => (isRead(value) ? [index] : []));
+      assert.ok(read.length >= 2);
+      assert.ok(!course.mean.slice(read[0], read.at(-1)).includes(null), "a gap between two readings that are near");
+      assert.deepEqual(alone(course.mean), []);
+    }
+  }
+  assert.equal(over(kept).utilization_percent.lines[0]?.course.mean.at(-1), null, "behind the last reading nothing is known");
+});
+
+test("where nothing was heard for long the line still ends, and what stands alone is a dot", () => {
+  const charts = over(ofHistory([history("n1", [0], [10, -1, -1, 40, -1, 60])], first));
+  assert.deepEqual(charts.utilization_percent.lines[0]?.course.mean, [10, null, null, 40, null, 60]);
+  assert.deepEqual(alone([10, null, undefined, 40, undefined, 41, null, 60]), [0, 7]);
 });

@@ -31,8 +31,8 @@ test("from the line to a turn to its end", () => {
     cause: "",
     why: "",
   });
-  session = after(session, turn({ worker: "gpu1:8001" }), 2_000);
-  assert.deepEqual(session.phase, { kind: "turn", session: "s1", worker: "gpu1:8001", limit: null, idle: null });
+  session = after(session, turn({ worker: "gpu1:8001", move_min: 0.004 }), 2_000);
+  assert.deepEqual(session.phase, { kind: "turn", session: "s1", worker: "gpu1:8001", limit: null, idle: null, moveMin: 0.004 });
   assert.equal(session.key, "k", "a later message without a key leaves the one there is");
   session = after(session, end("TURN_ENDED"), 3_000);
   assert.deepEqual(session.phase, { kind: "ended", reason: "TURN_ENDED", message: "words" });
@@ -40,12 +40,14 @@ test("from the line to a turn to its end", () => {
   assert.equal(after(session, turn(), 4_000), session, "behind the end nothing changes any more");
 });
 
-test("a limit is told, moved and lifted; an answer ends an idle warning and nothing else", () => {
+test("a limit is told, moved and lifted; the server's word ends an idle warning, and nothing else", () => {
   let session = course({ kind: "opened" }, turn(), notice("TURN_LIMITED", 70), notice("IDLE_WARNING", 10));
   assert.ok(session.phase.kind === "turn");
   assert.deepEqual(session.phase.limit, { reason: "TURN_LIMITED", endsAt: 71_000 });
   assert.deepEqual(session.phase.idle, { reason: "IDLE_WARNING", endsAt: 11_000 });
-  session = after(session, { kind: "answered" }, 5_000);
+  session = after(session, notice("IDLE_WARNING", 10), 2_000);
+  assert.ok(session.phase.kind === "turn" && session.phase.idle?.endsAt === 12_000, "an end that has moved is told again");
+  session = after(session, notice("IDLE_OVER"), 5_000);
   session = after(session, notice("TURN_WARNING", 25), 46_000);
   assert.ok(session.phase.kind === "turn" && session.phase.idle === null);
   assert.deepEqual(session.phase.limit, { reason: "TURN_WARNING", endsAt: 71_000 });

@@ -2,7 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { coursesOf } from "../src/dashboard/usage/history.ts";
-import { barsOf, failedShare, NAMES_MAX, OTHERS, SPANS, startOf, stepsOf, type Span, type Usage, type UsageRow } from "../src/dashboard/usage/spans.ts";
+import { barsOf, failedShare, NAMES_MAX, OTHERS, SPANS, startOf, stepsOf, type Span } from "../src/dashboard/usage/spans.ts";
+import type { GetQueueHistoryResponse, ListUsageResponse, UsageRow } from "../src/generated/messages.ts";
+import { partly } from "./messages.ts";
 
 const MINUTE = 60, HOUR = 3_600, DAY = 86_400;
 const MIDNIGHT = Date.parse("2026-11-22T00:00:00Z") / 1_000;
@@ -46,7 +48,7 @@ test("the steps that are asked for come as they are asked for, and divide the ba
 
 test("steps are summed up to bars, in GPU-hours, and small users are taken together", () => {
   const span = spanOf("day");
-  const usage: Usage = {
+  const usage: ListUsageResponse = {
     start_time: "2026-11-22T00:00:00Z", step: "600s",
     rows: [row("ann", [1_800, 0, 1_800, 3_600]), ...Array.from({ length: NAMES_MAX + 1 }, (_, at) => row(`u${at}`, [0, 0, 0, 36]))],
   };
@@ -59,7 +61,7 @@ test("steps are summed up to bars, in GPU-hours, and small users are taken toget
 });
 
 test("bands are called as people call them, and who used nothing has no bar", () => {
-  const usage: Usage = { start_time: "2026-11-22T00:00:00Z", step: "300s", rows: [row("BAND_HIGH", [3_600]), row("low", [0])] };
+  const usage: ListUsageResponse = { start_time: "2026-11-22T00:00:00Z", step: "300s", rows: [row("BAND_HIGH", [3_600]), row("low", [0])] };
   assert.deepEqual(barsOf(usage, spanOf("hour"), "USAGE_GROUP_BAND").lines.map(({ name }) => name), ["high"]);
   assert.deepEqual(barsOf({ rows: [] }, spanOf("hour"), "USAGE_GROUP_BAND").lines, []);
 });
@@ -70,13 +72,13 @@ test("failed jobs are a part of those that ended", () => {
 });
 
 test("the queue's history has a line for each band that had jobs", () => {
-  const told = {
+  const told = partly<GetQueueHistoryResponse>({
     start_time: "2026-11-22T00:00:00Z", step: "10s",
     bands: [
       { band: "BAND_HIGH", queued: { mean: [0, 2], min: [0, 1], max: [0, 3] }, wait_seconds: { mean: [-1, -1] } },
       { band: "BAND_LOW", queued: { mean: [4, -1], min: [4, -1], max: [4, -1] }, wait_seconds: { mean: [-1, 30] } },
     ],
-  };
+  });
   const queued = coursesOf(told, "queued");
   assert.deepEqual(queued.times, [MIDNIGHT + 5, MIDNIGHT + 15]);
   assert.deepEqual(queued.lines.map(({ name, course }) => [name, course.mean, course.max]), [["high", [0, 2], [0, 3]], ["low", [4, null], [4, null]]]);

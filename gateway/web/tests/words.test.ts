@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { clock, ending, lineWords, span, spokenSpan, type Line } from "../src/words.ts";
+import { accessWords, clock, ending, lineWords, span, spokenSpan, type Line } from "../src/words.ts";
 
 test("spans are told as people tell them, and never too short", () => {
   const told = [-1, 0, 0.2, 59, 59.2, 60, 70, 599, 600.5, 3_599, 3_600, 7_500].map((seconds) => span(seconds).replaceAll("\u00a0", " "));
@@ -14,9 +14,15 @@ test("spans are told as people tell them, and never too short", () => {
   assert.deepEqual([0, 9.1, 75].map(clock), ["0:00", "0:10", "1:15"]);
 });
 
+test("a card says who may join, where that is not everybody", () => {
+  const words = (["open", "pass-phrase", "login", undefined] as const).map(accessWords);
+  assert.deepEqual(words, ["", "Needs a pass phrase", "Needs a login", ""]);
+});
+
 test("a line's words say whether one starts or waits", () => {
   const line: Line = {
-    name: "canvas", waiting: 0, turns: 1, seats: 2, free: 1, state: "ready", progress: 0, turn_s: 60,
+    name: "canvas", waiting: 0, turns: 1, seats: 2, free: 1, state: "ready", progress: 0, waits_for: "", turn_s: 60,
+    title: "", about: "", controls: "", keys: [], picture: "", access: "open",
   };
   assert.deepEqual(lineWords(line), { tone: "free", text: "Free now", more: "1 of 2 seats taken", action: "Start" });
   assert.deepEqual(lineWords({ ...line, free: 0, turns: 2, waiting: 3 }), {
@@ -25,7 +31,9 @@ test("a line's words say whether one starts or waits", () => {
   assert.equal(lineWords({ ...line, state: "loading", progress: 0.4 }).text, "Loading 40 %");
   assert.equal(lineWords({ ...line, state: "failed" }).tone, "failed");
   assert.equal(lineWords({ ...line, state: "asleep", waiting: 1 }).more, "1 person waiting");
-  assert.equal(lineWords({ ...line, state: "queued" }).text, "Waits for a GPU");
+  assert.equal(lineWords({ ...line, state: "queued", waits_for: "DEVICES_IN_USE" }).text, "Waits for a GPU");
+  assert.equal(lineWords({ ...line, state: "queued", waits_for: "CPUS_IN_USE" }).text, "Waits for a CPU");
+  assert.equal(lineWords({ ...line, state: "queued", waits_for: "NEW_IN_2030" }).text, "Waits for a machine with room");
 });
 
 test("every end has words, one that this page does not know too", () => {

@@ -25,45 +25,47 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgpufleet/v1/inference.proto\x12\x0bgpufleet.v1\x1a\x1egoogle/protobuf/duration.proto\"L\n\x08OpenTurn\x12\x0e\n\x06ticket\x18\x01 \x01(\t\x12\r\n\x05width\x18\x02 \x01(\x05\x12\x0e\n\x06height\x18\x03 \x01(\x05\x12\x11\n\tencodings\x18\x04 \x03(\t\"O\n\x0cPointerInput\x12\t\n\x01x\x18\x01 \x01(\x01\x12\t\n\x01y\x18\x02 \x01(\x01\x12\x0f\n\x07\x62uttons\x18\x03 \x01(\x05\x12\x18\n\x10is_button_change\x18\x04 \x01(\x08\";\n\x08KeyInput\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07is_down\x18\x02 \x01(\x08\x12\x11\n\tis_repeat\x18\x03 \x01(\x08\"D\n\nWheelInput\x12\x0f\n\x07\x64\x65lta_x\x18\x01 \x01(\x01\x12\x0f\n\x07\x64\x65lta_y\x18\x02 \x01(\x01\x12\t\n\x01x\x18\x03 \x01(\x01\x12\t\n\x01y\x18\x04 \x01(\x01\"\xc6\x01\n\x05Input\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12,\n\x07pointer\x18\x02 \x01(\x0b\x32\x19.gpufleet.v1.PointerInputH\x00\x12$\n\x03key\x18\x03 \x01(\x0b\x32\x15.gpufleet.v1.KeyInputH\x00\x12\x0e\n\x04text\x18\x04 \x01(\tH\x00\x12(\n\x05wheel\x18\x05 \x01(\x0b\x32\x17.gpufleet.v1.WheelInputH\x00\x12\x15\n\rtrace_context\x18\x06 \x01(\tB\x06\n\x04kind\"\x1b\n\nFrameShown\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\"\xc9\x01\n\rStreamRequest\x12%\n\x04open\x18\x01 \x01(\x0b\x32\x15.gpufleet.v1.OpenTurnH\x00\x12#\n\x05input\x18\x02 \x01(\x0b\x32\x12.gpufleet.v1.InputH\x00\x12(\n\x05shown\x18\x03 \x01(\x0b\x32\x17.gpufleet.v1.FrameShownH\x00\x12\x14\n\nstill_here\x18\x04 \x01(\x08H\x00\x12\x0f\n\x05leave\x18\x05 \x01(\x08H\x00\x12\x13\n\x0bshown_frame\x18\x06 \x01(\x03\x42\x06\n\x04\x62ody\"R\n\nTurnOpened\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08\x65ncoding\x18\x03 \x01(\t\x12\x12\n\nis_resumed\x18\x04 \x01(\x08\"\xbe\x01\n\x05\x46rame\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x16\n\x0einput_sequence\x18\x02 \x01(\x03\x12\x10\n\x08\x65ncoding\x18\x03 \x01(\t\x12\r\n\x05width\x18\x04 \x01(\x05\x12\x0e\n\x06height\x18\x05 \x01(\x05\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\x12\x33\n\x10\x63ompute_duration\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0f\x63oalesced_count\x18\x08 \x01(\x05\"?\n\x0cStreamNotice\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06is_end\x18\x03 \x01(\x08\"\x95\x01\n\x0eStreamResponse\x12#\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x12.gpufleet.v1.FrameH\x00\x12+\n\x06notice\x18\x02 \x01(\x0b\x32\x19.gpufleet.v1.StreamNoticeH\x00\x12)\n\x06opened\x18\x03 \x01(\x0b\x32\x17.gpufleet.v1.TurnOpenedH\x00\x42\x06\n\x04\x62ody\"F\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_type\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\"8\n\x0fPredictResponse\x12\x14\n\x0c\x63ontent_type\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"\x15\n\x13GetModelInfoRequest\"\x8a\x02\n\x14GetModelInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05seats\x18\x02 \x01(\x05\x12\r\n\x05width\x18\x03 \x01(\x05\x12\x0e\n\x06height\x18\x04 \x01(\x05\x12\x14\n\x0cworker_start\x18\x05 \x01(\t\x12\'\n\x05state\x18\x06 \x01(\x0e\x32\x18.gpufleet.v1.WorkerState\x12\x10\n\x08progress\x18\x07 \x01(\x01\x12\x18\n\x10ticks_per_second\x18\x08 \x01(\x01\x12\x11\n\tencodings\x18\t \x03(\t\x12\x15\n\rsession_count\x18\n \x01(\x05\x12\x0f\n\x07message\x18\x0b \x01(\t\x12\x0f\n\x07version\x18\x0c \x01(\t*\xc5\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_LOADING\x10\x01\x12\x16\n\x12WORKER_STATE_READY\x10\x02\x12\x19\n\x15WORKER_STATE_DRAINING\x10\x03\x12\x17\n\x13WORKER_STATE_FAILED\x10\x04\x12\x17\n\x13WORKER_STATE_QUEUED\x10\x05\x12\x19\n\x15WORKER_STATE_STARTING\x10\x06\x32\xed\x01\n\tInference\x12\x45\n\x06Stream\x12\x1a.gpufleet.v1.StreamRequest\x1a\x1b.gpufleet.v1.StreamResponse(\x01\x30\x01\x12\x44\n\x07Predict\x12\x1b.gpufleet.v1.PredictRequest\x1a\x1c.gpufleet.v1.PredictResponse\x12S\n\x0cGetModelInfo\x12 .gpufleet.v1.GetModelInfoRequest\x1a!.gpufleet.v1.GetModelInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bgpufleet/v1/inference.proto\x12\x0bgpufleet.v1\x1a\x1egoogle/protobuf/duration.proto\"t\n\x08OpenTurn\x12\x0e\n\x06ticket\x18\x01 \x01(\t\x12\r\n\x05width\x18\x02 \x01(\x05\x12\x0e\n\x06height\x18\x03 \x01(\x05\x12\x11\n\tencodings\x18\x04 \x03(\t\x12\x15\n\ris_deliberate\x18\x05 \x01(\x08\x12\x0f\n\x07\x64\x65nsity\x18\x06 \x01(\x01\":\n\x08ViewSize\x12\r\n\x05width\x18\x01 \x01(\x05\x12\x0e\n\x06height\x18\x02 \x01(\x05\x12\x0f\n\x07\x64\x65nsity\x18\x03 \x01(\x01\"O\n\x0cPointerInput\x12\t\n\x01x\x18\x01 \x01(\x01\x12\t\n\x01y\x18\x02 \x01(\x01\x12\x0f\n\x07\x62uttons\x18\x03 \x01(\x05\x12\x18\n\x10is_button_change\x18\x04 \x01(\x08\";\n\x08KeyInput\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07is_down\x18\x02 \x01(\x08\x12\x11\n\tis_repeat\x18\x03 \x01(\x08\"D\n\nWheelInput\x12\x0f\n\x07\x64\x65lta_x\x18\x01 \x01(\x01\x12\x0f\n\x07\x64\x65lta_y\x18\x02 \x01(\x01\x12\t\n\x01x\x18\x03 \x01(\x01\x12\t\n\x01y\x18\x04 \x01(\x01\"\xc6\x01\n\x05Input\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12,\n\x07pointer\x18\x02 \x01(\x0b\x32\x19.gpufleet.v1.PointerInputH\x00\x12$\n\x03key\x18\x03 \x01(\x0b\x32\x15.gpufleet.v1.KeyInputH\x00\x12\x0e\n\x04text\x18\x04 \x01(\tH\x00\x12(\n\x05wheel\x18\x05 \x01(\x0b\x32\x17.gpufleet.v1.WheelInputH\x00\x12\x15\n\rtrace_context\x18\x06 \x01(\tB\x06\n\x04kind\"\x1b\n\nFrameShown\x12\r\n\x05\x66rame\x18\x01 \x01(\x03\"\xf3\x01\n\rStreamRequest\x12%\n\x04open\x18\x01 \x01(\x0b\x32\x15.gpufleet.v1.OpenTurnH\x00\x12#\n\x05input\x18\x02 \x01(\x0b\x32\x12.gpufleet.v1.InputH\x00\x12(\n\x05shown\x18\x03 \x01(\x0b\x32\x17.gpufleet.v1.FrameShownH\x00\x12\x14\n\nstill_here\x18\x04 \x01(\x08H\x00\x12\x0f\n\x05leave\x18\x05 \x01(\x08H\x00\x12(\n\x07resized\x18\x07 \x01(\x0b\x32\x15.gpufleet.v1.ViewSizeH\x00\x12\x13\n\x0bshown_frame\x18\x06 \x01(\x03\x42\x06\n\x04\x62ody\"d\n\nTurnOpened\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08\x65ncoding\x18\x03 \x01(\t\x12\x12\n\nis_resumed\x18\x04 \x01(\x08\x12\x10\n\x08move_min\x18\x05 \x01(\x01\"\xbe\x01\n\x05\x46rame\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x16\n\x0einput_sequence\x18\x02 \x01(\x03\x12\x10\n\x08\x65ncoding\x18\x03 \x01(\t\x12\r\n\x05width\x18\x04 \x01(\x05\x12\x0e\n\x06height\x18\x05 \x01(\x05\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\x12\x33\n\x10\x63ompute_duration\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0f\x63oalesced_count\x18\x08 \x01(\x05\"?\n\x0cStreamNotice\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0e\n\x06is_end\x18\x03 \x01(\x08\"\x95\x01\n\x0eStreamResponse\x12#\n\x05\x66rame\x18\x01 \x01(\x0b\x32\x12.gpufleet.v1.FrameH\x00\x12+\n\x06notice\x18\x02 \x01(\x0b\x32\x19.gpufleet.v1.StreamNoticeH\x00\x12)\n\x06opened\x18\x03 \x01(\x0b\x32\x17.gpufleet.v1.TurnOpenedH\x00\x42\x06\n\x04\x62ody\"F\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0c\x63ontent_type\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\"8\n\x0fPredictResponse\x12\x14\n\x0c\x63ontent_type\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"\x15\n\x13GetModelInfoRequest\"\x8a\x02\n\x14GetModelInfoResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05seats\x18\x02 \x01(\x05\x12\r\n\x05width\x18\x03 \x01(\x05\x12\x0e\n\x06height\x18\x04 \x01(\x05\x12\x14\n\x0cworker_start\x18\x05 \x01(\t\x12\'\n\x05state\x18\x06 \x01(\x0e\x32\x18.gpufleet.v1.WorkerState\x12\x10\n\x08progress\x18\x07 \x01(\x01\x12\x18\n\x10ticks_per_second\x18\x08 \x01(\x01\x12\x11\n\tencodings\x18\t \x03(\t\x12\x15\n\rsession_count\x18\n \x01(\x05\x12\x0f\n\x07message\x18\x0b \x01(\t\x12\x0f\n\x07version\x18\x0c \x01(\t*\xc5\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKER_STATE_LOADING\x10\x01\x12\x16\n\x12WORKER_STATE_READY\x10\x02\x12\x19\n\x15WORKER_STATE_DRAINING\x10\x03\x12\x17\n\x13WORKER_STATE_FAILED\x10\x04\x12\x17\n\x13WORKER_STATE_QUEUED\x10\x05\x12\x19\n\x15WORKER_STATE_STARTING\x10\x06\x32\xed\x01\n\tInference\x12\x45\n\x06Stream\x12\x1a.gpufleet.v1.StreamRequest\x1a\x1b.gpufleet.v1.StreamResponse(\x01\x30\x01\x12\x44\n\x07Predict\x12\x1b.gpufleet.v1.PredictRequest\x1a\x1c.gpufleet.v1.PredictResponse\x12S\n\x0cGetModelInfo\x12 .gpufleet.v1.GetModelInfoRequest\x1a!.gpufleet.v1.GetModelInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gpufleet.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERSTATE']._serialized_start=1717
-  _globals['_WORKERSTATE']._serialized_end=1914
+  _globals['_WORKERSTATE']._serialized_start=1877
+  _globals['_WORKERSTATE']._serialized_end=2074
   _globals['_OPENTURN']._serialized_start=76
-  _globals['_OPENTURN']._serialized_end=152
-  _globals['_POINTERINPUT']._serialized_start=154
-  _globals['_POINTERINPUT']._serialized_end=233
-  _globals['_KEYINPUT']._serialized_start=235
-  _globals['_KEYINPUT']._serialized_end=294
-  _globals['_WHEELINPUT']._serialized_start=296
-  _globals['_WHEELINPUT']._serialized_end=364
-  _globals['_INPUT']._serialized_start=367
-  _globals['_INPUT']._serialized_end=565
-  _globals['_FRAMESHOWN']._serialized_start=567
-  _globals['_FRAMESHOWN']._serialized_end=594
-  _globals['_STREAMREQUEST']._serialized_start=597
-  _globals['_STREAMREQUEST']._serialized_end=798
-  _globals['_TURNOPENED']._serialized_start=800
-  _globals['_TURNOPENED']._serialized_end=882
-  _globals['_FRAME']._serialized_start=885
-  _globals['_FRAME']._serialized_end=1075
-  _globals['_STREAMNOTICE']._serialized_start=1077
-  _globals['_STREAMNOTICE']._serialized_end=1140
-  _globals['_STREAMRESPONSE']._serialized_start=1143
-  _globals['_STREAMRESPONSE']._serialized_end=1292
-  _globals['_PREDICTREQUEST']._serialized_start=1294
-  _globals['_PREDICTREQUEST']._serialized_end=1364
-  _globals['_PREDICTRESPONSE']._serialized_start=1366
-  _globals['_PREDICTRESPONSE']._serialized_end=1422
-  _globals['_GETMODELINFOREQUEST']._serialized_start=1424
-  _globals['_GETMODELINFOREQUEST']._serialized_end=1445
-  _globals['_GETMODELINFORESPONSE']._serialized_start=1448
-  _globals['_GETMODELINFORESPONSE']._serialized_end=1714
-  _globals['_INFERENCE']._serialized_start=1917
-  _globals['_INFERENCE']._serialized_end=2154
+  _globals['_OPENTURN']._serialized_end=192
+  _globals['_VIEWSIZE']._serialized_start=194
+  _globals['_VIEWSIZE']._serialized_end=252
+  _globals['_POINTERINPUT']._serialized_start=254
+  _globals['_POINTERINPUT']._serialized_end=333
+  _globals['_KEYINPUT']._serialized_start=335
+  _globals['_KEYINPUT']._serialized_end=394
+  _globals['_WHEELINPUT']._serialized_start=396
+  _globals['_WHEELINPUT']._serialized_end=464
+  _globals['_INPUT']._serialized_start=467
+  _globals['_INPUT']._serialized_end=665
+  _globals['_FRAMESHOWN']._serialized_start=667
+  _globals['_FRAMESHOWN']._serialized_end=694
+  _globals['_STREAMREQUEST']._serialized_start=697
+  _globals['_STREAMREQUEST']._serialized_end=940
+  _globals['_TURNOPENED']._serialized_start=942
+  _globals['_TURNOPENED']._serialized_end=1042
+  _globals['_FRAME']._serialized_start=1045
+  _globals['_FRAME']._serialized_end=1235
+  _globals['_STREAMNOTICE']._serialized_start=1237
+  _globals['_STREAMNOTICE']._serialized_end=1300
+  _globals['_STREAMRESPONSE']._serialized_start=1303
+  _globals['_STREAMRESPONSE']._serialized_end=1452
+  _globals['_PREDICTREQUEST']._serialized_start=1454
+  _globals['_PREDICTREQUEST']._serialized_end=1524
+  _globals['_PREDICTRESPONSE']._serialized_start=1526
+  _globals['_PREDICTRESPONSE']._serialized_end=1582
+  _globals['_GETMODELINFOREQUEST']._serialized_start=1584
+  _globals['_GETMODELINFOREQUEST']._serialized_end=1605
+  _globals['_GETMODELINFORESPONSE']._serialized_start=1608
+  _globals['_GETMODELINFORESPONSE']._serialized_end=1874
+  _globals['_INFERENCE']._serialized_start=2077
+  _globals['_INFERENCE']._serialized_end=2314
 # @@protoc_insertion_point(module_scope)

@@ -70,6 +70,8 @@ class OpenTurn(_message.Message):
     WIDTH_FIELD_NUMBER: _builtins.int
     HEIGHT_FIELD_NUMBER: _builtins.int
     ENCODINGS_FIELD_NUMBER: _builtins.int
+    IS_DELIBERATE_FIELD_NUMBER: _builtins.int
+    DENSITY_FIELD_NUMBER: _builtins.int
     ticket: _builtins.str
     """The turn ticket, valid for one opening."""
     width: _builtins.int
@@ -78,6 +80,12 @@ class OpenTurn(_message.Message):
     """
     height: _builtins.int
     """Height of the same."""
+    is_deliberate: _builtins.bool
+    """Whether a person asks for the stream just now, as by a Start in another window: that counts as real input. A stream
+    that is opened again by itself is not.
+    """
+    density: _builtins.float
+    """Pixels of the screen to one of the page, such as 2 on a phone; 0, the default, means that it is not known."""
     @_builtins.property
     def encodings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Accepted encodings in order of preference: "jpeg", "png", "webp", "raw" (bytes of RGB, row by row from the top).
@@ -91,14 +99,46 @@ class OpenTurn(_message.Message):
         width: _builtins.int = ...,
         height: _builtins.int = ...,
         encodings: _abc.Iterable[_builtins.str] | None = ...,
+        is_deliberate: _builtins.bool = ...,
+        density: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["encodings", b"encodings", "height", b"height", "ticket", b"ticket", "width", b"width"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["density", b"density", "encodings", b"encodings", "height", b"height", "is_deliberate", b"is_deliberate", "ticket", b"ticket", "width", b"width"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpenTurn: _TypeAlias = OpenTurn  # noqa: Y015
+
+@_typing.final
+class ViewSize(_message.Message):
+    """ViewSize is the room that a client has for the picture."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WIDTH_FIELD_NUMBER: _builtins.int
+    HEIGHT_FIELD_NUMBER: _builtins.int
+    DENSITY_FIELD_NUMBER: _builtins.int
+    width: _builtins.int
+    """Width of the largest picture that it shows, in pixels of the screen; 0, the default, means the model's own."""
+    height: _builtins.int
+    """Height of the same."""
+    density: _builtins.float
+    """Pixels of the screen to one of the page; 0, the default, means that it is not known."""
+    def __init__(
+        self,
+        *,
+        width: _builtins.int = ...,
+        height: _builtins.int = ...,
+        density: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["density", b"density", "height", b"height", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ViewSize: _TypeAlias = ViewSize  # noqa: Y015
 
 @_typing.final
 class PointerInput(_message.Message):
@@ -281,6 +321,7 @@ class StreamRequest(_message.Message):
     SHOWN_FIELD_NUMBER: _builtins.int
     STILL_HERE_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
+    RESIZED_FIELD_NUMBER: _builtins.int
     SHOWN_FRAME_FIELD_NUMBER: _builtins.int
     still_here: _builtins.bool
     """"Still there": answers an idle warning, and counts as real input."""
@@ -302,6 +343,10 @@ class StreamRequest(_message.Message):
     def shown(self) -> Global___FrameShown:
         """A frame was shown."""
 
+    @_builtins.property
+    def resized(self) -> Global___ViewSize:
+        """The room for the picture has changed. It is no real input."""
+
     def __init__(
         self,
         *,
@@ -310,13 +355,14 @@ class StreamRequest(_message.Message):
         shown: Global___FrameShown | None = ...,
         still_here: _builtins.bool = ...,
         leave: _builtins.bool = ...,
+        resized: Global___ViewSize | None = ...,
         shown_frame: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "input", b"input", "leave", b"leave", "open", b"open", "shown", b"shown", "still_here", b"still_here"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "input", b"input", "leave", b"leave", "open", b"open", "resized", b"resized", "shown", b"shown", "still_here", b"still_here"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "input", b"input", "leave", b"leave", "open", b"open", "shown", b"shown", "shown_frame", b"shown_frame", "still_here", b"still_here"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "input", b"input", "leave", b"leave", "open", b"open", "resized", b"resized", "shown", b"shown", "shown_frame", b"shown_frame", "still_here", b"still_here"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["open", "input", "shown", "still_here", "leave"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["open", "input", "shown", "still_here", "leave", "resized"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -332,6 +378,7 @@ class TurnOpened(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
     IS_RESUMED_FIELD_NUMBER: _builtins.int
+    MOVE_MIN_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session's id."""
     epoch: _builtins.int
@@ -340,6 +387,8 @@ class TurnOpened(_message.Message):
     """The encoding of the frames that follow."""
     is_resumed: _builtins.bool
     """Whether the session was there already and goes on with its state."""
+    move_min: _builtins.float
+    """A move of the pointer is real input from this distance on, as a share of the picture; the first one always is."""
     def __init__(
         self,
         *,
@@ -347,10 +396,11 @@ class TurnOpened(_message.Message):
         epoch: _builtins.int = ...,
         encoding: _builtins.str = ...,
         is_resumed: _builtins.bool = ...,
+        move_min: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "epoch", b"epoch", "is_resumed", b"is_resumed", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "epoch", b"epoch", "is_resumed", b"is_resumed", "move_min", b"move_min", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

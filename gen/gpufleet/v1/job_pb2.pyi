@@ -494,6 +494,102 @@ class ArrayCounts(_message.Message):
 Global___ArrayCounts: _TypeAlias = ArrayCounts  # noqa: Y015
 
 @_typing.final
+class LimitSignal(_message.Message):
+    """LimitSignal is a signal that each attempt gets some time before its limit ends it, sent by its node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    LEADER_ONLY_FIELD_NUMBER: _builtins.int
+    signal: _builtins.int
+    """Its number, 1 to 64, but not of SIGKILL and SIGSTOP, which nobody can catch."""
+    leader_only: _builtins.bool
+    """Whether only the process that was started gets it, and not all of its group, which is the default."""
+    @_builtins.property
+    def before(self) -> _duration_pb2.Duration:
+        """How long before the limit, less than the limit; absent means 60 s."""
+
+    def __init__(
+        self,
+        *,
+        signal: _builtins.int = ...,
+        before: _duration_pb2.Duration | None = ...,
+        leader_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["before", b"before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "leader_only", b"leader_only", "signal", b"signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitSignal: _TypeAlias = LimitSignal  # noqa: Y015
+
+@_typing.final
+class ResourceLimit(_message.Message):
+    """ResourceLimit is a limit that the kernel sets to each process of a job, as setrlimit(2) has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SOFT_FIELD_NUMBER: _builtins.int
+    HARD_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name without the prefix RLIMIT_: AS, CORE, FSIZE, MEMLOCK, NOFILE or STACK. Each at most once."""
+    soft: _builtins.int
+    """The soft limit, which holds; in bytes, of NOFILE in descriptors; -1 for none."""
+    hard: _builtins.int
+    """The hard limit, up to which a process may raise its soft one, and at least that; -1 for none; absent means as the
+    soft one. One above the hard limit of the node's agent is refused there (RLIMIT_TOO_HIGH).
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        soft: _builtins.int = ...,
+        hard: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hard", b"_hard", "hard", b"hard"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hard", b"_hard", "hard", b"hard", "name", b"name", "soft", b"soft"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__hard: _TypeAlias = _typing.Literal["hard"]  # noqa: Y015
+    _WhichOneofArgType__hard: _TypeAlias = _typing.Literal["_hard", b"_hard"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hard) -> _WhichOneofReturnType__hard | None: ...
+
+Global___ResourceLimit: _TypeAlias = ResourceLimit  # noqa: Y015
+
+@_typing.final
+class ProcessSettings(_message.Message):
+    """ProcessSettings is how the processes of a job run, on each of its nodes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RLIMITS_FIELD_NUMBER: _builtins.int
+    NICE_FIELD_NUMBER: _builtins.int
+    nice: _builtins.int
+    """Niceness, 0 to 19: how much they give way to other processes of their node, as nice(1) has it. One is never less nice
+    than the agent of its node, which runs them: 0, the default, means as that is.
+    """
+    @_builtins.property
+    def rlimits(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceLimit]:
+        """Limits of the kernel's; those that are not named are as the agent's own."""
+
+    def __init__(
+        self,
+        *,
+        rlimits: _abc.Iterable[Global___ResourceLimit] | None = ...,
+        nice: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nice", b"nice", "rlimits", b"rlimits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProcessSettings: _TypeAlias = ProcessSettings  # noqa: Y015
+
+@_typing.final
 class JobSpec(_message.Message):
     """JobSpec is all that a user asks for."""
 
@@ -595,6 +691,11 @@ class JobSpec(_message.Message):
     SERVES_FIELD_NUMBER: _builtins.int
     SAMPLING_INTERVAL_FIELD_NUMBER: _builtins.int
     NO_WARNINGS_FIELD_NUMBER: _builtins.int
+    SUBMIT_CWD_FIELD_NUMBER: _builtins.int
+    LIMIT_SIGNAL_FIELD_NUMBER: _builtins.int
+    REQUEUE_ON_TIMEOUT_FIELD_NUMBER: _builtins.int
+    OUTPUT_FILE_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
     node_count: _builtins.int
@@ -608,7 +709,9 @@ class JobSpec(_message.Message):
     no_span: _builtins.bool
     """Whether a request that no single node holds is refused instead of spread over several."""
     band: Global___Band.ValueType
-    """Priority class; normal by default."""
+    """Priority class; normal by default, or the next one below that the caller has by [policy] bands. One that they do not
+    have is refused with BAND_REFUSED.
+    """
     retries: _builtins.int
     """Fresh attempts after a failing exit code, 0 by default."""
     no_requeue: _builtins.bool
@@ -639,6 +742,19 @@ class JobSpec(_message.Message):
     """The model that a service is a worker of; set by the scheduler."""
     no_warnings: _builtins.bool
     """Whether it is warned of nothing but devices in trouble; see Job.warnings."""
+    submit_cwd: _builtins.str
+    """Absolute path of the folder that it was submitted from, for GPUFLEET_SUBMIT_CWD; it need not be there on any node.
+    Empty where nobody said so: the job is then told its working directory.
+    """
+    requeue_on_timeout: _builtins.bool
+    """Whether it waits again, in its old place, where its time limit would end it as TIMED_OUT. It counts as no retry. After
+    1,000 such attempts it ends all the same.
+    """
+    output_file: _builtins.str
+    """A file on the node that gets a copy of what it writes, both streams as they come, beside what the scheduler keeps; it is
+    appended to. A relative path lies in cwd. %j is the job's id, %A its array's, %a its index, %x its name, %N the node, %t
+    or %r the rank, %u the user, %% a percent sign; a number behind the percent sign fills ids up with zeros. Empty for none.
+    """
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The program and its arguments; at least one, and 2 MB in all at most."""
@@ -705,6 +821,14 @@ class JobSpec(_message.Message):
         several jobs of a node the one that wants it most often decides.
         """
 
+    @_builtins.property
+    def limit_signal(self) -> Global___LimitSignal:
+        """A signal before the time limit, which must be set; absent for none."""
+
+    @_builtins.property
+    def process(self) -> Global___ProcessSettings:
+        """How its processes run; absent means as the agent of their node does."""
+
     def __init__(
         self,
         *,
@@ -744,10 +868,15 @@ class JobSpec(_message.Message):
         serves: _builtins.str = ...,
         sampling_interval: _duration_pb2.Duration | None = ...,
         no_warnings: _builtins.bool = ...,
+        submit_cwd: _builtins.str = ...,
+        limit_signal: Global___LimitSignal | None = ...,
+        requeue_on_timeout: _builtins.bool = ...,
+        output_file: _builtins.str = ...,
+        process: Global___ProcessSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "grace", b"grace", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "pins", b"pins", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "retries", b"retries", "sampling_interval", b"sampling_interval", "serves", b"serves", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "retries", b"retries", "sampling_interval", b"sampling_interval", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1092,19 +1221,23 @@ class WaitReason(_message.Message):
 
     REASON_FIELD_NUMBER: _builtins.int
     SENTENCE_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Stable UPPER_SNAKE reason, such as WAITING_FOR_DEVICES or HELD."""
     sentence: _builtins.str
     """For people: a whole sentence in an explanation, its clause in a job."""
+    summary: _builtins.str
+    """Of a job: the fewest words that are true, for a table: "waits for 2 GPUs on node1", "held", "after 41"."""
     def __init__(
         self,
         *,
         reason: _builtins.str = ...,
         sentence: _builtins.str = ...,
+        summary: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "sentence", b"sentence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "sentence", b"sentence", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1169,6 +1302,8 @@ class Job(_message.Message):
     QUEUE_POSITION_FIELD_NUMBER: _builtins.int
     ESTIMATED_START_TIME_FIELD_NUMBER: _builtins.int
     LATEST_START_TIME_FIELD_NUMBER: _builtins.int
+    LIKELY_EARLIEST_START_TIME_FIELD_NUMBER: _builtins.int
+    LIKELY_LATEST_START_TIME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     RETRIES_USED_FIELD_NUMBER: _builtins.int
     REQUEUE_COUNT_FIELD_NUMBER: _builtins.int
@@ -1179,6 +1314,9 @@ class Job(_message.Message):
     ARRAY_INDEX_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     HAS_STATS_FIELD_NUMBER: _builtins.int
+    OUTPUT_BLOCKED_FIELD_NUMBER: _builtins.int
+    MODEL_REVISION_FIELD_NUMBER: _builtins.int
+    REPLACES_JOB_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's id, from 1."""
     user: _builtins.str
@@ -1211,6 +1349,15 @@ class Job(_message.Message):
     """Of an item: its index."""
     has_stats: _builtins.bool
     """Whether there are statistics of what its newest attempt used: see GetJobStats."""
+    output_blocked: _builtins.str
+    """Why what it writes gets no further now, one sentence for people: its node has no room for more, so that it is held in
+    its write, or the scheduler cannot store it, so that it waits on its node. Nothing of it is lost. Empty while output
+    goes on. Of an array: that of an item.
+    """
+    model_revision: _builtins.int
+    """Of a worker: the revision of its model that it was started with; 0 for a job that is none."""
+    replaces_job_id: _builtins.int
+    """Of a worker: the job of the one whose place it takes once it is ready; 0 for none."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """What was asked for, with every default filled in."""
@@ -1248,6 +1395,16 @@ class Job(_message.Message):
         """Latest start while the jobs and nodes stay as they are; absent where there is none."""
 
     @_builtins.property
+    def likely_earliest_start_time(self) -> _timestamp_pb2.Timestamp:
+        """Nine of ten such jobs start from this time on, by how long its like waited lately; absent where little is known."""
+
+    @_builtins.property
+    def likely_latest_start_time(self) -> _timestamp_pb2.Timestamp:
+        """Nine of ten such jobs start up to this time; absent with the other. Where it is known, a latest start that is more
+        than five times as far away is left out.
+        """
+
+    @_builtins.property
     def array_counts(self) -> Global___ArrayCounts:
         """Of an array: its items by state. It has no attempts of its own; once all items have ended, exit is the highest code
         that one of them gives (128 + n for a signal, 124 for a time limit, 125 for an end without a code).
@@ -1277,6 +1434,8 @@ class Job(_message.Message):
         queue_position: _builtins.int = ...,
         estimated_start_time: _timestamp_pb2.Timestamp | None = ...,
         latest_start_time: _timestamp_pb2.Timestamp | None = ...,
+        likely_earliest_start_time: _timestamp_pb2.Timestamp | None = ...,
+        likely_latest_start_time: _timestamp_pb2.Timestamp | None = ...,
         version: _builtins.int = ...,
         retries_used: _builtins.int = ...,
         requeue_count: _builtins.int = ...,
@@ -1287,10 +1446,13 @@ class Job(_message.Message):
         array_index: _builtins.int = ...,
         warnings: _abc.Iterable[Global___JobWarning] | None = ...,
         has_stats: _builtins.bool = ...,
+        output_blocked: _builtins.str = ...,
+        model_revision: _builtins.int = ...,
+        replaces_job_id: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "latest_start_time", b"latest_start_time", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1378,6 +1540,8 @@ class Explanation(_message.Message):
     AHEAD_COUNT_FIELD_NUMBER: _builtins.int
     ESTIMATED_START_TIME_FIELD_NUMBER: _builtins.int
     LATEST_START_TIME_FIELD_NUMBER: _builtins.int
+    LIKELY_EARLIEST_START_TIME_FIELD_NUMBER: _builtins.int
+    LIKELY_LATEST_START_TIME_FIELD_NUMBER: _builtins.int
     BOUND_SENTENCE_FIELD_NUMBER: _builtins.int
     NEAREST_CHANGE_FIELD_NUMBER: _builtins.int
     ESTIMATE_SENTENCE_FIELD_NUMBER: _builtins.int
@@ -1409,6 +1573,16 @@ class Explanation(_message.Message):
     def latest_start_time(self) -> _timestamp_pb2.Timestamp:
         """Latest start while the jobs and nodes stay as they are; absent where there is none."""
 
+    @_builtins.property
+    def likely_earliest_start_time(self) -> _timestamp_pb2.Timestamp:
+        """Nine of ten such jobs start from this time on, by how long its like waited lately; absent where little is known."""
+
+    @_builtins.property
+    def likely_latest_start_time(self) -> _timestamp_pb2.Timestamp:
+        """Nine of ten such jobs start up to this time; absent with the other. Where it is known, a latest start that is more
+        than five times as far away is left out.
+        """
+
     def __init__(
         self,
         *,
@@ -1418,13 +1592,15 @@ class Explanation(_message.Message):
         ahead_count: _builtins.int = ...,
         estimated_start_time: _timestamp_pb2.Timestamp | None = ...,
         latest_start_time: _timestamp_pb2.Timestamp | None = ...,
+        likely_earliest_start_time: _timestamp_pb2.Timestamp | None = ...,
+        likely_latest_start_time: _timestamp_pb2.Timestamp | None = ...,
         bound_sentence: _builtins.str = ...,
         nearest_change: _builtins.str = ...,
         estimate_sentence: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["estimated_start_time", b"estimated_start_time", "latest_start_time", b"latest_start_time", "reason", b"reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["estimated_start_time", b"estimated_start_time", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead_count", b"ahead_count", "ahead_job_ids", b"ahead_job_ids", "bound_sentence", b"bound_sentence", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "latest_start_time", b"latest_start_time", "nearest_change", b"nearest_change", "nodes", b"nodes", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead_count", b"ahead_count", "ahead_job_ids", b"ahead_job_ids", "bound_sentence", b"bound_sentence", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "nearest_change", b"nearest_change", "nodes", b"nodes", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

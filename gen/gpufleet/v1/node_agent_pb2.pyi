@@ -231,8 +231,12 @@ class InventoryEntry(_message.Message):
     PHASE_FIELD_NUMBER: _builtins.int
     EXITED_FIELD_NUMBER: _builtins.int
     RUN_DURATION_FIELD_NUMBER: _builtins.int
+    OUTPUT_BLOCKED_FIELD_NUMBER: _builtins.int
+    TIME_LIMIT_FIELD_NUMBER: _builtins.int
     phase: Global___AttemptPhase.ValueType
     """Where it is."""
+    output_blocked: _builtins.str
+    """When RUNNING, why its output waits for room on the node, as in SpoolState; empty while it goes on."""
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -245,6 +249,10 @@ class InventoryEntry(_message.Message):
     def run_duration(self) -> _duration_pb2.Duration:
         """How long its process has run; set when RUNNING."""
 
+    @_builtins.property
+    def time_limit(self) -> _duration_pb2.Duration:
+        """Its time limit as the node has it, 0 for none; set when STARTING or RUNNING, by agents that carry SetTimeLimit out."""
+
     def __init__(
         self,
         *,
@@ -252,10 +260,12 @@ class InventoryEntry(_message.Message):
         phase: Global___AttemptPhase.ValueType = ...,
         exited: Global___AttemptExited | None = ...,
         run_duration: _duration_pb2.Duration | None = ...,
+        output_blocked: _builtins.str = ...,
+        time_limit: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key", "run_duration", b"run_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key", "phase", b"phase", "run_duration", b"run_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key", "output_blocked", b"output_blocked", "phase", b"phase", "run_duration", b"run_duration", "time_limit", b"time_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -596,8 +606,6 @@ class AttemptExited(_message.Message):
     STOP_CAUSE_FIELD_NUMBER: _builtins.int
     OUTPUT_ENDS_FIELD_NUMBER: _builtins.int
     OUTPUT_IS_COMPLETE_FIELD_NUMBER: _builtins.int
-    RUN_DURATION_FIELD_NUMBER: _builtins.int
-    AGE_FIELD_NUMBER: _builtins.int
     CPU_SECONDS_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_MAX_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
@@ -628,14 +636,6 @@ class AttemptExited(_message.Message):
         """Where each stream ended."""
 
     @_builtins.property
-    def run_duration(self) -> _duration_pb2.Duration:
-        """How long it ran."""
-
-    @_builtins.property
-    def age(self) -> _duration_pb2.Duration:
-        """How long ago it ended."""
-
-    @_builtins.property
     def usage(self) -> Global___AttemptUsage:
         """What it used; absent when nothing was read of it."""
 
@@ -649,15 +649,13 @@ class AttemptExited(_message.Message):
         stop_cause: Global___StopCause.ValueType = ...,
         output_ends: _abc.Iterable[_job_pb2.OutputEnd] | None = ...,
         output_is_complete: _builtins.bool = ...,
-        run_duration: _duration_pb2.Duration | None = ...,
-        age: _duration_pb2.Duration | None = ...,
         cpu_seconds: _builtins.float = ...,
         memory_bytes_max: _builtins.int = ...,
         usage: Global___AttemptUsage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "exit", b"exit", "key", b"key", "run_duration", b"run_duration", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["exit", b"exit", "key", b"key", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "cpu_seconds", b"cpu_seconds", "exit", b"exit", "key", b"key", "memory_bytes_max", b"memory_bytes_max", "message", b"message", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "reason", b"reason", "run_duration", b"run_duration", "stop_cause", b"stop_cause", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "exit", b"exit", "key", b"key", "memory_bytes_max", b"memory_bytes_max", "message", b"message", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "reason", b"reason", "stop_cause", b"stop_cause", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -932,6 +930,9 @@ class Launch(_message.Message):
     SHARE_FIELD_NUMBER: _builtins.int
     SERVES_FIELD_NUMBER: _builtins.int
     SAMPLING_INTERVAL_FIELD_NUMBER: _builtins.int
+    LIMIT_SIGNAL_FIELD_NUMBER: _builtins.int
+    OUTPUT_FILE_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
     """Absolute working directory."""
     cpus: _builtins.int
@@ -960,6 +961,10 @@ class Launch(_message.Message):
     """
     serves: _builtins.str
     """The model that it is a worker of: the agent tells it where the scheduler is; empty for a batch job."""
+    output_file: _builtins.str
+    """Absolute path of a file that gets a copy of the rank's output; empty for none. A launch whose file cannot be opened
+    is refused (OUTPUT_FILE_UNUSABLE).
+    """
     @_builtins.property
     def key(self) -> Global___AttemptKey:
         """Which rank."""
@@ -970,7 +975,10 @@ class Launch(_message.Message):
 
     @_builtins.property
     def env(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Environment from the job; what says which devices are visible is left out, and the agent adds its own."""
+        """Environment from the job, with what the scheduler says of it (GPUFLEET_JOB_NAME …) and a token that is good for it
+        alone (GPUFLEET_JOB_TOKEN), which stands nowhere else. What says which devices are visible is left out, and the
+        agent adds its own.
+        """
 
     @_builtins.property
     def device_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -996,6 +1004,14 @@ class Launch(_message.Message):
     def sampling_interval(self) -> _duration_pb2.Duration:
         """How often what it uses is read; absent means as the agent's settings say."""
 
+    @_builtins.property
+    def limit_signal(self) -> _job_pb2.LimitSignal:
+        """A signal before the time limit, sent by the keeper; absent for none."""
+
+    @_builtins.property
+    def process(self) -> _job_pb2.ProcessSettings:
+        """How its processes run, as in the job's spec."""
+
     def __init__(
         self,
         *,
@@ -1020,10 +1036,13 @@ class Launch(_message.Message):
         share: _job_pb2.DeviceShare | None = ...,
         serves: _builtins.str = ...,
         sampling_interval: _duration_pb2.Duration | None = ...,
+        limit_signal: _job_pb2.LimitSignal | None = ...,
+        output_file: _builtins.str = ...,
+        process: _job_pb2.ProcessSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "grace", b"grace", "key", b"key", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "sampling_interval", b"sampling_interval", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "output_file", b"output_file", "process", b"process", "sampling_interval", b"sampling_interval", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1170,6 +1189,39 @@ class SendSignal(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SendSignal: _TypeAlias = SendSignal  # noqa: Y015
+
+@_typing.final
+class SetTimeLimit(_message.Message):
+    """SetTimeLimit gives a rank another time limit, which counts from its start as the launch's did. It is idempotent, carried
+    out at any age, and said again when the inventory tells another limit. One that has passed stops the rank by the grace
+    rule; for what has ended, or was told to stop, it changes nothing.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    TIME_LIMIT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """Which rank."""
+
+    @_builtins.property
+    def time_limit(self) -> _duration_pb2.Duration:
+        """Longest run; absent means none."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        time_limit: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "time_limit", b"time_limit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "time_limit", b"time_limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetTimeLimit: _TypeAlias = SetTimeLimit  # noqa: Y015
 
 @_typing.final
 class Keep(_message.Message):
@@ -1447,6 +1499,7 @@ class HeartbeatResponse(_message.Message):
     OPEN_CHANNEL_FIELD_NUMBER: _builtins.int
     CLEAR_TROUBLES_FIELD_NUMBER: _builtins.int
     TELL_WARNING_FIELD_NUMBER: _builtins.int
+    SET_TIME_LIMIT_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler; one of a lower term than the highest seen is refused."""
@@ -1520,6 +1573,10 @@ class HeartbeatResponse(_message.Message):
         """Tell of a warning whom the job's --notify names."""
 
     @_builtins.property
+    def set_time_limit(self) -> Global___SetTimeLimit:
+        """Give a rank another time limit."""
+
+    @_builtins.property
     def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeartbeatResponse]:
         """Messages that waited behind this one to be sent, in order: each counts as if it had come by itself. They hold none."""
 
@@ -1545,13 +1602,14 @@ class HeartbeatResponse(_message.Message):
         open_channel: Global___OpenChannelCommand | None = ...,
         clear_troubles: Global___ClearTroubles | None = ...,
         tell_warning: Global___TellWarning | None = ...,
+        set_time_limit: Global___SetTimeLimit | None = ...,
         more: _abc.Iterable[Global___HeartbeatResponse] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "acked_sequence", b"acked_sequence", "clear_troubles", b"clear_troubles", "command", b"command", "forget", b"forget", "keep", b"keep", "kill", b"kill", "launch", b"launch", "more", b"more", "newest_heartbeat", b"newest_heartbeat", "open_channel", b"open_channel", "prepare", b"prepare", "read_program_log", b"read_program_log", "refresh_samples", b"refresh_samples", "send_signal", b"send_signal", "sequence", b"sequence", "set_log_level", b"set_log_level", "set_time_limit", b"set_time_limit", "start", b"start", "stop", b"stop", "tell_warning", b"tell_warning", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["launch", "prepare", "start", "abort", "stop", "send_signal", "keep", "kill", "forget", "refresh_samples", "read_program_log", "set_log_level", "open_channel", "clear_troubles", "tell_warning", "set_time_limit"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 

@@ -541,7 +541,7 @@ class NodeInfo(_message.Message):
 
     @_builtins.property
     def expires_time(self) -> _timestamp_pb2.Timestamp:
-        """When an elastic node goes away; absent for a static one."""
+        """When an elastic node goes away; absent for a static one. Not built yet."""
 
     def __init__(
         self,
@@ -620,6 +620,7 @@ class NodeDevice(_message.Message):
     FREE_MILLI_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
+    IS_USED_BY_OTHERS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """The job that holds it whole; 0 when none does."""
     availability_score: _builtins.float
@@ -632,6 +633,10 @@ class NodeDevice(_message.Message):
     """The node's name; set where devices of several nodes stand in one list, and empty within a node."""
     user: _builtins.str
     """Who submitted the job that holds it whole; set where node is."""
+    is_used_by_others: _builtins.bool
+    """Whether somebody outside gpufleet keeps it from jobs that take no busy device: by a process on it, or as it has less
+    memory free than a job is given that does not say how much it needs. No job holds any of it.
+    """
     @_builtins.property
     def device(self) -> Global___Device:
         """The device's facts."""
@@ -656,10 +661,11 @@ class NodeDevice(_message.Message):
         free_milli: _builtins.int = ...,
         node: _builtins.str = ...,
         user: _builtins.str = ...,
+        is_used_by_others: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "sample", b"sample"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "free_milli", b"free_milli", "is_free", b"is_free", "job_id", b"job_id", "node", b"node", "sample", b"sample", "shares", b"shares", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score", "availability_score", b"availability_score", "device", b"device", "free_milli", b"free_milli", "is_free", b"is_free", "is_used_by_others", b"is_used_by_others", "job_id", b"job_id", "node", b"node", "sample", b"sample", "shares", b"shares", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__availability_score: _TypeAlias = _typing.Literal["availability_score"]  # noqa: Y015
     _WhichOneofArgType__availability_score: _TypeAlias = _typing.Literal["_availability_score", b"_availability_score"]  # noqa: Y015
@@ -688,6 +694,9 @@ class Node(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     IS_CONNECTED_FIELD_NUMBER: _builtins.int
     SPOOL_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    CPU_PERCENT_FIELD_NUMBER: _builtins.int
+    HOST_MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The node's name, unique in the cluster."""
     state: Global___NodeState.ValueType
@@ -708,6 +717,10 @@ class Node(_message.Message):
     """Whether its agent has a heartbeat stream open now."""
     spool_free_bytes: _builtins.int
     """Free bytes where its agent spools output, at the last beat; absent until one told it."""
+    cpu_percent: _builtins.int
+    """Utilisation of all its CPUs in percent, 0 to 100, at the last beat; absent until one told it."""
+    host_memory_used_bytes: _builtins.int
+    """Memory of the machine in use by whatever runs there, in bytes, at the last beat."""
     @_builtins.property
     def info(self) -> Global___NodeInfo:
         """What its agent said of it."""
@@ -728,6 +741,10 @@ class Node(_message.Message):
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Jobs with an attempt on it."""
 
+    @_builtins.property
+    def round_trip(self) -> _duration_pb2.Duration:
+        """How long the last beat but one took to its agent's hearing that it had come; absent before that."""
+
     def __init__(
         self,
         *,
@@ -746,13 +763,25 @@ class Node(_message.Message):
         version: _builtins.int = ...,
         is_connected: _builtins.bool = ...,
         spool_free_bytes: _builtins.int | None = ...,
+        cpu_percent: _builtins.int | None = ...,
+        host_memory_used_bytes: _builtins.int | None = ...,
+        round_trip: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_spool_free_bytes", b"_spool_free_bytes", "info", b"info", "last_heard_time", b"last_heard_time", "register_time", b"register_time", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "last_heard_time", b"last_heard_time", "register_time", b"register_time", "round_trip", b"round_trip", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_spool_free_bytes", b"_spool_free_bytes", "address", b"address", "cpus_used", b"cpus_used", "devices", b"devices", "drain_reason", b"drain_reason", "info", b"info", "is_connected", b"is_connected", "is_draining", b"is_draining", "job_ids", b"job_ids", "last_heard_time", b"last_heard_time", "memory_used_bytes", b"memory_used_bytes", "name", b"name", "register_time", b"register_time", "spool_free_bytes", b"spool_free_bytes", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "address", b"address", "cpu_percent", b"cpu_percent", "cpus_used", b"cpus_used", "devices", b"devices", "drain_reason", b"drain_reason", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "is_connected", b"is_connected", "is_draining", b"is_draining", "job_ids", b"job_ids", "last_heard_time", b"last_heard_time", "memory_used_bytes", b"memory_used_bytes", "name", b"name", "register_time", b"register_time", "round_trip", b"round_trip", "spool_free_bytes", b"spool_free_bytes", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cpu_percent: _TypeAlias = _typing.Literal["cpu_percent"]  # noqa: Y015
+    _WhichOneofArgType__cpu_percent: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent"]  # noqa: Y015
+    _WhichOneofReturnType__host_memory_used_bytes: _TypeAlias = _typing.Literal["host_memory_used_bytes"]  # noqa: Y015
+    _WhichOneofArgType__host_memory_used_bytes: _TypeAlias = _typing.Literal["_host_memory_used_bytes", b"_host_memory_used_bytes"]  # noqa: Y015
     _WhichOneofReturnType__spool_free_bytes: _TypeAlias = _typing.Literal["spool_free_bytes"]  # noqa: Y015
     _WhichOneofArgType__spool_free_bytes: _TypeAlias = _typing.Literal["_spool_free_bytes", b"_spool_free_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cpu_percent) -> _WhichOneofReturnType__cpu_percent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__host_memory_used_bytes) -> _WhichOneofReturnType__host_memory_used_bytes | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__spool_free_bytes) -> _WhichOneofReturnType__spool_free_bytes | None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015

@@ -263,10 +263,13 @@ class StreamOutputRequest(_message.Message):
     POSITIONS_FIELD_NUMBER: _builtins.int
     KEEPALIVE_FIELD_NUMBER: _builtins.int
     SINCE_TIME_FIELD_NUMBER: _builtins.int
+    ALL_ATTEMPTS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """A job's, by its id."""
     attempt: _builtins.int
-    """Attempt number; 0 means the newest and, when following, every later one."""
+    """Attempt number; 0 means the newest and, when following, every other one as well. Who follows an attempt that was replaced by a
+    later one gets what it wrote, and then the end.
+    """
     rank: _builtins.int
     """Only this rank; absent means all."""
     stream: _job_pb2.Stream.ValueType
@@ -275,6 +278,10 @@ class StreamOutputRequest(_message.Message):
     """Newest lines to begin with; absent means everything. With since_time both hold: the newest lines of what is new enough."""
     follow: _builtins.bool
     """Whether to go on until the job has ended and all its output was sent."""
+    all_attempts: _builtins.bool
+    """Whether the output of earlier attempts comes as well, the oldest first, when no attempt is named. Default: false, and
+    then only who follows gets it. Refused together with an attempt.
+    """
     @_builtins.property
     def program(self) -> Global___ProgramSelector:
         """A program's own log."""
@@ -312,10 +319,11 @@ class StreamOutputRequest(_message.Message):
         positions: _abc.Iterable[Global___StreamPosition] | None = ...,
         keepalive: _duration_pb2.Duration | None = ...,
         since_time: _timestamp_pb2.Timestamp | None = ...,
+        all_attempts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_tail_lines", b"_tail_lines", "job_id", b"job_id", "keepalive", b"keepalive", "program", b"program", "rank", b"rank", "since_time", b"since_time", "source", b"source", "tail_lines", b"tail_lines"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_tail_lines", b"_tail_lines", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "keepalive", b"keepalive", "positions", b"positions", "program", b"program", "rank", b"rank", "since_time", b"since_time", "source", b"source", "stream", b"stream", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "_tail_lines", b"_tail_lines", "all_attempts", b"all_attempts", "attempt", b"attempt", "follow", b"follow", "job_id", b"job_id", "keepalive", b"keepalive", "positions", b"positions", "program", b"program", "rank", b"rank", "since_time", b"since_time", "source", b"source", "stream", b"stream", "tail_lines", b"tail_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
     _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
@@ -383,7 +391,7 @@ class StreamOutputResponse(_message.Message):
     data: _builtins.bytes
     """The bytes, as written; 256 KiB at most. Empty with an offset: where the newest lines begin that were asked for."""
     is_end: _builtins.bool
-    """Whether this is the last message: the job has ended and all its output was sent."""
+    """Whether this is the last message: the job has ended, or the attempt that was asked for, and all its output was sent."""
     @_builtins.property
     def gap(self) -> Global___OutputGap:
         """A part that is missing; data is empty then."""
@@ -1174,17 +1182,28 @@ class UpdateJobRequest(_message.Message):
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     IS_HELD_FIELD_NUMBER: _builtins.int
     BAND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TIME_LIMIT_FIELD_NUMBER: _builtins.int
     is_held: _builtins.bool
     """Whether the jobs are held."""
     band: _job_pb2.Band.ValueType
-    """Their band."""
+    """Their band; one that the caller has by [policy] bands, or BAND_REFUSED."""
+    name: _builtins.str
+    """Their name, 1 to 200 characters. An item of an array has the name of its array."""
     @_builtins.property
     def jobs(self) -> Global___JobSelector:
         """Which jobs."""
 
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """What to change: "is_held" or "band"."""
+        """What to change: "is_held" alone, or any of "band", "name" and "time_limit". All of it is changed, or nothing."""
+
+    @_builtins.property
+    def time_limit(self) -> _duration_pb2.Duration:
+        """The longest that an attempt of theirs may run; absent means without a limit. Owners may shorten it, and set one where
+        there was none; a longer one, or none any more, is for admins, or TIME_LIMIT_REFUSED. It counts from the start of the
+        attempt that runs, and stops one that has run for longer. Workers of a model have none.
+        """
 
     def __init__(
         self,
@@ -1193,10 +1212,12 @@ class UpdateJobRequest(_message.Message):
         update_mask: _field_mask_pb2.FieldMask | None = ...,
         is_held: _builtins.bool = ...,
         band: _job_pb2.Band.ValueType = ...,
+        name: _builtins.str = ...,
+        time_limit: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "update_mask", b"update_mask"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "time_limit", b"time_limit", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["band", b"band", "is_held", b"is_held", "jobs", b"jobs", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["band", b"band", "is_held", b"is_held", "jobs", b"jobs", "name", b"name", "time_limit", b"time_limit", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1805,6 +1826,7 @@ class GetServerInfoResponse(_message.Message):
     NODE_COUNT_FIELD_NUMBER: _builtins.int
     READY_NODE_COUNT_FIELD_NUMBER: _builtins.int
     OPEN_FILES_MAX_FIELD_NUMBER: _builtins.int
+    BANDS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of gpufleet."""
     protocol_version: _builtins.int
@@ -1847,6 +1869,10 @@ class GetServerInfoResponse(_message.Message):
     def settings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Setting]:
         """Settings with where each came from: "name = value (origin)"."""
 
+    @_builtins.property
+    def bands(self) -> _containers.RepeatedScalarFieldContainer[_job_pb2.Band.ValueType]:
+        """Bands that the caller may ask for, lowest first, by [policy] bands; none for a role that submits no jobs."""
+
     def __init__(
         self,
         *,
@@ -1868,10 +1894,11 @@ class GetServerInfoResponse(_message.Message):
         node_count: _builtins.int = ...,
         ready_node_count: _builtins.int = ...,
         open_files_max: _builtins.int = ...,
+        bands: _abc.Iterable[_job_pb2.Band.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_stepped", b"clock_stepped", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "role", b"role", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "role", b"role", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

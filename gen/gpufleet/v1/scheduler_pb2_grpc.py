@@ -5,6 +5,7 @@ import warnings
 
 from gpufleet.v1 import capacity_pb2 as gpufleet_dot_v1_dot_capacity__pb2
 from gpufleet.v1 import files_pb2 as gpufleet_dot_v1_dot_files__pb2
+from gpufleet.v1 import history_pb2 as gpufleet_dot_v1_dot_history__pb2
 from gpufleet.v1 import scheduler_pb2 as gpufleet_dot_v1_dot_scheduler__pb2
 from gpufleet.v1 import sessions_pb2 as gpufleet_dot_v1_dot_sessions__pb2
 
@@ -158,6 +159,11 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_capacity__pb2.ListUsageRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_capacity__pb2.ListUsageResponse.FromString,
                 _registered_method=True)
+        self.ListEndedJobs = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/ListEndedJobs',
+                request_serializer=gpufleet_dot_v1_dot_history__pb2.ListEndedJobsRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_history__pb2.ListEndedJobsResponse.FromString,
+                _registered_method=True)
         self.GetServerInfo = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/GetServerInfo',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.GetServerInfoRequest.SerializeToString,
@@ -198,10 +204,35 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_sessions__pb2.CloseSessionRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_sessions__pb2.CloseSessionResponse.FromString,
                 _registered_method=True)
+        self.ListSessionUsage = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/ListSessionUsage',
+                request_serializer=gpufleet_dot_v1_dot_sessions__pb2.ListSessionUsageRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_sessions__pb2.ListSessionUsageResponse.FromString,
+                _registered_method=True)
+        self.DrainWorker = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/DrainWorker',
+                request_serializer=gpufleet_dot_v1_dot_sessions__pb2.DrainWorkerRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_sessions__pb2.DrainWorkerResponse.FromString,
+                _registered_method=True)
         self.WatchWorkers = channel.unary_stream(
                 '/gpufleet.v1.Scheduler/WatchWorkers',
                 request_serializer=gpufleet_dot_v1_dot_sessions__pb2.WatchWorkersRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_sessions__pb2.WatchWorkersResponse.FromString,
+                _registered_method=True)
+        self.ReportRequests = channel.stream_unary(
+                '/gpufleet.v1.Scheduler/ReportRequests',
+                request_serializer=gpufleet_dot_v1_dot_sessions__pb2.ReportRequestsRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_sessions__pb2.ReportRequestsResponse.FromString,
+                _registered_method=True)
+        self.CountRequests = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/CountRequests',
+                request_serializer=gpufleet_dot_v1_dot_sessions__pb2.CountRequestsRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_sessions__pb2.CountRequestsResponse.FromString,
+                _registered_method=True)
+        self.ListRequestUsage = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/ListRequestUsage',
+                request_serializer=gpufleet_dot_v1_dot_sessions__pb2.ListRequestUsageRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_sessions__pb2.ListRequestUsageResponse.FromString,
                 _registered_method=True)
         self.ConnectWorker = channel.stream_stream(
                 '/gpufleet.v1.Scheduler/ConnectWorker',
@@ -257,7 +288,9 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StreamOutput(self, request, context):
-        """StreamOutput streams the output of a job, or the log of a program, from an offset on.
+        """StreamOutput streams the output of a job, or the log of a program, from an offset on. Both streams of all ranks come in the
+        order in which they reached the scheduler, stored ones too; of old output, and of some hundred changes of stream within
+        a sync (100 ms), that order is known less exactly.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -313,7 +346,7 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateJob(self, request, context):
-        """UpdateJob holds, releases or moves a job to another band.
+        """UpdateJob holds, releases or moves a job to another band, or gives it another name or time limit while it waits or runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -418,6 +451,13 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEndedJobs(self, request, context):
+        """ListEndedJobs pages through what has ended, newest first, with how long it ran and waited and what it used.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetServerInfo(self, request, context):
         """GetServerInfo answers versions, limits and the state of the scheduler itself.
         """
@@ -474,8 +514,45 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSessionUsage(self, request, context):
+        """ListSessionUsage answers how many people came to each model, how long they waited, and how their sessions ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainWorker(self, request, context):
+        """DrainWorker lets a worker take no new turns and end after its last one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchWorkers(self, request, context):
         """WatchWorkers streams the workers of a model: the whole list, and again after each change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportRequests(self, request_iterator, context):
+        """ReportRequests says how many requests of served programs a gateway has, from which follows how many replicas there are.
+        They are forgotten when the stream ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountRequests(self, request, context):
+        """CountRequests tells what the requests that ended at a gateway came to, by user and program. A batch that is told again
+        is counted once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRequestUsage(self, request, context):
+        """ListRequestUsage answers how many requests each user made to each program, and how many tokens they took.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -660,6 +737,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     request_deserializer=gpufleet_dot_v1_dot_capacity__pb2.ListUsageRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_capacity__pb2.ListUsageResponse.SerializeToString,
             ),
+            'ListEndedJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEndedJobs,
+                    request_deserializer=gpufleet_dot_v1_dot_history__pb2.ListEndedJobsRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_history__pb2.ListEndedJobsResponse.SerializeToString,
+            ),
             'GetServerInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetServerInfo,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.GetServerInfoRequest.FromString,
@@ -700,10 +782,35 @@ def add_SchedulerServicer_to_server(servicer, server):
                     request_deserializer=gpufleet_dot_v1_dot_sessions__pb2.CloseSessionRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_sessions__pb2.CloseSessionResponse.SerializeToString,
             ),
+            'ListSessionUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSessionUsage,
+                    request_deserializer=gpufleet_dot_v1_dot_sessions__pb2.ListSessionUsageRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_sessions__pb2.ListSessionUsageResponse.SerializeToString,
+            ),
+            'DrainWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainWorker,
+                    request_deserializer=gpufleet_dot_v1_dot_sessions__pb2.DrainWorkerRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_sessions__pb2.DrainWorkerResponse.SerializeToString,
+            ),
             'WatchWorkers': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchWorkers,
                     request_deserializer=gpufleet_dot_v1_dot_sessions__pb2.WatchWorkersRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_sessions__pb2.WatchWorkersResponse.SerializeToString,
+            ),
+            'ReportRequests': grpc.stream_unary_rpc_method_handler(
+                    servicer.ReportRequests,
+                    request_deserializer=gpufleet_dot_v1_dot_sessions__pb2.ReportRequestsRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_sessions__pb2.ReportRequestsResponse.SerializeToString,
+            ),
+            'CountRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountRequests,
+                    request_deserializer=gpufleet_dot_v1_dot_sessions__pb2.CountRequestsRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_sessions__pb2.CountRequestsResponse.SerializeToString,
+            ),
+            'ListRequestUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRequestUsage,
+                    request_deserializer=gpufleet_dot_v1_dot_sessions__pb2.ListRequestUsageRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_sessions__pb2.ListRequestUsageResponse.SerializeToString,
             ),
             'ConnectWorker': grpc.stream_stream_rpc_method_handler(
                     servicer.ConnectWorker,
@@ -1406,6 +1513,33 @@ class Scheduler:
             _registered_method=True)
 
     @staticmethod
+    def ListEndedJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/ListEndedJobs',
+            gpufleet_dot_v1_dot_history__pb2.ListEndedJobsRequest.SerializeToString,
+            gpufleet_dot_v1_dot_history__pb2.ListEndedJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetServerInfo(request,
             target,
             options=(),
@@ -1622,6 +1756,60 @@ class Scheduler:
             _registered_method=True)
 
     @staticmethod
+    def ListSessionUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/ListSessionUsage',
+            gpufleet_dot_v1_dot_sessions__pb2.ListSessionUsageRequest.SerializeToString,
+            gpufleet_dot_v1_dot_sessions__pb2.ListSessionUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/DrainWorker',
+            gpufleet_dot_v1_dot_sessions__pb2.DrainWorkerRequest.SerializeToString,
+            gpufleet_dot_v1_dot_sessions__pb2.DrainWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def WatchWorkers(request,
             target,
             options=(),
@@ -1638,6 +1826,87 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/WatchWorkers',
             gpufleet_dot_v1_dot_sessions__pb2.WatchWorkersRequest.SerializeToString,
             gpufleet_dot_v1_dot_sessions__pb2.WatchWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportRequests(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/gpufleet.v1.Scheduler/ReportRequests',
+            gpufleet_dot_v1_dot_sessions__pb2.ReportRequestsRequest.SerializeToString,
+            gpufleet_dot_v1_dot_sessions__pb2.ReportRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/CountRequests',
+            gpufleet_dot_v1_dot_sessions__pb2.CountRequestsRequest.SerializeToString,
+            gpufleet_dot_v1_dot_sessions__pb2.CountRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRequestUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/ListRequestUsage',
+            gpufleet_dot_v1_dot_sessions__pb2.ListRequestUsageRequest.SerializeToString,
+            gpufleet_dot_v1_dot_sessions__pb2.ListRequestUsageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ The scheduler: the one process that decides. Everything that gpuctl shows can be
 from collections import abc as _abc
 from gpufleet.v1 import capacity_pb2 as _capacity_pb2
 from gpufleet.v1 import files_pb2 as _files_pb2
+from gpufleet.v1 import history_pb2 as _history_pb2
 from gpufleet.v1 import scheduler_pb2 as _scheduler_pb2
 from gpufleet.v1 import sessions_pb2 as _sessions_pb2
 from grpc import aio as _aio
@@ -39,7 +40,10 @@ class SchedulerStub:
     Submit: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.SubmitRequest, _scheduler_pb2.SubmitResponse]
     """Submit stores one or more jobs and answers with their ids once they are durable. It is idempotent by request_id."""
     StreamOutput: _grpc.UnaryStreamMultiCallable[_scheduler_pb2.StreamOutputRequest, _scheduler_pb2.StreamOutputResponse]
-    """StreamOutput streams the output of a job, or the log of a program, from an offset on."""
+    """StreamOutput streams the output of a job, or the log of a program, from an offset on. Both streams of all ranks come in the
+    order in which they reached the scheduler, stored ones too; of old output, and of some hundred changes of stream within
+    a sync (100 ms), that order is known less exactly.
+    """
     Cancel: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.CancelRequest, _scheduler_pb2.CancelResponse]
     """Cancel stops jobs by the grace rule; a job that has ended stays as it is."""
     Queue: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.QueueRequest, _scheduler_pb2.QueueResponse]
@@ -55,7 +59,7 @@ class SchedulerStub:
     Watch: _grpc.UnaryStreamMultiCallable[_scheduler_pb2.WatchRequest, _scheduler_pb2.WatchResponse]
     """Watch streams changes of jobs and nodes; a slow reader gets the newest state of each, or RESYNC."""
     UpdateJob: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateJobRequest, _scheduler_pb2.UpdateJobResponse]
-    """UpdateJob holds, releases or moves a job to another band."""
+    """UpdateJob holds, releases or moves a job to another band, or gives it another name or time limit while it waits or runs."""
     SignalJob: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.SignalJobRequest, _scheduler_pb2.SignalJobResponse]
     """SignalJob sends a signal to every process of a running job. It is idempotent by request_id."""
     RequeueJob: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RequeueJobRequest, _scheduler_pb2.RequeueJobResponse]
@@ -86,6 +90,8 @@ class SchedulerStub:
     """GetQueueHistory answers how long the queue was, and how long jobs had waited."""
     ListUsage: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.ListUsageRequest, _capacity_pb2.ListUsageResponse]
     """ListUsage answers who used how much."""
+    ListEndedJobs: _grpc.UnaryUnaryMultiCallable[_history_pb2.ListEndedJobsRequest, _history_pb2.ListEndedJobsResponse]
+    """ListEndedJobs pages through what has ended, newest first, with how long it ran and waited and what it used."""
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.GetServerInfoRequest, _scheduler_pb2.GetServerInfoResponse]
     """GetServerInfo answers versions, limits and the state of the scheduler itself."""
     UpdateServer: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateServerRequest, _scheduler_pb2.UpdateServerResponse]
@@ -102,8 +108,22 @@ class SchedulerStub:
     """ListSessions lists the sessions that wait or have a turn."""
     CloseSession: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.CloseSessionRequest, _sessions_pb2.CloseSessionResponse]
     """CloseSession ends a session."""
+    ListSessionUsage: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.ListSessionUsageRequest, _sessions_pb2.ListSessionUsageResponse]
+    """ListSessionUsage answers how many people came to each model, how long they waited, and how their sessions ended."""
+    DrainWorker: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.DrainWorkerRequest, _sessions_pb2.DrainWorkerResponse]
+    """DrainWorker lets a worker take no new turns and end after its last one."""
     WatchWorkers: _grpc.UnaryStreamMultiCallable[_sessions_pb2.WatchWorkersRequest, _sessions_pb2.WatchWorkersResponse]
     """WatchWorkers streams the workers of a model: the whole list, and again after each change."""
+    ReportRequests: _grpc.StreamUnaryMultiCallable[_sessions_pb2.ReportRequestsRequest, _sessions_pb2.ReportRequestsResponse]
+    """ReportRequests says how many requests of served programs a gateway has, from which follows how many replicas there are.
+    They are forgotten when the stream ends.
+    """
+    CountRequests: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.CountRequestsRequest, _sessions_pb2.CountRequestsResponse]
+    """CountRequests tells what the requests that ended at a gateway came to, by user and program. A batch that is told again
+    is counted once.
+    """
+    ListRequestUsage: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.ListRequestUsageRequest, _sessions_pb2.ListRequestUsageResponse]
+    """ListRequestUsage answers how many requests each user made to each program, and how many tokens they took."""
     ConnectWorker: _grpc.StreamStreamMultiCallable[_sessions_pb2.ConnectWorkerRequest, _sessions_pb2.ConnectWorkerResponse]
     """ConnectWorker joins a worker: reports up, commands down."""
     FindMissingBlobs: _grpc.UnaryUnaryMultiCallable[_files_pb2.FindMissingBlobsRequest, _files_pb2.FindMissingBlobsResponse]
@@ -129,7 +149,10 @@ class SchedulerAsyncStub(SchedulerStub):
     Submit: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.SubmitRequest, _scheduler_pb2.SubmitResponse]  # type: ignore[assignment]
     """Submit stores one or more jobs and answers with their ids once they are durable. It is idempotent by request_id."""
     StreamOutput: _aio.UnaryStreamMultiCallable[_scheduler_pb2.StreamOutputRequest, _scheduler_pb2.StreamOutputResponse]  # type: ignore[assignment]
-    """StreamOutput streams the output of a job, or the log of a program, from an offset on."""
+    """StreamOutput streams the output of a job, or the log of a program, from an offset on. Both streams of all ranks come in the
+    order in which they reached the scheduler, stored ones too; of old output, and of some hundred changes of stream within
+    a sync (100 ms), that order is known less exactly.
+    """
     Cancel: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.CancelRequest, _scheduler_pb2.CancelResponse]  # type: ignore[assignment]
     """Cancel stops jobs by the grace rule; a job that has ended stays as it is."""
     Queue: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.QueueRequest, _scheduler_pb2.QueueResponse]  # type: ignore[assignment]
@@ -145,7 +168,7 @@ class SchedulerAsyncStub(SchedulerStub):
     Watch: _aio.UnaryStreamMultiCallable[_scheduler_pb2.WatchRequest, _scheduler_pb2.WatchResponse]  # type: ignore[assignment]
     """Watch streams changes of jobs and nodes; a slow reader gets the newest state of each, or RESYNC."""
     UpdateJob: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateJobRequest, _scheduler_pb2.UpdateJobResponse]  # type: ignore[assignment]
-    """UpdateJob holds, releases or moves a job to another band."""
+    """UpdateJob holds, releases or moves a job to another band, or gives it another name or time limit while it waits or runs."""
     SignalJob: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.SignalJobRequest, _scheduler_pb2.SignalJobResponse]  # type: ignore[assignment]
     """SignalJob sends a signal to every process of a running job. It is idempotent by request_id."""
     RequeueJob: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RequeueJobRequest, _scheduler_pb2.RequeueJobResponse]  # type: ignore[assignment]
@@ -176,6 +199,8 @@ class SchedulerAsyncStub(SchedulerStub):
     """GetQueueHistory answers how long the queue was, and how long jobs had waited."""
     ListUsage: _aio.UnaryUnaryMultiCallable[_capacity_pb2.ListUsageRequest, _capacity_pb2.ListUsageResponse]  # type: ignore[assignment]
     """ListUsage answers who used how much."""
+    ListEndedJobs: _aio.UnaryUnaryMultiCallable[_history_pb2.ListEndedJobsRequest, _history_pb2.ListEndedJobsResponse]  # type: ignore[assignment]
+    """ListEndedJobs pages through what has ended, newest first, with how long it ran and waited and what it used."""
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.GetServerInfoRequest, _scheduler_pb2.GetServerInfoResponse]  # type: ignore[assignment]
     """GetServerInfo answers versions, limits and the state of the scheduler itself."""
     UpdateServer: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateServerRequest, _scheduler_pb2.UpdateServerResponse]  # type: ignore[assignment]
@@ -192,8 +217,22 @@ class SchedulerAsyncStub(SchedulerStub):
     """ListSessions lists the sessions that wait or have a turn."""
     CloseSession: _aio.UnaryUnaryMultiCallable[_sessions_pb2.CloseSessionRequest, _sessions_pb2.CloseSessionResponse]  # type: ignore[assignment]
     """CloseSession ends a session."""
+    ListSessionUsage: _aio.UnaryUnaryMultiCallable[_sessions_pb2.ListSessionUsageRequest, _sessions_pb2.ListSessionUsageResponse]  # type: ignore[assignment]
+    """ListSessionUsage answers how many people came to each model, how long they waited, and how their sessions ended."""
+    DrainWorker: _aio.UnaryUnaryMultiCallable[_sessions_pb2.DrainWorkerRequest, _sessions_pb2.DrainWorkerResponse]  # type: ignore[assignment]
+    """DrainWorker lets a worker take no new turns and end after its last one."""
     WatchWorkers: _aio.UnaryStreamMultiCallable[_sessions_pb2.WatchWorkersRequest, _sessions_pb2.WatchWorkersResponse]  # type: ignore[assignment]
     """WatchWorkers streams the workers of a model: the whole list, and again after each change."""
+    ReportRequests: _aio.StreamUnaryMultiCallable[_sessions_pb2.ReportRequestsRequest, _sessions_pb2.ReportRequestsResponse]  # type: ignore[assignment]
+    """ReportRequests says how many requests of served programs a gateway has, from which follows how many replicas there are.
+    They are forgotten when the stream ends.
+    """
+    CountRequests: _aio.UnaryUnaryMultiCallable[_sessions_pb2.CountRequestsRequest, _sessions_pb2.CountRequestsResponse]  # type: ignore[assignment]
+    """CountRequests tells what the requests that ended at a gateway came to, by user and program. A batch that is told again
+    is counted once.
+    """
+    ListRequestUsage: _aio.UnaryUnaryMultiCallable[_sessions_pb2.ListRequestUsageRequest, _sessions_pb2.ListRequestUsageResponse]  # type: ignore[assignment]
+    """ListRequestUsage answers how many requests each user made to each program, and how many tokens they took."""
     ConnectWorker: _aio.StreamStreamMultiCallable[_sessions_pb2.ConnectWorkerRequest, _sessions_pb2.ConnectWorkerResponse]  # type: ignore[assignment]
     """ConnectWorker joins a worker: reports up, commands down."""
     FindMissingBlobs: _aio.UnaryUnaryMultiCallable[_files_pb2.FindMissingBlobsRequest, _files_pb2.FindMissingBlobsResponse]  # type: ignore[assignment]
@@ -228,7 +267,10 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.StreamOutputRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_scheduler_pb2.StreamOutputResponse], _abc.AsyncIterator[_scheduler_pb2.StreamOutputResponse]]:
-        """StreamOutput streams the output of a job, or the log of a program, from an offset on."""
+        """StreamOutput streams the output of a job, or the log of a program, from an offset on. Both streams of all ranks come in the
+        order in which they reached the scheduler, stored ones too; of old output, and of some hundred changes of stream within
+        a sync (100 ms), that order is known less exactly.
+        """
 
     @_abc_1.abstractmethod
     def Cancel(
@@ -292,7 +334,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.UpdateJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.UpdateJobResponse, _abc.Awaitable[_scheduler_pb2.UpdateJobResponse]]:
-        """UpdateJob holds, releases or moves a job to another band."""
+        """UpdateJob holds, releases or moves a job to another band, or gives it another name or time limit while it waits or runs."""
 
     @_abc_1.abstractmethod
     def SignalJob(
@@ -409,6 +451,14 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         """ListUsage answers who used how much."""
 
     @_abc_1.abstractmethod
+    def ListEndedJobs(
+        self,
+        request: _history_pb2.ListEndedJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_history_pb2.ListEndedJobsResponse, _abc.Awaitable[_history_pb2.ListEndedJobsResponse]]:
+        """ListEndedJobs pages through what has ended, newest first, with how long it ran and waited and what it used."""
+
+    @_abc_1.abstractmethod
     def GetServerInfo(
         self,
         request: _scheduler_pb2.GetServerInfoRequest,
@@ -473,12 +523,56 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         """CloseSession ends a session."""
 
     @_abc_1.abstractmethod
+    def ListSessionUsage(
+        self,
+        request: _sessions_pb2.ListSessionUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sessions_pb2.ListSessionUsageResponse, _abc.Awaitable[_sessions_pb2.ListSessionUsageResponse]]:
+        """ListSessionUsage answers how many people came to each model, how long they waited, and how their sessions ended."""
+
+    @_abc_1.abstractmethod
+    def DrainWorker(
+        self,
+        request: _sessions_pb2.DrainWorkerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sessions_pb2.DrainWorkerResponse, _abc.Awaitable[_sessions_pb2.DrainWorkerResponse]]:
+        """DrainWorker lets a worker take no new turns and end after its last one."""
+
+    @_abc_1.abstractmethod
     def WatchWorkers(
         self,
         request: _sessions_pb2.WatchWorkersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sessions_pb2.WatchWorkersResponse], _abc.AsyncIterator[_sessions_pb2.WatchWorkersResponse]]:
         """WatchWorkers streams the workers of a model: the whole list, and again after each change."""
+
+    @_abc_1.abstractmethod
+    def ReportRequests(
+        self,
+        request_iterator: _MaybeAsyncIterator[_sessions_pb2.ReportRequestsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_sessions_pb2.ReportRequestsResponse, _abc.Awaitable[_sessions_pb2.ReportRequestsResponse]]:
+        """ReportRequests says how many requests of served programs a gateway has, from which follows how many replicas there are.
+        They are forgotten when the stream ends.
+        """
+
+    @_abc_1.abstractmethod
+    def CountRequests(
+        self,
+        request: _sessions_pb2.CountRequestsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sessions_pb2.CountRequestsResponse, _abc.Awaitable[_sessions_pb2.CountRequestsResponse]]:
+        """CountRequests tells what the requests that ended at a gateway came to, by user and program. A batch that is told again
+        is counted once.
+        """
+
+    @_abc_1.abstractmethod
+    def ListRequestUsage(
+        self,
+        request: _sessions_pb2.ListRequestUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sessions_pb2.ListRequestUsageResponse, _abc.Awaitable[_sessions_pb2.ListRequestUsageResponse]]:
+        """ListRequestUsage answers how many requests each user made to each program, and how many tokens they took."""
 
     @_abc_1.abstractmethod
     def ConnectWorker(

@@ -23,6 +23,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ModelAccess:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ModelAccessEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ModelAccess.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MODEL_ACCESS_UNSPECIFIED: _ModelAccess.ValueType  # 0
+    """Follows the settings; everybody by default."""
+    MODEL_ACCESS_OPEN: _ModelAccess.ValueType  # 1
+    """Everybody."""
+    MODEL_ACCESS_PASS_PHRASE: _ModelAccess.ValueType  # 2
+    """Who says the model's pass phrase."""
+    MODEL_ACCESS_LOGIN: _ModelAccess.ValueType  # 3
+    """Who is logged in to the dashboard."""
+
+class ModelAccess(_ModelAccess, metaclass=_ModelAccessEnumTypeWrapper):
+    """ModelAccess is who may join a model's line."""
+
+MODEL_ACCESS_UNSPECIFIED: ModelAccess.ValueType  # 0
+"""Follows the settings; everybody by default."""
+MODEL_ACCESS_OPEN: ModelAccess.ValueType  # 1
+"""Everybody."""
+MODEL_ACCESS_PASS_PHRASE: ModelAccess.ValueType  # 2
+"""Who says the model's pass phrase."""
+MODEL_ACCESS_LOGIN: ModelAccess.ValueType  # 3
+"""Who is logged in to the dashboard."""
+Global___ModelAccess: _TypeAlias = ModelAccess  # noqa: Y015
+
 class _SessionState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -71,8 +99,25 @@ class SessionLimits(_message.Message):
     GRACE_FIELD_NUMBER: _builtins.int
     IDLE_WARNING_FIELD_NUMBER: _builtins.int
     LINE_LENGTH_FIELD_NUMBER: _builtins.int
+    PLACES_PER_ADDRESS_FIELD_NUMBER: _builtins.int
+    SEATS_PER_ADDRESS_FIELD_NUMBER: _builtins.int
+    ACCESS_FIELD_NUMBER: _builtins.int
+    PASS_PHRASE_HASH_FIELD_NUMBER: _builtins.int
     line_length: _builtins.int
     """People that the line holds; 10,000 by default."""
+    places_per_address: _builtins.int
+    """People of one address who may wait or have a turn at a time; 3 by default, 0: as many as come. Addresses of one /64 of
+    IPv6 count as one, and who comes from the gateway's own machine is not counted.
+    """
+    seats_per_address: _builtins.int
+    """Of them, how many may have a turn at a time; 0, the default: as many as have a place. Others wait meanwhile."""
+    access: Global___ModelAccess.ValueType
+    """Who may join; everybody by default. Who has a place or a turn already keeps it."""
+    pass_phrase_hash: _builtins.str
+    """Salted slow hash of the pass phrase, "scrypt$16384$8$5$SALT$HASH": 16 and 32 bytes in base64 of the URL's alphabet
+    without "=", of the phrase in UTF-8 and normal form C. Made before it is sent, so that nobody here ever has the phrase.
+    In requests only: no answer carries it. With it access is MODEL_ACCESS_PASS_PHRASE, unless it is said.
+    """
     @_builtins.property
     def idle(self) -> _duration_pb2.Duration:
         """Longest time without real input; 20 s by default."""
@@ -102,12 +147,23 @@ class SessionLimits(_message.Message):
         grace: _duration_pb2.Duration | None = ...,
         idle_warning: _duration_pb2.Duration | None = ...,
         line_length: _builtins.int = ...,
+        places_per_address: _builtins.int | None = ...,
+        seats_per_address: _builtins.int | None = ...,
+        access: Global___ModelAccess.ValueType = ...,
+        pass_phrase_hash: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "idle", b"idle", "idle_warning", b"idle_warning", "turn", b"turn", "turn_warning", b"turn_warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_places_per_address", b"_places_per_address", "_seats_per_address", b"_seats_per_address", "grace", b"grace", "idle", b"idle", "idle_warning", b"idle_warning", "places_per_address", b"places_per_address", "seats_per_address", b"seats_per_address", "turn", b"turn", "turn_warning", b"turn_warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace", "idle", b"idle", "idle_warning", b"idle_warning", "line_length", b"line_length", "turn", b"turn", "turn_warning", b"turn_warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_places_per_address", b"_places_per_address", "_seats_per_address", b"_seats_per_address", "access", b"access", "grace", b"grace", "idle", b"idle", "idle_warning", b"idle_warning", "line_length", b"line_length", "pass_phrase_hash", b"pass_phrase_hash", "places_per_address", b"places_per_address", "seats_per_address", b"seats_per_address", "turn", b"turn", "turn_warning", b"turn_warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__places_per_address: _TypeAlias = _typing.Literal["places_per_address"]  # noqa: Y015
+    _WhichOneofArgType__places_per_address: _TypeAlias = _typing.Literal["_places_per_address", b"_places_per_address"]  # noqa: Y015
+    _WhichOneofReturnType__seats_per_address: _TypeAlias = _typing.Literal["seats_per_address"]  # noqa: Y015
+    _WhichOneofArgType__seats_per_address: _TypeAlias = _typing.Literal["_seats_per_address", b"_seats_per_address"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__places_per_address) -> _WhichOneofReturnType__places_per_address | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seats_per_address) -> _WhichOneofReturnType__seats_per_address | None: ...
 
 Global___SessionLimits: _TypeAlias = SessionLimits  # noqa: Y015
 
@@ -129,6 +185,10 @@ class WorkerInfo(_message.Message):
     LAST_CONTACT_TIME_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    WAIT_REASON_FIELD_NUMBER: _builtins.int
+    CONNECT_KEY_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    REPLACES_JOB_ID_FIELD_NUMBER: _builtins.int
     worker_start: _builtins.str
     """Id of this start of the worker; empty as long as it has not called the scheduler."""
     endpoint: _builtins.str
@@ -138,13 +198,13 @@ class WorkerInfo(_message.Message):
     progress: _builtins.float
     """Share of the loading that is done, 0 to 1."""
     message: _builtins.str
-    """What it is loading, or why it has failed, in one sentence."""
+    """What it is loading, why it waits, or why it has failed, in one sentence."""
     seats: _builtins.int
     """Sessions that it can hold; 0 until its model is loaded."""
     taken_seats: _builtins.int
-    """Seats that are offered or taken."""
+    """Seats that are offered or taken; of a replica of a program, requests that it works on, as gateways report them."""
     load: _builtins.float
-    """Share of the last second that its model computed, 0 to 1."""
+    """Share of the last second that its model computed, 0 to 1; of a replica, the share of its seats that are taken."""
     job_id: _builtins.int
     """Its job; 0 for one started by hand."""
     certificate: _builtins.str
@@ -153,6 +213,18 @@ class WorkerInfo(_message.Message):
     """
     name: _builtins.str
     """What people without a token are shown of it: it says nothing of where it runs."""
+    wait_reason: _builtins.str
+    """Of a worker whose job waits, the stable UPPER_SNAKE reason, as in WaitReason; empty otherwise. It may be shown to
+    everybody: which node lacks what is said by the message alone.
+    """
+    connect_key: _builtins.bytes
+    """Of a replica of a program, the key with which a gateway begins each connection to its endpoint, in a line of its own:
+    "GPUFLEET KEY" and a line feed, the key in hexadecimal digits. In answers of WatchWorkers to gateways only.
+    """
+    revision: _builtins.int
+    """The revision of its model that it was started with; 0 for one started by hand."""
+    replaces_job_id: _builtins.int
+    """The job of the worker that goes when this one is ready; 0 for none."""
     @_builtins.property
     def last_contact_time(self) -> _timestamp_pb2.Timestamp:
         """When it was heard last."""
@@ -172,14 +244,72 @@ class WorkerInfo(_message.Message):
         last_contact_time: _timestamp_pb2.Timestamp | None = ...,
         certificate: _builtins.str = ...,
         name: _builtins.str = ...,
+        wait_reason: _builtins.str = ...,
+        connect_key: _builtins.bytes = ...,
+        revision: _builtins.int = ...,
+        replaces_job_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_contact_time", b"last_contact_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "endpoint", b"endpoint", "job_id", b"job_id", "last_contact_time", b"last_contact_time", "load", b"load", "message", b"message", "name", b"name", "progress", b"progress", "seats", b"seats", "state", b"state", "taken_seats", b"taken_seats", "worker_start", b"worker_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "connect_key", b"connect_key", "endpoint", b"endpoint", "job_id", b"job_id", "last_contact_time", b"last_contact_time", "load", b"load", "message", b"message", "name", b"name", "progress", b"progress", "replaces_job_id", b"replaces_job_id", "revision", b"revision", "seats", b"seats", "state", b"state", "taken_seats", b"taken_seats", "wait_reason", b"wait_reason", "worker_start", b"worker_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerInfo: _TypeAlias = WorkerInfo  # noqa: Y015
+
+@_typing.final
+class HttpService(_message.Message):
+    """HttpService is a program with an HTTP port that is served in place of a class: its replicas are the model's workers,
+    and gateways pass requests to them under /m/NAME/.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARGV_FIELD_NUMBER: _builtins.int
+    PORT_ENV_FIELD_NUMBER: _builtins.int
+    READY_PATH_FIELD_NUMBER: _builtins.int
+    CONCURRENCY_FIELD_NUMBER: _builtins.int
+    TARGET_CONCURRENCY_FIELD_NUMBER: _builtins.int
+    TARGET_WAIT_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
+    port_env: _builtins.str
+    """The variable that tells the program the port to listen on, on 127.0.0.1; PORT by default."""
+    ready_path: _builtins.str
+    """The path that answers 200 to 399 while a replica is well, asked every 2 s; empty: it is well while its port is open."""
+    concurrency: _builtins.int
+    """Requests under way that a replica takes at a time; further ones wait in the gateway. 64 by default, 10,000 at most."""
+    target_concurrency: _builtins.int
+    """Requests, under way or waiting, for which there is to be one replica; 8 by default, concurrency at most."""
+    @_builtins.property
+    def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The program and its arguments, 1,000 at most. "$PORT", as port_env names it, stands for the port in each of them."""
+
+    @_builtins.property
+    def target_wait(self) -> _duration_pb2.Duration:
+        """Where a request has waited for longer, one more replica is started; 2 s by default."""
+
+    @_builtins.property
+    def idle(self) -> _duration_pb2.Duration:
+        """The last replicas above min_workers are stopped after so long without a request; 10 min by default."""
+
+    def __init__(
+        self,
+        *,
+        argv: _abc.Iterable[_builtins.str] | None = ...,
+        port_env: _builtins.str = ...,
+        ready_path: _builtins.str = ...,
+        concurrency: _builtins.int = ...,
+        target_concurrency: _builtins.int = ...,
+        target_wait: _duration_pb2.Duration | None = ...,
+        idle: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle", "target_wait", b"target_wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["argv", b"argv", "concurrency", b"concurrency", "idle", b"idle", "port_env", b"port_env", "ready_path", b"ready_path", "target_concurrency", b"target_concurrency", "target_wait", b"target_wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HttpService: _TypeAlias = HttpService  # noqa: Y015
 
 @_typing.final
 class ModelFailure(_message.Message):
@@ -220,6 +350,88 @@ class ModelFailure(_message.Message):
 Global___ModelFailure: _TypeAlias = ModelFailure  # noqa: Y015
 
 @_typing.final
+class ModelUpdate(_message.Message):
+    """ModelUpdate is how the newest revision of a model takes over: one after another a worker of it is started, and one of
+    another revision goes when that is ready.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    IN_PLACE_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    in_place: _builtins.bool
+    """Whether a worker may go before its successor is ready, where no device is free for both."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it began."""
+
+    @_builtins.property
+    def failure(self) -> Global___ModelFailure:
+        """Why no worker of the newest revision is started any more; absent while all is well. The former one stays, until the
+        model is served again.
+        """
+
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        in_place: _builtins.bool = ...,
+        failure: Global___ModelFailure | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "in_place", b"in_place", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelUpdate: _TypeAlias = ModelUpdate  # noqa: Y015
+
+@_typing.final
+class ModelCard(_message.Message):
+    """ModelCard is what people are shown of a model before they try it, as its class says; a worker tells it once it is ready."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TITLE_FIELD_NUMBER: _builtins.int
+    ABOUT_FIELD_NUMBER: _builtins.int
+    CONTROLS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    PICTURE_FIELD_NUMBER: _builtins.int
+    PICTURE_TAG_FIELD_NUMBER: _builtins.int
+    title: _builtins.str
+    """Its name for people, 80 characters at most; empty: its name is shown."""
+    about: _builtins.str
+    """What it is, 400 characters at most."""
+    controls: _builtins.str
+    """How it is used, 300 characters at most: the help under the picture."""
+    picture: _builtins.bytes
+    """A picture that ships with it, JPEG, PNG or WebP, 200,000 bytes at most. In a list only where it was asked for."""
+    picture_tag: _builtins.str
+    """Hash of the picture, which changes with it; empty without one. Set by the scheduler."""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Keys that it is played with, as in KeyEvent.key, 24 at most."""
+
+    def __init__(
+        self,
+        *,
+        title: _builtins.str = ...,
+        about: _builtins.str = ...,
+        controls: _builtins.str = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+        picture: _builtins.bytes = ...,
+        picture_tag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["about", b"about", "controls", b"controls", "keys", b"keys", "picture", b"picture", "picture_tag", b"picture_tag", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelCard: _TypeAlias = ModelCard  # noqa: Y015
+
+@_typing.final
 class Model(_message.Message):
     """Model is a served model."""
 
@@ -257,6 +469,12 @@ class Model(_message.Message):
     TURN_COUNT_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    CARD_FIELD_NUMBER: _builtins.int
+    HTTP_FIELD_NUMBER: _builtins.int
+    REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    FORMER_REVISION_FIELD_NUMBER: _builtins.int
+    UPDATE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The model's name."""
     entry_point: _builtins.str
@@ -271,10 +489,20 @@ class Model(_message.Message):
     """People who wait."""
     turn_count: _builtins.int
     """People who have a turn, or are offered one."""
+    request_count: _builtins.int
+    """Of a program, the requests that gateways pass on or hold now. Ignored in requests."""
+    revision: _builtins.int
+    """Number of what its workers are started with, from 1; with each change of that comes the next. 0 for one whose workers
+    are started by hand. Ignored in requests, as the two below.
+    """
+    former_revision: _builtins.int
+    """The revision that was served before, to which a rollback returns; 0 for none."""
     @_builtins.property
     def worker(self) -> _job_pb2.JobSpec:
         """What one worker needs. Its argv is the program that is the worker, `gpuctl worker` by default; the scheduler adds
-        the entry point and the arguments. Its band is high by default. A worker has one node, and no time limit.
+        the entry point and the arguments. Its band is high by default, for everybody; another one is one that the caller
+        has by [policy] bands, or BAND_REFUSED. A worker has one node, and no time limit.
+        Where it names no CPUs, it has one, and on virtual GPUs none.
         """
 
     @_builtins.property
@@ -293,6 +521,18 @@ class Model(_message.Message):
     def failure(self) -> Global___ModelFailure:
         """Why no worker is started any more; absent while all is well."""
 
+    @_builtins.property
+    def card(self) -> Global___ModelCard:
+        """What people are shown of it; absent until a worker was ready since the scheduler's start. Ignored in requests."""
+
+    @_builtins.property
+    def http(self) -> Global___HttpService:
+        """The program that is served, in place of an entry point; absent for a class. Such a model has no line and no turns."""
+
+    @_builtins.property
+    def update(self) -> Global___ModelUpdate:
+        """How the newest revision takes over; absent once it has."""
+
     def __init__(
         self,
         *,
@@ -308,10 +548,16 @@ class Model(_message.Message):
         turn_count: _builtins.int = ...,
         workers: _abc.Iterable[Global___WorkerInfo] | None = ...,
         failure: Global___ModelFailure | None = ...,
+        card: Global___ModelCard | None = ...,
+        http: Global___HttpService | None = ...,
+        request_count: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        former_revision: _builtins.int = ...,
+        update: Global___ModelUpdate | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "limits", b"limits", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["card", b"card", "failure", b"failure", "http", b"http", "limits", b"limits", "update", b"update", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "entry_point", b"entry_point", "failure", b"failure", "limits", b"limits", "max_workers", b"max_workers", "min_workers", b"min_workers", "name", b"name", "owner", b"owner", "turn_count", b"turn_count", "waiting_count", b"waiting_count", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "card", b"card", "entry_point", b"entry_point", "failure", b"failure", "former_revision", b"former_revision", "http", b"http", "limits", b"limits", "max_workers", b"max_workers", "min_workers", b"min_workers", "name", b"name", "owner", b"owner", "request_count", b"request_count", "revision", b"revision", "turn_count", b"turn_count", "update", b"update", "waiting_count", b"waiting_count", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -319,17 +565,25 @@ Global___Model: _TypeAlias = Model  # noqa: Y015
 
 @_typing.final
 class ServeModelRequest(_message.Message):
-    """ServeModelRequest creates or changes a model. The same again changes nothing, but a model that has failed is tried
-    anew. Limits and how many workers there are hold at once; entry point, arguments and worker for new workers only.
-    Without an entry point a known model keeps them, and only the limits that are set change.
+    """ServeModelRequest creates or changes a model. The same again changes nothing, but what has failed is tried anew. Limits
+    and how many workers there are hold at once; another entry point, program, arguments or worker make another revision,
+    whose workers take over. Without an entry point a known model keeps them, and only the limits that are set change.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ROLLBACK_FIELD_NUMBER: _builtins.int
+    IN_PLACE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """A random id of this request; it is not needed, since a request says how things are to be."""
+    rollback: _builtins.bool
+    """Serve what was served before, with the numbers of now; of the model its name is looked at alone."""
+    in_place: _builtins.bool
+    """A worker may go before its successor is ready, where no device is free for both. Without an entry point, for the
+    update that is under way.
+    """
     @_builtins.property
     def model(self) -> Global___Model:
         """The model."""
@@ -339,10 +593,12 @@ class ServeModelRequest(_message.Message):
         *,
         model: Global___Model | None = ...,
         request_id: _builtins.str = ...,
+        rollback: _builtins.bool = ...,
+        in_place: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_place", b"in_place", "model", b"model", "request_id", b"request_id", "rollback", b"rollback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -378,8 +634,11 @@ class ListModelsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PICTURE_OF_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    picture_of: _builtins.str
+    """Only this model, with its picture; empty means all, without pictures."""
     page_size: _builtins.int
     """Models on a page, 100 by default, 1,000 at most."""
     page_token: _builtins.str
@@ -387,12 +646,13 @@ class ListModelsRequest(_message.Message):
     def __init__(
         self,
         *,
+        picture_of: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "picture_of", b"picture_of"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -474,22 +734,44 @@ class JoinLine(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     PLACE_KEY_FIELD_NUMBER: _builtins.int
+    KEEPS_OTHER_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    PASS_PHRASE_FIELD_NUMBER: _builtins.int
+    LOGIN_TOKEN_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model's name."""
     identity: _builtins.str
     """Hash of the person's identity."""
     place_key: _builtins.str
     """Key of an earlier place to resume; empty for a new one."""
+    keeps_other: _builtins.bool
+    """Refuse with OTHER_SESSION where the person has a turn or a place with another model, which joining would end. False
+    by default: the newest wish holds. Who has closed the page of the other one has left it.
+    """
+    address: _builtins.str
+    """Hash of the address that the person comes from, made with a key that only gateways have; empty: it is not counted."""
+    pass_phrase: _builtins.str
+    """What the person said to join a model with a pass phrase, 200 characters at most; empty for nothing. It is compared, and
+    neither stored nor logged.
+    """
+    login_token: _builtins.str
+    """Token with which the person is logged in to the dashboard, from the cookie that the gateway sealed; empty for nobody.
+    Looked at for a model that wants a login only.
+    """
     def __init__(
         self,
         *,
         model: _builtins.str = ...,
         identity: _builtins.str = ...,
         place_key: _builtins.str = ...,
+        keeps_other: _builtins.bool = ...,
+        address: _builtins.str = ...,
+        pass_phrase: _builtins.str = ...,
+        login_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "model", b"model", "place_key", b"place_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "identity", b"identity", "keeps_other", b"keeps_other", "login_token", b"login_token", "model", b"model", "pass_phrase", b"pass_phrase", "place_key", b"place_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -507,6 +789,7 @@ class OpenSessionRequest(_message.Message):
     DISCONNECTED_FIELD_NUMBER: _builtins.int
     WORKER_UNREACHABLE_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
+    STEP_BROKEN_FIELD_NUMBER: _builtins.int
     connection: _builtins.int
     """The gateway's own number for the person's connection."""
     leave: _builtins.bool
@@ -521,6 +804,10 @@ class OpenSessionRequest(_message.Message):
     def join(self) -> Global___JoinLine:
         """Wants a place."""
 
+    @_builtins.property
+    def step_broken(self) -> Global___StepBroken:
+        """The stream to the worker broke in the middle of a step."""
+
     def __init__(
         self,
         *,
@@ -530,16 +817,53 @@ class OpenSessionRequest(_message.Message):
         disconnected: _builtins.bool = ...,
         worker_unreachable: _builtins.bool = ...,
         closed: _builtins.bool = ...,
+        step_broken: Global___StepBroken | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "closed", b"closed", "disconnected", b"disconnected", "join", b"join", "leave", b"leave", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "closed", b"closed", "disconnected", b"disconnected", "join", b"join", "leave", b"leave", "step_broken", b"step_broken", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "closed", b"closed", "connection", b"connection", "disconnected", b"disconnected", "join", b"join", "leave", b"leave", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "closed", b"closed", "connection", b"connection", "disconnected", b"disconnected", "join", b"join", "leave", b"leave", "step_broken", b"step_broken", "worker_unreachable", b"worker_unreachable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["join", "leave", "disconnected", "worker_unreachable", "closed"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["join", "leave", "disconnected", "worker_unreachable", "closed", "step_broken"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___OpenSessionRequest: _TypeAlias = OpenSessionRequest  # noqa: Y015
+
+@_typing.final
+class StepBroken(_message.Message):
+    """StepBroken says that a stream to a worker broke, or that its worker was told to be lost, while a step of the person was
+    under way: an input of the last 10 s was in no frame yet, or no frame had come at all in the 10 s since the stream was
+    opened. Said once for each stream, before or after the scheduler hears of the worker itself. Without it nobody is
+    suspected of a worker that went down.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    INPUT_DIGEST_FIELD_NUMBER: _builtins.int
+    HAS_FRAME_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """The epoch of the stream."""
+    input_digest: _builtins.str
+    """Keyed digest of the oldest such input that was no move of the pointer, as 16 hexadecimal digits, which says whether it
+    was the same one twice and not what it was; empty where there was none.
+    """
+    has_frame: _builtins.bool
+    """Whether a frame had come on the stream."""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        input_digest: _builtins.str = ...,
+        has_frame: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "has_frame", b"has_frame", "input_digest", b"input_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepBroken: _TypeAlias = StepBroken  # noqa: Y015
 
 @_typing.final
 class TurnGrant(_message.Message):
@@ -737,6 +1061,12 @@ class Session(_message.Message):
     PLACE_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     IS_PRESENT_FIELD_NUMBER: _builtins.int
+    TURN_START_TIME_FIELD_NUMBER: _builtins.int
+    SINCE_INPUT_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    PERSON_FIELD_NUMBER: _builtins.int
+    FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    LATENCY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The session's id."""
     model: _builtins.str
@@ -749,6 +1079,12 @@ class Session(_message.Message):
     """Place in the line, from 1; 0 for one that has a seat."""
     is_present: _builtins.bool
     """Whether the person is connected."""
+    worker: _builtins.str
+    """What people may be told of its worker: its name; empty while waiting."""
+    person: _builtins.str
+    """The first 8 characters of a hash of who the person is: the same for all sessions of a person, and it leads to nobody."""
+    frames_per_second: _builtins.float
+    """Frames that the person's page has shown in a second, as the worker told it last; 0 without a stream."""
     @_builtins.property
     def join_time(self) -> _timestamp_pb2.Timestamp:
         """When it joined."""
@@ -756,6 +1092,20 @@ class Session(_message.Message):
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """When its turn ends; absent without a limit."""
+
+    @_builtins.property
+    def turn_start_time(self) -> _timestamp_pb2.Timestamp:
+        """When its turn began, earlier by what was used on workers that were lost; absent before its seat is claimed."""
+
+    @_builtins.property
+    def since_input(self) -> _duration_pb2.Duration:
+        """Time without real input; absent while the idle time does not count, or without a turn."""
+
+    @_builtins.property
+    def latency(self) -> _duration_pb2.Duration:
+        """From the worker's sending of a frame to its word that it was shown, the newest counting for an eighth; absent before
+        the first one.
+        """
 
     def __init__(
         self,
@@ -768,10 +1118,16 @@ class Session(_message.Message):
         place: _builtins.int = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
         is_present: _builtins.bool = ...,
+        turn_start_time: _timestamp_pb2.Timestamp | None = ...,
+        since_input: _duration_pb2.Duration | None = ...,
+        worker: _builtins.str = ...,
+        person: _builtins.str = ...,
+        frames_per_second: _builtins.float = ...,
+        latency: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "join_time", b"join_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "join_time", b"join_time", "latency", b"latency", "since_input", b"since_input", "turn_start_time", b"turn_start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "id", b"id", "is_present", b"is_present", "join_time", b"join_time", "model", b"model", "place", b"place", "state", b"state", "worker_start", b"worker_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "frames_per_second", b"frames_per_second", "id", b"id", "is_present", b"is_present", "join_time", b"join_time", "latency", b"latency", "model", b"model", "person", b"person", "place", b"place", "since_input", b"since_input", "state", b"state", "turn_start_time", b"turn_start_time", "worker", b"worker", "worker_start", b"worker_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -879,6 +1235,241 @@ class CloseSessionResponse(_message.Message):
 Global___CloseSessionResponse: _TypeAlias = CloseSessionResponse  # noqa: Y015
 
 @_typing.final
+class DrainWorkerRequest(_message.Message):
+    """DrainWorkerRequest names a worker of a model, by its start or by its job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    WORKER_START_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """The model's name."""
+    worker_start: _builtins.str
+    """Id of the worker's start; empty for one that has not called the scheduler."""
+    job_id: _builtins.int
+    """Its job; 0 for one started by hand. One of the two is needed; where both are given, they must belong together."""
+    reason: _builtins.str
+    """Why, 200 characters at most; it stands in the job's story."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        worker_start: _builtins.str = ...,
+        job_id: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "model", b"model", "reason", b"reason", "worker_start", b"worker_start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainWorkerRequest: _TypeAlias = DrainWorkerRequest  # noqa: Y015
+
+@_typing.final
+class DrainWorkerResponse(_message.Message):
+    """DrainWorkerResponse is empty: it is done. One that drains already goes on doing so. A worker whose model is not loaded
+    is stopped, since it has no turns.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainWorkerResponse: _TypeAlias = DrainWorkerResponse  # noqa: Y015
+
+@_typing.final
+class ListSessionUsageRequest(_message.Message):
+    """ListSessionUsageRequest asks who came to the models in a span."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Only this model; empty means all."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the span; absent means seven days before its end."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """End of the span; absent means now."""
+
+    @_builtins.property
+    def step(self) -> _duration_pb2.Duration:
+        """How long a step is, from the start on; a day by default, an hour at least, and 1,000 steps at most."""
+
+    def __init__(
+        self,
+        *,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        step: _duration_pb2.Duration | None = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time", "step", b"step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "model", b"model", "start_time", b"start_time", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSessionUsageRequest: _TypeAlias = ListSessionUsageRequest  # noqa: Y015
+
+@_typing.final
+class SessionEnds(_message.Message):
+    """SessionEnds is how many sessions ended for a reason."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Stable UPPER_SNAKE reason."""
+    count: _builtins.int
+    """Sessions."""
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionEnds: _TypeAlias = SessionEnds  # noqa: Y015
+
+@_typing.final
+class SessionUsage(_message.Message):
+    """SessionUsage is what the sessions of people come to who joined a model's line in a span. A turn that goes on counts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    PEOPLE_FIELD_NUMBER: _builtins.int
+    VISITS_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
+    GIVE_UPS_FIELD_NUMBER: _builtins.int
+    WAIT_P50_FIELD_NUMBER: _builtins.int
+    WAIT_P95_FIELD_NUMBER: _builtins.int
+    TURN_TIME_FIELD_NUMBER: _builtins.int
+    ENDS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """The model's name."""
+    people: _builtins.int
+    """People, each once, as far as their token or cookie tells them apart."""
+    visits: _builtins.int
+    """Sessions."""
+    turns: _builtins.int
+    """Turns: seats that were offered and not left unclaimed."""
+    give_ups: _builtins.int
+    """Sessions whose person left, went away or did not claim a seat before they had a turn."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the step; of the whole span in a row."""
+
+    @_builtins.property
+    def wait_p50(self) -> _duration_pb2.Duration:
+        """How long half of those who had a turn waited for it, at most; absent where nobody had one."""
+
+    @_builtins.property
+    def wait_p95(self) -> _duration_pb2.Duration:
+        """How long 19 of 20 of them waited, at most; absent where nobody had one."""
+
+    @_builtins.property
+    def turn_time(self) -> _duration_pb2.Duration:
+        """How long the turns lasted in all."""
+
+    @_builtins.property
+    def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEnds]:
+        """Why sessions ended, by reason."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        people: _builtins.int = ...,
+        visits: _builtins.int = ...,
+        turns: _builtins.int = ...,
+        give_ups: _builtins.int = ...,
+        wait_p50: _duration_pb2.Duration | None = ...,
+        wait_p95: _duration_pb2.Duration | None = ...,
+        turn_time: _duration_pb2.Duration | None = ...,
+        ends: _abc.Iterable[Global___SessionEnds] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time", "turn_time", b"turn_time", "wait_p50", b"wait_p50", "wait_p95", b"wait_p95"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "give_ups", b"give_ups", "model", b"model", "people", b"people", "start_time", b"start_time", "turn_time", b"turn_time", "turns", b"turns", "visits", b"visits", "wait_p50", b"wait_p50", "wait_p95", b"wait_p95"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionUsage: _TypeAlias = SessionUsage  # noqa: Y015
+
+@_typing.final
+class ListSessionUsageResponse(_message.Message):
+    """ListSessionUsageResponse is who came."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    KNOWN_SINCE_TIME_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionUsage]:
+        """Of each model all of the span, by name."""
+
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionUsage]:
+        """Of each model the steps in which somebody came, by name and time."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the first step."""
+
+    @_builtins.property
+    def step(self) -> _duration_pb2.Duration:
+        """How long each step is; the last one may be cut short."""
+
+    @_builtins.property
+    def known_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when visits are known: older ones were dropped, or are from before this was kept."""
+
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___SessionUsage] | None = ...,
+        steps: _abc.Iterable[Global___SessionUsage] | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        step: _duration_pb2.Duration | None = ...,
+        known_since_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["known_since_time", b"known_since_time", "start_time", b"start_time", "step", b"step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_since_time", b"known_since_time", "rows", b"rows", "start_time", b"start_time", "step", b"step", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSessionUsageResponse: _TypeAlias = ListSessionUsageResponse  # noqa: Y015
+
+@_typing.final
 class WatchWorkersRequest(_message.Message):
     """WatchWorkersRequest names a model."""
 
@@ -907,22 +1498,328 @@ class WatchWorkersResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKERS_FIELD_NUMBER: _builtins.int
+    HTTP_FIELD_NUMBER: _builtins.int
+    ACCESS_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    access: Global___ModelAccess.ValueType
+    """Who may use it."""
+    waits_for: _builtins.str
+    """While no worker is ready, why not, in a clause."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerInfo]:
         """The workers."""
+
+    @_builtins.property
+    def http(self) -> Global___HttpService:
+        """Of a program, its numbers; absent for a class."""
 
     def __init__(
         self,
         *,
         workers: _abc.Iterable[Global___WorkerInfo] | None = ...,
+        http: Global___HttpService | None = ...,
+        access: Global___ModelAccess.ValueType = ...,
+        waits_for: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["http", b"http"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "http", b"http", "waits_for", b"waits_for", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchWorkersResponse: _TypeAlias = WatchWorkersResponse  # noqa: Y015
+
+@_typing.final
+class ServedRequests(_message.Message):
+    """ServedRequests are the requests of a program that one gateway has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    UNDER_WAY_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    LONGEST_WAIT_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """The model's name."""
+    under_way: _builtins.int
+    """Requests that a replica works on."""
+    waiting: _builtins.int
+    """Requests that wait for a replica."""
+    @_builtins.property
+    def longest_wait(self) -> _duration_pb2.Duration:
+        """How long the first of those has waited."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaRequests]:
+        """Each replica that works on any, 1,000 at most; those that drain are left out."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        under_way: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        longest_wait: _duration_pb2.Duration | None = ...,
+        replicas: _abc.Iterable[Global___ReplicaRequests] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["longest_wait", b"longest_wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["longest_wait", b"longest_wait", "model", b"model", "replicas", b"replicas", "under_way", b"under_way", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServedRequests: _TypeAlias = ServedRequests  # noqa: Y015
+
+@_typing.final
+class ReplicaRequests(_message.Message):
+    """ReplicaRequests are the requests of one gateway on which a replica works."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_START_FIELD_NUMBER: _builtins.int
+    UNDER_WAY_FIELD_NUMBER: _builtins.int
+    worker_start: _builtins.str
+    """Id of this start of the replica."""
+    under_way: _builtins.int
+    """Requests that it works on."""
+    def __init__(
+        self,
+        *,
+        worker_start: _builtins.str = ...,
+        under_way: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["under_way", b"under_way", "worker_start", b"worker_start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaRequests: _TypeAlias = ReplicaRequests  # noqa: Y015
+
+@_typing.final
+class ReportRequestsRequest(_message.Message):
+    """ReportRequestsRequest is what a gateway has now: on a change, five times in a second at most, and every 5 s."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServedRequests]:
+        """Every program that has requests here, 1,000 at most. Of one that is not named there are none."""
+
+    def __init__(
+        self,
+        *,
+        models: _abc.Iterable[Global___ServedRequests] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportRequestsRequest: _TypeAlias = ReportRequestsRequest  # noqa: Y015
+
+@_typing.final
+class ReportRequestsResponse(_message.Message):
+    """ReportRequestsResponse is empty: the gateway has ended the stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportRequestsResponse: _TypeAlias = ReportRequestsResponse  # noqa: Y015
+
+@_typing.final
+class CountedRequests(_message.Message):
+    """CountedRequests is what the requests of one user to one program came to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    FAILED_COUNT_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
+    UNKNOWN_COUNT_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """The program's name, as it was served."""
+    user: _builtins.str
+    """Who asked; empty for people who were not logged in."""
+    request_count: _builtins.int
+    """Requests that a replica was given, and that have ended."""
+    failed_count: _builtins.int
+    """Of these, requests whose answer had a status of 400 or more, or broke off at the replica."""
+    prompt_tokens: _builtins.int
+    """Tokens that went into the model, as the program's answers say."""
+    completion_tokens: _builtins.int
+    """Tokens that it made, as the program's answers say."""
+    unknown_count: _builtins.int
+    """Requests of OpenAI's API that did not fail, of which no answer said its tokens."""
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """From when a replica was given until the end, of all requests together."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        user: _builtins.str = ...,
+        request_count: _builtins.int = ...,
+        failed_count: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        completion_tokens: _builtins.int = ...,
+        unknown_count: _builtins.int = ...,
+        duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "duration", b"duration", "failed_count", b"failed_count", "model", b"model", "prompt_tokens", b"prompt_tokens", "request_count", b"request_count", "unknown_count", b"unknown_count", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountedRequests: _TypeAlias = CountedRequests  # noqa: Y015
+
+@_typing.final
+class CountRequestsRequest(_message.Message):
+    """CountRequestsRequest is one batch of a gateway. The next one is sent when this one was answered; until then this one is
+    sent again, as it was.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATEWAY_START_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    gateway_start: _builtins.str
+    """Id of this start of the gateway, 8 to 64 characters."""
+    sequence: _builtins.int
+    """Number of the batch, from 1, one more with each."""
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___CountedRequests]:
+        """What ended since the batch before, 1,000 rows at most, one for each user and program."""
+
+    def __init__(
+        self,
+        *,
+        gateway_start: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        rows: _abc.Iterable[Global___CountedRequests] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_start", b"gateway_start", "rows", b"rows", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountRequestsRequest: _TypeAlias = CountRequestsRequest  # noqa: Y015
+
+@_typing.final
+class CountRequestsResponse(_message.Message):
+    """CountRequestsResponse is empty: the batch is stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountRequestsResponse: _TypeAlias = CountRequestsResponse  # noqa: Y015
+
+@_typing.final
+class ListRequestUsageRequest(_message.Message):
+    """ListRequestUsageRequest asks what requests to programs came to in a span."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """Only this user's; empty means everybody's."""
+    model: _builtins.str
+    """Only to this program; empty means all."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of the span; absent means seven days before its end."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """End of the span; absent means now."""
+
+    def __init__(
+        self,
+        *,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        user: _builtins.str = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "model", b"model", "start_time", b"start_time", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRequestUsageRequest: _TypeAlias = ListRequestUsageRequest  # noqa: Y015
+
+@_typing.final
+class ListRequestUsageResponse(_message.Message):
+    """ListRequestUsageResponse is what they came to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    KNOWN_SINCE_TIME_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___CountedRequests]:
+        """By user and program, those with the most tokens first, then those with the most requests; 1,000 at most."""
+
+    @_builtins.property
+    def total(self) -> Global___CountedRequests:
+        """All of it, however many rows there are; without a user and a model."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Start of what is counted: in whole steps of five minutes, by when the scheduler was told."""
+
+    @_builtins.property
+    def known_since_time(self) -> _timestamp_pb2.Timestamp:
+        """Since when requests are known: older ones were dropped, or are from before this was kept."""
+
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___CountedRequests] | None = ...,
+        total: Global___CountedRequests | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        known_since_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["known_since_time", b"known_since_time", "start_time", b"start_time", "total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_since_time", b"known_since_time", "rows", b"rows", "start_time", b"start_time", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRequestUsageResponse: _TypeAlias = ListRequestUsageResponse  # noqa: Y015
 
 @_typing.final
 class WorkerHello(_message.Message):
@@ -935,8 +1832,6 @@ class WorkerHello(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     TICKET_SECRET_FIELD_NUMBER: _builtins.int
     WORKER_START_FIELD_NUMBER: _builtins.int
-    ENTRY_POINT_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
@@ -949,10 +1844,6 @@ class WorkerHello(_message.Message):
     """Secret that signs its tickets; only of a worker started by hand. Others have it from their launch."""
     worker_start: _builtins.str
     """Id of this start of the worker: it changes with every start, and stays when the worker connects again."""
-    entry_point: _builtins.str
-    """"package.module:Class" that it serves."""
-    version: _builtins.str
-    """The worker's version."""
     attempt: _builtins.int
     """The attempt of its job; 0 for one started by hand."""
     certificate: _builtins.str
@@ -967,14 +1858,12 @@ class WorkerHello(_message.Message):
         job_id: _builtins.int = ...,
         ticket_secret: _builtins.bytes = ...,
         worker_start: _builtins.str = ...,
-        entry_point: _builtins.str = ...,
-        version: _builtins.str = ...,
         attempt: _builtins.int = ...,
         certificate: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "certificate", b"certificate", "endpoint", b"endpoint", "entry_point", b"entry_point", "job_id", b"job_id", "model", b"model", "ticket_secret", b"ticket_secret", "version", b"version", "worker_start", b"worker_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "certificate", b"certificate", "endpoint", b"endpoint", "job_id", b"job_id", "model", b"model", "ticket_secret", b"ticket_secret", "worker_start", b"worker_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -991,21 +1880,30 @@ class LiveTurn(_message.Message):
     AGE_FIELD_NUMBER: _builtins.int
     SINCE_INPUT_FIELD_NUMBER: _builtins.int
     IS_ATTACHED_FIELD_NUMBER: _builtins.int
+    FRAMES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    LATENCY_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session's id."""
     epoch: _builtins.int
     """The epoch."""
     is_attached: _builtins.bool
     """Whether a stream holds it; a turn without one is kept for 15 s."""
+    frames_per_second: _builtins.float
+    """Frames that were said to be shown, in a second, since the report before; 0 without a stream."""
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
         """How long it has lasted."""
 
     @_builtins.property
     def since_input(self) -> _duration_pb2.Duration:
-        """Time without real input: a button, a key that does not repeat itself, text, the wheel, or a move of more than a
-        trembling hand. It runs from the first frame, and rests while no stream holds the turn or a step is late.
+        """Time without real input: a button, a key that does not repeat itself, text, the wheel, the first move of the pointer
+        and each that is more than a trembling hand, or a stream that a person asked for. It runs from the model's first
+        answer, and rests while no stream holds the turn or a step is late.
         """
+
+    @_builtins.property
+    def latency(self) -> _duration_pb2.Duration:
+        """From sending a frame to the word that it was shown, the newest counting for an eighth; absent before the first one."""
 
     def __init__(
         self,
@@ -1015,10 +1913,12 @@ class LiveTurn(_message.Message):
         age: _duration_pb2.Duration | None = ...,
         since_input: _duration_pb2.Duration | None = ...,
         is_attached: _builtins.bool = ...,
+        frames_per_second: _builtins.float = ...,
+        latency: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "since_input", b"since_input"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "latency", b"latency", "since_input", b"since_input"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "epoch", b"epoch", "is_attached", b"is_attached", "session", b"session", "since_input", b"since_input"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "epoch", b"epoch", "frames_per_second", b"frames_per_second", "is_attached", b"is_attached", "latency", b"latency", "session", b"session", "since_input", b"since_input"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1026,8 +1926,8 @@ Global___LiveTurn: _TypeAlias = LiveTurn  # noqa: Y015
 
 @_typing.final
 class WorkerReport(_message.Message):
-    """WorkerReport is what a worker says of itself: after each hello, when its state or its turns change, and at most once
-    in a second for new inputs.
+    """WorkerReport is what a worker says of itself: after each hello, when its state or its turns change, at most once in a
+    second for new inputs, and every second while it has turns.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1039,6 +1939,7 @@ class WorkerReport(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     SEATS_FIELD_NUMBER: _builtins.int
     SUSPECTS_FIELD_NUMBER: _builtins.int
+    CARD_FIELD_NUMBER: _builtins.int
     state: _inference_pb2.WorkerState.ValueType
     """What it does."""
     progress: _builtins.float
@@ -1057,6 +1958,10 @@ class WorkerReport(_message.Message):
     def suspects(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Of a worker that ends because a step hangs: the sessions of that step."""
 
+    @_builtins.property
+    def card(self) -> Global___ModelCard:
+        """What people are shown of its model; in the first report of a connection on which it is ready."""
+
     def __init__(
         self,
         *,
@@ -1067,10 +1972,11 @@ class WorkerReport(_message.Message):
         load: _builtins.float = ...,
         seats: _builtins.int = ...,
         suspects: _abc.Iterable[_builtins.str] | None = ...,
+        card: Global___ModelCard | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["card", b"card"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "message", b"message", "progress", b"progress", "seats", b"seats", "state", b"state", "suspects", b"suspects", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["card", b"card", "load", b"load", "message", b"message", "progress", b"progress", "seats", b"seats", "state", b"state", "suspects", b"suspects", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1243,26 +2149,22 @@ class EndTurn(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session's id."""
     epoch: _builtins.int
     """The epoch."""
     reason: _builtins.str
     """Stable UPPER_SNAKE reason."""
-    message: _builtins.str
-    """One sentence for people."""
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         epoch: _builtins.int = ...,
         reason: _builtins.str = ...,
-        message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "message", b"message", "reason", b"reason", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "reason", b"reason", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

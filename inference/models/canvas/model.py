@@ -49,6 +49,11 @@ class Canvas:
     0 for frames on input only; `scale` pixels of the frame for one point of the state (0: 1 on a GPU, 2 on a CPU).
     """
 
+    title = "Canvas"
+    about = "Ink in water: what you draw spreads and mixes, and a network on the GPU computes every frame of it."
+    controls = "Draw with the pointer, turn the wheel for another colour, type to write, Escape for an empty sheet."
+    picture = "picture.jpg"
+
     def __init__(
         self,
         *,
@@ -171,9 +176,8 @@ class Canvas:
         return Mark(here, here, size=3.0 if is_left else 5.0, amount=0.8, colour=sheet.colour, press=2.5)
 
     def _press(self, sheet: Sheet, key: str) -> None:
-        if len(key) == 1:
-            sheet.letters = (sheet.letters + key)[:LETTERS_WAITING_MAX]
-        elif key == "Enter":
+        # What a key writes comes as text.
+        if key == "Enter":
             sheet.letters = (sheet.letters + "\n")[:LETTERS_WAITING_MAX]
         elif key == "Escape":
             sheet.water = torch.zeros_like(sheet.water)

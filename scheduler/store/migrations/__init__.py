@@ -4,16 +4,17 @@ A revision is never changed once released; what the tables look like now is sche
 business of migrations: they are upgraded when read, by the codec.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
 FOLDER = Path(__file__).parent
 
-NEWEST_REVISION = "0003"
-"""The revision that upgrade() leads to (a test holds it against versions/)."""
+FIRST_REVISION = "0004"
+"""The revision that makes the tables of an empty database; what is older is no longer brought up to date."""
+
+NEWEST_REVISION = "0004"
+"""The revision that upgrade() leads to (a test holds both against versions/)."""
 
 
 REVISION_TABLE = "schema_revision"
@@ -24,10 +25,16 @@ class UnknownRevision(Exception):
     """The database was migrated by a newer version of this program."""
 
 
+class RetiredRevision(Exception):
+    """The database has tables of before FIRST_REVISION; the message says what to do."""
+
+
 def upgrade(connection: Connection) -> None:
-    """Run the missing revisions in the connection's transaction. Errors: UnknownRevision."""
-    if revision_of(connection) == NEWEST_REVISION:
+    """Run the missing revisions in the connection's transaction. Errors: UnknownRevision, RetiredRevision."""
+    found = revision_of(connection)
+    if found == NEWEST_REVISION:
         return
+    check_not_retired(found)
     # A start with nothing to migrate does not pay for importing Alembic.
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext
@@ -45,6 +52,16 @@ def upgrade(connection: Connection) -> None:
             environment.run_migrations()
         except CommandError as error:
             raise UnknownRevision(str(error)) from error
+
+
+def check_not_retired(revision: str | None) -> None:
+    """Raise RetiredRevision for tables that no revision here leads on from."""
+    if revision is not None and revision < FIRST_REVISION:
+        raise RetiredRevision(
+            f"a checkout of before the first release made the store's tables (revision {revision}, and the oldest that"
+            f" is brought up to date is {FIRST_REVISION}): start the scheduler once from a checkout that still has"
+            " scheduler/store/migrations/versions/0004_history.py, or begin with another --data folder or database"
+        )
 
 
 def revision_of(connection: Connection) -> str | None:

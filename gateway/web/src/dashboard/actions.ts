@@ -1,14 +1,12 @@
 // What may be done to a job: a dialog with the actions that its state and the person's role allow.
 
 import { h, show, write } from "../dom.ts";
+import type { Band, Calls, FieldMask, Job, Partly, UpdateJobRequest } from "../generated/messages.ts";
 import { CallError, call } from "./api.ts";
-import { mayChange, maySubmit } from "./person.ts";
+import { bands, mayChange, maySubmit } from "./person.ts";
 import { addressOf } from "./router.ts";
 import { tell } from "./telling.ts";
-import type { Job, JobChange } from "./types.ts";
 import { hasEnded, isWaiting, sentence, word } from "./words.ts";
-
-export const BANDS = ["BAND_LOW", "BAND_NORMAL", "BAND_HIGH", "BAND_URGENT"] as const;
 
 /** Whether there is anything that this person may do to the job. */
 export function hasActions(job: Job): boolean {
@@ -28,13 +26,13 @@ class Actions {
 
   constructor(job: Job) {
     this.job = job;
-    const heading = h("h2", { id: "actions-title", tabindex: "-1" }, `Job ${job.id} · ${job.spec.name ?? ""}`);
+    const heading = h("h2", { id: "actions-title", tabindex: "-1" }, `Job ${job.id} · ${job.spec.name}`);
     const close = h("button", { class: "quiet", type: "button", onclick: () => this.dialog.close() }, "Close");
     const state = h("p", { class: "hint" }, `${job.user} · ${word(job.state)}`);
     const like = h("a", { class: "button quiet", href: addressOf("submit", job.id) }, "Submit one like it");
     like.addEventListener("click", () => this.dialog.close());
     this.dialog = h("dialog", { class: "actions", "aria-labelledby": "actions-title" }, heading, state, ...this.parts(), this.error);
-    this.dialog.append(h("div", { class: "buttons" }, ...(maySubmit() && (job.spec.serves ?? "") === "" ? [like] : []), close));
+    this.dialog.append(h("div", { class: "buttons" }, ...(maySubmit() && job.spec.serves === "" ? [like] : []), close));
     show(this.error, false);
   }
 
@@ -54,7 +52,7 @@ class Actions {
     const found: HTMLElement[] = [];
     if (isWaiting(job.state)) {
       const isHeld = job.state === "JOB_STATE_HELD";
-      const hold = this.button(isHeld ? "Release" : "Hold", "quiet", () => this.update("is_held", { is_held: !isHeld }));
+      const hold = this.button(isHeld ? "Release" : "Hold", "quiet", () => this.update("isHeld", { is_held: !isHeld }));
       const words = isHeld ? "It waits until somebody releases it." : "It waits, and keeps its submit time.";
       found.push(h("section", {}, hold, h("span", { class: "hint" }, words)), this.bands());
     } else {
@@ -66,9 +64,13 @@ class Actions {
   }
 
   private bands(): HTMLElement {
-    const choice = h("select", { id: "action-band" }, ...BANDS.map((each) => h("option", { value: each }, word(each))));
-    choice.value = this.job.spec.band ?? "BAND_NORMAL";
-    const move = this.button("Move", "quiet", () => this.update("band", { band: choice.value }));
+    const own = bands();
+    const present = this.job.spec.band;
+    // One that they do not have is told as the present one, and cannot be chosen.
+    const also = own.includes(present) ? [] : [h("option", { value: present, disabled: true }, word(present))];
+    const choice = h("select", { id: "action-band" }, ...own.map((each) => h("option", { value: each }, word(each))), ...also);
+    choice.value = present;
+    const move = this.button("Move", "quiet", () => this.update("band", { band: choice.value as Band }));
     return h("section", {}, h("label", { for: "action-band" }, "Band"), choice, move);
   }
 
@@ -84,14 +86,14 @@ class Actions {
     return button;
   }
 
-  private update(mask: string, fields: object): Promise<void> {
-    return this.send("UpdateJob", { update_mask: mask === "band" ? "band" : "isHeld", ...fields });
+  private update(mask: FieldMask, fields: Partly<UpdateJobRequest>): Promise<void> {
+    return this.send("UpdateJob", { update_mask: mask, ...fields });
   }
 
-  private async send(method: string, request: object): Promise<void> {
+  private async send<Name extends "Cancel" | "RequeueJob" | "UpdateJob">(method: Name, request: Partly<Calls[Name]["request"]>): Promise<void> {
     for (const button of this.buttons) button.disabled = true;
     try {
-      const answer = await call<{ changes: JobChange[] }>(method, { jobs: { job_ids: [this.job.id] }, ...request });
+      const answer = await call(method, { jobs: { job_ids: [this.job.id] }, ...request });
       tell(sentence(answer.changes[0]?.message ?? ""));
       this.dialog.close();
     } catch (error) {

@@ -1,5 +1,6 @@
 // What the dashboard asks the gateway for: calls, and streams that come back by themselves.
 
+import type { Band, Calls, Partly, Streams } from "../generated/messages.ts";
 import type { Problem } from "./problem.ts";
 import { streams } from "./socket.ts";
 
@@ -24,6 +25,8 @@ export interface Me {
   readonly user: string;
   readonly role: "admin" | "user" | "viewer";
   readonly version: string;
+  /** Bands that they may ask for, lowest first. */
+  readonly bands: readonly Band[];
 }
 
 /** "live": what was told is as new as it can be. "stale": the stream is lost and tried again. "ended": no more comes. */
@@ -61,8 +64,8 @@ const AWAY: Problem = {
 };
 
 /** Make a call of the scheduler. Throws CallError. */
-export function call<T>(method: string, request: object = {}): Promise<T> {
-  return post<T>(`api/v1/rpc/${method}`, request);
+export function call<Name extends keyof Calls>(method: Name, request: Partly<Calls[Name]["request"]>): Promise<Calls[Name]["response"]> {
+  return post(`api/v1/rpc/${method}`, request);
 }
 
 /** Log in with a token; the gateway keeps it in a cookie that no script reads. Throws CallError. */
@@ -72,6 +75,11 @@ export function login(token: string): Promise<Me> {
 
 export function logout(): Promise<unknown> {
   return post("api/v1/logout", {});
+}
+
+/** The address that lets this browser in at a program's own host. Throws CallError. */
+export function enterProgram(name: string, state: string, path: string): Promise<{ readonly address: string }> {
+  return post(`api/v1/programs/${encodeURIComponent(name)}/enter`, { state, path });
 }
 
 /** Who is logged in. Throws CallError, with status 401 where nobody is. */
@@ -180,13 +188,13 @@ class Link {
 export const link = new Link();
 
 /** Follow a stream until `until`. It comes back by itself, with the request that `request` makes then. */
-export function stream<T>(
-  method: string,
-  request: object | (() => object),
-  listener: StreamListener<T>,
+export function stream<Name extends keyof Streams>(
+  method: Name,
+  request: Partly<Streams[Name]["request"]> | (() => Partly<Streams[Name]["request"]>),
+  listener: StreamListener<Streams[Name]["response"]>,
   until: AbortSignal,
 ): void {
-  void new Following<T>(method, request, listener, until).run();
+  void new Following(method, request, listener, until).run();
 }
 
 class Following<T> {

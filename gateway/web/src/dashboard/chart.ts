@@ -6,7 +6,7 @@ import "uplot/dist/uPlot.min.css";
 
 import { h, write } from "../dom.ts";
 import "./chart.css";
-import { isRead, stacked, sumOf, topOf, type Courses, type Line, type Values } from "./chart/course.ts";
+import { alone, isRead, stacked, sumOf, topOf, type Courses, type Line, type Values } from "./chart/course.ts";
 import { amount, around, between, moment, niceTop, scaleFor, spoken, steps, ticks, type Scale, type Unit } from "./chart/words.ts";
 
 /** What a chart is, whatever it shows. */
@@ -52,6 +52,8 @@ export class Chart {
   private top = 0;
   /** The step at which the crosshair stands; undefined where there is none, and the newest is told. */
   private at: number | undefined;
+  /** Whether it is being drawn with other data: where the crosshair is then is no word of a person. */
+  private isSettling = false;
 
   constructor(private readonly plan: Plan, until: AbortSignal) {
     const id = `chart-${++charts}`;
@@ -103,8 +105,18 @@ export class Chart {
       this.drawnNames = names;
       this.relist();
       this.rebuild();
-    } else if (!isEmpty) this.drawn.setData(this.data());
-    this.move(time === undefined ? undefined : this.nearest(time), false);
+    } else if (!isEmpty) {
+      const u = this.drawn;
+      this.settle(u, () => u.setData(this.data()));
+    }
+    if (this.drawn?.over.matches(":hover") !== true) this.move(time === undefined ? undefined : this.nearest(time), false);
+  }
+
+  /** Draw at once: a crosshair stays under the mouse, and else at its time, which has another place from then on. */
+  private settle(u: uPlot, change: () => void): void {
+    this.isSettling = !u.over.matches(":hover");
+    u.batch(change);
+    this.isSettling = false;
   }
 
   /** Draw from nothing: the lines are other ones, or the colours. */
@@ -113,6 +125,7 @@ export class Chart {
     this.drawn = undefined;
     if (this.plot.hidden) return;
     this.drawn = new uPlot(this.options(), this.data(), this.plot);
+    this.settle(this.drawn, () => undefined);
   }
 
   private data(): uPlot.AlignedData {
@@ -147,7 +160,7 @@ export class Chart {
     this.courses.lines.forEach(({ name, course }, index) => {
       const colour = colourOf(name, index);
       const dash = index >= COLOURS ? { dash: [6, 4] } : {};
-      series.push({ label: name, stroke: () => ink(colour), width: 1.75, points: { show: true, size: 5, filter: (u, each) => alone(u, each) }, ...dash });
+      series.push({ label: name, stroke: () => ink(colour), width: 1.75, points: { show: true, size: 5, filter: (u, each) => alone(u.data[each] ?? []) }, ...dash });
       if (course.min === undefined || course.max === undefined) return;
       bands.push({ series: [series.length, series.length + 1], fill: () => `${ink(colour)}30` });
       series.push(...["largest", "smallest"].map((which) => ({ label: `${name} ${which}`, width: 0, stroke: "transparent", points: { show: false } })));
@@ -179,6 +192,7 @@ export class Chart {
   }
 
   private pointed(u: uPlot): void {
+    if (this.isSettling) return;
     const index = u.cursor.left !== undefined && u.cursor.left >= 0 ? (u.cursor.idx ?? undefined) : undefined;
     if (index !== this.at) this.tell(index, true);
   }
@@ -245,12 +259,6 @@ function reading({ course }: Line, index: number | undefined, scale: Scale, shap
   if (sum === undefined) return ["–", ""];
   if (shape === "bars") return [amount(sum.mean * sum.count, scale), "in all"];
   return [`mean ${amount(sum.mean, scale)}`, between(sum.min, sum.max, scale)];
-}
-
-/** Points without a neighbour, which no line would show. */
-function alone(u: uPlot, series: number): number[] {
-  const values = u.data[series] ?? [];
-  return [...values.keys()].filter((index) => isRead(values[index]) && !isRead(values[index - 1]) && !isRead(values[index + 1]));
 }
 
 /** Where a line was told nearest to a step: other lines may have steps of their own in between. */

@@ -1,6 +1,7 @@
 // Jobs that have ended, newest first: how, how long, and on which GPUs. New ends come by themselves.
 
 import { h, show as setShown, write } from "../dom.ts";
+import type { Job, JobState, QueueResponse, WatchResponse } from "../generated/messages.ts";
 import { CallError, call, stream } from "./api.ts";
 import { maySubmit, user } from "./person.ts";
 import { NAME, USER } from "./queue/columns.ts";
@@ -8,10 +9,9 @@ import { addressOf } from "./router.ts";
 import { Rows, part, say, type Column } from "./rows.ts";
 import { onEnd } from "./telling.ts";
 import { everySecond, heard, now } from "./time.ts";
-import type { Job, QueueResponse, WatchResponse } from "./types.ts";
 import { ABSENT, between, clock, ending, gpusHad, hasEnded, itemsInWords, lasting, sentence, toneOf } from "./words.ts";
 
-const STATES = ["JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_TIMED_OUT"];
+const STATES: readonly JobState[] = ["JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_TIMED_OUT"];
 const PAGE = 50;
 /** More are not kept on the page: gpuctl queue -a has them all. */
 export const JOBS_MAX = 1_000;
@@ -29,7 +29,7 @@ const GPUS: Column<Job> = {
     if (link.getAttribute("href") !== address) link.href = address;
     write(link, "stats");
     link.setAttribute("aria-label", `stats of job ${job.id}`);
-    setShown(link, job.has_stats === true);
+    setShown(link, job.has_stats);
   },
 };
 
@@ -40,8 +40,8 @@ const HOW: Column<Job> = {
     const badge = part(cell, "badge", "span", { class: "badge" });
     write(badge, ending(job));
     badge.dataset["tone"] = toneOf(job.state);
-    const more = job.array_counts == null ? "" : itemsInWords(job.array_counts);
-    say(cell, "more", more || (job.state === "JOB_STATE_SUCCEEDED" ? "" : sentence(job.exit_message ?? "")), "of");
+    const more = job.array_counts === undefined ? "" : itemsInWords(job.array_counts);
+    say(cell, "more", more || (job.state === "JOB_STATE_SUCCEEDED" ? "" : sentence(job.exit_message)), "of");
   },
 };
 
@@ -70,7 +70,7 @@ const AGAIN: Column<Job> = {
     link.setAttribute("aria-label", `Resubmit job ${job.id}`);
     const address = addressOf("submit", job.id);
     if (link.getAttribute("href") !== address) link.href = address;
-    setShown(link, maySubmit() && (job.spec.serves ?? "") === "");
+    setShown(link, maySubmit() && job.spec.serves === "");
   },
 };
 
@@ -109,7 +109,7 @@ class Finished {
   }
 
   follow(): void {
-    stream<WatchResponse>("Watch", { skip_snapshot: true }, { onMessage: (message) => this.take(message), onState: onEnd(this.totals) }, this.until);
+    stream("Watch", { skip_snapshot: true }, { onMessage: (message) => this.take(message), onState: onEnd(this.totals) }, this.until);
     everySecond(() => this.rows.refresh(), this.until);
   }
 
@@ -161,7 +161,7 @@ class Finished {
     const whose = this.whose.value === "mine" ? user() : "";
     const request = { user: whose, states: STATES, include_finished: true, page_size: PAGE, page_token: token, omit_env: true };
     try {
-      const answer = await call<QueueResponse>("Queue", request);
+      const answer = await call("Queue", request);
       heard(answer.view_time);
       setShown(this.trouble, false);
       return answer;

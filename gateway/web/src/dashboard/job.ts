@@ -1,6 +1,7 @@
 // The page of one job: #/job/ID. Each part has a file in job/; this one reads the job, follows it, and tells them.
 
 import { h, show as reveal } from "../dom.ts";
+import type { Attempt, Job, WatchResponse } from "../generated/messages.ts";
 import { call, CallError, stream } from "./api.ts";
 import { Gpus } from "./job/gpus.ts";
 import { Head, missing } from "./job/head.ts";
@@ -11,18 +12,12 @@ import { choice } from "./job/parts.ts";
 import { pause } from "./job/pace.ts";
 import { Placed } from "./job/placed.ts";
 import { Story } from "./job/story.ts";
-import { whole, type Attempt, type Job } from "./job/told.ts";
 import { Waiting } from "./job/waiting.ts";
 import { everySecond, heard, now } from "./time.ts";
+import { whole } from "./values.ts";
 import { sentence } from "./words.ts";
 
 const RETRY_MS = 3_000;
-
-interface Change {
-  readonly event: string;
-  readonly job?: Job;
-  readonly view_time?: string;
-}
 
 export function show(place: HTMLElement, parameter: string, until: AbortSignal): void {
   const id = Number(parameter);
@@ -66,14 +61,14 @@ class JobPage {
     if (hadFocus) this.place.querySelector("h1")?.focus();
     everySecond(() => this.tick(), this.until);
     // Each time that it comes back it begins with the job as it is then.
-    stream<Change>("Watch", { job_ids: [this.id] }, { onMessage: (change) => this.changed(change) }, this.until);
+    stream("Watch", { job_ids: [String(this.id)] }, { onMessage: (change) => this.changed(change) }, this.until);
   }
 
   /** The job as it is now; tried until there is an answer, and nothing where there is no such job. */
   private async first(): Promise<Job | undefined> {
     while (!this.until.aborted) {
       try {
-        const { job } = await call<{ job: Job }>("GetJob", { job_id: this.id });
+        const { job } = await call("GetJob", { job_id: String(this.id) });
         return this.until.aborted ? undefined : job;
       } catch (problem) {
         if (!(problem instanceof CallError)) throw problem;
@@ -87,7 +82,7 @@ class JobPage {
     return undefined;
   }
 
-  private changed({ event, job, view_time: at }: Change): void {
+  private changed({ event, job, view_time: at }: WatchResponse): void {
     heard(at);
     const isOwn = job !== undefined && whole(job.id) === this.id;
     if (isOwn && event !== "WATCH_EVENT_REMOVED") this.take(job);

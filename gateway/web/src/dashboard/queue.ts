@@ -1,6 +1,7 @@
 // The queue, live: what runs with its time and limit, what waits with its reason, place, estimate and latest start.
 
 import { h, show as setShown, write } from "../dom.ts";
+import type { Job, WatchResponse } from "../generated/messages.ts";
 import { CallError, call, stream } from "./api.ts";
 import { user } from "./person.ts";
 import { RUNNING, WAITING } from "./queue/columns.ts";
@@ -8,7 +9,6 @@ import { Lines, countsInWords, total } from "./queue/lines.ts";
 import { Rows } from "./rows.ts";
 import { onEnd } from "./telling.ts";
 import { everySecond, heard } from "./time.ts";
-import type { Job, QueueResponse, WatchResponse } from "./types.ts";
 import { counted, sentence } from "./words.ts";
 
 /** Jobs on the page; more are shown when somebody wants them. */
@@ -57,7 +57,7 @@ class Queue {
 
   follow(): void {
     const request = { skip_snapshot: true };
-    stream<WatchResponse>("Watch", request, { onMessage: (message) => this.take(message), onState: onEnd(this.totals) }, this.until);
+    stream("Watch", request, { onMessage: (message) => this.take(message), onState: onEnd(this.totals) }, this.until);
     everySecond(() => {
       this.running.refresh();
       this.waiting.refresh();
@@ -70,7 +70,7 @@ class Queue {
       this.readAt = -READ_MS;
       this.read();
     }
-    if (message.job == null) return;
+    if (message.job === undefined) return;
     if (this.lines.count < JOBS_SHOWN_MAX || message.event !== "WATCH_EVENT_CHANGED") {
       if (this.lines.takeJob(message.job)) this.read();
     } else {
@@ -95,7 +95,7 @@ class Queue {
     this.mustRead = false;
     this.readAt = performance.now();
     try {
-      const answer = await call<QueueResponse>("Queue", { page_size: this.shownMax, omit_env: true });
+      const answer = await call("Queue", { page_size: this.shownMax, omit_env: true });
       heard(answer.view_time);
       if (!this.mustRead) this.lines.takePage(answer.jobs);
       write(this.totals, countsInWords(answer.counts));

@@ -1,6 +1,6 @@
 // Where one is: the part of the address behind "#". "#/job/12" is the view "job" with the parameter "12".
 
-export const VIEWS = ["devices", "queue", "finished", "usage", "submit", "job"] as const;
+export const VIEWS = ["devices", "queue", "finished", "usage", "sessions", "submit", "job", "open"] as const;
 export type ViewName = (typeof VIEWS)[number];
 
 export interface Route {

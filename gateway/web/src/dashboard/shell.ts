@@ -13,10 +13,12 @@ const TITLES: Readonly<Record<ViewName, string>> = {
   queue: "Queue",
   finished: "Finished",
   usage: "Usage",
+  sessions: "Sessions",
   submit: "Submit",
   job: "Job",
+  open: "Opening a program",
 };
-const WAYS: readonly ViewName[] = ["devices", "queue", "finished", "usage", "submit"];
+const WAYS: readonly ViewName[] = ["devices", "queue", "finished", "usage", "sessions", "submit"];
 
 /** A lost stream that is back this soon is not worth a word. */
 const QUIET_MS = 1_500;
@@ -47,7 +49,7 @@ export class Shell {
     const ways = h("nav", { "aria-label": "Dashboard" }, h("ul", {}, ...[...this.links.values()].map((each) => h("li", {}, each))));
     const out = h("button", { class: "text", onclick: () => void this.leave() }, "Log out");
     const name = h("a", { class: "name", href: addressOf("devices") }, h("i"), "gpufleet");
-    this.header = h("header", { class: "top" }, name, ways, h("div", { class: "person" }, this.who, out));
+    this.header = h("header", { class: "top" }, name, ways, h("div", { class: "person" }, h("a", { class: "lobby", href: "./" }, "Lobby"), this.who, out));
     this.frame = h("div", { class: "frame" }, this.header, this.stale, this.place);
     show(this.stale, false);
     show(this.frame, false);

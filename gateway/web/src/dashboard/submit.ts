@@ -1,20 +1,14 @@
 // Submit a job: the form, what the scheduler would do with it, and only then the job. "#/submit/12" fills in job 12.
 
 import { h, show as setShown, write } from "../dom.ts";
+import type { JobSpec, Partly } from "../generated/messages.ts";
 import { CallError, call, type Problem } from "./api.ts";
-import { maySubmit, user } from "./person.ts";
+import { bandWithin, maySubmit, user } from "./person.ts";
 import { addressOf } from "./router.ts";
-import { draftOf, fieldOf, keptOf, requestId, specOf, EMPTY, type Draft, type Wrong } from "./submit/draft.ts";
+import { draftOf, fieldOf, keptOf, requestId, specOf, type Draft, type Wrong } from "./submit/draft.ts";
 import { Form } from "./submit/form.ts";
 import { tell } from "./telling.ts";
-import type { Job, JobSpec, QueueResponse } from "./types.ts";
-import { sentence } from "./words.ts";
-
-interface SubmitResponse {
-  readonly first_job_id: string;
-  readonly job: Job;
-  readonly notes?: readonly string[];
-}
+import { sentence, word } from "./words.ts";
 
 const CHECKS = "Check tells what would happen, and changes nothing.";
 
@@ -36,7 +30,7 @@ class Submitting {
   private readonly form: Form;
   private like: JobSpec | null = null;
   /** The spec that was checked as it stands, and the id under which it is sent, again too. */
-  private checked: { readonly spec: JobSpec; readonly id: string } | null = null;
+  private checked: { readonly spec: Partly<JobSpec>; readonly id: string } | null = null;
   private isBusy = false;
   private readonly hint = h("p", { class: "hint" }, CHECKS);
 
@@ -56,14 +50,17 @@ class Submitting {
   /** The form as that job was submitted. */
   private async fillLike(id: string): Promise<void> {
     try {
-      const { job } = await call<{ job: Job }>("GetJob", { job_id: id });
+      const { job } = await call("GetJob", { job_id: id });
       if (this.until.aborted) return;
       this.like = job.spec;
       const kept = keptOf(job.spec);
       const also = kept.length === 0 ? "" : ` Kept as they were, too: ${kept.join(", ")}.`;
-      write(this.lead, `Filled in from job ${id} of ${job.user}.${also}`);
+      const draft = draftOf(job.spec);
+      const band = bandWithin(draft.band);
+      const moved = band === draft.band ? "" : ` Its band is ${word(draft.band)}, which you do not have: this one is ${word(band)}.`;
+      write(this.lead, `Filled in from job ${id} of ${job.user}.${also}${moved}`);
       setShown(this.lead, true);
-      this.form.fill(draftOf(job.spec));
+      this.form.fill({ ...draft, band });
       this.form.unfold();
     } catch (error) {
       this.refuse(error);
@@ -74,10 +71,10 @@ class Submitting {
   private async fillFolder(): Promise<void> {
     const request = { user: user(), include_finished: true, page_size: 1, omit_env: true };
     try {
-      const { jobs } = await call<QueueResponse>("Queue", request);
+      const { jobs } = await call("Queue", request);
       const draft = this.form.draft;
       const cwd = jobs[0]?.spec.cwd ?? "";
-      if (!this.until.aborted && draft.cwd === "") this.form.fill({ ...EMPTY, ...draft, cwd });
+      if (!this.until.aborted && draft.cwd === "") this.form.fill({ ...draft, cwd });
     } catch (error) {
       if (!(error instanceof CallError)) throw error;
       // It was only to save typing.
@@ -118,19 +115,19 @@ class Submitting {
       this.form.complain(read.wrong);
       return;
     }
-    const answer = await call<SubmitResponse>("Submit", { specs: [read.spec], dry_run: true });
+    const answer = await call("Submit", { specs: [read.spec], dry_run: true });
     this.form.complain({});
     this.checked = { spec: read.spec, id: requestId() };
     const why = sentence(answer.job.wait_reason?.sentence ?? "");
-    const notes = (answer.notes ?? []).map((note) => h("p", {}, sentence(note)));
+    const notes = answer.notes.map((note) => h("p", {}, sentence(note)));
     this.foretold.replaceChildren(h("h2", {}, "It would be accepted"), h("p", {}, why), ...notes);
     setShown(this.foretold, true);
     write(this.button, "Submit the job");
     write(this.hint, "Nothing is submitted yet.");
   }
 
-  private async submit(spec: JobSpec, id: string): Promise<void> {
-    const answer = await call<SubmitResponse>("Submit", { specs: [spec], request_id: id });
+  private async submit(spec: Partly<JobSpec>, id: string): Promise<void> {
+    const answer = await call("Submit", { specs: [spec], request_id: id });
     tell(`Job ${answer.first_job_id} is submitted.`);
     location.hash = addressOf("job", answer.first_job_id);
   }

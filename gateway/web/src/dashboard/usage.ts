@@ -9,7 +9,7 @@ import { pause } from "./job/pace.ts";
 import { addressOf } from "./router.ts";
 import { NodeCharts } from "./usage/node.ts";
 import { QueueCharts } from "./usage/queue.ts";
-import { barsOf, GROUPS, SPANS, startOf, stepsOf, type Group, type Span, type Usage } from "./usage/spans.ts";
+import { barsOf, GROUPS, SPANS, startOf, stepsOf, type Group, type Span } from "./usage/spans.ts";
 import { UsageTable } from "./usage/table.ts";
 
 /** The span that was chosen last, in this tab. */
@@ -39,7 +39,7 @@ function showUsage(place: HTMLElement, until: AbortSignal): void {
     const [wanted, of, signal] = [group, span, told];
     const now = Date.now() / 1_000, start = startFor(of, now);
     try {
-      const usage = await call<Usage>("ListUsage", { start_time: new Date(start * 1_000).toISOString(), group: wanted, steps_max: stepsOf(of, start, now) });
+      const usage = await call("ListUsage", { start_time: new Date(start * 1_000).toISOString(), group: wanted, steps_max: stepsOf(of, start, now) });
       if (signal.aborted || wanted !== group) return;
       write(note, "");
       bars.show(barsOf(usage, of, wanted), 0, `per ${of.barName}`);

@@ -3,8 +3,10 @@
 import { show as showDevices } from "./devices.ts";
 import { show as showFinished } from "./finished.ts";
 import { show as showJob } from "./job.ts";
+import { show as showOpening } from "./opening.ts";
 import { show as showQueue } from "./queue.ts";
 import type { ViewName } from "./router.ts";
+import { show as showSessions } from "./sessions.ts";
 import { show as showSubmit } from "./submit.ts";
 import { show as showUsage } from "./usage.ts";
 
@@ -15,6 +17,8 @@ export const SHOW: Readonly<Record<ViewName, Show>> = {
   queue: showQueue,
   finished: showFinished,
   usage: showUsage,
+  sessions: showSessions,
   submit: showSubmit,
   job: showJob,
+  open: showOpening,
 };

@@ -1,6 +1,6 @@
 // What the views say of states, times and sizes.
 
-import type { ArrayCounts, Attempt, Job, JobSpec, JobState } from "./types.ts";
+import type { ArrayCounts, Attempt, Job, JobSpec, JobState } from "../generated/messages.ts";
 
 /** Between a number and its unit no line ends. */
 const NBSP = "\u00a0";
@@ -34,6 +34,22 @@ export function toneOf(state: string): Tone {
   if (/_(RUNNING|STARTING|READY|SUCCEEDED)$/.test(state)) return "good";
   if (/_(FAILED|TIMED_OUT|LOST)$/.test(state)) return "bad";
   return /_(CANCELLED)$/.test(state) ? "calm" : "busy";
+}
+
+/** "between 10 min and 50 min from now, 9 of 10 such jobs"; empty where nobody knows. */
+export function likely(job: Pick<Job, "likely_earliest_start_time" | "likely_latest_start_time">, now: number): string {
+  const { likely_earliest_start_time: from, likely_latest_start_time: until } = job;
+  if (from === undefined || until === undefined) return "";
+  const [soonest, last] = [from, until].map((time) => rounded((Date.parse(time) - now) / 1_000)) as [number, number];
+  if (last <= 0) return "later than 9 of 10 such jobs";
+  const spans = soonest <= 0 || soonest === last ? `within ${lasting(last)}` : `between ${lasting(soonest)} and ${lasting(last)} from now`;
+  return `${spans}, 9 of 10 such jobs`;
+}
+
+/** Seconds, and whole minutes from ten minutes on: a range is no promise to the second. */
+function rounded(seconds: number): number {
+  const step = seconds >= 600 ? 60 : 1;
+  return Math.ceil(seconds / step) * step;
 }
 
 /** How long something has lasted, by its two largest units, rounded down: "45 s", "2 h 5 min", "3 d 4 h". */
@@ -102,7 +118,7 @@ export function shortModel(name: string): string {
 
 /** GPUs that are asked for: "2", "0.5" for a half, "2×0.5", "" for none. */
 export function gpusAsked(spec: JobSpec): string {
-  const request = spec.devices?.[0];
+  const request = spec.devices[0];
   const count = request?.count ?? 0;
   if (count === 0) return "";
   const milli = request?.share?.milli ?? 0;
@@ -112,11 +128,11 @@ export function gpusAsked(spec: JobSpec): string {
 
 /** The GPUs that a job had: "2 × H200"; empty where it had none. */
 export function gpusHad(job: Job): string {
-  const info = job.attempts?.at(-1)?.gpu_info;
+  const info = job.attempts.at(-1)?.gpu_info;
   const count = info?.count ?? 0;
   if (count === 0) return "";
   const models = [...new Set((info?.devices ?? []).map((each) => shortModel(each.name)))];
-  const share = info?.devices?.[0]?.share?.milli ?? 0;
+  const share = info?.devices[0]?.share?.milli ?? 0;
   const number = share > 0 && share < 1_000 ? String((count * share) / 1_000) : String(count);
   return [number, models.join(", ")].filter(Boolean).join(` ×${NBSP}`);
 }
@@ -129,7 +145,7 @@ export function placeOf(attempt: Attempt | undefined): string {
   const [first] = ranks;
   if (first === undefined) return "";
   if (ranks.length === 1) {
-    const indices = first.device_indices ?? [];
+    const { device_indices: indices } = first;
     return indices.length === 0 ? first.node : `${first.node}:${indices.join(",")}`;
   }
   const names = ranks.map((rank) => rank.node);
@@ -159,8 +175,8 @@ const COUNTED = ["running", "starting", "stopping", "queued", "held", "succeeded
 
 /** "100 items: 3 running, 97 queued". */
 export function itemsInWords(counts: ArrayCounts): string {
-  const some = COUNTED.filter((each) => (counts[each] ?? 0) > 0).map((each) => `${counts[each]?.toLocaleString("en")} ${word(each)}`);
-  return `${counted(counts.items ?? 0, "item")}: ${some.join(", ")}`;
+  const some = COUNTED.filter((each) => counts[each] > 0).map((each) => `${counts[each].toLocaleString("en")} ${word(each)}`);
+  return `${counted(counts.items, "item")}: ${some.join(", ")}`;
 }
 
 /** A sentence's beginning with a capital and its end with a full stop. */
@@ -168,4 +184,9 @@ export function sentence(text: string): string {
   if (text === "") return "";
   const begun = text.charAt(0).toUpperCase() + text.slice(1);
   return /[.!?…]$/.test(begun) ? begun : `${begun}.`;
+}
+
+/** Why what a job writes gets no further, as a sentence; empty while it goes on. */
+export function blockedWords(job: Job): string {
+  return job.output_blocked ? sentence(`its output is blocked: ${job.output_blocked}`) : "";
 }

@@ -1,6 +1,8 @@
 // Courses of counters over time, as the charts show them: joined from several answers, with gaps where nothing was read.
 // Pure: no clock, no document.
 
+import type * as messages from "../../generated/messages.ts";
+
 /** null where nothing was read; undefined where another line has a point and this one has none to have. */
 export type Values = readonly (number | null | undefined)[];
 
@@ -24,15 +26,8 @@ export interface Courses {
 
 export const NONE: Courses = { times: [], lines: [] };
 
-/** A course as the scheduler tells it: -1 where nothing was read. */
-export interface ToldCourse {
-  readonly min?: readonly number[];
-  readonly max?: readonly number[];
-  readonly mean?: readonly number[];
-}
-
 /** What was told of `count` steps; what is missing at the end was not read. */
-export function courseOf(told: ToldCourse | undefined, count: number): Course {
+export function courseOf(told: messages.Course | undefined, count: number): Course {
   const read = (values: readonly number[] | undefined): (number | null)[] =>
     Array.from({ length: count }, (_, index) => valueOf(values?.[index]));
   return { mean: read(told?.mean), min: read(told?.min), max: read(told?.max) };
@@ -129,6 +124,30 @@ export function withGaps(courses: Courses, longest: number): Courses {
     course: course.min ? { mean: nothing, min: nothing, max: nothing } : { mean: nothing },
   }));
   return joined([courses, { times: breaks, lines }]);
+}
+
+/** Without the gaps that are this short, in seconds: a reading was late there, and none is missing. */
+export function bridged(courses: Courses, longest: number): Courses {
+  const { times } = courses;
+  const lines = courses.lines.map(({ name, course: { mean, min, max } }) => {
+    let last = -Infinity;
+    const late = new Set<number>();
+    mean.forEach((value, index) => {
+      if (!isRead(value)) return;
+      const at = times[index] ?? 0;
+      if (at - last <= longest) for (let between = index - 1; between >= 0 && !isRead(mean[between]); between--) late.add(between);
+      last = at;
+    });
+    const without = (values: Values): Values => values.map((value, index) => (late.has(index) ? undefined : value));
+    return { name, course: min && max ? { mean: without(mean), min: without(min), max: without(max) } : { mean: without(mean) } };
+  });
+  return { times, lines };
+}
+
+/** Points that no line shows, since there is a gap on both sides of them. */
+export function alone(values: ArrayLike<number | null | undefined>): number[] {
+  const told = Array.from(values, (value, index) => ({ value, index })).filter(({ value }) => value !== undefined);
+  return told.flatMap(({ value, index }, at) => (isRead(value) && !isRead(told[at - 1]?.value) && !isRead(told[at + 1]?.value) ? [index] : []));
 }
 
 /** Several lines as one: the mean of what was read of each, from the smallest to the largest of all. */

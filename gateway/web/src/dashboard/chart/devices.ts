@@ -3,9 +3,8 @@
 import { h, show } from "../../dom.ts";
 import { Chart, Crosshair, type Plan } from "../chart.ts";
 import { choice } from "../job/parts.ts";
-import type { Counter } from "../job/told.ts";
 import { together } from "./course.ts";
-import { each, namesOf, nothing, only, type Charts } from "./sources.ts";
+import { each, namesOf, nothing, only, type Charts, type Counter } from "./sources.ts";
 
 /** More lines than these are hard to tell apart: then all are shown together, and one by one on demand. */
 export const LINES_MAX = 8;

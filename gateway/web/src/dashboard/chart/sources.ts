@@ -1,11 +1,16 @@
 // From what the scheduler tells of devices to courses: their history, a job's own series, and readings as they come. Pure.
 
+import type { DeviceHistory, GetJobStatsResponse, GetNodeHistoryResponse, NodeDevice, WatchDevicesResponse } from "../../generated/messages.ts";
+import { seconds, time, whole } from "../values.ts";
 import {
-  courseOf, isRead, joined, NONE, timesOf, timesOfEnds, valueOf, withGaps, within, withTail, type Course,
+  bridged, courseOf, isRead, joined, NONE, timesOf, timesOfEnds, valueOf, withGaps, within, withTail, type Course,
   type Courses, type Line, type Values,
 } from "./course.ts";
-import { COUNTERS, seconds, time, whole, type Counter, type DeviceHistory, type DevicesTold, type NodeDevice, type NodeHistory, type Stats } from "../job/told.ts";
 import { deviceName } from "../job/words.ts";
+
+/** The counters of a device that have charts, by their names in every message. */
+export const COUNTERS = ["utilization_percent", "memory_used_mb", "temperature_c", "power_draw_w"] as const;
+export type Counter = (typeof COUNTERS)[number];
 
 export type Charts = Readonly<Record<Counter, Courses>>;
 
@@ -29,11 +34,11 @@ export function each(make: (counter: Counter) => Courses): Charts {
 }
 
 /** The history of wanted devices, of one node or of several. */
-export function ofHistory(answers: readonly NodeHistory[], wanted: Wanted): Charts {
+export function ofHistory(answers: readonly GetNodeHistoryResponse[], wanted: Wanted): Charts {
   return each((counter) => joined(answers.map((answer) => {
     const step = seconds(answer.step) ?? 0;
     const devices = answer.devices.filter((device) => isWanted(wanted, device.node, device.index));
-    const count = Math.max(0, ...devices.map((device) => device[counter]?.mean?.length ?? 0));
+    const count = Math.max(0, ...devices.map((device) => device[counter]?.mean.length ?? 0));
     const lines = devices.map((device): Line => ({ name: nameOf(device, wanted), course: courseOf(device[counter], count) }));
     return { times: timesOf(time(answer.start_time) ?? 0, step, count), lines };
   })));
@@ -49,7 +54,7 @@ function isWanted(wanted: Wanted, node: string, index: number | undefined): bool
 }
 
 /** A job's own series: means alone, from the beginning of its attempt on. */
-export function ofSeries(stats: Stats, start: number): Charts {
+export function ofSeries(stats: GetJobStatsResponse, start: number): Charts {
   const severalNodes = new Set(stats.devices.map(({ node }) => node)).size > 1;
   return each((counter) => joined(stats.devices.flatMap(({ node, index, series }) => {
     const values = series?.[counter];
@@ -66,7 +71,7 @@ export class Readings {
   constructor(private readonly wanted: Wanted) {}
 
   /** The next point of every wanted device, to be put behind a history. */
-  take(told: DevicesTold): Charts {
+  take(told: WatchDevicesResponse): Charts {
     if (told.is_whole) this.newest = new Map();
     for (const uuid of told.removed_uuids) this.newest.delete(uuid);
     const fresh = told.devices.filter(({ node, device }) => isWanted(this.wanted, node, device.index));
@@ -109,9 +114,14 @@ export function longer(tail: Charts, more: Charts): Charts {
   });
 }
 
-/** What was kept, and behind it what came since, with gaps where nothing was heard. */
+/** What was kept, and behind it what came since, with gaps where nothing was heard for long. */
 export function live(kept: Charts, tail: Charts): Charts {
-  return each((counter) => withTail(kept[counter], withGaps(tail[counter], TAIL_GAP_SECONDS)));
+  return over(each((counter) => withTail(kept[counter], withGaps(tail[counter], TAIL_GAP_SECONDS))));
+}
+
+/** What was kept, with gaps where nothing was heard for long: steps of a second are shorter than beats that come late. */
+export function over(kept: Charts): Charts {
+  return each((counter) => bridged(kept[counter], TAIL_GAP_SECONDS));
 }
 
 /** Only the steps that lie whole in a span: in one that begins before it, the device may have been somebody else's. */
@@ -123,38 +133,64 @@ export function whollyWithin(charts: Charts, from: number, to: number, step: num
 const HISTORY_POINTS_MIN = 8;
 const HISTORY_POINTS_SHARE = 4;
 /** Steps of a history from which they are a band around the line of a series. */
-const BAND_STEPS_MIN = 4;
+const BAND_STEPS_MIN = 2;
 
 /**
  * The history, with its smallest and largest values, as long as it is fine enough. Where it was rolled up meanwhile the
  * job's own series is the line and the history the band around it; where there is too little of it, the series alone.
+ * `isOver`: the series is what was read of the job alone, so that it goes on where no step of the history is the job's
+ * alone, at its beginning and its end.
  */
-export function finest(history: Charts, series: Charts): Charts {
+export function finest(history: Charts, series: Charts, isOver: boolean): Charts {
   return each((counter) => {
     const [fine, own] = [detail(history[counter]), detail(series[counter])];
-    if (fine >= own || fine >= HISTORY_POINTS_MIN && fine * HISTORY_POINTS_SHARE >= own) return trimmed(history[counter]);
+    if (fine >= own || fine >= HISTORY_POINTS_MIN && fine * HISTORY_POINTS_SHARE >= own) {
+      const whole = trimmed(history[counter]);
+      return isOver ? joined([beside(series[counter], whole), whole]) : whole;
+    }
     return fine >= BAND_STEPS_MIN ? banded(series[counter], history[counter]) : series[counter];
   });
 }
 
-/** Lines with the smallest and largest values of the steps of another one that they lie in. */
+/** The length of steps by the first two of them, in seconds. */
+function stepOf({ times: [first = 0, second = first + 1] }: Courses): number {
+  return second - first;
+}
+
+/** The points that lie before the first of these steps, and behind the last one. */
+function beside(points: Courses, steps: Courses): Courses {
+  const [first, last] = [steps.times[0], steps.times.at(-1)];
+  if (first === undefined || last === undefined) return NONE;
+  const half = stepOf(steps) / 2;
+  return joined([within(points, -Infinity, first - half), within(points, last + half, Infinity)]);
+}
+
+/** Lines with the smallest and largest values of the steps that are nearest to each of their points: none is left out. */
 function banded(lines: Courses, steps: Courses): Courses {
-  const first = steps.times[0] ?? 0;
-  const length = (steps.times[1] ?? first + 1) - first;
   const known = new Map(steps.lines.map(({ name, course }) => [name, course]));
   return {
     times: lines.times,
     lines: lines.lines.map(({ name, course: { mean } }) => {
       const around = known.get(name);
-      const value = (index: number, of: Values | undefined, pick: (...values: number[]) => number): number | null | undefined => {
-        const own = mean[index], other = of?.[Math.round(((lines.times[index] ?? 0) - first) / length)];
-        return isRead(own) && isRead(other) ? pick(own, other) : own;
-      };
-      const min = mean.map((_, index) => value(index, around?.min, Math.min));
-      const max = mean.map((_, index) => value(index, around?.max, Math.max));
+      const read = mean.flatMap((value, index) => (isRead(value) ? [index] : []));
+      const min = [...mean], max = [...mean];
+      let at = 0;
+      steps.times.forEach((time, step) => {
+        const away = (place: number): number => Math.abs((lines.times[read[place] ?? -1] ?? Infinity) - time);
+        while (away(at + 1) <= away(at) && at + 1 < read.length) at += 1;
+        const index = read[at];
+        if (index === undefined) return;
+        min[index] = either(Math.min, min[index], around?.min?.[step]);
+        max[index] = either(Math.max, max[index], around?.max?.[step]);
+      });
       return { name, course: { mean, min, max } };
     }),
   };
+}
+
+/** The one of two values that `pick` chooses, where both were read. */
+function either(pick: (...values: number[]) => number, one: Values[number], other: Values[number]): Values[number] {
+  return isRead(one) && isRead(other) ? pick(one, other) : one;
 }
 
 /** Points that say something new: one long step of a history is told once for every short one that lies in it. */
@@ -173,7 +209,7 @@ function trimmed(courses: Courses): Courses {
 }
 
 /** The largest memory of the wanted devices, in MB; 0 where it is not known. */
-export function memoryOf(answers: readonly NodeHistory[], wanted: Wanted): number {
+export function memoryOf(answers: readonly GetNodeHistoryResponse[], wanted: Wanted): number {
   const known = answers.flatMap(({ devices }) => devices.filter(({ node, index }) => isWanted(wanted, node, index)));
   return Math.max(0, ...known.map(({ memory_bytes: bytes }) => whole(bytes) / 1e6));
 }

@@ -5,7 +5,7 @@ import { isRead, sumOf, type Courses } from "./course.ts";
 const NBSP = "\u00a0";
 
 /** What a counter is counted in. */
-export type Unit = "%" | "MB" | "W" | "°C" | "s" | "jobs" | "GPU-hours";
+export type Unit = "%" | "MB" | "W" | "°C" | "s" | "jobs" | "GPU-hours" | "";
 
 /** How an amount is written: divided by `divisor`, with so many decimals, in this unit. */
 export interface Scale {
@@ -27,7 +27,7 @@ export function scaleFor(unit: Unit, top: number): Scale {
 
 /** "88 %", "13.4 GB"; a dash where nothing was read. */
 export function amount(value: number | null | undefined, scale: Scale): string {
-  return isRead(value) ? `${bare(value, scale)}${NBSP}${scale.unit}` : "–";
+  return isRead(value) ? `${bare(value, scale)}${NBSP}${scale.unit}`.trim() : "–";
 }
 
 /** The same without its unit. */

@@ -1,6 +1,6 @@
 // The devices of all nodes as they were told last. Values only: what is shown of them is elsewhere.
 
-import type { DevicesResponse, NodeDevice } from "../types.ts";
+import type { NodeDevice, WatchDevicesResponse } from "../../generated/messages.ts";
 import { secondsOf } from "../words.ts";
 
 export const SHOWN = ["all", "free", "busy", "mine", "unhealthy"] as const;
@@ -27,16 +27,16 @@ const NOTHING_CHANGED: Changed = { nodes: new Set(), devices: [] };
 
 export class Fleet {
   private readonly devices = new Map<string, NodeDevice>();
-  private pieces: DevicesResponse[] = [];
+  private pieces: WatchDevicesResponse[] = [];
 
   /**
    * Take a message in. One in pieces is taken in with its last, so that nobody sees a part of it; what was left of a
    * stream that broke between two pieces goes with the whole that the next one begins with.
    */
-  take(message: DevicesResponse): Changed {
-    if (message.is_whole === true) this.pieces = [];
+  take(message: WatchDevicesResponse): Changed {
+    if (message.is_whole) this.pieces = [];
     this.pieces.push(message);
-    if (message.has_more === true && this.pieces.length < PIECES_MAX) return NOTHING_CHANGED;
+    if (message.has_more && this.pieces.length < PIECES_MAX) return NOTHING_CHANGED;
     const nodes = new Set<string>();
     const told: NodeDevice[] = [];
     for (const piece of this.pieces) this.takePiece(piece, nodes, told);
@@ -44,17 +44,17 @@ export class Fleet {
     return { nodes, devices: told };
   }
 
-  private takePiece(message: DevicesResponse, nodes: Set<string>, told: NodeDevice[]): void {
-    if (message.is_whole === true) {
+  private takePiece(message: WatchDevicesResponse, nodes: Set<string>, told: NodeDevice[]): void {
+    if (message.is_whole) {
       for (const device of this.devices.values()) nodes.add(device.node);
       this.devices.clear();
     }
-    for (const uuid of message.removed_uuids ?? []) {
+    for (const uuid of message.removed_uuids) {
       const gone = this.devices.get(uuid);
       if (gone !== undefined) nodes.add(gone.node);
       this.devices.delete(uuid);
     }
-    for (const device of message.devices ?? []) {
+    for (const device of message.devices) {
       const { uuid } = device.device;
       const before = this.devices.get(uuid);
       if (before === undefined && this.devices.size >= DEVICES_MAX) continue;
@@ -89,7 +89,7 @@ export class Fleet {
     let read = 0;
     let power = 0;
     for (const device of this.devices.values()) {
-      if (device.is_free === true) free += 1;
+      if (device.is_free) free += 1;
       if (isOld(device)) continue;
       const { sample } = device;
       if (sample?.utilization_percent !== undefined) {
@@ -122,20 +122,19 @@ export function nodeOrder(one: string, other: string): number {
 
 /** Whether a device passes the filter; `text` is looked for in its node, model, user and job. */
 export function passes(device: NodeDevice, text: string, shown: Shown, user: string): boolean {
-  if (shown === "free" && device.is_free !== true) return false;
+  if (shown === "free" && !device.is_free) return false;
   if (shown === "busy" && !isUsed(device)) return false;
   if (shown === "mine" && (device.user !== user || !isUsed(device))) return false;
   if (shown === "unhealthy" && device.device.is_healthy) return false;
   const wanted = text.trim().toLowerCase();
   if (wanted === "") return true;
   const jobs = jobsOn(device).map((job) => `#${job}`);
-  return [device.node, device.device.name, device.user ?? "", ...jobs].some((each) => each.toLowerCase().includes(wanted));
+  return [device.node, device.device.name, device.user, ...jobs].some((each) => each.toLowerCase().includes(wanted));
 }
 
 /** The jobs that hold it, whole or in part. */
 export function jobsOn(device: NodeDevice): string[] {
-  const whole = device.job_id ?? "0";
-  return whole !== "0" ? [whole] : (device.shares ?? []).map((each) => each.job_id);
+  return device.job_id !== "0" ? [device.job_id] : device.shares.map((each) => each.job_id);
 }
 
 function isUsed(device: NodeDevice): boolean {

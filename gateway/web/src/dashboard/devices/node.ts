@@ -1,15 +1,20 @@
-// One node: its state, what is free on it, and a row for each of its GPUs.
+// One node: its state, what is free on it, and a row or a tile for each of its GPUs.
 
 import { h, show, write } from "../../dom.ts";
-import { time } from "../job/told.ts";
+import type { Node, NodeDevice } from "../../generated/messages.ts";
 import { clockWords } from "../job/words.ts";
 import { isAdmin } from "../person.ts";
 import { addressOf } from "../router.ts";
 import { now } from "../time.ts";
-import type { Node, NodeDevice } from "../types.ts";
+import { time } from "../values.ts";
 import { counted, sentence, size, toneOf, word } from "../words.ts";
 import { passes, type Shown } from "./fleet.ts";
+import type { Loads } from "./loads.ts";
 import { DeviceRow, TITLES } from "./row.ts";
+import { Tile } from "./tile.ts";
+
+/** Rows tell all of each GPU; a grid holds many. */
+export type Form = "rows" | "grid";
 
 export class NodeBox {
   readonly root: HTMLElement;
@@ -20,9 +25,14 @@ export class NodeBox {
   private readonly body = h("div", { role: "rowgroup" });
   private readonly table: HTMLElement;
   private readonly rows = new Map<string, DeviceRow>();
+  private readonly tiles = new Map<string, Tile>();
+  private readonly grid: HTMLElement;
+  /** GPUs whose rows somebody wants to see below the grid. */
+  private readonly wanted = new Set<string>();
+  private form: Form = "rows";
   private node: Node | null = null;
 
-  constructor(name: string, change: (node: string, isDraining: boolean) => void) {
+  constructor(name: string, change: (node: string, isDraining: boolean) => void, private readonly loads: Loads) {
     this.button = h("button", { class: "quiet small", onclick: () => change(name, this.node?.is_draining !== true) });
     const id = `node-${name}`;
     const titles = TITLES.map((each) => h("div", { role: "columnheader", class: `cell cell-${each.toLowerCase()}` }, each));
@@ -33,7 +43,9 @@ export class NodeBox {
       this.body,
     );
     const head = h("header", {}, h("h2", { id }, h("a", { href: addressOf("usage", name) }, name)), this.state, this.facts, this.button);
-    this.root = h("section", { class: "node", "aria-labelledby": id }, head, this.note, this.table);
+    this.grid = h("div", { class: "tiles", role: "group", "aria-label": `GPUs of ${name}` });
+    this.root = h("section", { class: "node", "aria-labelledby": id }, head, this.note, this.grid, this.table);
+    show(this.grid, false);
     show(this.button, false);
     show(this.state, false);
     this.tell();
@@ -52,6 +64,10 @@ export class NodeBox {
       if (kept.has(uuid)) continue;
       row.root.remove();
       this.rows.delete(uuid);
+      this.tiles.get(uuid)?.root.remove();
+      this.tiles.delete(uuid);
+      this.wanted.delete(uuid);
+      this.loads.forget(uuid);
     }
     let place = this.body.firstElementChild;
     for (const device of devices) {
@@ -59,13 +75,68 @@ export class NodeBox {
       if (row.root === place) place = place.nextElementSibling;
       else this.body.insertBefore(row.root, place);
     }
+    this.lay();
     this.tell();
+  }
+
+  /** As rows, or as a grid with rows on demand; `filter` follows. */
+  setForm(form: Form): void {
+    if (form === this.form) return;
+    this.form = form;
+    this.wanted.clear();
+    this.lay();
+  }
+
+  /** The lines of all tiles, up to now. */
+  draw(now: number): void {
+    if (this.form === "grid") for (const tile of this.tiles.values()) tile.draw(this.loads, now);
+  }
+
+  /** A tile for each row, in the same order: only of a grid, since a page may have thousands. */
+  private lay(): void {
+    if (this.form !== "grid") return;
+    let place = this.grid.firstElementChild;
+    const ordered = [...this.rows.values()].sort((one, other) => one.told.device.index - other.told.device.index);
+    for (const row of ordered) {
+      const tile = this.tiles.get(row.uuid) ?? this.newTile(row);
+      tile.update(row.told);
+      if (tile.root === place) place = place.nextElementSibling;
+      else this.grid.insertBefore(tile.root, place);
+    }
+  }
+
+  private newTile(row: DeviceRow): Tile {
+    const tile = new Tile((uuid) => this.toggle(uuid));
+    this.tiles.set(row.uuid, tile);
+    return tile;
+  }
+
+  private toggle(uuid: string): void {
+    if (!this.wanted.delete(uuid)) this.wanted.add(uuid);
+    this.reveal();
+  }
+
+  /** Show what passes the filter: tiles, and rows where they are wanted. */
+  private reveal(): void {
+    let some = false;
+    for (const [uuid, row] of this.rows) {
+      const isRow = row.isShown && (this.form === "rows" || this.wanted.has(uuid));
+      show(row.root, isRow);
+      some ||= isRow;
+      const tile = this.tiles.get(uuid);
+      if (tile === undefined) continue;
+      show(tile.root, row.isShown);
+      tile.root.setAttribute("aria-expanded", String(isRow));
+    }
+    show(this.grid, this.form === "grid" && this.rows.size > 0);
+    show(this.table, some);
   }
 
   /** One device says something new; null where it has no row here. */
   updateDevice(device: NodeDevice): DeviceRow | null {
     const row = this.rows.get(device.device.uuid);
     row?.update(device);
+    if (this.form === "grid") this.tiles.get(device.device.uuid)?.update(device);
     return row ?? null;
   }
 
@@ -75,16 +146,22 @@ export class NodeBox {
     return row;
   }
 
-  /** Show the rows that pass; answers whether there is anything to see. */
+  /** How many GPUs pass. */
+  count(text: string, shown: Shown, user: string): number {
+    let count = 0;
+    for (const row of this.rows.values()) count += passes(row.told, text, shown, user) ? 1 : 0;
+    return count;
+  }
+
+  /** Show the GPUs that pass; answers whether there is anything to see. */
   filter(text: string, shown: Shown, user: string): boolean {
     let some = false;
     for (const row of this.rows.values()) {
       row.isShown = passes(row.told, text, shown, user);
-      show(row.root, row.isShown);
       some ||= row.isShown;
     }
     const isNamed = shown === "all" && this.rows.size === 0 && (this.node?.name ?? "").includes(text.trim());
-    show(this.table, some);
+    this.reveal();
     show(this.root, some || isNamed);
     return some || isNamed;
   }
@@ -92,18 +169,18 @@ export class NodeBox {
   /** What stands above the rows; called after its devices changed. */
   tell(): void {
     const { node } = this;
-    const free = [...this.rows.values()].filter((row) => row.told.is_free === true).length;
+    const free = [...this.rows.values()].filter((row) => row.told.is_free).length;
     const parts = this.rows.size === 0 ? [] : [`${free} of ${counted(this.rows.size, "GPU")}`];
     if (node !== null) {
       const { cpus = 0, memory_bytes = "0" } = node.info ?? {};
-      if (cpus > 0) parts.push(`${cpus - (node.cpus_used ?? 0)} of ${counted(cpus, "CPU")}`);
+      if (cpus > 0) parts.push(`${cpus - (node.cpus_used)} of ${counted(cpus, "CPU")}`);
       const memory = Number(memory_bytes);
-      if (memory > 0) parts.push(`${size(memory - Number(node.memory_used_bytes ?? 0))} of ${size(memory)} memory`);
+      if (memory > 0) parts.push(`${size(memory - Number(node.memory_used_bytes))} of ${size(memory)} memory`);
       write(this.state, word(node.state));
       this.state.dataset["tone"] = toneOf(node.state);
       show(this.state, true);
-      write(this.button, node.is_draining === true ? "Resume" : "Drain");
-      this.button.setAttribute("aria-label", `${node.is_draining === true ? "Resume" : "Drain"} ${node.name}`);
+      write(this.button, node.is_draining ? "Resume" : "Drain");
+      this.button.setAttribute("aria-label", `${node.is_draining ? "Resume" : "Drain"} ${node.name}`);
       show(this.button, isAdmin());
     }
     write(this.facts, parts.length === 0 ? "" : `free: ${parts.join(" · ")}`);
@@ -115,8 +192,8 @@ export class NodeBox {
 
 function noteOn(node: Node | null, devices: number): string {
   if (node === null) return "";
-  if (node.is_draining === true) {
-    const why = node.drain_reason ?? "";
+  if (node.is_draining) {
+    const { drain_reason: why } = node;
     return `Draining: what runs goes on, nothing new starts${why === "" ? "." : ` (${why}).`}`;
   }
   if (node.state === "NODE_STATE_SUSPECT") return "Not heard for some seconds: no new work until it is heard again.";

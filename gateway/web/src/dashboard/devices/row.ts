@@ -1,8 +1,8 @@
 // One GPU as a row: bars for load and memory, heat, power, score, and who has it. Only what changed is touched.
 
 import { h, show, write } from "../../dom.ts";
+import type { NodeDevice } from "../../generated/messages.ts";
 import { addressOf } from "../router.ts";
-import type { NodeDevice } from "../types.ts";
 import { ABSENT, lasting, secondsOf, shortModel, size } from "../words.ts";
 import { isOld, jobsOn } from "./fleet.ts";
 
@@ -83,14 +83,14 @@ export class DeviceRow {
     write(this.score, now.availability_score === undefined ? ABSENT : now.availability_score.toFixed(2));
     this.tellHolder(now);
     const age = secondsOf(sample?.age);
-    const tone = !device.is_healthy ? "bad" : now.is_free === true ? "free" : "used";
+    const tone = !device.is_healthy ? "bad" : now.is_free ? "free" : "used";
     if (this.root.dataset["tone"] !== tone) this.root.dataset["tone"] = tone;
     if (this.root.classList.toggle("old", isOld(now))) this.root.title = `read ${lasting(age)} ago`;
     else if (this.root.title !== "") this.root.title = "";
   }
 
   private tellHolder(now: NodeDevice): void {
-    const jobs = jobsOn(now);
+    const { jobs, words } = holding(now);
     while (this.links.length < jobs.length) {
       const link = h("a", {});
       this.links.push(link);
@@ -104,17 +104,23 @@ export class DeviceRow {
       const address = addressOf("job", job);
       if (link.getAttribute("href") !== address) link.href = address;
     });
-    write(this.words, holderWords(now, jobs.length));
+    write(this.words, words);
   }
+}
+
+/** The jobs that hold it, and what is said beside their numbers. */
+export function holding(now: NodeDevice): { readonly jobs: readonly string[]; readonly words: string } {
+  const jobs = jobsOn(now);
+  return { jobs, words: holderWords(now, jobs.length) };
 }
 
 /** Who has it, beside the jobs' numbers; or why nobody. */
 function holderWords(now: NodeDevice, jobs: number): string {
   if (!now.device.is_healthy) return `unhealthy: ${now.device.unhealthy_reason || "not told why"}`;
-  if (jobs > 0 && (now.job_id ?? "0") !== "0") return now.user ?? "";
-  if (jobs > 0) return `${(now.shares ?? []).reduce((sum, each) => sum + (each.share?.milli ?? 0), 0) / 10}\u00a0% shared`;
-  if (now.is_free === true) return "free";
-  if ((now.sample?.processes ?? []).some((each) => each.is_foreign === true)) return "another program uses it";
+  if (jobs > 0 && now.job_id !== "0") return now.user;
+  if (jobs > 0) return `${now.shares.reduce((sum, each) => sum + (each.share?.milli ?? 0), 0) / 10}\u00a0% shared`;
+  if (now.is_free) return "free";
+  if (now.is_used_by_others) return "another program uses it";
   return now.sample === undefined ? "nothing is read yet" : "not given now";
 }
 

@@ -1,13 +1,14 @@
 // The GPUs of an attempt over its time: their history, and what is read of them as it comes; afterwards what was kept.
 
 import { h, show, write } from "../../dom.ts";
+import type { Attempt, GetJobStatsResponse, GetNodeHistoryResponse, Job } from "../../generated/messages.ts";
 import { call, stream } from "../api.ts";
 import { DeviceCharts } from "../chart/devices.ts";
-import { finest, live, longer, memoryOf, nothing, ofHistory, ofSeries, Readings, whollyWithin, type Charts, type Wanted } from "../chart/sources.ts";
+import { finest, live, longer, memoryOf, nothing, ofHistory, ofSeries, over, Readings, whollyWithin, type Charts, type Wanted } from "../chart/sources.ts";
+import { seconds, time } from "../values.ts";
 import { paced } from "./pace.ts";
 import { problemWords, section } from "./parts.ts";
 import { StatsView } from "./stats.ts";
-import { seconds, time, type Attempt, type DevicesTold, type Job, type NodeHistory, type Stats } from "./told.ts";
 
 /** How often the figures are asked for again while a job runs, and its history is read anew. */
 const STATS_MS = 5_000;
@@ -26,10 +27,10 @@ export class Gpus {
   private looked = "";
   private attempt: Attempt | undefined;
   private wanted: Wanted = new Map();
-  private answers: NodeHistory[] = [];
+  private answers: GetNodeHistoryResponse[] = [];
   private history: Charts = nothing();
   private tail: Charts = nothing();
-  private told: Stats | undefined;
+  private told: GetJobStatsResponse | undefined;
   private readHistory = (): void => undefined;
   private readStats = (): void => undefined;
 
@@ -49,7 +50,7 @@ export class Gpus {
     }
     this.attempt = attempt;
     const isOver = attempt.end_time !== undefined;
-    const looked = `${attempt.number}/${isOver}/${job.has_stats === true}`;
+    const looked = `${attempt.number}/${isOver}/${job.has_stats}`;
     if (looked === this.looked) return;
     if (!this.looked.startsWith(`${attempt.number}/`)) this.forget();
     this.looked = looked;
@@ -80,7 +81,7 @@ export class Gpus {
     signal.addEventListener("abort", () => [timer, figures].forEach(clearInterval));
     if (this.wanted.size === 0) return;
     const readings = new Readings(this.wanted);
-    stream<DevicesTold>("WatchDevices", { nodes: [...this.wanted.keys()], interval: "1s" }, {
+    stream("WatchDevices", { nodes: [...this.wanted.keys()], interval: "1s" }, {
       onMessage: (told) => {
         this.tail = longer(this.tail, readings.take(told));
         this.draw();
@@ -92,7 +93,7 @@ export class Gpus {
 
   private async askStats(number: number, signal: AbortSignal): Promise<void> {
     try {
-      const stats = await call<Stats>("GetJobStats", { job_id: this.id, attempt: number });
+      const stats = await call("GetJobStats", { job_id: String(this.id), attempt: number });
       if (signal.aborted) return;
       this.told = stats;
       this.stats.update(stats);
@@ -103,18 +104,18 @@ export class Gpus {
   }
 
   private async askHistory(attempt: Attempt, signal: AbortSignal): Promise<void> {
+    const start = attempt.place_time ?? attempt.start_time;
     const span = {
-      start_time: attempt.place_time ?? attempt.start_time, points_max: POINTS,
-      ...(attempt.end_time === undefined ? {} : { end_time: attempt.end_time }),
+      points_max: POINTS, ...(start === undefined ? {} : { start_time: start }), ...(attempt.end_time === undefined ? {} : { end_time: attempt.end_time }),
     };
     try {
       const nodes = [...this.wanted.keys()];
-      const answers = await Promise.all(nodes.map((node) => call<NodeHistory>("GetNodeHistory", { node, ...span })));
+      const answers = await Promise.all(nodes.map((node) => call("GetNodeHistory", { node, ...span })));
       if (signal.aborted) return;
       this.answers = answers;
       // A step may be longer on one node than on another; the longest one tells least.
       const step = Math.max(0, ...answers.map((answer) => seconds(answer.step) ?? 0));
-      this.history = whollyWithin(ofHistory(answers, this.wanted), time(span.start_time) ?? 0, time(attempt.end_time) ?? Infinity, step);
+      this.history = whollyWithin(ofHistory(answers, this.wanted), time(start) ?? 0, time(attempt.end_time) ?? Infinity, step);
       const all = new Set(attempt.ranks.map(({ node }) => node)).size;
       this.say(all > NODES_MAX ? `These are the GPUs of the first ${NODES_MAX} of its ${all} nodes.` : "");
     } catch (problem) {
@@ -133,7 +134,7 @@ export class Gpus {
     if (start === undefined || this.until.aborted) return;
     const series = this.told === undefined ? nothing() : ofSeries(this.told, start);
     const isOver = this.attempt?.end_time !== undefined;
-    const kept = finest(this.history, series);
-    this.charts.show(isOver ? kept : live(kept, this.tail), memoryOf(this.answers, this.wanted));
+    const kept = finest(this.history, series, isOver);
+    this.charts.show(isOver ? over(kept) : live(kept, this.tail), memoryOf(this.answers, this.wanted));
   }
 }

@@ -1,12 +1,13 @@
 // The head of a job's page: what it is, whose, where, since when, and how it ended.
 
 import { h, show, write } from "../../dom.ts";
+import type { Attempt, Job } from "../../generated/messages.ts";
 import { askActions, hasActions } from "../actions.ts";
 import { addressOf } from "../router.ts";
-import { hasEnded, isWaiting, sentence, toneOf, word } from "../words.ts";
+import { seconds, time, whole } from "../values.ts";
+import { blockedWords, hasEnded, isWaiting, sentence, toneOf, word } from "../words.ts";
 import { Facts, jobLink, nodeLink, type Content } from "./parts.ts";
-import { seconds, time, whole, type Attempt, type Job } from "./told.ts";
-import { clockWords, commandWords, endWords, lasted, listed, requestWords, size } from "./words.ts";
+import { atLimitWords, clockWords, commandWords, endWords, lasted, listed, processWords, requestWords, size } from "./words.ts";
 
 /** Labels beyond these are not shown here. */
 const LABELS_MAX = 20;
@@ -45,12 +46,14 @@ export class Head {
   }
 
   private warn(job: Job, now: number): void {
-    const warnings = job.warnings ?? [];
-    const told = JSON.stringify(warnings);
+    const { warnings } = job;
+    const blocked = blockedWords(job);
+    const told = JSON.stringify([blocked, warnings]);
     if (this.warnings.dataset["told"] === told) return;
     this.warnings.dataset["told"] = told;
-    show(this.warnings, warnings.length > 0);
-    this.warnings.replaceChildren(...warnings.map(({ kind, sentence, time: at }) => {
+    show(this.warnings, blocked !== "" || warnings.length > 0);
+    const first = blocked === "" ? [] : [h("li", { "data-kind": "OUTPUT_BLOCKED" }, blocked)];
+    this.warnings.replaceChildren(...first, ...warnings.map(({ kind, sentence, time: at }) => {
       const noticed = time(at);
       return h("li", { "data-kind": kind }, sentence, ...(noticed === undefined ? [] : [" ", h("span", { class: "hint" }, clockWords(noticed, now))]));
     }));
@@ -76,9 +79,13 @@ export class Head {
     eitherOf("Runs for", "Ran for", started === undefined ? undefined : ran(started, ended ?? now, ended === undefined ? limit : undefined));
     facts.set("Waits for", isWaiting(job.state) ? lasted(now - (time(job.submit_time) ?? now)) : undefined);
     facts.set("Time limit", limit === undefined ? undefined : lasted(limit));
+    facts.set("At its limit", atLimitWords(spec));
     facts.set("Attempt", job.attempt_count > 1 ? `${attempt?.number ?? job.attempt_count} of ${job.attempt_count}` : undefined);
     facts.set("CPUs", `${Math.max(1, spec.cpus)}${whole(spec.memory_bytes) > 0 ? `, ${size(spec.memory_bytes)} of memory` : ""}`);
+    facts.set("Processes", processWords(spec.process));
     facts.set("Folder", spec.cwd);
+    facts.set("Submitted from", spec.submit_cwd === spec.cwd ? undefined : spec.submit_cwd);
+    facts.set("Copy of its output", spec.output_file);
     facts.set("Worker of", spec.serves);
     facts.set("Item of", whole(job.array_id) > 0 ? h("span", {}, jobLink(job.array_id, `array ${job.array_id}`), `, index ${job.array_index}`) : undefined);
     facts.set("Indices", spec.array === undefined ? undefined : spec.array.indices + (spec.array.max_active_count > 0 ? `, at most ${spec.array.max_active_count} at once` : ""));

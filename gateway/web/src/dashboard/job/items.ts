@@ -1,34 +1,18 @@
 // The items of an array: how many there are in each state, and each with where it is on its way.
 
 import { h, show, write } from "../../dom.ts";
+import type { ArrayItem, Job, JobState } from "../../generated/messages.ts";
 import { call } from "../api.ts";
+import { time } from "../values.ts";
 import { word } from "../words.ts";
 import { paced } from "./pace.ts";
 import { choice, jobLink, problemWords, section, Table } from "./parts.ts";
-import { time, type Exit, type Job, type Whole } from "./told.ts";
 import { ARRAY_STATES, endWords, lasted } from "./words.ts";
 
 const READ_MS = 2_000;
 const PAGE = 100;
 /** Items that are shown; who looks for one among more chooses a state. */
 const ITEMS_MAX = 1_000;
-
-interface Item {
-  readonly index: number;
-  readonly state: string;
-  readonly job_id: Whole;
-  readonly exit?: Exit;
-  readonly exit_reason: string;
-  readonly exit_message: string;
-  readonly start_time?: string;
-  readonly end_time?: string;
-  readonly nodes: readonly string[];
-}
-
-interface Told {
-  readonly items: readonly Item[];
-  readonly next_page_token: string;
-}
 
 export class Items {
   readonly element: HTMLElement;
@@ -67,13 +51,13 @@ export class Items {
   }
 
   private async read(): Promise<void> {
-    const items: Item[] = [];
+    const items: ArrayItem[] = [];
     let token = "";
     const state = this.states.select.value;
-    const states = state === "" ? [] : [`JOB_STATE_${state.toUpperCase()}`];
+    const states = state === "" ? [] : [`JOB_STATE_${state.toUpperCase()}` as JobState];
     try {
       do {
-        const told: Told = await call<Told>("ListArrayItems", { job_id: this.id, page_size: PAGE, page_token: token, states });
+        const told = await call("ListArrayItems", { job_id: String(this.id), page_size: PAGE, page_token: token, states });
         items.push(...told.items);
         token = told.next_page_token;
       } while (token !== "" && items.length < this.wanted);
@@ -83,7 +67,7 @@ export class Items {
     }
   }
 
-  private fill(items: readonly Item[], hasMore: boolean): void {
+  private fill(items: readonly ArrayItem[], hasMore: boolean): void {
     const now = Date.now() / 1_000;
     this.table.fill(items.map((item) => {
       const start = time(item.start_time);

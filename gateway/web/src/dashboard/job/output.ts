@@ -1,12 +1,14 @@
-// The output of a job, live: as text, in the order in which it came, and never more than the page has room for.
+// The output of a job, live: as text with its colours, in the order in which it came, and never more than the page has room for.
 
 import { h, show, write } from "../../dom.ts";
+import type { Job, Partly, Stream, StreamOutputRequest, StreamOutputResponse } from "../../generated/messages.ts";
 import { stream, type Liveness, type Problem } from "../api.ts";
+import { whole } from "../values.ts";
 import { hasEnded, sentence } from "../words.ts";
+import type { Line } from "./colours.ts";
 import { bytesOf, keyOf, LineReader, Positions } from "./lines.ts";
 import { choice, section } from "./parts.ts";
 import { LINES_MAX, Screen, type ShownLine } from "./screen.ts";
-import { whole, type Job, type Piece } from "./told.ts";
 import { size } from "./words.ts";
 
 /** A screen that is so near to its end follows what comes. In pixels. */
@@ -34,6 +36,8 @@ export class Output {
   private isBegun = false;
   private isPainting = false;
   private rankCount = 1;
+  /** How large the pane was when it was looked at last. */
+  private shape = "";
 
   constructor(private readonly id: number, private readonly until: AbortSignal) {
     this.streams.offer([["", "both"], ["STREAM_STDOUT", "standard output"], ["STREAM_STDERR", "standard error"]]);
@@ -42,7 +46,12 @@ export class Output {
       this.ranks.element, this.streams.element, h("label", { class: "switch" }, this.follow, "Follow"), this.status);
     this.element = section("output", "Output", controls, this.above, this.pane, this.empty);
     show(this.above, false);
-    until.addEventListener("abort", () => this.cut.abort());
+    const resized = new ResizeObserver(() => this.scrolled());
+    resized.observe(this.pane);
+    until.addEventListener("abort", () => {
+      this.cut.abort();
+      resized.disconnect();
+    });
   }
 
   /** `attempt`: its number; 0 for the newest and every later one. */
@@ -70,24 +79,24 @@ export class Output {
     this.positions = new Positions();
     this.follow.checked = true;
     this.paintSoon();
-    stream<Piece>("StreamOutput", () => this.request(), {
+    stream("StreamOutput", () => this.request(), {
       onMessage: (piece) => this.take(piece),
       onState: (state, problem) => this.tell(state, problem),
     }, this.cut.signal);
   }
 
-  private request(): object {
+  private request(): Partly<StreamOutputRequest> {
     const positions = this.positions.told();
     return {
-      job_id: this.id, attempt: this.attempt, follow: true,
+      job_id: String(this.id), attempt: this.attempt, follow: true,
       ...(this.ranks.select.value === "" ? {} : { rank: Number(this.ranks.select.value) }),
-      ...(this.streams.select.value === "" ? {} : { stream: this.streams.select.value }),
+      ...(this.streams.select.value === "" ? {} : { stream: this.streams.select.value as Stream }),
       // After a cut it goes on where it was read; else what is older than there is room for is not even asked for.
       ...(positions.length > 0 ? { positions } : { tail_lines: LINES_MAX }),
     };
   }
 
-  private take(piece: Piece): void {
+  private take(piece: StreamOutputResponse): void {
     const key = keyOf(piece.attempt, piece.rank, piece.stream);
     if (piece.gap) {
       const [from, to] = [whole(piece.gap.from_offset), whole(piece.gap.to_offset)];
@@ -133,7 +142,7 @@ export class Output {
     const fresh = document.createDocumentFragment();
     for (const line of changed) {
       const known = this.elements.get(line);
-      if (known !== undefined) write(known.querySelector<HTMLElement>("span:last-child") ?? known, line.text);
+      if (known !== undefined) known.lastElementChild?.replaceWith(written(line.runs));
       else fresh.append(this.made(line));
     }
     this.list.append(fresh);
@@ -148,7 +157,7 @@ export class Output {
     const [attempt = "", rank = "", name = ""] = line.key.split("/");
     const from = [this.attempt === 0 && (this.job?.attempt_count ?? 1) > 1 ? `attempt ${attempt}` : "", this.rankCount > 1 ? `rank ${rank}` : ""].filter(Boolean).join(" ");
     const kind = line.isNote ? "note" : name === "STREAM_STDERR" ? "stderr" : "stdout";
-    const element = h("div", { class: `line ${kind}` }, ...(from === "" ? [] : [h("span", { class: "from" }, from)]), h("span", {}, line.text));
+    const element = h("div", { class: `line ${kind}` }, ...(from === "" ? [] : [h("span", { class: "from" }, from)]), written(line.runs));
     this.elements.set(line, element);
     return element;
   }
@@ -163,10 +172,27 @@ export class Output {
 
   /** Who scrolls back wants to read; who comes to the end, to follow. */
   private scrolled(): void {
-    this.follow.checked = this.pane.scrollHeight - this.pane.scrollTop - this.pane.clientHeight < NEAR_PX;
+    const { clientWidth, clientHeight } = this.pane;
+    const shape = `${clientWidth}/${clientHeight}`;
+    if (shape !== this.shape) {
+      // A window of another size wraps the lines anew, and nobody has scrolled.
+      this.shape = shape;
+      this.followed();
+    } else this.follow.checked = this.pane.scrollHeight - this.pane.scrollTop - this.pane.clientHeight < NEAR_PX;
   }
 
   private followed(): void {
     if (this.follow.checked) this.pane.scrollTop = this.pane.scrollHeight;
   }
+}
+
+/** A line's text with its colours. They are classes and values of our own making, whatever the job wrote. */
+function written(line: Line): HTMLElement {
+  return h("span", {}, ...line.map(({ text, look }) => {
+    if (look === "") return text;
+    const names = look.split(" ");
+    const run = h("span", { class: names.map((name) => name.replace(/#.*/, "own")).join(" ") }, text);
+    for (const name of names) if (name.includes("#")) run.style.setProperty(`--${name.slice(0, 2)}`, name.slice(3));
+    return run;
+  }));
 }

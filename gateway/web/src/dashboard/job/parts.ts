@@ -1,10 +1,13 @@
 // Small parts that the views of a job share: facts, links, tables and what is said where something went wrong.
 
 import { h, show, write } from "../../dom.ts";
+import type { Int64 } from "../../generated/messages.ts";
 import { CallError } from "../api.ts";
 import { addressOf } from "../router.ts";
 import { sentence } from "../words.ts";
-import type { Whole } from "./told.ts";
+
+/** A value of more characters than these has the room of two. */
+const NARROW_CHARS_MAX = 32;
 
 export type Content = string | Node | undefined;
 
@@ -27,13 +30,14 @@ export class Facts {
       this.element.append(known.row);
     }
     show(known.row, content !== undefined && content !== "");
+    known.row.classList.toggle("long", typeof content === "string" && content.length > NARROW_CHARS_MAX);
     if (content instanceof Node) {
       if (known.value.textContent !== content.textContent || known.value.childElementCount === 0) known.value.replaceChildren(content);
     } else write(known.value, content ?? "");
   }
 }
 
-export function jobLink(id: Whole, text = String(id)): HTMLAnchorElement {
+export function jobLink(id: Int64, text = String(id)): HTMLAnchorElement {
   return h("a", { href: addressOf("job", String(id)) }, text);
 }
 

@@ -1,8 +1,9 @@
 // How an attempt was placed: its ranks, and its devices as they were when the scheduler decided.
 
 import { h, show, write } from "../../dom.ts";
+import type { Attempt } from "../../generated/messages.ts";
+import { time, whole } from "../values.ts";
 import { nodeLink, section, Table } from "./parts.ts";
-import { time, whole, type Attempt } from "./told.ts";
 import { clockWords, endWords, listed, size } from "./words.ts";
 
 const METHODS: Readonly<Record<string, string>> = {

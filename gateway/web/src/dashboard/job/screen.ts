@@ -1,5 +1,6 @@
 // The lines of output that are shown: a bounded list of what came last, from several ranks and both streams. Pure.
 
+import { isSame, type Line } from "./colours.ts";
 import type { Read } from "./lines.ts";
 
 /** Lines that the page holds. */
@@ -8,7 +9,7 @@ export const LINES_MAX = 5_000;
 export interface ShownLine {
   /** Where it is from: "1/0/STREAM_STDOUT". */
   readonly key: string;
-  text: string;
+  runs: Line;
   /** What is said of the output, and was not written by the job. */
   readonly isNote: boolean;
   /** Whether it is another one, or another text, than `changes` told last. */
@@ -38,9 +39,9 @@ export class Screen {
       if (ended === undefined) return;
       this.open.delete(key);
     }
-    for (const text of rest) this.push({ key, text, isNote: false, isChanged: true, isShown: false });
-    if (open !== "") {
-      const line = { key, text: open, isNote: false, isChanged: true, isShown: false };
+    for (const runs of rest) this.push({ key, runs, isNote: false, isChanged: true, isShown: false });
+    if (open.length > 0) {
+      const line = { key, runs: open, isNote: false, isChanged: true, isShown: false };
       this.open.set(key, line);
       this.push(line);
     }
@@ -50,7 +51,7 @@ export class Screen {
   /** A word of the page's own between the lines; the line that goes on there is over. */
   note(key: string, text: string): void {
     this.open.delete(key);
-    this.push({ key, text, isNote: true, isChanged: true, isShown: false });
+    this.push({ key, runs: [{ text, look: "" }], isNote: true, isChanged: true, isShown: false });
     this.trim();
   }
 
@@ -73,9 +74,9 @@ export class Screen {
     return { removed, changed };
   }
 
-  private write(line: ShownLine, text: string): void {
-    if (line.text === text) return;
-    line.text = text;
+  private write(line: ShownLine, runs: Line): void {
+    if (isSame(line.runs, runs)) return;
+    line.runs = runs;
     line.isChanged = true;
   }
 

@@ -1,8 +1,9 @@
 // What an attempt used, in figures: device by device, process by process, and all in all.
 
 import { h, show, write } from "../../dom.ts";
+import type { GetJobStatsResponse, Statistic } from "../../generated/messages.ts";
+import { seconds, whole } from "../values.ts";
 import { Facts, section, Table } from "./parts.ts";
-import { seconds, whole, type Statistic, type Stats } from "./told.ts";
 import { deviceName, lasted, size } from "./words.ts";
 
 const NBSP = "\u00a0";
@@ -22,13 +23,14 @@ export class StatsView {
   }
 
   /** `problem`: why there are none. */
-  update(stats: Stats | undefined, problem = ""): void {
+  update(stats: GetJobStatsResponse | undefined, problem = ""): void {
     show(this.element, stats !== undefined || problem !== "");
-    write(this.note, problem || (whole(stats?.sample_count) === 0 ? "Nothing was read of it: it may have ended within a second." : ""));
+    const nothing = stats?.is_final === false ? "Nothing was read of it yet." : "Nothing was read of it: it may have ended within a second.";
+    write(this.note, problem || (whole(stats?.sample_count) === 0 ? nothing : ""));
     show(this.note, this.note.textContent !== "");
     if (stats === undefined) return;
     const several = new Set(stats.devices.map(({ node }) => node)).size > 1;
-    this.facts.set("Watched for", `${lasted(seconds(stats.monitoring_duration) ?? 0)}${stats.is_final ? "" : " so far"}`);
+    this.facts.set("Watched for", watchedWords(stats));
     this.facts.set("Samples", whole(stats.sample_count).toLocaleString("en"));
     this.facts.set("GPU time", stats.devices.length === 0 ? undefined : gpuTime(stats.gpu_seconds));
     this.facts.set("Energy", energy(stats.energy_wh));
@@ -46,6 +48,12 @@ export class StatsView {
       each.write_bytes === undefined ? "–" : size(each.write_bytes),
     ]));
   }
+}
+
+/** "3 min 10 s so far": how long it was watched, and whether that is all of it. */
+export function watchedWords({ monitoring_duration: span, is_final: isFinal, is_incomplete: isIncomplete }: GetJobStatsResponse): string {
+  const until = isIncomplete ? ", as far as its node told before it was lost" : isFinal ? "" : " so far";
+  return `${lasted(seconds(span) ?? 0)}${until}`;
 }
 
 function of(statistic: Statistic | undefined, words: (value: number) => string): HTMLElement | string {

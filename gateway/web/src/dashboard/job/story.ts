@@ -1,21 +1,17 @@
 // What happened to a job, oldest first; it grows as things happen.
 
 import { h, show, write } from "../../dom.ts";
+import type { StoryLine } from "../../generated/messages.ts";
 import { call } from "../api.ts";
+import { time, whole } from "../values.ts";
 import { paced } from "./pace.ts";
 import { problemWords, section } from "./parts.ts";
-import { time, whole, type StoryLine } from "./told.ts";
 import { clockWords, lasted } from "./words.ts";
 
 const READ_MS = 1_000;
 const PAGE = 1_000;
 /** Lines that are shown: the newest. `gpuctl story` has them all. */
 export const LINES_MAX = 300;
-
-interface Told {
-  readonly lines: readonly StoryLine[];
-  readonly next_page_token: string;
-}
 
 export class Story {
   readonly element: HTMLElement;
@@ -41,7 +37,7 @@ export class Story {
   private async read(): Promise<void> {
     try {
       for (;;) {
-        const { lines, next_page_token: next } = await call<Told>("GetStory", { job_id: this.id, page_size: PAGE, page_token: this.page });
+        const { lines, next_page_token: next } = await call("GetStory", { job_id: String(this.id), page_size: PAGE, page_token: this.page });
         this.fill([...this.before, ...lines]);
         if (next === "") return;
         this.before = this.kept([...this.before, ...lines]);
@@ -79,7 +75,7 @@ function item({ time: at, kind, sentence: said }: StoryLine, key: string, now: n
   const then = time(at) ?? 0;
   const later = before === undefined || then - before < 0.05 ? "" : `+${lasted(then - before)}`;
   return h("li", { "data-kind": kind, "data-sequence": key, class: toneOf(kind) },
-    h("time", { datetime: at }, clockWords(then, now)), h("span", { class: "later hint" }, later), h("span", { class: "said" }, said));
+    h("time", { datetime: at ?? "" }, clockWords(then, now)), h("span", { class: "later hint" }, later), h("span", { class: "said" }, said));
 }
 
 /** What makes a line stand out: records by their names (scheduler/state/records.py). */

@@ -1,11 +1,12 @@
 // Why a job waits, and when it will start.
 
 import { h, show, write } from "../../dom.ts";
+import type { Explanation, Job } from "../../generated/messages.ts";
 import { call } from "../api.ts";
-import { isWaiting, sentence } from "../words.ts";
+import { time } from "../values.ts";
+import { isWaiting, likely, sentence } from "../words.ts";
 import { paced } from "./pace.ts";
 import { Facts, jobLink, problemWords, section, Table } from "./parts.ts";
-import { time, type Explanation, type Job } from "./told.ts";
 import { clockWords, lasted } from "./words.ts";
 
 const EXPLAIN_MS = 2_000;
@@ -24,7 +25,7 @@ export class Waiting {
     show(this.element, false);
     this.ask = paced(async () => {
       try {
-        const { job, explanation } = await call<{ job: Job; explanation: Explanation }>("Explain", { job_id: id });
+        const { job, explanation } = await call("Explain", { job_id: String(id) });
         this.explain(job, explanation);
       } catch (problem) {
         // The job's own words stand; they are asked for again with its next change.
@@ -41,6 +42,7 @@ export class Waiting {
     if (reason !== undefined) write(this.reason, sentence(reason.sentence));
     const estimate = time(job.estimated_start_time), latest = time(job.latest_start_time);
     this.facts.set("Estimated start", estimate === undefined ? job.estimate_sentence : ahead(estimate, now));
+    this.facts.set("Likely start", likely(job, now) || undefined);
     this.facts.set("Latest start", latest === undefined ? job.bound_sentence : ahead(latest, now));
     this.ask();
   }

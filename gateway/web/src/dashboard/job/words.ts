@@ -1,14 +1,15 @@
 // A job in words: states, ends, spans, sizes. Pure.
 
-import { whole, type ArrayState, type Attempt, type Exit, type Job, type Rank, type Spec, type Whole } from "./told.ts";
+import type { ArrayCounts, Attempt, ExitStatus, Int64, Job, JobSpec, PlacedRank } from "../../generated/messages.ts";
+import { seconds, whole } from "../values.ts";
 
 const NBSP = "\u00a0";
 const SIGNALS: Readonly<Record<number, string>> = {
-  1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
+  1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 15: "SIGTERM",
 };
 
 /** "exit code 3", "killed by signal 9 (SIGKILL)"; empty where nobody knows. */
-export function exitWords(exit: Exit | undefined): string {
+export function exitWords(exit: ExitStatus | undefined): string {
   if (exit?.signal !== undefined) {
     const name = SIGNALS[exit.signal];
     return `ended by signal${NBSP}${exit.signal}${name ? ` (${name})` : ""}`;
@@ -16,8 +17,28 @@ export function exitWords(exit: Exit | undefined): string {
   return exit?.code === undefined ? "" : `exit code${NBSP}${exit.code}`;
 }
 
+/** What the time limit does beside ending an attempt: "SIGUSR1 5 min before, then queued again"; empty for nothing. */
+export function atLimitWords(spec: Pick<JobSpec, "limit_signal" | "requeue_on_timeout">): string {
+  const asked = spec.limit_signal;
+  const name = asked === undefined ? "" : SIGNALS[asked.signal] ?? `signal${NBSP}${asked.signal}`;
+  const whom = asked?.leader_only === true ? " to the process that was started" : "";
+  const told = asked === undefined ? "" : `${name}${whom} ${lasted(seconds(asked.before) ?? 60)} before`;
+  return [told, spec.requeue_on_timeout ? "queued again" : ""].filter(Boolean).join(", then ");
+}
+
+/** How its processes run: "niceness 5; limits: NOFILE 4096, up to 8192; CORE none"; empty for as the agent's own. */
+export function processWords(settings: JobSpec["process"]): string {
+  const value = (each: Int64): string => (whole(each) === -1 ? "none" : String(each));
+  const limits = (settings?.rlimits ?? []).map(({ name, soft, hard }) => {
+    const more = hard === undefined || hard === soft ? "" : whole(hard) === -1 ? ", which it may lift" : `, up to ${value(hard)}`;
+    return `${name}${NBSP}${value(soft)}${more}`;
+  });
+  const nice = settings?.nice ? [`niceness${NBSP}${settings.nice}`] : [];
+  return [...nice, ...(limits.length === 0 ? [] : [`limits: ${limits.join("; ")}`])].join("; ");
+}
+
 /** How a job, attempt or rank ended: the sentence that was told, and the code where it does not tell it. */
-export function endWords(ended: Pick<Job | Attempt | Rank, "exit" | "exit_message" | "exit_reason">): string {
+export function endWords(ended: Pick<Job | Attempt | PlacedRank, "exit" | "exit_message" | "exit_reason">): string {
   const code = exitWords(ended.exit);
   const sentence = ended.exit_message || (ended.exit_reason === "EXITED" ? "" : ended.exit_reason.toLowerCase().replaceAll("_", " "));
   if (sentence === "") return code;
@@ -38,7 +59,7 @@ export function lasted(seconds: number): string {
 }
 
 /** "512 B", "1.2 MB", "80 GB": MB are 10^6 bytes. */
-export function size(told: Whole | undefined): string {
+export function size(told: Int64 | number | undefined): string {
   let value = whole(told);
   const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;
@@ -59,7 +80,7 @@ export function clockWords(time: number, now: number): string {
 }
 
 /** "n1: GPU 0 and 1", rank by rank; "n1, no GPU". */
-export function placeWords(ranks: readonly Rank[]): string {
+export function placeWords(ranks: readonly PlacedRank[]): string {
   return ranks.map(({ node, device_indices: indices }) => (indices.length === 0 ? `${node}, no GPU` : `${node}: GPU${NBSP}${listed(indices)}`)).join("; ");
 }
 
@@ -76,7 +97,7 @@ export function listed(numbers: readonly number[]): string {
 }
 
 /** What was asked for: "2 GPUs with 10 GB free each", "no GPU". */
-export function requestWords(spec: Spec): string {
+export function requestWords(spec: JobSpec): string {
   const words = spec.devices.map(({ count, min_memory_bytes: memory, models, share }) => {
     if (count === 0) return "no GPU";
     const part = share?.milli ? `${share.milli / 10}${NBSP}% of ` : "";
@@ -92,7 +113,8 @@ export function commandWords(argv: readonly string[]): string {
   return argv.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`)).join(" ");
 }
 
-export const ARRAY_STATES: readonly ArrayState[] = [
+/** The states in which items of an array are counted. */
+export const ARRAY_STATES: readonly Exclude<keyof ArrayCounts, "items">[] = [
   "running", "starting", "stopping", "queued", "held", "succeeded", "failed", "timed_out", "cancelled",
 ];
 

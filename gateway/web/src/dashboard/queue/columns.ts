@@ -1,12 +1,12 @@
 // What the queue shows of each job, running or waiting.
 
 import { show, write } from "../../dom.ts";
+import type { Job } from "../../generated/messages.ts";
 import { askActions, hasActions } from "../actions.ts";
 import { addressOf } from "../router.ts";
 import { part, say, type Column } from "../rows.ts";
 import { now } from "../time.ts";
-import type { Job } from "../types.ts";
-import { ABSENT, between, clock, gpusAsked, itemsInWords, lasting, placeOf, secondsOf, sentence, toneOf, word } from "../words.ts";
+import { ABSENT, between, blockedWords, clock, gpusAsked, itemsInWords, lasting, likely, placeOf, secondsOf, sentence, toneOf, word } from "../words.ts";
 
 /** The job's number and name, which lead to its page. */
 export const NAME: Column<Job> = {
@@ -17,7 +17,7 @@ export const NAME: Column<Job> = {
     const address = addressOf("job", job.id);
     if (link.getAttribute("href") !== address) link.href = address;
     write(part(link, "id", "b"), `#${job.id}`);
-    write(part(link, "name", "span"), ` ${job.spec.name ?? ""}`);
+    write(part(link, "name", "span"), ` ${job.spec.name}`);
   },
 };
 
@@ -25,7 +25,7 @@ export const USER: Column<Job> = { key: "user", title: "User", fill: (cell, job)
 
 const GPUS: Column<Job> = { key: "gpus", title: "GPUs", fill: (cell, job) => write(cell, gpusAsked(job.spec) || ABSENT) };
 
-const BAND: Column<Job> = { key: "band", title: "Band", fill: (cell, job) => write(cell, word(job.spec.band ?? "BAND_NORMAL")) };
+const BAND: Column<Job> = { key: "band", title: "Band", fill: (cell, job) => write(cell, word(job.spec.band)) };
 
 const STATE: Column<Job> = {
   key: "state",
@@ -41,11 +41,12 @@ const WHERE: Column<Job> = {
   key: "where",
   title: "Where",
   fill(cell, job) {
-    const attempt = job.attempts?.at(-1);
-    const place = job.array_counts == null ? placeOf(attempt) : itemsInWords(job.array_counts);
+    const attempt = job.attempts.at(-1);
+    const place = job.array_counts === undefined ? placeOf(attempt) : itemsInWords(job.array_counts);
     say(cell, "place", place || ABSENT);
+    say(cell, "blocked", blockedWords(job), "warned");
     say(cell, "unreachable", attempt?.is_unreachable === true ? "its node is not heard" : "", "warned");
-    say(cell, "warning", sentence(job.warnings?.at(-1)?.sentence ?? ""), "warned");
+    say(cell, "warning", sentence(job.warnings.at(-1)?.sentence ?? ""), "warned");
   },
 };
 
@@ -64,7 +65,7 @@ const RUNS: Column<Job> = {
 const PLACE: Column<Job> = {
   key: "place",
   title: "Place",
-  fill: (cell, job) => write(cell, (job.queue_position ?? 0) > 0 ? String(job.queue_position) : ABSENT),
+  fill: (cell, job) => write(cell, job.queue_position > 0 ? String(job.queue_position) : ABSENT),
 };
 
 const WHY: Column<Job> = {
@@ -76,11 +77,12 @@ const WHY: Column<Job> = {
     write(badge, isHeld ? "held" : "");
     badge.dataset["tone"] = "busy";
     show(badge, isHeld);
-    const items = job.array_counts == null ? "" : `${itemsInWords(job.array_counts)}. `;
+    const items = job.array_counts === undefined ? "" : `${itemsInWords(job.array_counts)}. `;
     const why = job.wait_reason?.sentence || (isHeld ? "somebody holds it" : "");
     say(cell, "why", `${items}${sentence(why)}`);
+    say(cell, "blocked", blockedWords(job), "warned");
     // With a latest start it says what made it later; without one, why there is none.
-    say(cell, "bound", job.latest_start_time === undefined ? "" : sentence(job.bound_sentence ?? ""), "of");
+    say(cell, "bound", job.latest_start_time === undefined ? "" : sentence(job.bound_sentence), "of");
   },
 };
 
@@ -92,9 +94,10 @@ const STARTS: Column<Job> = {
     const isHeld = job.state === "JOB_STATE_HELD";
     const unknown = latest !== undefined ? "" : isHeld ? ABSENT : "not known";
     say(cell, "about", about === undefined ? unknown : `about ${when(about)}`);
+    say(cell, "likely", likely(job, now()), "of");
     say(cell, "latest", latest === undefined ? "" : `by ${when(latest)} at the latest`, "of");
     const why = latest === undefined ? job.bound_sentence : "";
-    say(cell, "none", isHeld ? "" : sentence(why ?? ""), "of");
+    say(cell, "none", isHeld ? "" : sentence(why), "of");
   },
 };
 

@@ -1,6 +1,6 @@
 // The queue as it was told last: a page of it in its order, and each change as it comes. Values only.
 
-import type { Job, QueueCounts } from "../types.ts";
+import type { Job, QueueCounts } from "../../generated/messages.ts";
 import { hasEnded, isWaiting } from "../words.ts";
 
 export class Lines {
@@ -48,14 +48,13 @@ export class Lines {
 
 /** "3 running, 12 waiting, 1 held": the whole queue. */
 export function countsInWords(counts: QueueCounts): string {
-  const number = (text: string | undefined) => Number(text ?? 0);
-  const running = number(counts.starting) + number(counts.running) + number(counts.stopping);
-  const parts = [`${running.toLocaleString("en")} running`, `${number(counts.queued).toLocaleString("en")} waiting`];
-  if (number(counts.held) > 0) parts.push(`${number(counts.held).toLocaleString("en")} held`);
+  const running = Number(counts.starting) + Number(counts.running) + Number(counts.stopping);
+  const parts = [`${running.toLocaleString("en")} running`, `${Number(counts.queued).toLocaleString("en")} waiting`];
+  if (Number(counts.held) > 0) parts.push(`${Number(counts.held).toLocaleString("en")} held`);
   return parts.join(" · ");
 }
 
 /** Live jobs in all. */
 export function total(counts: QueueCounts): number {
-  return [counts.queued, counts.held, counts.starting, counts.running, counts.stopping].reduce((sum, each) => sum + Number(each ?? 0), 0);
+  return [counts.queued, counts.held, counts.starting, counts.running, counts.stopping].reduce((sum, each) => sum + Number(each), 0);
 }

@@ -1,6 +1,6 @@
 // A job as it stands in the form, and as it is sent. Values only.
 
-import type { DeviceRequest, JobSpec } from "../types.ts";
+import type { Band, DeviceRequest, JobSpec, Partly } from "../../generated/messages.ts";
 import { readDuration, readSize, writeDuration, writeSize } from "../units.ts";
 
 /** What the form asks, as it was typed. */
@@ -9,7 +9,7 @@ export const FIELDS = [
   ...["name", "band", "env", "is_preemptible", "is_held"],
 ] as const;
 export type Field = "command" | "cwd" | "gpus" | "min_memory" | "model" | "nodes" | "time_limit" | "cpus" | "memory" | "name" | "band" | "env" | "is_preemptible" | "is_held";
-export type Draft = Readonly<Record<Field, string>>;
+export type Draft = Readonly<Record<Exclude<Field, "band">, string>> & { readonly band: Band };
 
 export const EMPTY: Draft = {
   command: "",
@@ -42,12 +42,12 @@ function quoted(word: string): string {
 
 /** The form of a job that was submitted before. */
 export function draftOf(spec: JobSpec): Draft {
-  const request = spec.devices?.[0];
+  const request = spec.devices[0];
   const seconds = Number.parseFloat(spec.time_limit ?? "0");
-  const env = Object.entries(spec.env ?? {}).map(([name, value]) => `${name}=${value}`);
+  const env = Object.entries(spec.env).map(([name, value]) => `${name}=${value}`);
   return {
     command: lineOf(spec.argv),
-    cwd: spec.cwd ?? "",
+    cwd: spec.cwd,
     gpus: String(request?.count ?? 0),
     min_memory: sizeText(request?.min_memory_bytes),
     model: (request?.models ?? []).join(", "),
@@ -55,10 +55,10 @@ export function draftOf(spec: JobSpec): Draft {
     time_limit: seconds > 0 ? writeDuration(seconds) : "",
     cpus: numberText(spec.cpus),
     memory: sizeText(spec.memory_bytes),
-    name: spec.name ?? "",
-    band: spec.band ?? "BAND_NORMAL",
+    name: spec.name,
+    band: spec.band,
     env: env.join("\n"),
-    is_preemptible: spec.is_preemptible === true ? "yes" : "",
+    is_preemptible: spec.is_preemptible ? "yes" : "",
     is_held: "",
   };
 }
@@ -67,41 +67,67 @@ function sizeText(bytes: string | undefined): string {
   return Number(bytes ?? 0) > 0 ? writeSize(Number(bytes)) : "";
 }
 
-function numberText(value: number | undefined): string {
-  return (value ?? 0) > 0 ? String(value) : "";
+function numberText(value: number): string {
+  return value > 0 ? String(value) : "";
 }
 
 export type Wrong = Partial<Record<Field, string>>;
 
 /** What a job of another time waited for, and what the scheduler sets: not taken over. */
-const NOT_TAKEN = ["after", "begin_time", "trace_context", "kind", "serves", "is_held"];
+const NOT_TAKEN = ["after", "begin_time", "trace_context", "kind", "serves", "is_held", "submit_cwd"] as const satisfies readonly (keyof JobSpec)[];
+/** What says something of a time limit, and nothing without one. */
+const OF_LIMIT: readonly string[] = ["limit_signal", "requeue_on_timeout"] satisfies (keyof JobSpec)[];
+/** What stands in fields of the form, and `gpu_mode`, of which only one is built. */
+type InTheForm = Exclude<Field, "command" | "gpus" | "min_memory" | "model" | "nodes" | "memory"> | "argv" | "devices" | "node_count" | "memory_bytes" | "gpu_mode";
+/** What is kept must have words: a field of a job that has none here does not compile. */
+type Kept = Exclude<keyof JobSpec, InTheForm | (typeof NOT_TAKEN)[number]>;
+
+const GRACE_DEFAULT_S = 30;
 
 /** What a form does not show of a job, and what stays as it was: "labels", "array" … */
 export function keptOf(spec: JobSpec): string[] {
-  const words: Readonly<Record<string, string>> = {
+  const words: Readonly<Record<Kept, string>> = {
     labels: "labels",
     array: "its array",
     nodelist: "the nodes that it may use",
     exclude: "the nodes that it may not use",
     node_labels: "what its nodes must carry",
+    no_span: "that it is not spread over nodes",
     pins: "its devices",
+    no_gpu_selection: "that its GPUs are taken in plain order",
+    process: "niceness and limits of its processes",
+    input: "its input",
+    grace: "the time that it has to stop",
     retries: "retries",
+    blame_limit: "how many lost nodes it outlives",
     queue_timeout: "the longest wait",
     notify: "who is told",
+    no_warnings: "that it is not warned",
+    sampling_interval: "how often its use is read",
     no_requeue: "that it is not run again",
+    requeue_fence: "how long a lost node is waited for",
+    limit_signal: "the signal before its time limit",
+    requeue_on_timeout: "that its time limit queues it again",
+    output_file: "the copy of its output",
   };
-  return Object.entries(words)
-    .filter(([key]) => !isEmpty(spec[key]))
-    .map(([, said]) => said);
+  const told = (Object.keys(words) as Kept[]).filter((name) => !isUsual(name, spec[name])).map((name) => words[name]);
+  const request = spec.devices[0];
+  if (!isEmpty(request?.share)) told.push("its share of each GPU");
+  if (request?.allow_busy) told.push("that busy GPUs will do");
+  return told;
+}
+
+function isUsual(name: Kept, value: JobSpec[Kept]): boolean {
+  return isEmpty(value) || (name === "grace" && typeof value === "string" && Number.parseFloat(value) === GRACE_DEFAULT_S);
 }
 
 function isEmpty(value: unknown): boolean {
-  if (value === undefined || value === null || value === "" || value === 0 || value === false) return true;
-  return typeof value === "object" && Object.keys(value).length === 0;
+  if (value === undefined || value === null || value === "" || value === 0 || value === false || value === "INPUT_MODE_UNSPECIFIED") return true;
+  return typeof value === "object" && Object.values(value).every(isEmpty);
 }
 
 /** The spec of what was typed, or what is wrong with it. `like` is the job that it was filled in from. */
-export function specOf(draft: Draft, like: JobSpec | null): { spec: JobSpec } | { wrong: Wrong } {
+export function specOf(draft: Draft, like: JobSpec | null): { spec: Partly<JobSpec> } | { wrong: Wrong } {
   const wrong: Wrong = {};
   const size = (field: "min_memory" | "memory") => {
     if (draft[field].trim() === "") return "0";
@@ -125,10 +151,10 @@ export function specOf(draft: Draft, like: JobSpec | null): { spec: JobSpec } | 
   const env = variablesIn(draft.env, wrong);
   const limit = draft.time_limit.trim() === "" ? null : readDuration(draft.time_limit);
   if (limit !== null && "wrong" in limit) wrong.time_limit = limit.wrong;
-  const kept = Object.fromEntries(Object.entries(like ?? {}).filter(([key]) => !NOT_TAKEN.includes(key)));
-  const before = like?.devices?.[0];
-  const devices: DeviceRequest[] = count === 0 ? [] : [{ ...before, count, min_memory_bytes: memory, models }];
-  const spec: JobSpec = {
+  const kept = Object.fromEntries(Object.entries(like ?? {}).filter(([key]) => !(NOT_TAKEN as readonly string[]).includes(key) && (limit !== null || !OF_LIMIT.includes(key))));
+  const before = like?.devices[0];
+  const devices: Partly<DeviceRequest>[] = count === 0 ? [] : [{ ...before, count, min_memory_bytes: memory, models }];
+  const spec: Partly<JobSpec> = {
     ...kept,
     // A command that nobody touched is run as it was, without a shell in between.
     argv: like !== null && lineOf(like.argv) === draft.command ? like.argv : [SHELL, "-c", draft.command.trim()],

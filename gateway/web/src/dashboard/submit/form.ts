@@ -1,7 +1,7 @@
 // The fields of the form, each with its label, a hint, and the place where what is wrong is said.
 
 import { h, show, write } from "../../dom.ts";
-import { BANDS } from "../actions.ts";
+import { bandWithin, bands } from "../person.ts";
 import { word } from "../words.ts";
 import { EMPTY, type Draft, type Field, type Wrong } from "./draft.ts";
 
@@ -65,7 +65,7 @@ export class Form {
       // In a text of several lines Enter makes a new one: with Ctrl it sends, as elsewhere.
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) sent();
     });
-    this.fill(EMPTY);
+    this.fill({ ...EMPTY, band: bandWithin(EMPTY.band) });
   }
 
   private field(plan: Plan): HTMLElement {
@@ -135,7 +135,7 @@ function inputOf(plan: Plan, own: Record<string, string>): Input {
     case "check":
       return h("input", { id: own["id"] ?? "", name: plan.field, type: "checkbox", "aria-describedby": `field-${plan.field}-wrong` });
     case "band":
-      return h("select", { id: own["id"] ?? "", name: plan.field }, ...BANDS.map((each) => h("option", { value: each }, word(each))));
+      return h("select", { id: own["id"] ?? "", name: plan.field }, ...bands().map((each) => h("option", { value: each }, word(each))));
     default:
       return h("input", own);
   }

@@ -1,11 +1,11 @@
 // The devices of one node, or of all nodes node by node, over a span; of the last hour live.
 
 import { h, show, write } from "../../dom.ts";
+import type { GetNodeHistoryResponse } from "../../generated/messages.ts";
 import { call, stream } from "../api.ts";
 import { DeviceCharts } from "../chart/devices.ts";
 import { live, longer, memoryOf, nothing, ofHistory, Readings, type Charts, type Wanted } from "../chart/sources.ts";
 import { problemWords, section } from "../job/parts.ts";
-import type { DevicesTold, NodeHistory } from "../job/told.ts";
 
 const POINTS = 240;
 /** Spans up to this follow what is read just now, too. In seconds. */
@@ -17,7 +17,7 @@ export class NodeCharts {
   private readonly note = h("p", { class: "hint" });
   private history: Charts = nothing();
   private tail: Charts = nothing();
-  private answers: readonly NodeHistory[] = [];
+  private answers: readonly GetNodeHistoryResponse[] = [];
   private isLive = false;
   private start = 0;
 
@@ -28,13 +28,13 @@ export class NodeCharts {
     show(this.note, false);
     if (node === "") return;
     const readings = new Readings(new Map([[node, "all"]]));
-    stream<DevicesTold>("WatchDevices", { nodes: [node], interval: "1s" }, { onMessage: (told) => this.heard(readings.take(told)) }, until);
+    stream("WatchDevices", { nodes: [node], interval: "1s" }, { onMessage: (told) => this.heard(readings.take(told)) }, until);
   }
 
   async read(start: number, seconds: number, until: AbortSignal): Promise<void> {
     const request = { start_time: new Date(start * 1_000).toISOString(), points_max: POINTS };
     try {
-      const told = await call<NodeHistory>("GetNodeHistory", this.node === "" ? { ...request, by_node: true } : { ...request, node: this.node });
+      const told = await call("GetNodeHistory", this.node === "" ? { ...request, by_node: true } : { ...request, node: this.node });
       if (until.aborted) return;
       this.start = start;
       this.isLive = seconds <= LIVE_SECONDS_MAX;

@@ -5,7 +5,7 @@ import { call } from "../api.ts";
 import { Chart, Crosshair } from "../chart.ts";
 import { topOf } from "../chart/course.ts";
 import { problemWords, section } from "../job/parts.ts";
-import { coursesOf, type QueueHistory, type Told } from "./history.ts";
+import { coursesOf, type Told } from "./history.ts";
 
 const POINTS = 240;
 export class QueueCharts {
@@ -26,7 +26,7 @@ export class QueueCharts {
 
   async read(start: number, until: AbortSignal): Promise<void> {
     try {
-      const told = await call<QueueHistory>("GetQueueHistory", { start_time: new Date(start * 1_000).toISOString(), points_max: POINTS });
+      const told = await call("GetQueueHistory", { start_time: new Date(start * 1_000).toISOString(), points_max: POINTS });
       if (until.aborted) return;
       write(this.note, "");
       for (const which of Object.keys(this.charts) as Told[]) {

@@ -1,7 +1,8 @@
 // The spans that usage is looked at over, and what is asked for of each. Pure.
 
+import type { ListUsageResponse, UsageRow } from "../../generated/messages.ts";
 import { largest, NONE, type Courses } from "../chart/course.ts";
-import { seconds, time, whole, type Statistic, type Whole } from "../job/told.ts";
+import { seconds, time, whole } from "../values.ts";
 import { word } from "../words.ts";
 
 const MINUTE = 60, HOUR = 3_600, DAY = 86_400;
@@ -49,28 +50,8 @@ export function stepsOf(span: Span, start: number, now: number): number {
   return Math.max(1, Math.ceil((now - start) / span.step));
 }
 
-export interface UsageRow {
-  readonly name: string;
-  readonly gpu_seconds: number;
-  readonly job_count: Whole;
-  readonly failed_job_count: Whole;
-  readonly start_count: Whole;
-  readonly wait_seconds?: Statistic;
-  readonly utilization_percent?: number;
-  readonly energy_wh?: number;
-  readonly gpu_seconds_course: readonly number[];
-}
-
-export interface Usage {
-  readonly rows: readonly UsageRow[];
-  readonly start_time?: string;
-  readonly step?: string;
-  readonly known_since_time?: string;
-  readonly total?: UsageRow;
-}
-
 /** GPU-hours bar by bar of the largest names, and of all others together. */
-export function barsOf(usage: Usage, span: Span, group: Group): Courses {
+export function barsOf(usage: ListUsageResponse, span: Span, group: Group): Courses {
   const start = time(usage.start_time), step = seconds(usage.step);
   if (start === undefined || step === undefined || step <= 0) return NONE;
   const count = Math.max(0, ...usage.rows.map(({ gpu_seconds_course: course }) => course.length));

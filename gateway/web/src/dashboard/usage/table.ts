@@ -1,11 +1,12 @@
 // Who used how much, row by row, with all of it in the last row.
 
 import { h, show, write } from "../../dom.ts";
+import type { ListUsageResponse, UsageRow } from "../../generated/messages.ts";
 import { nodeLink, section, Table, type Cell } from "../job/parts.ts";
 import { energy, gpuTime } from "../job/stats.ts";
-import { time, whole } from "../job/told.ts";
 import { clockWords, lasted } from "../job/words.ts";
-import { failedShare, GROUPS, nameOf, type Group, type Usage, type UsageRow } from "./spans.ts";
+import { time, whole } from "../values.ts";
+import { failedShare, GROUPS, nameOf, type Group } from "./spans.ts";
 
 const NBSP = "\u00a0";
 /** Rows on the page; all others are in the sum. */
@@ -21,7 +22,7 @@ export class UsageTable {
     this.element.append(...[...this.tables.values()].map(({ element }) => element), this.note);
   }
 
-  fill(usage: Usage, group: Group, start: number): void {
+  fill(usage: ListUsageResponse, group: Group, start: number): void {
     for (const [each, { element }] of this.tables) show(element, each === group && usage.rows.length > 0);
     const all = usage.total?.gpu_seconds ?? 0;
     const rows = usage.rows.slice(0, ROWS_MAX).map((row) => {

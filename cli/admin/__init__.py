@@ -1,0 +1,1 @@
+"""What runs and administers a fleet: `up`, `down`, the programs, tokens, settings, usage, `doctor`, `version`."""

@@ -1,0 +1,49 @@
+"""`token`: who may do what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from ..app import Family
+from ..options import Printing
+
+token = Family("token", "Make, list and revoke tokens.")
+
+
+@token.subcommand("create")
+def create(
+    user: Annotated[str, Argument(metavar="USER", help="The user that whoever holds the token is.")],
+    options: Printing,
+    role: Annotated[
+        str, Option("--role", metavar="ROLE", help="admin, user, viewer, agent, gateway or worker; user by default.")
+    ] = "user",
+    valid_for: Annotated[
+        str | None, Option("--valid-for", metavar="TIME", help="How long it is valid: 90d. For ever by default.")
+    ] = None,
+    note: Annotated[str, Option("--note", metavar="TEXT", help="What it is for.")] = "",
+) -> None:
+    """Make a token and print its secret, once and alone on stdout; keep it in a file of mode 0600."""
+    from .token_calls import create_token
+
+    create_token(options.settings(), user, role, valid_for, note)
+
+
+@token.subcommand("list")
+def list_all(options: Printing) -> None:
+    """List the tokens, without their secrets."""
+    from .token_calls import list_tokens
+
+    list_tokens(options.settings())
+
+
+@token.subcommand("revoke")
+def revoke(
+    token_id: Annotated[str, Argument(metavar="ID", help="The token's short id, from gpuctl token list.")],
+    options: Printing,
+) -> None:
+    """Make a token useless at once."""
+    from .token_calls import revoke_token
+
+    revoke_token(options.settings(), token_id)

@@ -1,0 +1,6 @@
+"""`gpuctl batch`: every row of a file, or every file of a folder, through a served model into a file of answers.
+
+`command.py` is what is typed, `rows.py` reads what is asked, `answers.py` keeps what was answered and knows what is not
+asked again, and `program.py` runs the one into the other by gpufleet.client. Read `program.py` first. Nothing here
+holds more than a few batches in memory, and nothing here decides about retries: that is the client's.
+"""

@@ -1,0 +1,203 @@
+"""The file of answers: one JSON object a line, one line a row. It says by itself what was answered already.
+
+While answers come it is handed to the system once in FLUSH_S, and to the disk once in FSYNC_S: what a crash takes away
+is asked again. A last line that is not whole is cut away, and its row asked again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpufleet.client import Result
+from gpufleet.errors import GpufleetError, Reason
+
+from .rows import InputRow
+
+LINE_BEGINS = b'{"index": '
+"""Each line does: a last one that is not whole and begins otherwise is somebody else's, and is not cut away."""
+
+FLUSH_S = 1.0
+FSYNC_S = 5.0
+
+
+class DoneRows:
+    """The rows that have an answer; a bit each where they are numbers, so that millions fit."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray()
+        self._names: set[str] = set()
+        self.answered = 0
+        self.failed = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.answered + self.failed
+
+    def add(self, key: int | str, *, is_ok: bool) -> None:
+        """One has its answer, or its error."""
+        self.answered += is_ok
+        self.failed += not is_ok
+        if isinstance(key, str):
+            self._names.add(key)
+            return
+        self._bits.extend(bytes(max(0, key // 8 + 1 - len(self._bits))))
+        self._bits[key // 8] |= 1 << key % 8
+
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, str):
+            return key in self._names
+        assert isinstance(key, int)
+        return key // 8 < len(self._bits) and bool(self._bits[key // 8] & 1 << key % 8)
+
+
+class AnswerFile:
+    """Opened by one program at a time. Times are in seconds, on any clock that only goes forward.
+
+    Raises FILE_NOT_FOUND where it cannot be written, also later on, ALREADY_RUNNING where another program writes it, and
+    INVALID_ARGUMENT where it holds something else.
+    """
+
+    def __init__(self, path: Path, now_s: float) -> None:
+        self.path = path
+        self.done = DoneRows()
+        try:
+            self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        except OSError as problem:
+            raise GpufleetError(Reason.FILE_NOT_FOUND, f"{path} cannot be written: {problem.strerror}") from None
+        try:
+            self._lock()
+            self._read()
+        except BaseException:
+            self._file.close()
+            raise
+        self._flushed_s = self._synced_s = now_s
+
+    def add(self, row: InputRow, result: Result, now_s: float) -> None:
+        """Write down what became of a row."""
+        said: dict[str, Any] = {"index": row.index}  # as LINE_BEGINS says
+        if row.name:
+            said["input"] = row.name
+        if result.error is not None:
+            said["error"] = result.error.as_dict()
+        else:
+            said["output"] = result.value
+        said["attempts"] = result.attempts
+        if result.backend is not None:
+            said["backend"] = str(result.backend)
+        if result.is_fallback:
+            said["is_fallback"] = True
+        try:
+            text = json.dumps(said, ensure_ascii=False, default=_plain, allow_nan=False)
+        except ValueError:
+            text = json.dumps(_finite(said), ensure_ascii=False, default=_plain)
+        with self._writing():
+            # What is no Unicode, as in the name of a file, is written as JSON escapes it.
+            self._file.write(text.encode(errors="backslashreplace") + b"\n")
+            self.done.add(row.key, is_ok=result.is_ok)
+            if now_s - self._flushed_s >= FLUSH_S:
+                self._file.flush()
+                self._flushed_s = now_s
+            if now_s - self._synced_s >= FSYNC_S:
+                self._sync()
+                self._synced_s = now_s
+
+    def close(self) -> None:
+        """Write everything to the disk."""
+        with self._writing():
+            try:
+                self._sync()
+            finally:
+                self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the disk refuses, as a full one does, is asked again when there is room."""
+        try:
+            yield
+        except OSError as problem:
+            why = f"{self.path} cannot be written: {problem.strerror}"
+            step = "Make room, and give the same command again: what is missing there is asked anew."
+            raise GpufleetError(Reason.FILE_NOT_FOUND, why, next_step=step) from None
+
+    def _sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _lock(self) -> None:
+        import fcntl  # which Windows lacks
+
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            why = f"another program writes {self.path}"
+            raise GpufleetError(Reason.ALREADY_RUNNING, why, next_step="Wait for it, or name another file.") from None
+
+    def _read(self) -> None:
+        whole = 0
+        for number, line in enumerate(self._file):
+            if not line.endswith(b"\n"):
+                # A system that crashed may have left zeros where it had not written.
+                if line.strip(b"\0") and line[: len(LINE_BEGINS)] != LINE_BEGINS[: len(line)]:
+                    raise self._not_ours(number)
+                break
+            whole += len(line)
+            key, is_ok = self._row_of(line, number)
+            self.done.add(key, is_ok=is_ok)
+        self._file.seek(whole)
+        self._file.truncate()
+
+    def _row_of(self, line: bytes, number: int) -> tuple[int | str, bool]:
+        try:
+            said = json.loads(line)
+        except (ValueError, RecursionError):
+            said = None
+        key = said.get("input", said.get("index")) if isinstance(said, dict) else None
+        if not (isinstance(key, str) or (type(key) is int and key >= 0)) or key in self.done:
+            raise self._not_ours(number)
+        if not isinstance(said, dict) or "attempts" not in said or ("error" in said) == ("output" in said):
+            raise self._not_ours(number)
+        return key, "error" not in said
+
+    def _not_ours(self, number: int) -> GpufleetError:
+        return GpufleetError(
+            Reason.INVALID_ARGUMENT,
+            f"line {number + 1} of {self.path} is not what gpuctl batch writes",
+            next_step="Name a file that is not there yet, or one of the same batch.",
+        )
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for numbers that are not finite: JSON has no other word for them."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return {name: _finite(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _plain(value: Any) -> Any:
+    """What JSON lacks: bytes as text, or in base64 where they are none; anything else as its words."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    return value.tolist() if hasattr(value, "tolist") else str(value)

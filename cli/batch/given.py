@@ -1,0 +1,45 @@
+"""What the client is told by gpuctl's own options and context."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from gpufleet.client.settings import VARIABLE_PREFIX, GivenSettings
+from gpufleet.config.gateway_settings import GATEWAY_PORT
+
+from ..settings import Settings
+
+
+def settings_given(
+    settings: Settings,
+    model: str,
+    addresses: Sequence[str],
+    gateway: str | None,
+    batch_size: int | None,
+    environment: Mapping[str, str] = os.environ,
+) -> GivenSettings:
+    """Keywords for the client: what was typed, and gpuctl's token and gateway where no variable of the client says."""
+
+    def is_unsaid(*names: str) -> bool:
+        return not any(environment.get(VARIABLE_PREFIX + name) for name in names)
+
+    given: GivenSettings = {"model": model}
+    if addresses:
+        given["addresses"] = addresses
+    if batch_size is not None:
+        given["batch_size"] = batch_size
+    if addresses or not is_unsaid("ADDRESSES"):
+        return given
+    if gateway:
+        given["gateway"] = gateway
+    elif settings.is_local and is_unsaid("GATEWAY"):
+        given["gateway"] = f"http://127.0.0.1:{GATEWAY_PORT}"
+    if is_unsaid("TOKEN", "TOKEN_FILE") and (found := settings.token()) is not None:
+        given["token"] = found.token
+    config = settings.config.settings
+    if config.ca_file is not None and is_unsaid("CA_FILE"):
+        given["ca_file"] = config.ca_file
+    if config.insecure:
+        given["insecure"] = True
+    return given

@@ -1,0 +1,82 @@
+"""Runs rows through a model into a file of answers, and tells how far it is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gpufleet.client import InferenceClient
+from gpufleet.client.settings import GivenSettings
+
+from ..errors import FAILED
+from .answers import AnswerFile, DoneRows
+from .rows import InputRow, check_source, count_of, rows_of
+
+
+def run_batch(source: Path, to: Path, given: GivenSettings, *, as_they_come: bool) -> int:
+    """Answer every row that has no answer yet; gives the exit code: 1 where a row of the file has an error."""
+    check_source(source, to)
+    with InferenceClient(**given) as client, AnswerFile(to, time.monotonic()) as answers:
+        before = answers.done.count
+        try:
+            with _progress(source, answers.done) as tell:
+                _answer_all(client, source, answers, tell, as_they_come=as_they_come)
+        except BaseException:
+            _say(f"stopped: {_counted(answers.done, before)}; the same command goes on where it was")
+            raise
+        _say(f"{to}: {_counted(answers.done, before)}")
+        return FAILED if answers.done.failed else 0
+
+
+def _answer_all(
+    client: InferenceClient, source: Path, answers: AnswerFile, tell: Callable[[], None], *, as_they_come: bool
+) -> None:
+    asked: dict[int, InputRow] = {}
+
+    def items() -> Iterator[Any]:
+        missing = (row for row in rows_of(source) if row.key not in answers.done)
+        for number, row in enumerate(missing):
+            asked[number] = InputRow(row.index, None, row.name)
+            yield row.item
+
+    for result in client.stream(items(), in_order=not as_they_come):
+        answers.add(asked.pop(result.index), result, time.monotonic())
+        tell()
+
+
+def _counted(done: DoneRows, before: int) -> str:
+    words = f"{done.answered:,} answered, {done.failed:,} failed"
+    return f"{words}, {before:,} of them before" if before else words
+
+
+def _say(text: str) -> None:
+    print(f"gpuctl: {text}", file=sys.stderr)
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+@contextmanager
+def _progress(source: Path, done: DoneRows) -> Iterator[Callable[[], None]]:
+    """A bar with rate and end on a terminal, nothing elsewhere."""
+    if not _is_terminal():
+        yield lambda: None
+        return
+    from rich.console import Console  # which nothing else needs
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=count_of(source), completed=done.count, rate="")
+        begun_s, before = time.monotonic(), done.count
+
+        def tell() -> None:
+            rate = (done.count - before) / max(1e-3, time.monotonic() - begun_s)
+            bar.update(task, completed=done.count, rate=f"{rate:,.1f}/s")
+
+        yield tell

@@ -1,0 +1,32 @@
+"""`monitor`: what GPUs do, live, and what a command used; without a scheduler on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Exit
+
+from ..app import WatchedCommand
+from ..options import Printing
+from .monitor_options import MonitorOptions
+
+
+def monitor(
+    options: Printing,
+    wanted: MonitorOptions,
+    command: Annotated[
+        list[str] | None, Argument(metavar="COMMAND", help="Run it, after --, and show behind it what was used.")
+    ] = None,
+) -> None:
+    """Watch GPUs until Ctrl-C, or while a command runs, and show what was used.
+
+    Needs no scheduler, but for --node. The command has our input, output, signals and exit code; what it used is told
+    behind it on stderr, as gpuctl stats tells it of a job. With -o jsonl each reading is printed, too.
+    For instance: gpuctl monitor -o json --to used.json -- python train.py
+    """
+    from .monitoring import run_monitor
+
+    raise Exit(run_monitor(options.settings(), wanted, command or []))
+
+
+monitor.__dict__["command_class"] = WatchedCommand

@@ -1,0 +1,32 @@
+"""What `doctor` is to look at, as it was typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What one call of the doctor is to look at beyond the way to the GPUs."""
+
+    nodes: Annotated[bool, Option("--nodes", help="Also compare Python, torch, CUDA and driver over the nodes.")] = (
+        False
+    )
+    run: Annotated[bool, Option("--run", help="Also run the self-test on a GPU of every node.")] = False
+    python: Annotated[
+        str, Option("--python", metavar="PATH", help="The Python of --run on the nodes; this one's by default.")
+    ] = ""
+    agent_data: Annotated[
+        Path | None,
+        Option(
+            "--agent-data", metavar="DIR", help="The data folder of this machine's agent, if it has one of its own."
+        ),
+    ] = None
+    bundle: Annotated[
+        Path | None,
+        Option("--bundle", metavar="FILE", help="Pack findings, state and logs, without secrets, for a bug report."),
+    ] = None

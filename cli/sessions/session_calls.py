@@ -1,0 +1,120 @@
+"""What `models` and `sessions` ask, change and show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpufleet.v1 import inference_pb2, sessions_pb2
+
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.text.spelling import did_you_mean
+
+from .. import screen
+from ..client import Client, all_pages, connected
+from ..printing import print_answer, print_list
+from ..reading import wrong
+from ..render.sessions import models_screen, sessions_screen, worker_in_words
+from ..render.words import counted
+from ..settings import Settings
+
+PAGE_SIZE = 1000
+
+
+NAMED_MAX = 5
+"""Workers that an error names."""
+
+Named = tuple[sessions_pb2.Model, sessions_pb2.WorkerInfo]
+
+
+def show_models(settings: Settings, model: str) -> None:
+    """Print the models, or the one of this name. Errors: MODEL_NOT_FOUND."""
+    with connected(settings) as client:
+        models = _models(client, model)
+    print_list(
+        settings.format,
+        models,
+        whole=sessions_pb2.ListModelsResponse(models=models),
+        name=lambda model: model.name,
+        lines=lambda look: models_screen(models, screen.local_now(), look),
+    )
+
+
+def show_sessions(settings: Settings, model: str) -> None:
+    """Print the sessions: those with a seat first, then the lines."""
+    with connected(settings) as client:
+        request = sessions_pb2.ListSessionsRequest(model=model, page_size=PAGE_SIZE)
+        pages = all_pages(client, client.scheduler.ListSessions, request)
+        sessions = [session for page in pages for session in page.sessions]
+    print_list(
+        settings.format,
+        sessions,
+        whole=sessions_pb2.ListSessionsResponse(sessions=sessions),
+        name=lambda session: session.id,
+        lines=lambda look: sessions_screen(sessions, screen.local_now(), look),
+    )
+
+
+def drain_worker(settings: Settings, word: str, model: str, reason: str) -> None:
+    """Drain the worker that the word names, and say what comes of it.
+
+    The word is the id of its job, or the beginning of the id of its start. Errors: MODEL_NOT_FOUND, WORKER_NOT_FOUND,
+    INVALID_ARGUMENT for one that several have, and those of the call.
+    """
+    with connected(settings) as client:
+        of, worker = _named(word, _models(client, model))
+        request = sessions_pb2.DrainWorkerRequest(
+            model=of.name, worker_start=worker.worker_start, job_id=worker.job_id, reason=reason
+        )
+        answer = client.call_again(client.scheduler.DrainWorker, request)
+    print_answer(settings.format, answer, worker.job_id or worker.worker_start, lambda _: [_drained(of, worker)])
+
+
+def _models(client: Client, only: str) -> list[sessions_pb2.Model]:
+    """All models, or the one of this name."""
+    request = sessions_pb2.ListModelsRequest(page_size=PAGE_SIZE)
+    models = [model for page in all_pages(client, client.scheduler.ListModels, request) for model in page.models]
+    if not only:
+        return models
+    named = [model for model in models if model.name == only]
+    if not named:
+        nearest = did_you_mean(only, [model.name for model in models])
+        raise GpufleetError(Reason.MODEL_NOT_FOUND, f'there is no model "{only}"{nearest}')
+    return named
+
+
+def _named(word: str, models: Sequence[sessions_pb2.Model]) -> Named:
+    """The one worker that the word means."""
+    workers = [(model, worker) for model in models for worker in model.workers]
+    found = [each for each in workers if each[1].job_id and str(each[1].job_id) == word]
+    found = found or [each for each in workers if word and each[1].worker_start.startswith(word)]
+    if not found:
+        raise GpufleetError(Reason.WORKER_NOT_FOUND, f'there is no worker "{word}" now')
+    if len(found) > 1:
+        several = ", ".join(worker_in_words(*each) for each in found[:NAMED_MAX])
+        several += f" and {len(found) - NAMED_MAX:,} more" if len(found) > NAMED_MAX else ""
+        raise wrong(
+            f'WORKER: "{word}" is the beginning of {counted(len(found), "worker")}: {several}',
+            "Write more of its id, or the id of its job: gpuctl models -o wide",
+        )
+    return found[0]
+
+
+def _drained(model: sessions_pb2.Model, worker: sessions_pb2.WorkerInfo) -> str:
+    name = worker_in_words(model, worker)
+    match worker.state:
+        case inference_pb2.WORKER_STATE_DRAINING:
+            return f"{name} was draining already"
+        case inference_pb2.WORKER_STATE_READY:
+            turns = worker.taken_seats
+            last = f"{counted(turns, 'turn')} on it {'goes' if turns == 1 else 'go'} on" if turns else "nobody is on it"
+            return f"{name} drains; {last}"
+        case _:
+            return f"{name} is stopped: its model is not loaded"
+
+
+def close_session(settings: Settings, session: str, reason: str) -> None:
+    """End a session, and say so."""
+    with connected(settings) as client:
+        request = sessions_pb2.CloseSessionRequest(id=session, reason=reason)
+        answer = client.call(client.scheduler.CloseSession, request)
+    print_answer(settings.format, answer, session, lambda _: [f"session {session} is closed"])

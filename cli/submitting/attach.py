@@ -1,0 +1,72 @@
+"""`shell` and `attach`: a job with a terminal, and coming back to it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Exit, Option
+
+from ..completion import complete_jobs
+from ..options import Following
+from .job_command import ShellCommand
+from .job_options import JobOptions
+
+TAIL_LINES = 24
+"""What is shown again to who comes back: a screenful."""
+
+
+def shell(
+    job: JobOptions,
+    options: Following,
+    command: Annotated[
+        list[str] | None,
+        Argument(metavar="COMMAND", help="What to run on the terminal, after --; without it bash, or sh."),
+    ] = None,
+) -> None:
+    """Open a shell on a node, with GPUs if you ask for them.
+
+    It waits for its turn like any job. ~. at the beginning of a line detaches: the shell goes on, holding its GPUs,
+    and gpuctl attach comes back to it. Exit codes as for gpuctl run; 0 when you detach.
+    """
+    import asyncio
+
+    from .attached import run_attached, shell_request
+    from .estimating import estimated
+
+    settings = options.settings()
+    request = shell_request(estimated(settings, job), command or [])
+    raise Exit(asyncio.run(run_attached(settings, request, settings.time_outs)))
+
+
+def attach(
+    options: Following,
+    job: Annotated[
+        str, Argument(metavar="[JOB]", help="An id, last, or a name.", autocompletion=complete_jobs)
+    ] = "last",
+    tail: Annotated[
+        int, Option("--tail", metavar="N", min=0, help=f"Show the newest N lines again, {TAIL_LINES} by default.")
+    ] = TAIL_LINES,
+    take_over: Annotated[
+        bool, Option("--take-over", help="Type in place of another session that does; it is told.")
+    ] = False,
+) -> None:
+    """Come back to a job of gpuctl shell or run -i.
+
+    One session types at a time; gpuctl logs -f looks on. ~. at the beginning of a line detaches. Exit codes as for
+    gpuctl run; 0 when you detach.
+    """
+    import asyncio
+
+    from ..client import connected
+    from ..jobs.named_jobs import only_id, read_selection
+    from .attached import attach_again
+
+    settings = options.settings()
+    selection = read_selection([job])
+    with connected(settings) as client:
+        job_id = only_id(client, selection)
+    work = attach_again(settings, job_id, settings.time_outs, tail_lines=tail, take_over=take_over)
+    raise Exit(asyncio.run(work))
+
+
+shell.__dict__["command_class"] = ShellCommand

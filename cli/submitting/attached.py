@@ -1,0 +1,295 @@
+"""`run`, `shell`, `attach`: stay with a job. Its output is ours, its exit code is ours, and Ctrl-C reaches it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+
+from ..async_client import AsyncClient, connected_async
+from ..attaching.keyboard import STDIN, STDOUT, Keyboard, Watched
+from ..attaching.terminal import has_terminal
+from ..errors import INTERRUPTED, OWN_FAILURE, SIGNALLED
+from ..following.core import SECOND_WITHIN_S, Interrupts, Meaning, TimeOuts
+from ..following.output import OutputFeed, OutputRequest, Writer
+from ..following.shell import FollowingEnd, follow
+from ..following.writers import Plain, Streams
+from ..jobs.outcome import end_in_words, exit_code_of, has_ended
+from ..render.words import place
+from ..settings import Settings
+from .job_options import JobOptions
+from .submission import in_options, outcome_unknown, refuse_many, request_of
+from .tracing import Tracing, tracing
+
+CANCEL_REASON = "interrupted in gpuctl run"
+
+
+async def run_attached(settings: Settings, request: scheduler_pb2.SubmitRequest, limits: TimeOuts) -> int:
+    """Submit one job, follow it to its end and answer its exit code."""
+    with tracing() as trace:
+        return await _run_attached(settings, request, limits, trace)
+
+
+async def _run_attached(
+    settings: Settings, request: scheduler_pb2.SubmitRequest, limits: TimeOuts, trace: Tracing
+) -> int:
+    async with connected_async(settings) as client:
+        try:
+            with trace.submitting("gpuctl run", request) as metadata:
+                answer = await client.call_again(client.scheduler.Submit, request, metadata=metadata)
+        except GpufleetError as problem:
+            raise in_options(outcome_unknown(problem, request.request_id)) from None
+        except asyncio.CancelledError:
+            Streams().note("interrupted before the scheduler answered; whether there is a job: gpuctl queue --mine")
+            raise
+        session = Attached(client, answer.job, limits, has_terminal=sys.stdin.isatty() or sys.stderr.isatty())
+        for note in answer.notes:
+            session.say(note)
+        return await session.run()
+
+
+async def attach_again(
+    settings: Settings, job_id: int, limits: TimeOuts, *, tail_lines: int | None, take_over: bool
+) -> int:
+    """Come back to a job that somebody can type to, follow it to its end and answer its exit code."""
+    async with connected_async(settings) as client:
+        job = (await client.call(client.scheduler.GetJob, scheduler_pb2.GetJobRequest(job_id=job_id))).job
+        if has_ended(job):
+            raise GpufleetError(
+                Reason.JOB_FINISHED,
+                f"job {job_id} has ended",
+                next_step=f"See its output with: gpuctl logs {job_id} · how it ended: gpuctl job {job_id}",
+            )
+        if not job.spec.input:
+            raise GpufleetError(
+                Reason.JOB_HAS_NO_INPUT,
+                f"job {job_id} was submitted without a standard input",
+                next_step=f"See its output with: gpuctl logs -f {job_id}",
+            )
+        has_terminal = sys.stdin.isatty() or sys.stderr.isatty()
+        session = Attached(client, job, limits, has_terminal=has_terminal, tail_lines=tail_lines, take_over=take_over)
+        return await session.run()
+
+
+class Attached:
+    """One attached session. A job that has an input gets ours."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        job: job_pb2.Job,
+        limits: TimeOuts,
+        *,
+        has_terminal: bool,
+        tail_lines: int | None = None,
+        take_over: bool = False,
+    ) -> None:
+        self._client = client
+        self._job = job
+        self._limits = limits
+        self._has_terminal = has_terminal
+        self._interrupts = Interrupts(has_terminal)
+        self._streams = Streams()
+        self._keyboard: Keyboard | None = None
+        writer: Writer = Plain(self._streams)
+        if job.spec.input:
+            self._keyboard = Keyboard(
+                job,
+                self._streams,
+                on_detach=lambda: self._leave(0, "detached"),
+                on_hang_up=lambda: self._on_leave(signal.SIGHUP),
+                take_over=take_over,
+            )
+            writer = Watched(self._streams, self._keyboard.shown)
+        wanted = OutputRequest(job_id=job.id, follow=True, tail_lines=tail_lines)
+        self._output = OutputFeed(client, wanted, writer, on_job=self._on_job, known=job)
+        self._left_with: asyncio.Future[tuple[int, str]]
+        self._errands: set[asyncio.Task[None]] = set()
+        self._attempt_told = 0
+        """Of this one it was said where it runs."""
+
+    async def run(self) -> int:
+        """Stay until the job ends, a time-out ends the session or the person leaves; answer the exit code."""
+        loop = asyncio.get_running_loop()
+        self._left_with = loop.create_future()
+        loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_leave, number)
+        self._tell_state(self._job)
+        following = asyncio.create_task(self._follow())
+        either: list[asyncio.Future[Any]] = [following, self._left_with]
+        try:
+            with self._keyboard or contextlib.nullcontext():
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._left_with.done():
+                code, why = self._left_with.result()
+                self.say(self._how_to_follow(why))
+                return code
+            return self._code_of_end(following.result())
+        except Exception:
+            self.say(self._how_to_follow("left"))
+            raise
+        finally:
+            for task in (following, *self._errands):
+                task.cancel()
+            await asyncio.gather(following, *self._errands, return_exceptions=True)
+
+    async def _follow(self) -> FollowingEnd:
+        translated = self._client.translated
+        if self._keyboard is None:
+            return await follow(self._output, self._limits, translated, on_cut_off=self._on_cut_off)
+        feed = self._keyboard.feed(self._client, self._output)
+        return await follow(feed, self._limits, translated, on_cut_off=self._on_cut_off)
+
+    def say(self, text: str) -> None:
+        """A line of ours on stderr."""
+        self._streams.note(text)
+
+    def _code_of_end(self, ended: FollowingEnd) -> int:
+        if ended is FollowingEnd.UNANSWERED:
+            waited_s = self._limits.unanswered_max * self._limits.connection_s
+            self.say(self._how_to_follow(f"the scheduler did not answer for {waited_s:g} s; giving up"))
+            return OWN_FAILURE
+        if ended is FollowingEnd.SESSION_OVER:
+            self.say(self._how_to_follow(f"the session reached its {self._limits.session_s:g} s"))
+            return OWN_FAILURE
+        job = self._output.job or self._job
+        code = exit_code_of(job)
+        if code != 0:
+            self.say(end_in_words(job))
+        if not job.output_is_complete and has_ended(job):
+            self.say(f"the output of job {job.id} is not complete; see: gpuctl job {job.id}")
+        is_cancelled = job.state == job_pb2.JOB_STATE_CANCELLED
+        return INTERRUPTED if is_cancelled and self._interrupts.has_cancelled else code
+
+    def _how_to_follow(self, why: str) -> str:
+        again = "Follow it with: gpuctl logs -f" if self._keyboard is None else "Come back with: gpuctl attach"
+        return f"{why}; job {self._job.id} goes on. {again} {self._job.id}"
+
+    def _on_interrupt(self) -> None:
+        match self._interrupts.interrupted(time.monotonic()):
+            case Meaning.FORWARD:
+                self._run_errand(self._forward())
+            case Meaning.CANCEL:
+                self._run_errand(self._cancel())
+            case Meaning.LEAVE:
+                self._leave(INTERRUPTED, "left")
+
+    def _on_leave(self, number: signal.Signals) -> None:
+        self._leave(SIGNALLED + number, f"left by {number.name}")
+
+    def _leave(self, code: int, why: str) -> None:
+        if not self._left_with.done():
+            self._left_with.set_result((code, why))
+
+    async def _forward(self) -> None:
+        job_id = self._job.id
+        again = f"Ctrl-C again within {SECOND_WITHIN_S:g} s cancels it"
+        request = scheduler_pb2.SignalJobRequest(signal=signal.SIGINT, request_id=uuid.uuid4().hex)
+        request.jobs.job_ids.append(job_id)
+        try:
+            answer = await self._client.call(self._client.scheduler.SignalJob, request)
+        except GpufleetError as problem:
+            self.say(f"job {job_id} did not get SIGINT: {problem.message}; {again}")
+            return
+        if answer.changes and not answer.changes[0].changed:
+            self.say(f"job {job_id} did not get SIGINT: {answer.changes[0].message}; {again}")
+        else:
+            self.say(f"sent SIGINT to job {job_id}; {again}")
+
+    async def _cancel(self) -> None:
+        job_id = self._job.id
+        leaves = "; Ctrl-C once more leaves" if self._has_terminal else ""
+        self.say(f"cancelling job {job_id}{leaves}")
+        request = scheduler_pb2.CancelRequest(reason=CANCEL_REASON)
+        request.jobs.job_ids.append(job_id)
+        try:
+            await self._client.call_again(self._client.scheduler.Cancel, request)
+        except GpufleetError as problem:
+            self.say(f"job {job_id} was not cancelled: {problem.message}; cancel it with: gpuctl cancel {job_id}")
+
+    def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    def _on_job(self, job: job_pb2.Job) -> None:
+        if self._keyboard is not None:
+            self._keyboard.job_changed(job)
+        self._tell_state(job)
+        self._job = job
+
+    def _tell_state(self, job: job_pb2.Job) -> None:
+        # One that is held would wait in silence for somebody who does not know that: this goes to a pipe as well.
+        if not (sys.stderr.isatty() or job.state == job_pb2.JOB_STATE_HELD):
+            return
+        words = state_in_words(job)
+        if words and words != (state_in_words(self._job) if job is not self._job else ""):
+            self.say(words)
+        is_running = job.state == job_pb2.JOB_STATE_RUNNING
+        if job.attempts and job.attempts[-1].number != self._attempt_told and (is_running or self._keyboard is None):
+            self._attempt_told = job.attempts[-1].number
+            self.say(place_in_words(job) + (self._keyboard.hint if self._keyboard is not None else ""))
+
+    def _on_cut_off(self, is_cut_off: bool) -> None:
+        if is_cut_off:
+            leave = "; ~. leaves" if self._keyboard is not None and self._keyboard.is_raw else ""
+            self.say(f"the scheduler is away; job {self._job.id} goes on, and so does this when it is back{leave}")
+        else:
+            self.say("the scheduler is back")
+
+
+def state_in_words(job: job_pb2.Job) -> str:
+    """Progress before and between runs, for a terminal; empty where the output itself tells."""
+    if job.state == job_pb2.JOB_STATE_HELD:
+        return f"job {job.id} is held and waits for its release: gpuctl release {job.id}"
+    if job.state == job_pb2.JOB_STATE_QUEUED:
+        why = job.wait_reason.sentence
+        return f"job {job.id} is queued" + (f": {why}" if why else "")
+    return ""
+
+
+def place_in_words(job: job_pb2.Job) -> str:
+    """Where the newest attempt runs, or is about to."""
+    places = ", ".join(place(rank) for rank in job.attempts[-1].ranks)
+    attempt = f", attempt {job.attempt_count}" if job.attempt_count > 1 else ""
+    verb = "starts" if job.state == job_pb2.JOB_STATE_STARTING else "runs"
+    return f"job {job.id} {verb} on {places}{attempt}"
+
+
+SHELL = ("/bin/sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
+"""The shell of the node, not that of the submitter's machine, which the node may not have."""
+
+SHELL_NAME = "shell"
+
+GRACE_SECONDS = 5
+"""A shell that waits for a command does not end by SIGTERM; what runs in its foreground gets this long."""
+
+
+def shell_request(options: JobOptions, command: Sequence[str]) -> scheduler_pb2.SubmitRequest:
+    """The request for a shell, or another command, with a terminal. Raises INVALID_ARGUMENT without one here."""
+    if not has_terminal(STDIN, STDOUT):
+        raise invalid(
+            "gpuctl shell",
+            "it needs a terminal, and standard input or output is none",
+            next_step="Pipe commands into: gpuctl run -i -- sh",
+        )
+    request = request_of(options, command or SHELL, request_id=None, dry_run=False)
+    refuse_many(request)
+    spec = request.specs[0]
+    spec.input = job_pb2.INPUT_MODE_TERMINAL
+    spec.no_requeue = True
+    if not command:
+        spec.name = spec.name or SHELL_NAME
+        if options.grace is None:
+            spec.grace.FromSeconds(GRACE_SECONDS)
+    return request

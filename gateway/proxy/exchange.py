@@ -1,0 +1,219 @@
+"""One request and its answer, between a client of this gateway and a replica: streamed both ways, ended with either."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import h11
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from .core.headers import Header, Origin, to_browser, value_of
+from .core.token_counts import TokenReader, Tokens
+from .held_bodies import HeldBody
+from .upstream import Connection, ReplicaFailed, Upstream
+
+STALLED_S_MAX = 600.0
+"""A program that takes nothing of a request's body for so long is given up, and so is a client that takes nothing of
+the answer. How long a program thinks has no bound but the client's patience."""
+
+MESSAGES_MAX = 2
+"""Pieces of a request's body, or messages of a WebSocket, that are read ahead; a piece is as much as has come, a few
+hundred kB at most."""
+
+STATUS_MAX = 599
+"""Of an answer."""
+
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+"""Methods whose request may be sent again, if nothing of its body has left and nothing of an answer has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A request as a program gets it. `target` is the path with its query."""
+
+    method: str
+    target: bytes
+    headers: list[Header]
+    has_body: bool
+    origin: Origin
+
+
+class Client:
+    """The client's side of one request or WebSocket."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self.send = send
+        self.messages: asyncio.Queue[Message] = asyncio.Queue(MESSAGES_MAX)
+        self.is_gone = False
+        self.is_body_used = False
+        """Whether something of the request's body was taken."""
+
+        self.is_answered = False
+        """Whether the answer has begun."""
+
+        self.ends_by_itself = False
+        """Whether a client that goes away is told by a message, and not by an end."""
+
+        self.status = 0
+        """That of the program's answer, once it has begun."""
+
+        self.is_whole = False
+        """Whether the program's answer was passed on to its end."""
+
+        self.reads_tokens = False
+        """Whether the answer is read for how many tokens the request took."""
+
+        self._reader: TokenReader | None = None
+        self._held: HeldBody | None = None
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator[None]:
+        """Read what it sends as long as the block lasts, which is cancelled at once, and quietly, when it is gone."""
+        task = asyncio.current_task()
+        assert task is not None
+        reading = asyncio.create_task(self._read(task), name="proxy-client")
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.is_gone or task.uncancel():
+                raise
+        finally:
+            reading.cancel()
+
+    async def _read(self, task: asyncio.Task[object]) -> None:
+        while True:
+            message = await self._receive()
+            is_end = message["type"].endswith(".disconnect")
+            if is_end and not self.ends_by_itself:
+                self.is_gone = True
+                task.cancel()
+                return
+            if message["type"] != "websocket.connect":
+                await self.messages.put(message)
+            if is_end:
+                return
+
+    def may_send_again(self, problem: ReplicaFailed) -> bool:
+        """Whether a request that a replica did not answer can go to another one."""
+        is_harmless = not problem.was_sent or self._scope.get("method") in IDEMPOTENT
+        return is_harmless and not self.is_body_used and not self.is_answered
+
+    async def refuse(self, response: Response) -> None:
+        """Answer with what the gateway itself says, unless the program's answer has begun: that one then breaks off."""
+        if not self.is_answered:
+            self.is_answered = self.ends_by_itself = True
+            await response(self._scope, self._receive, self.send)
+
+    def tokens(self) -> Tokens | None:
+        """What the answer has said of the tokens that the request took; None where nothing is known."""
+        return None if self._reader is None else self._reader.tokens()
+
+    async def hold(self, body: HeldBody) -> bytes:
+        """Read the whole body, which `body` then gives again. Raises what there is no room for."""
+        async for chunk in self.body():
+            body.add(chunk)
+        self._held, self.is_body_used = body, False
+        return body.whole()
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """The request's body, as it comes, or as it was held."""
+        if self._held is not None:
+            for piece in self._held.pieces():
+                self.is_body_used = True
+                yield piece
+            return
+        has_more = True
+        while has_more:
+            message = await self.messages.get()
+            has_more = message.get("more_body", False)
+            self.is_body_used = True
+            if message.get("body"):
+                yield message["body"]
+
+    async def begin(self, status: int, headers: list[Header]) -> None:
+        """The answer begins."""
+        self.is_answered, self.status = True, status
+        if self.reads_tokens:
+            self._reader = TokenReader(value_of(headers, b"content-type"), value_of(headers, b"content-encoding"))
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def pass_on(self, data: bytes) -> None:
+        """A part of the answer; returns once the client has taken about as much."""
+        if self._reader is not None:
+            self._reader.read(data)
+        async with asyncio.timeout(STALLED_S_MAX):
+            await self.send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        """The answer is whole."""
+        self.ends_by_itself = self.is_whole = True
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def pass_request(replica: Upstream, passed: Passed, client: Client, *, is_new: bool) -> None:
+    """Send a request to a replica, and its answer to the client; on a new connection, if wanted.
+
+    Raises ReplicaFailed; TimeoutError where the client takes nothing of the answer.
+    """
+    connection = await replica.connection(is_new=is_new)
+    is_whole = False
+    try:
+        await _exchange(connection, passed, client)
+        is_whole = True
+    except ReplicaFailed as problem:
+        problem.was_kept = connection.requests > 0
+        raise
+    finally:
+        if is_whole:
+            replica.keep(connection)
+        else:
+            connection.abort()
+
+
+async def _exchange(connection: Connection, passed: Passed, client: Client) -> None:
+    """The answer may come, and end, before the body has gone."""
+    await connection.send(h11.Request(method=passed.method, target=passed.target, headers=passed.headers))
+    if not passed.has_body:
+        await connection.send(h11.EndOfMessage())
+        await _answer(connection, passed, client)
+        return
+    sending = asyncio.create_task(_send_body(connection, client), name="proxy-body")
+    try:
+        await _answer(connection, passed, client)
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+async def _send_body(connection: Connection, client: Client) -> None:
+    try:
+        async for chunk in client.body():
+            async with asyncio.timeout(STALLED_S_MAX):
+                await connection.send(h11.Data(data=chunk))
+        await connection.send(h11.EndOfMessage())
+    except ReplicaFailed:
+        pass  # It may have answered before it closed: what it said, or that it said nothing, is told by the answer.
+    except TimeoutError:
+        connection.abort()
+
+
+async def _answer(connection: Connection, passed: Passed, client: Client) -> None:
+    while True:
+        event = await connection.next_event()
+        match event:
+            case h11.InformationalResponse():
+                pass  # The client was told to go on with its body when that was asked for; hints are left out.
+            case h11.Response():
+                if event.status_code > STATUS_MAX:
+                    raise ReplicaFailed(f"its answer has the status {event.status_code}")
+                await client.begin(event.status_code, to_browser(list(event.headers), passed.origin))
+            case h11.Data():
+                await client.pass_on(bytes(event.data))
+            case _:
+                return await client.end()

@@ -1,0 +1,110 @@
+"""A program's own host name, such as chat.localhost: its pages have an origin of their own there.
+
+Under /m/NAME/ all programs share the address of the dashboard, so that their pages are sandboxed. What was written to
+stand at the root of a host (a notebook, a demo with its own paths, cookies and WebSockets) works at a host of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Match, NoMatchFound, Route
+from starlette.types import Receive, Scope, Send
+
+from gpufleet.errors import Code, GpufleetError, Reason
+
+from ..dashboard.guard import NOT_KEPT, json_body
+from ..dashboard.serving import Dashboard, answered
+from .core.hosts import NAME, ProgramHost, is_home, program_at
+from .exchange import Client
+from .handover import ENTER, OWN_PATHS, Handover, is_navigation
+from .serving import Proxy
+
+HOST = "gpufleet.program_host"
+"""Where the route leaves what it has found for itself."""
+
+
+class ProgramHosts:
+    """The hosts of a gateway's programs. `homes` answers the host names below which they are, as they hold now."""
+
+    def __init__(
+        self, proxy: Proxy, dashboard: Dashboard, handover: Handover, homes: Callable[[], Sequence[str]]
+    ) -> None:
+        self._proxy = proxy
+        self._dashboard = dashboard
+        self._handover = handover
+        self._homes = homes
+
+    def routes(self) -> list[BaseRoute]:
+        """What it answers. Everything at a program's host is the program's, so that these come before all others."""
+        return [
+            _AtProgramHost(self._answer, self._homes),
+            Route("/api/v1/programs/{name}/enter", answered(self._enter), methods=["POST"]),
+        ]
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = Client(scope, receive, send)
+        async with client.followed():
+            refused = await self._answered(HTTPConnection(scope), scope[HOST], client)
+            if refused is not None:
+                await client.refuse(refused)
+
+    async def _answered(self, request: HTTPConnection, host: ProgramHost, client: Client) -> Response | None:
+        async def pass_on() -> Response | None:
+            path: bytes = request.scope["raw_path"]
+            if path.startswith(OWN_PATHS.encode()):
+                return self._own(request, host)
+            async with self._proxy.watching.service(host.name) as service:
+                login = self._handover.login_of(request, host.name)
+                try:
+                    user = await self._proxy.access.user_of(request, service.access, login)
+                except GpufleetError as error:
+                    if error.code is Code.UNAUTHENTICATED and is_navigation(request):
+                        return self._handover.begin(request, host)
+                    raise
+                return await self._proxy.pass_on(service, request, path, user, client, prefix="")
+
+        return await self._proxy.refusing(request, pass_on)
+
+    def _own(self, request: HTTPConnection, host: ProgramHost) -> Response:
+        if request.scope["type"] == "http" and request.url.path == ENTER and request.scope["method"] == "GET":
+            return self._handover.finish(request, host.name)
+        raise GpufleetError(Reason.MODEL_NOT_FOUND, f"{OWN_PATHS} is the gateway's own at each program's host")
+
+    async def _enter(self, request: Request) -> Response:
+        """The dashboard's call: the address that lets this person's browser in at the program's host."""
+        name = request.path_params["name"]
+        if not NAME.fullmatch(name):
+            raise GpufleetError(Reason.MODEL_NOT_FOUND, f"no model is called {name[:80]!r}")
+        said = await json_body(request)
+        if not is_home(request.headers.get("host", ""), self._homes()):
+            raise GpufleetError(
+                Reason.INVALID_ARGUMENT,
+                "programs have no host names below the one that the dashboard was opened by",
+                next_step="Open it by a host name that program_hosts in gateway.toml has.",
+            )
+        token = await self._dashboard.token_of(request)
+        return JSONResponse({"address": self._handover.address(request, name, token, said)}, headers=NOT_KEPT)
+
+
+class _AtProgramHost(BaseRoute):
+    """Takes every request at a program's host, and none at another one."""
+
+    def __init__(self, app: Any, homes: Callable[[], Sequence[str]]) -> None:
+        self._app = app
+        self._homes = homes
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["type"] not in ("http", "websocket"):
+            return Match.NONE, {}
+        host = program_at(HTTPConnection(scope).headers.get("host", ""), self._homes())
+        return (Match.NONE, {}) if host is None else (Match.FULL, {HOST: host})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    def url_path_for(self, name: str, /, **path_params: Any) -> Any:
+        raise NoMatchFound(name, path_params)

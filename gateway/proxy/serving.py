@@ -1,0 +1,236 @@
+"""What is served under /m/NAME/: every request and every WebSocket goes to a replica of the program of that name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from gpufleet.v1 import sessions_pb2
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount
+from starlette.types import Receive, Scope, Send
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.net.channel import Target
+from gpufleet.telemetry.logs import fields
+from gpufleet.telemetry.metrics import Readings
+from gpufleet.telemetry.spans import OFF, Telemetry
+from gpufleet.telemetry.traceparent import TRACEPARENT, is_traceparent, new_traceparent
+
+from ..dashboard.guard import NOT_KEPT, address_of, error_object, refusal
+from ..dashboard.serving import Dashboard
+from ..measures import UNMEASURED, Measures
+from .access import Access, caller_of
+from .core.headers import Origin, as_it_is, has_body, is_ambiguous, to_program, value_of
+from .core.hosts import NAME
+from .core.request_sums import EndedRequest
+from .counting import Counting
+from .exchange import Client, Passed, pass_request
+from .service import WAIT_S_MAX, Busy, Service
+from .upstream import ReplicaFailed, Upstream
+from .watching import Watching
+from .web_socket import pass_web_socket
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/m"
+OF_OPENAI = b"/v1/"
+"""Where a program has the paths of OpenAI's API: an answer to a POST there says how many tokens it took."""
+
+SESSION = b"gpufleet-session"
+"""The header whose value keeps requests at one replica."""
+
+SESSION_CHARS_MAX = 256
+
+
+class Proxy:
+    """The programs of one gateway. `running` holds its way to the scheduler."""
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        worker_target: Callable[[sessions_pb2.WorkerInfo], Target],
+        dashboard: Dashboard,
+        telemetry: Telemetry = OFF,
+        measures: Measures = UNMEASURED,
+    ) -> None:
+        self._targets = targets
+        self._worker_target = worker_target
+        self.access = Access(dashboard)
+        self._telemetry = telemetry
+        self._measures = measures
+        self._is_running = False
+        self._watching: Watching
+        self._counting: Counting
+
+    def routes(self) -> list[BaseRoute]:
+        """What it answers."""
+        return [Mount(PREFIX, app=self)]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Connected as long as it lasts."""
+        self._watching = Watching(self._targets, self._worker_target)
+        self._counting = Counting(self._targets)
+        async with self._counting.running(), self._watching.running():
+            self._is_running = True
+            try:
+                yield
+            finally:
+                self._is_running = False
+
+    @property
+    def watching(self) -> Watching:
+        """What the scheduler says of programs, as long as it is running."""
+        return self._watching
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or one WebSocket."""
+        client = Client(scope, receive, send)
+        async with client.followed():
+            request = HTTPConnection(scope)
+            refused = await self.refusing(request, lambda: self._answered(request, client))
+            if refused is not None:
+                await client.refuse(refused)
+
+    async def _answered(self, request: HTTPConnection, client: Client) -> Response | None:
+        name, path = _address(request)
+        async with self._watching.service(name) as service:
+            user = await self.access.user_of(request, service.access)
+            if not path:
+                query = request.url.query
+                return RedirectResponse(f"{PREFIX}/{name}/" + (f"?{query}" if query else ""), 308, NOT_KEPT)
+            return await self.pass_on(service, request, path, user, client)
+
+    async def refusing(
+        self, request: HTTPConnection, answer: Callable[[], Awaitable[Response | None]]
+    ) -> Response | None:
+        """Have a request answered, or say what to answer instead."""
+        try:
+            check_framing(request)
+            return await answer()
+        except Busy as busy:
+            said = error_object(busy.error) | {"place": busy.place, "estimate_s": busy.estimate_s}
+            return JSONResponse(said, 503, NOT_KEPT | {"Retry-After": str(busy.retry_after_s)})
+        except ReplicaFailed as problem:
+            error = GpufleetError(Reason.REPLICA_FAILED, f"a replica of the program did not answer: {problem}")
+            return JSONResponse(error_object(error), 502, NOT_KEPT)
+        except GpufleetError as error:
+            return refusal(error)
+        except TimeoutError:
+            log.info("a client takes nothing of its answer", extra=fields(address=address_of(request)))
+            return None
+
+    async def pass_on(
+        self,
+        service: Service,
+        request: HTTPConnection,
+        path: bytes,
+        user: str,
+        client: Client,
+        prefix: str | None = None,
+    ) -> Response | None:
+        """Have a replica answer a request of somebody's, at this path of the program; an answer is its refusal of a
+        WebSocket. `prefix` is where the program lies at this host, /m/NAME by default.
+
+        Raises Busy, ReplicaFailed; TimeoutError where the client takes nothing of its answer.
+        """
+        given = value_of(request.headers.raw, TRACEPARENT.encode())
+        client.reads_tokens = request.scope.get("method") == "POST" and path.startswith(OF_OPENAI)
+        span = self._telemetry.begin("served request", parent=given if is_traceparent(given) else "")
+        origin = Origin(
+            client=address_of(request),
+            scheme=request.url.scheme.replace("ws", "http"),
+            host=value_of(request.headers.raw, b"host"),
+            prefix=f"{PREFIX}/{service.name}" if prefix is None else prefix,
+            request_id=secrets.token_hex(8),
+            traceparent=span.traceparent or new_traceparent(),
+            user=user,
+        )
+        passed = Passed(
+            method=request.scope.get("method", "GET"),
+            target=path + b"?" + request.scope["query_string"] if request.scope["query_string"] else path,
+            headers=to_program(request.headers.raw, origin),
+            has_body=has_body(request.headers.raw),
+            origin=origin,
+        )
+        if client.reads_tokens:
+            passed = replace(passed, headers=as_it_is(passed.headers))
+        session = value_of(request.headers.raw, SESSION)[:SESSION_CHARS_MAX]
+        came_s = asyncio.get_running_loop().time()
+        deadline_s = came_s + WAIT_S_MAX
+        failed: Upstream | None = None
+        begun_s: float | None = None
+        is_broken = False
+        try:
+            while True:
+                try:
+                    replica = await service.replica(caller_of(request, user), session, deadline_s, failed)
+                except Busy as busy:
+                    self._measures.turned_away(service.name, busy.error.reason.name)
+                    raise
+                finally:
+                    if failed is None:
+                        self._measures.waited(service.name, asyncio.get_running_loop().time() - came_s)
+                begun_s = begun_s or asyncio.get_running_loop().time()
+                is_broken = False
+                try:
+                    if request.scope["type"] == "websocket":
+                        return await pass_web_socket(replica, passed, client, request.scope["subprotocols"])
+                    await pass_request(replica, passed, client, is_new=failed is not None)
+                    return None
+                except ReplicaFailed as problem:
+                    is_broken = True
+                    service.failed(replica, problem)
+                    if failed is not None or not client.may_send_again(problem):
+                        raise
+                    failed = replica
+                    self._measures.tried_again(service.name)
+                finally:
+                    service.release(replica)
+        finally:
+            span.end()
+            if begun_s is not None:
+                lasted_s = asyncio.get_running_loop().time() - begun_s
+                method = request.scope.get("method", "WEBSOCKET")
+                self._count(service.name, user, method, client, lasted_s, is_broken=is_broken)
+
+    def readings(self) -> Readings:
+        """How many requests there are now, of each program that was asked for lately."""
+        of_model: dict[str, tuple[int, int]] = {}
+        for service in self._watching.services() if self._is_running else ():
+            label = self._measures.label_of(service.name)
+            under_way, waiting = of_model.get(label, (0, 0))
+            of_model[label] = under_way + service.under_way, waiting + service.waiting
+        return {
+            "gpufleet.program.underway": [(each[0], {"model": model}) for model, each in of_model.items()],
+            "gpufleet.program.waiting": [(each[1], {"model": model}) for model, each in of_model.items()],
+        }
+
+    def _count(self, model: str, user: str, method: str, client: Client, lasted_s: float, *, is_broken: bool) -> None:
+        """A request has ended, however it did."""
+        tokens = client.tokens()
+        ended = EndedRequest(lasted_s, client.status, is_broken, says_tokens=client.reads_tokens, tokens=tokens)
+        self._counting.add(model, user, ended)
+        prompt, completion = (tokens.prompt, tokens.completion) if tokens is not None else (0, 0)
+        self._measures.answered(model, method, client.status, lasted_s, prompt, completion)
+
+
+def check_framing(request: HTTPConnection) -> None:
+    """Refuse a request of which two servers could disagree where it ends. Raises INVALID_ARGUMENT."""
+    if is_ambiguous(request.headers.raw):
+        raise invalid("transfer-encoding", "stands beside a Content-Length: where the body ends is not clear")
+
+
+def _address(request: HTTPConnection) -> tuple[str, bytes]:
+    """The program's name, and the path there as the client wrote it; empty for /m/NAME. Raises MODEL_NOT_FOUND."""
+    _, _, name, *rest = (*request.scope["raw_path"].split(b"/", 3), b"")[:4]
+    text = name.decode("latin-1")
+    if not NAME.fullmatch(text):
+        raise GpufleetError(Reason.MODEL_NOT_FOUND, "an address of a program is /m/NAME/")
+    return text, b"/" + rest[0] if request.scope["raw_path"].count(b"/") > 2 else b""

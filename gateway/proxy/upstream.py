@@ -1,0 +1,284 @@
+"""HTTP/1.1 to a replica: connections that begin with its key, are kept for the next request, and never hold a body.
+
+A connection is for one request at a time. What it gives is read as it comes, and the replica waits while nobody takes
+it; a replica that does not read stops who writes in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import h11
+
+from gpufleet.net.channel import Target
+from gpufleet.net.tls import OWN_NAME
+
+from .core.choice import Replica
+
+CONNECT_S_MAX = 2.0
+"""How long a replica may take to take a connection, with TLS."""
+
+HEAD_BYTES_MAX = 65_536
+"""The longest head of an answer."""
+
+UNREAD_BYTES_MAX = 65_536
+"""When so much of an answer waits to be passed on, the replica is not read from."""
+
+KEPT_MAX = 64
+"""Connections of a replica that wait for a request; more are closed."""
+
+KEPT_S_MAX = 1.5
+"""How long one waits: shorter than any usual server keeps it (gunicorn 2 s, uvicorn and Node 5 s), so that a request
+seldom meets a connection that is just being closed."""
+
+PROBES = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""A replica's machine that does not answer is given up after 50 s."""
+
+
+class ReplicaFailed(Exception):
+    """A replica did not answer as it must; the text says how. `was_sent`: it may have got the request. `was_kept`: on a
+    connection of before, which a server may close at any time."""
+
+    def __init__(self, why: str, *, was_sent: bool = True) -> None:
+        super().__init__(why)
+        self.was_sent = was_sent
+        self.was_kept = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a replica is reached, and what opens it."""
+
+    target: Target
+    key: bytes
+
+    @property
+    def first_line(self) -> bytes:
+        """What each connection begins with."""
+        return b"GPUFLEET " + self.key.hex().encode() + b"\n"
+
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+
+async def dial(endpoint: Endpoint, context: ssl.SSLContext | None, made: Callable[[], P]) -> P:
+    """A new connection; its first line is to be written by `made`'s protocol. Raises ReplicaFailed."""
+    address = endpoint.target.address
+    name = (OWN_NAME if endpoint.target.certificate else address.host) if context is not None else None
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(CONNECT_S_MAX):
+            transport, protocol = await loop.create_connection(
+                made, address.host, address.port, ssl=context, server_hostname=name
+            )
+    except TimeoutError:
+        raise ReplicaFailed(f"it took no connection within {CONNECT_S_MAX:g} s", was_sent=False) from None
+    except OSError as problem:  # also what TLS finds wrong
+        raise ReplicaFailed(f"it took no connection: {problem.strerror or problem}", was_sent=False) from None
+    _probe(transport.get_extra_info("socket"))
+    return protocol
+
+
+def _probe(connected: Any) -> None:
+    """Let the system notice a machine that is gone while its replica is thought to think."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in PROBES.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def tls_context(target: Target) -> ssl.SSLContext | None:
+    """What a replica must show; None for plain text. Of one with a certificate of its own that one alone is trusted."""
+    if not target.uses_tls:
+        return None
+    if target.certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=target.certificate.decode("ascii"))
+        return context
+    return ssl.create_default_context(cafile=target.ca_file)
+
+
+class Connection(asyncio.Protocol):
+    """One connection to a replica. Made by `Upstream.connection`."""
+
+    def __init__(self, first_line: bytes) -> None:
+        self._unsent = first_line
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._transport: asyncio.Transport
+        self._unread = 0
+        self._has_news: asyncio.Future[None] | None = None
+        self._may_write: asyncio.Future[None] | None = None
+        self._is_paused = False
+        self._lost: str | None = None
+        self.is_kept = False
+        """Whether it waits for a request: then nothing may come."""
+
+        self.requests = 0
+        """How many were answered on it."""
+
+    # --- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Something came."""
+        if self.is_kept:
+            self.abort()
+            return
+        self._unread += len(data)
+        self._receive(data)
+        if self._unread > UNREAD_BYTES_MAX:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The replica says no more."""
+        if self.is_kept:
+            return False
+        self._receive(b"")
+        return not self._transport.get_extra_info("sslcontext")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        self._lost = "it closed the connection" if exc is None else f"the connection to it broke: {exc}"
+        self.resume_writing()
+        self._wake()
+
+    def pause_writing(self) -> None:
+        """The replica does not read as fast as it is written to."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """It has read on."""
+        self._is_paused = False
+        if self._may_write is not None and not self._may_write.done():
+            self._may_write.set_result(None)
+
+    # --- what an exchange calls
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can take a request."""
+        return self._lost is None and not self._transport.is_closing()
+
+    async def send(self, event: h11.Event) -> None:
+        """Send a part of the request. Raises ReplicaFailed."""
+        try:
+            data = self._http.send(event) or b""
+        except h11.LocalProtocolError as problem:
+            raise ReplicaFailed(f"the request cannot be passed on: {problem}") from None
+        self._transport.write(self._unsent + data)
+        self._unsent = b""
+        while self._is_paused and self._lost is None:
+            self._may_write = asyncio.get_running_loop().create_future()
+            await self._may_write
+        if self._lost is not None:
+            raise ReplicaFailed(self._lost)
+
+    async def next_event(self) -> h11.Event:
+        """The next part of the answer; Data is what has come so far. Raises ReplicaFailed."""
+        while True:
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as problem:
+                raise ReplicaFailed(f"its answer is no HTTP: {problem}") from None
+            if isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
+                raise ReplicaFailed("it closed the connection before it had answered")
+            if event is not h11.NEED_DATA:
+                assert not isinstance(event, type)
+                return event
+            if self._lost is not None:
+                raise ReplicaFailed(self._lost)
+            self._unread = 0
+            self._transport.resume_reading()
+            self._has_news = asyncio.get_running_loop().create_future()
+            await self._has_news
+
+    def is_reusable(self) -> bool:
+        """Whether the exchange is whole, so that another one can follow."""
+        if not self.is_open or self._unsent:
+            return False
+        with suppress(h11.LocalProtocolError):
+            self._http.start_next_cycle()
+            return self._http.trailing_data == (b"", False)
+        return False
+
+    def abort(self) -> None:
+        """End it now, whatever is under way."""
+        self._transport.abort()
+
+    def _receive(self, data: bytes) -> None:
+        with suppress(RuntimeError):  # data behind its end: h11 tells that as its next event
+            self._http.receive_data(data)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._has_news is not None and not self._has_news.done():
+            self._has_news.set_result(None)
+
+
+@dataclass(slots=True, eq=False)
+class _Idle:
+    connection: Connection
+    since_s: float
+
+
+class Upstream(Replica):
+    """A replica with its connections. To be used inside the running loop, and closed there."""
+
+    def __init__(self, id: str, seats: int, endpoint: Endpoint) -> None:
+        super().__init__(id, seats)
+        self.endpoint = endpoint
+        self.context = tls_context(endpoint.target)
+        self.is_ready = True
+        """Whether it gets requests; one that drains ends once nobody is connected."""
+
+        self._kept: deque[_Idle] = deque()
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    async def connection(self, *, is_new: bool = False) -> Connection:
+        """One for a request: kept from an earlier one, or dialled. Raises ReplicaFailed."""
+        while self._kept and not is_new:
+            connection = self._kept.pop().connection
+            if connection.is_open:
+                connection.is_kept = False
+                return connection
+        line = self.endpoint.first_line
+        return await dial(self.endpoint, self.context, lambda: Connection(line))
+
+    def keep(self, connection: Connection) -> None:
+        """Its exchange is over."""
+        connection.requests += 1
+        if not (self.is_ready and len(self._kept) < KEPT_MAX and connection.is_reusable()):
+            connection.abort()
+            return
+        connection.is_kept = True
+        loop = asyncio.get_running_loop()
+        self._kept.append(_Idle(connection, loop.time()))
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(KEPT_S_MAX, self._sweep)
+
+    def close(self) -> None:
+        """Get no more requests, and close what is kept; what is under way goes on."""
+        self.is_ready = False
+        while self._kept:
+            self._kept.pop().connection.abort()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._kept and (loop.time() - self._kept[0].since_s >= KEPT_S_MAX):
+            self._kept.popleft().connection.abort()
+        rest_s = KEPT_S_MAX - (loop.time() - self._kept[0].since_s) if self._kept else None
+        self._sweeping = loop.call_later(rest_s, self._sweep) if rest_s is not None else None

@@ -1,0 +1,114 @@
+"""The settings of the node agent: the one table that flags, variables, agent.toml and its template follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from gpufleet.config.kinds import ADDRESSES, BOOLEAN, DURATION, INTEGER, LABELS, PATH, SIZE, TEXT
+from gpufleet.config.settings import data_folder, section, setting
+from gpufleet.config.shared_settings import LogSettings
+from gpufleet.net.addresses import Address
+
+SECOND = timedelta(seconds=1)
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolSettings:
+    """Output on the node that the scheduler has not confirmed as stored yet."""
+
+    attempt_bytes_max: int = setting(
+        GIB,
+        "When an attempt has so much waiting, it is held up until the scheduler has read it.",
+        SIZE,
+        low=1_000_000,
+        high=1024 * GIB,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSettings:
+    """How the node's devices are watched."""
+
+    interval: timedelta = setting(
+        2 * SECOND,
+        "How often memory, utilisation and power of each device are read while nothing runs.",
+        DURATION,
+        low=SECOND / 5,
+        high=5 * SECOND,
+        reloadable=True,
+    )
+    busy_interval: timedelta = setting(
+        SECOND,
+        "The same while a job runs, and how often what its processes use is read.",
+        DURATION,
+        low=SECOND / 5,
+        high=5 * SECOND,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """`gpuctl agent` and agent.toml."""
+
+    scheduler: tuple[Address, ...] = setting(
+        (Address("127.0.0.1"),),
+        "The scheduler's address, or several of one team's, tried in turn.",
+        ADDRESSES,
+        variable="GPUCTL_SCHEDULER",
+    )
+    node_id: str = setting("", "The node's name, unique in the team.", TEXT, default_text="the host name")
+    data: Path = data_folder("agent", "The folder of the spool and logs, on a local disk.")
+    token_file: Path | None = setting(
+        None,
+        "The file with the agent's token.",
+        PATH,
+        default_text="GPUCTL_TOKEN, or a scheduler's on this machine",
+    )
+    ca_file: Path | None = setting(
+        None,
+        "The authority that signed the scheduler's certificate, PEM.",
+        PATH,
+        default_text="the system's authorities",
+    )
+    insecure: bool = setting(
+        False,
+        "Speak to a scheduler on another machine without encryption. Only for networks you trust.",
+        BOOLEAN,
+    )
+    virtual_gpus: int = setting(
+        0,
+        "Offer so many virtual GPUs of 16 GB that run on the CPU, to try things out.",
+        INTEGER,
+        low=0,
+        high=64,
+    )
+    virtual_load: Path | None = setting(
+        None,
+        "A recorded load that virtual GPUs show, over and over: a file of JSON lines.",
+        PATH,
+        default_text="none: they are idle",
+    )
+    cpus: int | None = setting(
+        None, "Offer so many CPUs.", INTEGER, low=1, high=16_384, default_text="all of the machine"
+    )
+    advertise: str = setting(
+        "",
+        "The host by which other nodes reach this one.",
+        TEXT,
+        default_text="the address that the scheduler sees",
+    )
+    labels: tuple[tuple[str, str], ...] = setting((), "Names by which jobs can choose nodes.", LABELS, reloadable=True)
+    log: LogSettings = section(LogSettings, "The agent's own log.")
+    spool: SpoolSettings = section(SpoolSettings, "Output that the scheduler has not confirmed as stored yet.")
+    sampling: SamplingSettings = section(SamplingSettings, "How the node's devices are watched.")
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Values that do not fit together."""
+        if self.insecure and self.ca_file is not None:
+            yield "insecure", "an authority for TLS is set too, in ca_file; choose one"

@@ -1,0 +1,300 @@
+"""The settings of the scheduler: the table that flags, variables, scheduler.toml and its template follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from gpufleet.config.band_settings import BAND_SETTINGS, BandSettings
+from gpufleet.config.kinds import BOOLEAN, DURATION, INTEGER, NUMBER, PATH, SIZE, TEXT, one_of
+from gpufleet.config.session_numbers import SESSIONS, ByModel
+from gpufleet.config.settings import data_folder, section, setting
+from gpufleet.config.shared_settings import LogSettings, MetricsSettings, listening_conflicts
+from gpufleet.net.addresses import DEFAULT_PORT
+from gpufleet.net.limits import MESSAGE_BYTES_MAX
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+GB = 10**9
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """The server's certificate; without one it listens on loopback only, unless told to be insecure."""
+
+    cert_file: Path | None = setting(None, "The server's certificate and its chain, PEM.", PATH, default_text="no TLS")
+    key_file: Path | None = setting(
+        None, "The private key of the certificate, PEM, of mode 0600.", PATH, default_text="no TLS"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """When a silent node is suspected, counted as lost, and its jobs are given to others."""
+
+    heartbeat: timedelta = setting(2 * SECOND, "How often an agent reports.", DURATION, low=SECOND / 10, high=MINUTE)
+    missed_heartbeats_max: int = setting(
+        3, "After so many missed reports a node gets no new work.", INTEGER, low=1, high=100, reloadable=True
+    )
+    lease: timedelta = setting(
+        MINUTE,
+        "A node that is silent for this long is lost: its services are replaced.",
+        DURATION,
+        low=SECOND,
+        high=DAY,
+        reloadable=True,
+    )
+    requeue_fence: timedelta = setting(
+        10 * MINUTE,
+        "Only when a node was silent for this long are its batch jobs started elsewhere; "
+        "its agent kills them before that. A job may ask for another span.",
+        DURATION,
+        low=30 * SECOND,
+        high=7 * DAY,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSettings:
+    """What is kept of the jobs' output."""
+
+    attempt_bytes_max: int = setting(
+        GIB,
+        "The output of one attempt that is kept: its beginning and its end.",
+        SIZE,
+        low=1_000_000,
+        high=1024 * GIB,
+        reloadable=True,
+    )
+    head_bytes_max: int = setting(
+        GIB // 4, "How much of that is the beginning.", SIZE, low=0, high=1024 * GIB, reloadable=True
+    )
+    total_bytes_max: int = setting(
+        200 * GIB,
+        "Beyond this total the oldest output of ended jobs is dropped.",
+        SIZE,
+        low=1_000_000,
+        reloadable=True,
+    )
+    retention: timedelta = setting(
+        30 * DAY, "Output of ended jobs is kept for this long.", DURATION, low=HOUR, reloadable=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySettings:
+    """What is kept of what devices, the queue and users did."""
+
+    fine_retention: timedelta = setting(
+        DAY,
+        "What devices and the queue did is kept in points of 10 s for this long.",
+        DURATION,
+        low=HOUR,
+        high=30 * DAY,
+        reloadable=True,
+    )
+    retention: timedelta = setting(
+        90 * DAY,
+        "In points of 5 min it is kept for this long; so is who used how much.",
+        DURATION,
+        low=DAY,
+        high=3660 * DAY,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """Bounds that keep one user or one bug from taking everything."""
+
+    queue_jobs_max: int = setting(
+        1_000_000, "So many jobs may be queued; array items count.", INTEGER, low=1, reloadable=True
+    )
+    streams_max: int = setting(10_000, "So many followers may be connected.", INTEGER, low=1, reloadable=True)
+    message_bytes_max: int = setting(
+        MESSAGE_BYTES_MAX,
+        "The longest message that is taken. An agent sends up to 2 MB of output in one; gpuctl sends none above 16 MB.",
+        SIZE,
+        low=4_000_000,
+        high=MESSAGE_BYTES_MAX,
+    )
+    request_id_retention: timedelta = setting(
+        DAY,
+        "A request id is remembered for this long, or as long as its job.",
+        DURATION,
+        low=HOUR,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSettings:
+    """How devices are chosen among those that fit."""
+
+    node_order: str = setting(
+        "fragmentation",
+        "Fill nodes that are in use first, or take idle nodes first.",
+        one_of("fragmentation", "idle"),
+        reloadable=True,
+    )
+    free_memory_weight: float = setting(
+        0.6, "The weight of a device's free memory in its score.", NUMBER, low=0.0, high=1.0, reloadable=True
+    )
+    idleness_weight: float = setting(
+        0.4, "The weight of a device's idleness in its score.", NUMBER, low=0.0, high=1.0, reloadable=True
+    )
+    default_min_memory_bytes: int = setting(
+        8 * GB,
+        "Free memory that a GPU must have for a job that names no minimum; "
+        "90 % of the cluster's largest GPU where that is less.",
+        SIZE,
+        low=0,
+        high=1024 * GIB,
+        reloadable=True,
+    )
+    device_pause: timedelta = setting(
+        30 * SECOND,
+        "A device that was refused at launch is left out for this long.",
+        DURATION,
+        low=SECOND,
+        high=HOUR,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """Who goes first, and what one user may have: who is over a cap waits, and nobody waits for them."""
+
+    user_gpus_max: int = setting(
+        0, "GPUs that one user may hold at once; 0 is no cap.", INTEGER, low=0, high=1_000_000, reloadable=True
+    )
+    user_jobs_max: int = setting(
+        0, "Active jobs that one user may have at once; 0 is no cap.", INTEGER, low=0, high=1_000_000, reloadable=True
+    )
+    preemptible_after: timedelta = setting(
+        5 * MINUTE,
+        "A preemptible job makes room for a higher band only after it has run for this long.",
+        DURATION,
+        low=timedelta(0),
+        high=DAY,
+        reloadable=True,
+    )
+    bands: BandSettings = setting(
+        BandSettings(),
+        'Bands that people may ask for, by role; an entry of a user, users = { ann = ["low", "normal", "high"] }, '
+        "takes the place of that of role user.",
+        BAND_SETTINGS,
+        reloadable=True,
+    )
+    age_limit: timedelta = setting(
+        4 * DAY,
+        "A job that has waited for longer goes in front of its band, whatever its user has used; 0s never does.",
+        DURATION,
+        low=timedelta(0),
+        high=365 * DAY,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarningSettings:
+    """When a job is warned: see docs/warnings.md."""
+
+    idle_span: timedelta = setting(
+        15 * MINUTE,
+        "Warn of a GPU that a job holds and that is below 5 % for this long; 0s never does.",
+        DURATION,
+        low=timedelta(0),
+        high=7 * DAY,
+        reloadable=True,
+    )
+    memory_span: timedelta = setting(
+        15 * MINUTE,
+        "Judge a job by the GPU memory that it used after this long, or at its end; 0s never does.",
+        DURATION,
+        low=timedelta(0),
+        high=7 * DAY,
+        reloadable=True,
+    )
+    memory_percent: int = setting(
+        30,
+        "Warn of memory of which no more was used at any time: of what was asked for, or else of the GPU's.",
+        INTEGER,
+        low=1,
+        high=100,
+        reloadable=True,
+    )
+    throttled_span: timedelta = setting(
+        30 * SECOND,
+        "Warn of a GPU that heat, a power brake or its hardware slowed down for this long more than not; "
+        "0s never does.",
+        DURATION,
+        low=timedelta(0),
+        high=DAY,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """`gpuctl scheduler` and scheduler.toml."""
+
+    host: str = setting(
+        "127.0.0.1", "Where to listen; 0.0.0.0 is every network, and needs [tls] or insecure = true.", TEXT
+    )
+    port: int = setting(DEFAULT_PORT, "The port to listen on; 0 takes any free one.", INTEGER, low=0, high=65535)
+    data: Path = data_folder("scheduler", "The folder of the database, tokens, output and logs.")
+    store: str = setting(
+        "",
+        "A database in place of the embedded one: postgresql://user@host/name.",
+        TEXT,
+        default_text="SQLite in the data folder",
+    )
+    insecure: bool = setting(
+        False, "Listen beyond this machine without encryption. Only for networks you trust.", BOOLEAN
+    )
+    retention: timedelta = setting(
+        30 * DAY, "Records of ended jobs are kept for this long.", DURATION, low=HOUR, reloadable=True
+    )
+    sessions: ByModel = setting(
+        (),
+        "Numbers of a model's line and turns, in a table [sessions.NAME] for each model, below all others: idle, "
+        "idle_warning, turn, turn_warning, grace, line_length, places_per_address, seats_per_address, and who may "
+        "join: access = open, pass-phrase or login. Those named with gpuctl serve go before them.",
+        SESSIONS,
+        reloadable=True,
+    )
+    log: LogSettings = section(LogSettings, "The scheduler's own log.")
+    metrics: MetricsSettings = section(MetricsSettings, "Metrics for Prometheus; see docs/metrics.md.")
+    tls: TlsSettings = section(TlsSettings, "Encryption, for clients on other machines.")
+    nodes: NodeSettings = section(
+        NodeSettings, "When a silent node is suspected, lost, and its jobs are started elsewhere."
+    )
+    output: OutputSettings = section(OutputSettings, "What is kept of the jobs' output.")
+    history: HistorySettings = section(HistorySettings, "What is kept of what devices, the queue and users did.")
+    limits: LimitSettings = section(LimitSettings, "Bounds that keep one user or one bug from taking everything.")
+    policy: PolicySettings = section(PolicySettings, "Who goes first, and what one user may have at once.")
+    placement: PlacementSettings = section(PlacementSettings, "How devices are chosen among those that fit.")
+    warnings: WarningSettings = section(WarningSettings, "When a job is warned of what it holds and does not use.")
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Values that do not fit together."""
+        tls = self.tls
+        yield from listening_conflicts(self.host, tls.cert_file, tls.key_file, self.metrics, is_insecure=self.insecure)
+        if self.nodes.requeue_fence < self.nodes.lease:
+            yield "nodes.requeue_fence", "a fence shorter than nodes.lease would requeue jobs of nodes not yet lost"
+        if self.nodes.lease <= self.nodes.heartbeat * self.nodes.missed_heartbeats_max:
+            yield "nodes.lease", "a node would be lost before it is suspected; see heartbeat, missed_heartbeats_max"
+        if self.history.fine_retention > self.history.retention:
+            yield (
+                "history.fine_retention",
+                "points of 10 s cannot be kept for longer than those of 5 min, history.retention",
+            )
+        if self.output.head_bytes_max > self.output.attempt_bytes_max:
+            yield "output.head_bytes_max", "the beginning cannot be longer than the whole, output.attempt_bytes_max"

@@ -1,0 +1,1 @@
+"""This machine: facts of it, a data folder that one process has at a time, and how its agent stands."""

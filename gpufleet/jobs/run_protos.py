@@ -1,0 +1,28 @@
+"""The values of `runs.py` on the wire, as scheduler and node read and write them: enums by their names."""
+
+from __future__ import annotations
+
+from gpufleet.v1 import job_pb2, node_agent_pb2
+
+from .runs import InputMode, JobId, RankKey, StopCause
+
+STOP_CAUSES = {cause: node_agent_pb2.StopCause.Value(f"STOP_CAUSE_{cause.name}") for cause in StopCause}
+STOP_CAUSE_OF = {number: cause for cause, number in STOP_CAUSES.items()}
+
+INPUT_MODES: dict[InputMode | None, job_pb2.InputMode.ValueType] = {
+    None: job_pb2.INPUT_MODE_UNSPECIFIED,
+    **{mode: job_pb2.InputMode.Value(f"INPUT_MODE_{mode.name}") for mode in InputMode},
+}
+INPUT_MODE_OF = {number: mode for mode, number in INPUT_MODES.items()}
+
+
+def key_to_proto(key: RankKey) -> node_agent_pb2.AttemptKey:
+    """A rank's key on the wire."""
+    return node_agent_pb2.AttemptKey(job_id=key.job, attempt=key.attempt, rank=key.rank)
+
+
+def key_from_proto(key: node_agent_pb2.AttemptKey) -> RankKey:
+    """A rank's key from the wire; ValueError when it can name none."""
+    if key.job_id < 1 or key.attempt < 1 or key.rank < 0:
+        raise ValueError(f"names no rank: job {key.job_id}, attempt {key.attempt}, rank {key.rank}")
+    return RankKey(JobId(key.job_id), key.attempt, key.rank)

@@ -1,0 +1,220 @@
+"""gRPC channels and server options: the one place that says how programs of this project talk.
+
+Every call carries the bearer token (and, where telemetry is on, the trace context) as metadata. They are
+added where a method is made callable and not by interceptors: grpc.aio wraps each intercepted stream in
+queues and tasks, and a follower of output would pay for that with every line. Imports nothing beyond grpc
+and this project's plain values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+
+from gpufleet.net.addresses import Address, is_loopback
+from gpufleet.net.limits import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
+from gpufleet.net.stream_calls import StreamCall
+from gpufleet.net.tls import OWN_NAME, read_authority
+
+Metadata = tuple[tuple[str, str], ...]
+Options = tuple[tuple[str, int | str], ...]
+
+KEEPALIVE_MS = 20_000
+"""An idle connection with a call on it is probed this often, so that a vanished peer is noticed."""
+
+KEEPALIVE_ANSWER_MS_MAX = 10_000
+"""A probe that is not answered within this closes the connection."""
+
+PROBE_INTERVAL_MS_MIN = 10_000
+"""A server drops clients that probe more often."""
+
+RECONNECT_MS_MIN = 100
+RECONNECT_MS_MAX = 5_000
+"""The pause between two dials grows from the first to the second: a restart is noticed within seconds."""
+
+AUTHORIZATION = "authorization"
+
+METHOD_KINDS = frozenset({"unary_unary", "unary_stream", "stream_unary", "stream_stream"})
+"""What a channel makes a method of a service by."""
+
+
+def no_metadata() -> Metadata:
+    """The metadata of a client with nothing to add."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A server to talk to: where, as whom, and how well protected.
+
+    Without `ca_file`, a loopback address is spoken to in plain text, and any other with TLS against the
+    system's authorities, unless `is_insecure` says that the network is trusted. `call_metadata` is asked at
+    each call (telemetry's trace context). With `certificate` (PEM) the server must hold just that one, which it made
+    for itself: no authority is asked, and no name compared but OWN_NAME.
+    """
+
+    address: Address
+    token: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    is_insecure: bool = False
+    certificate: bytes = b""
+    call_metadata: Callable[[], Metadata] = no_metadata
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        if self.ca_file is not None or self.certificate:
+            return True
+        return not (self.is_insecure or is_loopback(self.address.host))
+
+
+def connect(target: Target) -> grpc.Channel:
+    """A channel for threads; dials at the first call, and again whenever the connection is lost."""
+    if target.uses_tls:
+        channel = grpc.secure_channel(str(target.address), _credentials(target), options=_options_for(target))
+    else:
+        channel = grpc.insecure_channel(str(target.address), options=client_options())
+    return cast(grpc.Channel, _WithMetadata(channel, _metadata_of(target)))
+
+
+def connect_async(target: Target, options: Options = ()) -> grpc.aio.Channel:
+    """A channel for asyncio, with options beyond a client's usual ones; to be made inside the running loop."""
+    options = (*_options_for(target), *options)
+    if target.uses_tls:
+        channel = grpc.aio.secure_channel(str(target.address), _credentials(target), options=options)
+    else:
+        channel = grpc.aio.insecure_channel(str(target.address), options=options)
+    return cast(grpc.aio.Channel, _AsyncWithMetadata(channel, _metadata_of(target)))
+
+
+def client_options() -> Options:
+    """Limits and habits of a client."""
+    return (
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS_MAX),
+        ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+        # A scheduler is inside its team's network; an http_proxy set for package downloads only breaks it.
+        ("grpc.enable_http_proxy", 0),
+    )
+
+
+def server_options(message_bytes_max: int = MESSAGE_BYTES_MAX) -> Options:
+    """Limits and habits of a server that takes messages up to this length, and sends what every client takes."""
+    return (
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", message_bytes_max),
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS_MAX),
+        ("grpc.http2.min_ping_interval_without_data_ms", PROBE_INTERVAL_MS_MIN),
+        # With port sharing on, a second server on a taken port would silently get half of the calls.
+        ("grpc.so_reuseport", 0),
+    )
+
+
+def bearer(token: str) -> Metadata:
+    """The metadata of one call made with this token, for channels that were made elsewhere."""
+    return ((AUTHORIZATION, f"Bearer {token}"),)
+
+
+def token_of(metadata: Sequence[tuple[str, str | bytes]] | None) -> str | None:
+    """The bearer token in a call's metadata as a server sees it, None without one."""
+    for key, value in metadata or ():
+        if key == AUTHORIZATION and isinstance(value, str):
+            scheme, _, token = value.partition(" ")
+            if scheme.lower() == "bearer":
+                return token.strip()
+    return None
+
+
+def _metadata_of(target: Target) -> Callable[[], Metadata]:
+    own = bearer(target.token) if target.token is not None else ()
+    if target.call_metadata is no_metadata:
+        return lambda: own
+    return lambda: own + target.call_metadata()
+
+
+def _options_for(target: Target) -> Options:
+    own_name = (("grpc.ssl_target_name_override", OWN_NAME),) if target.certificate else ()
+    return (*client_options(), *own_name)
+
+
+def _credentials(target: Target) -> grpc.ChannelCredentials:
+    if target.certificate:
+        return grpc.ssl_channel_credentials(root_certificates=target.certificate)
+    if target.ca_file is None:
+        return grpc.ssl_channel_credentials()
+    return grpc.ssl_channel_credentials(root_certificates=read_authority(target.ca_file))
+
+
+class _Callable:
+    """A method of a service that adds the channel's metadata to each of its calls."""
+
+    def __init__(self, inner: Any, metadata: Callable[[], Metadata]) -> None:
+        self._inner = inner
+        self._metadata = metadata
+
+    def __call__(self, *request: Any, metadata: Any = None, **options: Any) -> Any:
+        return self._inner(*request, metadata=self._joined(metadata), **options)
+
+    def with_call(self, *request: Any, metadata: Any = None, **options: Any) -> Any:
+        return self._inner.with_call(*request, metadata=self._joined(metadata), **options)
+
+    def future(self, *request: Any, metadata: Any = None, **options: Any) -> Any:
+        return self._inner.future(*request, metadata=self._joined(metadata), **options)
+
+    def _joined(self, metadata: Any) -> Metadata:
+        return (*self._metadata(), *(metadata or ()))
+
+
+class _WithMetadata:
+    """A channel, of threads or of asyncio, whose methods are `_Callable`; all else is the channel's own."""
+
+    def __init__(self, channel: Any, metadata: Callable[[], Metadata]) -> None:
+        self._channel = channel
+        self._metadata = metadata
+
+    def _callable(self, kind: str, *args: Any, **options: Any) -> _Callable:
+        return _Callable(getattr(self._channel, kind)(*args, **options), self._metadata)
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._callable, name) if name in METHOD_KINDS else getattr(self._channel, name)
+
+    def __enter__(self) -> _WithMetadata:
+        self._channel.__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> Any:
+        return self._channel.__exit__(*problem)
+
+    async def __aenter__(self) -> _WithMetadata:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *problem: Any) -> Any:
+        return await self._channel.__aexit__(*problem)
+
+
+class _StreamCallable(_Callable):
+    """A method of asyncio with a stream each way: its calls tell the status that the server gave."""
+
+    def __call__(self, *request: Any, metadata: Any = None, **options: Any) -> Any:
+        return StreamCall(super().__call__(*request, metadata=metadata, **options))
+
+
+class _AsyncWithMetadata(_WithMetadata):
+    """A channel of asyncio."""
+
+    def _callable(self, kind: str, *args: Any, **options: Any) -> _Callable:
+        make = _StreamCallable if kind == "stream_stream" else _Callable
+        return make(getattr(self._channel, kind)(*args, **options), self._metadata)

@@ -1,0 +1,367 @@
+"""The NodeAgent service: agents dial in, report, and are told what to do."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from gpufleet.v1 import node_agent_pb2, node_agent_pb2_grpc
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.jobs.run_protos import key_to_proto
+from gpufleet.telemetry.logs import fields
+
+from ...engine import Engine
+from ...links import AgentStream, Links
+from ...output_hub import OutputHub
+from ...outputs.errors import OutputHole
+from ...series.recorder import DeviceReading
+from ...state import events
+from ...state.attempts import OutputStream
+from ...state.ids import NodeName, RankKey
+from ...state.replies import NodeChanged, Reply
+from ...state.units import MB, Span
+from ...wire.convert import duration, rank_key
+from ...wire.usages import memory_peaks, reported_use
+from ...wire.validate import node_name, span_of
+from ...wire.validate_reports import (
+    device_readings,
+    device_sample,
+    host_sample,
+    node_info,
+    port_of,
+    rank_exit,
+    reported_state,
+    stream_of,
+)
+from ..answers import Calls, reply_of
+from ..long_streams import first_of, let_end, write_all
+from ..output.attaching import serve_channel
+from ..output.channels import Channels
+
+log = logging.getLogger(__name__)
+
+PROTOCOL_VERSION = 1
+COMMAND_VALID_SECONDS = 30
+INVENTORY_WAIT_SECONDS = 30.0
+ID_CHARS_MAX = 128
+CHUNKS_PER_MESSAGE_MAX = 1_000
+
+
+@dataclass(eq=False)
+class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
+    """Implemented by the scheduler, called by the agents of the nodes."""
+
+    _engine: Engine
+    _links: Links
+    _outputs: OutputHub
+    _version: str
+    _channels: Channels
+    _keep_series: Callable[[RankKey, bytes], None] = lambda key, payload: None
+    _record_beat: Callable[[NodeName, Iterable[DeviceReading]], None] = lambda node, readings: None
+    _reports: set[asyncio.Future[Reply]] = field(default_factory=set, init=False)
+
+    async def Register(self, request: node_agent_pb2.RegisterRequest, context: Any) -> node_agent_pb2.RegisterResponse:
+        """Take a node in and tell its agent the rules."""
+        if request.protocol_version != PROTOCOL_VERSION:
+            raise invalid(
+                "protocol_version",
+                f"the agent speaks version {request.protocol_version} of the contract "
+                f"({request.info.agent_version or 'unknown release'}), "
+                f"this scheduler version {PROTOCOL_VERSION} ({self._version})",
+                reason=Reason.AGENT_VERSION_UNSUPPORTED,
+            )
+        for path, value in (("agent_id", request.agent_id), ("boot_id", request.boot_id)):
+            if not value or len(value) > ID_CHARS_MAX:
+                raise invalid(path, f"must be 1 to {ID_CHARS_MAX} characters")
+        name = node_name(request.node)
+        address = _peer(context)
+        event = events.NodeAnnounced(
+            at=self._engine.now(),
+            name=name,
+            agent_id=request.agent_id,
+            incarnation=request.incarnation,
+            boot_id=request.boot_id,
+            info=node_info(request.info),
+            address=address,
+        )
+        reply = await reply_of(self._engine.request(event))
+        assert isinstance(reply, NodeChanged)
+        gpus = ", ".join(
+            f"{device.index}: {device.name} ({device.memory_bytes // MB:,} MB)" for device in event.info.devices
+        )
+        log.info(
+            "node registered",
+            extra=fields(node=name, address=address, gpus=gpus or "none", agent=event.info.agent_version),
+        )
+        limits = self._engine.view.limits
+        return node_agent_pb2.RegisterResponse(
+            term=self._engine.store.term,
+            heartbeat_interval=duration(limits.heartbeat_interval),
+            node_lease=duration(limits.node_lease),
+            command_valid_for=Duration(seconds=COMMAND_VALID_SECONDS),
+            seen_address=address,
+            scheduler_version=self._version,
+        )
+
+    async def Heartbeat(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes to its context
+        self, request_iterator: AsyncIterator[node_agent_pb2.HeartbeatRequest], context: Any
+    ) -> None:
+        """Reports up, commands down, until either side leaves."""
+        first = await first_of(request_iterator, INVENTORY_WAIT_SECONDS)
+        if first is None or first.WhichOneof("body") != "inventory":
+            raise invalid("inventory", "must be the first message of a stream")
+        connection = AgentStream(node_name(first.node), first.incarnation, self._engine.store.term)
+        self._links.join(connection)
+        writer = asyncio.create_task(write_all(connection.next_messages, context), name=f"heartbeat-{connection.node}")
+        reader = asyncio.create_task(self._read(first, connection, request_iterator), name=f"reports-{connection.node}")
+        try:
+            done, _ = await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            reader.cancel()
+            connection.close()
+            self._links.leave(connection)
+            self._report(
+                connection,
+                0,
+                events.NodeDisconnected(at=self._engine.now(), node=connection.node, stream=connection.stream),
+            )
+            await let_end(writer, reader)
+
+    async def _read(
+        self,
+        first: node_agent_pb2.HeartbeatRequest,
+        connection: AgentStream,
+        requests: AsyncIterator[node_agent_pb2.HeartbeatRequest],
+    ) -> None:
+        await self._take_inventory(first, connection)
+        for following in first.more:
+            self._take(following, connection)
+        async for request in requests:
+            self._take(request, connection)
+            for following in request.more:
+                self._take(following, connection)
+
+    async def _take_inventory(self, request: node_agent_pb2.HeartbeatRequest, connection: AgentStream) -> None:
+        inventory = request.inventory
+        entries: tuple[tuple[RankKey, events.ReportedState], ...] = tuple(
+            (rank_key(entry.key), reported_state(entry)) for entry in inventory.entries
+        )
+        node = self._engine.view.durable.nodes.get(connection.node)
+        if node is None:
+            raise GpufleetError(Reason.NODE_NOT_FOUND, f"node {connection.node!r} has not registered")
+        connection.heard(request.sequence)
+        event = events.InventoryReported(
+            at=self._engine.now(),
+            node=connection.node,
+            agent_id=node.agent_id,
+            incarnation=request.incarnation,
+            sequence=request.sequence,
+            stream=connection.stream,
+            boot_id=inventory.boot_id,
+            info=node_info(inventory.info),
+            entries=entries,
+        )
+        for entry in inventory.entries:
+            if entry.HasField("exited"):
+                self._keep_course(connection.node, rank_key(entry.key), entry.exited)
+        await reply_of(self._engine.report(event))
+        connection.done(request.sequence)
+        for key, what in entries:
+            if isinstance(what, events.ReportedExited):
+                self._outputs.await_end(key, what.exit.output_ends)
+
+    def _take(self, request: node_agent_pb2.HeartbeatRequest, connection: AgentStream) -> None:
+        if connection.is_closed:
+            return  # a newer stream has told all of it again, and more
+        now = self._engine.now()
+        node = connection.node
+        body = request.WhichOneof("body")
+        connection.heard(request.sequence, is_beat=body == "beat")
+        report = partial(self._report, connection, request.sequence)
+        match body:
+            case "beat":
+                samples = tuple(device_sample(sample, now) for sample in request.beat.samples)
+                self._record_beat(node, device_readings(request.beat.samples, now))
+                beat = events.NodeBeat(
+                    at=now,
+                    node=node,
+                    stream=connection.stream,
+                    samples=samples,
+                    host=host_sample(request.beat),
+                    usages=tuple((rank_key(each.key), reported_use(each)) for each in request.beat.usages),
+                    peaks=memory_peaks(request.beat.usages, self._engine.view.limits.warnings.memory_span),
+                )
+                taken = report(beat)
+                if self._links.beat_listeners:
+                    taken.add_done_callback(lambda _: self._links.beaten(node))
+            case "attempt_started":
+                started = request.attempt_started
+                run_span = Span(max(0, span_of(started.age)))
+                report(events.RankStarted(at=now, node=node, key=rank_key(started.key), run_span=run_span))
+            case "attempt_exited":
+                key = rank_key(request.attempt_exited.key)
+                exit_ = rank_exit(request.attempt_exited)
+                self._keep_course(node, key, request.attempt_exited)
+                report(events.RankExited(at=now, node=node, key=key, exit=exit_))
+                self._outputs.await_end(key, exit_.output_ends)
+            case "launch_refused":
+                refused = request.launch_refused
+                key, reason = rank_key(refused.key), refused.reason
+                log.info("a launch was refused", extra=fields(node=node, attempt=str(key), reason=reason))
+                seen = tuple(device_sample(sample, now) for sample in refused.samples)
+                why = reason or "REFUSED"
+                report(
+                    events.RankRefused(at=now, node=node, key=key, reason=why, message=refused.message, samples=seen)
+                )
+            case "spool_state":
+                spool = request.spool_state
+                key = rank_key(spool.key)
+                report(events.SpoolFilled(at=now, node=node, key=key, is_full=spool.is_full, message=spool.message))
+            case "program_log":
+                waiting = connection.logs.get(request.program_log.request)
+                if waiting is not None and not waiting.full():
+                    waiting.put_nowait(request.program_log)
+                connection.done(request.sequence)
+            case "rank_ready":
+                ready = request.rank_ready
+                port = port_of(ready.master_port)
+                report(events.RankReady(at=now, node=node, key=rank_key(ready.key), master_port=port))
+            case "inventory" | None:
+                connection.done(request.sequence)
+
+    def _keep_course(self, node: NodeName, key: RankKey, exited: node_agent_pb2.AttemptExited) -> None:
+        """Keep what a rank's devices did, if it is this node's; nothing waits for that."""
+        if any(device.series.offset_ms for device in exited.usage.devices) and (
+            key in self._engine.view.durable.hold(node).ranks
+        ):
+            self._keep_series(key, exited.usage.SerializeToString())
+
+    def _report(self, connection: AgentStream, sequence: int, event: Any) -> asyncio.Future[Reply]:
+        """Post a report; it is acknowledged when everything that follows from it is durable."""
+        reply = self._engine.report(event)
+        self._reports.add(reply)
+
+        def done(reply: asyncio.Future[Reply]) -> None:
+            self._reports.discard(reply)
+            if not reply.cancelled() and reply.exception() is None:
+                connection.done(sequence)
+
+        reply.add_done_callback(done)
+        return reply
+
+    async def ReportOutput(  # type: ignore[override]  # as above
+        self, request_iterator: AsyncIterator[node_agent_pb2.ReportOutputRequest], context: Any
+    ) -> None:
+        """Output up in order; synced offsets down."""
+        stream = _OutputStream(self._engine, self._outputs)
+        self._outputs.synced_listeners.add(stream.on_synced)
+        writer = asyncio.create_task(stream.write(context), name="synced")
+        try:
+            async for request in request_iterator:
+                await stream.take(request)
+        finally:
+            self._outputs.synced_listeners.discard(stream.on_synced)
+            stream.close()
+            await let_end(writer)
+
+    async def OpenChannel(  # type: ignore[override]  # as above
+        self, request_iterator: AsyncIterator[node_agent_pb2.OpenChannelRequest], context: Any
+    ) -> None:
+        """What people type down; how far it has come up."""
+        await serve_channel(self._channels, request_iterator, context)
+
+
+class _OutputStream:
+    """One ReportOutput stream: what arrives, and what it is told."""
+
+    def __init__(self, engine: Engine, outputs: OutputHub) -> None:
+        self._engine = engine
+        self._outputs = outputs
+        self._node = NodeName("")
+        self._known: set[tuple[RankKey, OutputStream]] = set()
+        self._waiting: dict[tuple[RankKey, OutputStream], node_agent_pb2.OutputPosition] = {}
+        self._wakeup = asyncio.Event()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Nothing comes any more: let the writer tell what waits, and end."""
+        self._is_closed = True
+        self._wakeup.set()
+
+    async def take(self, request: node_agent_pb2.ReportOutputRequest) -> None:
+        """Store what came, and answer what was asked."""
+        self._node = NodeName(request.node)
+        for ask in request.asks:
+            await self._answer(ask)
+        if len(request.chunks) > CHUNKS_PER_MESSAGE_MAX:
+            raise invalid("chunks", f"holds {len(request.chunks):,} chunks; at most {CHUNKS_PER_MESSAGE_MAX:,}")
+        chunks: list[tuple[RankKey, OutputStream, int, bytes, bool]] = []
+        for chunk in request.chunks:
+            key, stream = rank_key(chunk.key), stream_of(chunk.stream)
+            if self._is_wanted(key):
+                self._known.add((key, stream))
+                chunks.append((key, stream, chunk.offset, chunk.data, chunk.is_end))
+            else:
+                self._tell(key, stream, chunk.offset, is_unwanted=True)
+        if not chunks:
+            return
+        try:
+            await self._outputs.append(chunks)
+        except OutputHole as hole:
+            raise GpufleetError(
+                Reason.OFFSET_OUT_OF_RANGE, f"output was offered behind a hole: {hole}", next_step="ask for positions"
+            ) from hole
+
+    def _is_wanted(self, key: RankKey) -> bool:
+        """Only the live attempt's output, from its own node, is taken."""
+        job = self._engine.view.durable.jobs.get(key.job)
+        if job is None or job.attempt is None or job.attempt.number != key.attempt:
+            return False
+        ranks = job.attempt.ranks
+        return key.rank < len(ranks) and ranks[key.rank].placement.node == self._node
+
+    async def _answer(self, ask: node_agent_pb2.OutputPosition) -> None:
+        key, stream = rank_key(ask.key), stream_of(ask.stream)
+        self._known.add((key, stream))
+        offset = await self._outputs.on_thread(lambda: self._outputs.store.synced(key, stream))
+        self._tell(key, stream, offset, is_unwanted=not self._is_wanted(key))
+
+    def on_synced(self, risen: list[tuple[RankKey, OutputStream, int]]) -> None:
+        """The hub synced something."""
+        for key, stream, offset in risen:
+            if (key, stream) in self._known:
+                self._tell(key, stream, offset)
+
+    def _tell(self, key: RankKey, stream: OutputStream, offset: int, *, is_unwanted: bool = False) -> None:
+        self._waiting[key, stream] = node_agent_pb2.OutputPosition(
+            key=key_to_proto(key),
+            stream=stream.value,  # type: ignore[arg-type]
+            offset=offset,
+            is_unwanted=is_unwanted,
+        )
+        self._wakeup.set()
+
+    async def write(self, context: Any) -> None:
+        """Tell what is synced, coalesced by stream, until the stream is closed."""
+        while self._waiting or not self._is_closed:
+            if not self._waiting:
+                self._wakeup.clear()
+                await self._wakeup.wait()
+                continue
+            synced, self._waiting = list(self._waiting.values()), {}
+            await context.write(node_agent_pb2.ReportOutputResponse(synced=synced))
+
+
+def _peer(context: Any) -> str:
+    """The address that an agent called from, without the port."""
+    peer: str = context.peer()
+    for scheme in ("ipv4:", "ipv6:"):
+        if peer.startswith(scheme):
+            return peer.removeprefix(scheme).rsplit(":", 1)[0].replace("%5B", "[").replace("%5D", "]")
+    return peer

@@ -1,0 +1,261 @@
+"""The Scheduler service, second half: nodes, tokens, the audit and the server itself."""
+
+import platform
+import secrets
+from functools import partial
+
+from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.host.facts import open_files_max
+from gpufleet.security.tokens import hash_token, make_token
+
+from ...core.story import sentence
+from ...engine import Engine
+from ...links import Links
+from ...policy.fit import default_min_memory_bytes, node_views
+from ...ports import StoredRecord
+from ...state.access import Token
+from ...state.events import DrainRequested, ForgetRequested, RevokeRequested, TokenRequested
+from ...state.ids import NodeName, TokenId, UserName
+from ...state.nodes import Reachability
+from ...state.records import Record, job_of
+from ...state.replies import NodeChanged, NodeGone
+from ...state.units import DAY, after
+from ...wire.convert import ROLES, timestamp, token_proto
+from ...wire.convert_nodes import node_proto
+from ...wire.validate import SPAN_MAX, USER_NAME, check_nodes, no_such_node, node_name, span_of
+from ..answers import Calls, reply_of
+from ..jobs.bands import bands_of_caller
+from ..paging import PageTokens, page_size
+from ..roles import caller
+from ..server_facts import ServerFacts
+from .freshness import Freshness
+
+PROTOCOL_VERSION = 1
+ROLE_OF = {number: role for role, number in ROLES.items()}
+TOKEN_ID_BYTES = 4
+NOTE_CHARS_MAX = 200
+AUDITED = (
+    "TokenCreated",
+    "TokenRevoked",
+    "NodeDrained",
+    "NodeResumed",
+    "NodeForgotten",
+    "JobHeld",
+    "JobReleased",
+    "JobBandChanged",
+    "AttemptStopping",
+    "JobFinished",
+    "SignalSent",
+)
+"""Records that a person may have caused; those without a person are left out."""
+
+
+def shown_node(engine: Engine, name: NodeName) -> node_pb2.Node | None:
+    """A node as people see it now; None when it is gone."""
+    if name not in engine.view.durable.nodes:
+        return None
+    now = engine.now()
+    view = node_views(engine.view, now)[name]
+    least = default_min_memory_bytes(engine.view)
+    return node_proto(view, engine.view.live.nodes.get(name), engine.view.durable.hold(name), now, least)
+
+
+class NodeCalls(Calls):
+    """What people ask of nodes, tokens and the server. Each method is one RPC."""
+
+    engine: Engine
+    pages: PageTokens
+    facts: ServerFacts
+    freshness: Freshness
+    links: Links
+
+    async def ListNodes(self, request: scheduler_pb2.ListNodesRequest) -> scheduler_pb2.ListNodesResponse:
+        """A page of nodes, in the order of their names."""
+        size = page_size(request.page_size)
+        query = f"nodes {sorted(request.names)}"
+        cursor = self.pages.read(query, request.page_token)
+        names = sorted(self.engine.view.durable.nodes)
+        check_nodes(request.names, self.engine.view.durable.nodes, "names")
+        wanted = [
+            name for name in names if (not request.names or name in request.names) and (not cursor or name > cursor[0])
+        ]
+        if request.fresh:
+            await self.freshness.of(wanted[:size])
+            wanted = [name for name in wanted if name in self.engine.view.durable.nodes]
+        now = self.engine.now()
+        views = node_views(self.engine.view, now)
+        live = self.engine.view.live.nodes
+        hold, least = self.engine.view.durable.hold, default_min_memory_bytes(self.engine.view)
+        nodes = [node_proto(views[name], live.get(name), hold(name), now, least) for name in wanted[:size]]
+        more = self.pages.sign(query, [wanted[size - 1]]) if len(wanted) > size else ""
+        return scheduler_pb2.ListNodesResponse(nodes=nodes, next_page_token=more)
+
+    async def UpdateNode(self, request: scheduler_pb2.UpdateNodeRequest) -> scheduler_pb2.UpdateNodeResponse:
+        """Drain or resume a node."""
+        if len(request.reason) > NOTE_CHARS_MAX:
+            raise invalid("reason", f"is longer than {NOTE_CHARS_MAX} characters")
+        event = DrainRequested(
+            at=self.engine.now(),
+            by=caller().user,
+            node=node_name(request.node),
+            is_draining=request.is_draining,
+            reason=request.reason,
+        )
+        reply = await reply_of(self.engine.request(event))
+        assert isinstance(reply, NodeChanged)
+        return scheduler_pb2.UpdateNodeResponse(node=shown_node(self.engine, reply.node.name), changed=reply.changed)
+
+    async def ForgetNode(self, request: scheduler_pb2.ForgetNodeRequest) -> scheduler_pb2.ForgetNodeResponse:
+        """Drop a node that will not come back."""
+        event = ForgetRequested(at=self.engine.now(), by=caller().user, node=node_name(request.node))
+        reply = await reply_of(self.engine.request(event))
+        assert isinstance(reply, NodeGone)
+        return scheduler_pb2.ForgetNodeResponse(ended_job_ids=reply.ended, requeued_job_ids=reply.requeued)
+
+    async def GetServerInfo(self, request: scheduler_pb2.GetServerInfoRequest) -> scheduler_pb2.GetServerInfoResponse:
+        """Versions, limits and health of the scheduler itself."""
+        durable, live = self.engine.view.durable, self.engine.view.live
+        ready = [
+            name
+            for name, node in durable.nodes.items()
+            if not node.is_draining and (seen := live.nodes.get(name)) is not None and seen.reach is Reachability.READY
+        ]
+        return scheduler_pb2.GetServerInfoResponse(
+            version=self.facts.version,
+            protocol_version=PROTOCOL_VERSION,
+            term=self.engine.store.term,
+            start_time=timestamp(self.facts.started_at),
+            server_time=timestamp(self.engine.now()),
+            store_kind=self.engine.store.kind,
+            store_is_healthy=not self.engine.store_error,
+            store_error=self.engine.store_error or self.facts.output_error(),
+            python_version=platform.python_version(),
+            clock_stepped=self.facts.clock_stepped(),
+            user=caller().user,
+            role=caller().role.value,
+            output_free_bytes=self.facts.output_free_bytes(),
+            log_level=self.facts.log_level(),
+            settings=[
+                scheduler_pb2.Setting(name=name, value=value, origin=origin)
+                for name, value, origin in self.facts.settings()
+            ],
+            node_count=len(durable.nodes),
+            ready_node_count=len(ready),
+            open_files_max=open_files_max(),
+            bands=[job_pb2.Band.ValueType(band) for band in bands_of_caller(self.engine.view.limits.bands)],
+        )
+
+    async def UpdateServer(self, request: scheduler_pb2.UpdateServerRequest) -> scheduler_pb2.UpdateServerResponse:
+        """Change the log level of a running program."""
+        if request.log_level not in ("debug", "info", "warning", "error"):
+            raise invalid("log_level", f"is {request.log_level!r}; it must be debug, info, warning or error")
+        match request.program.program:
+            case "" | "scheduler":
+                self.facts.set_log_level(request.log_level)
+            case "agent":
+                name = node_name(request.program.node, "program.node")
+                if name not in self.engine.view.durable.nodes:
+                    raise no_such_node("program.node", name)
+                if not self.links.set_log_level(name, request.log_level):
+                    raise GpufleetError(Reason.NODE_UNREACHABLE, f"the agent of node {name} is not connected")
+            case other:
+                raise invalid("program.program", f"is {other!r}; it must be scheduler or agent")
+        return scheduler_pb2.UpdateServerResponse()
+
+    async def CreateToken(self, request: scheduler_pb2.CreateTokenRequest) -> scheduler_pb2.CreateTokenResponse:
+        """Make a token; its secret is answered once."""
+        if not USER_NAME.fullmatch(request.user):
+            raise invalid(
+                "user",
+                f"{request.user!r} is not a user's name",
+                next_step="use 1 to 63 letters, digits, '.', '-', '_' or '@', beginning with a letter or digit",
+            )
+        role = ROLE_OF.get(request.role)
+        if role is None:
+            raise invalid("role", "is not set", next_step="choose admin, user, viewer, agent, gateway or worker")
+        if len(request.note) > NOTE_CHARS_MAX:
+            raise invalid("note", f"is longer than {NOTE_CHARS_MAX} characters")
+        now = self.engine.now()
+        valid_for = span_of(request.valid_for) if request.HasField("valid_for") else None
+        if valid_for is not None and not 0 < valid_for <= SPAN_MAX:
+            raise invalid("valid_for", f"must be more than 0 and at most {SPAN_MAX // DAY:,} days")
+        secret = make_token()
+        token = Token(
+            id=TokenId(secrets.token_hex(TOKEN_ID_BYTES)),
+            user=UserName(request.user),
+            role=role,
+            digest=hash_token(secret),
+            created_at=now,
+            expires_at=None if valid_for is None else after(now, valid_for),
+            note=request.note,
+        )
+        await reply_of(self.engine.request(TokenRequested(at=now, by=caller().user, token=token)))
+        return scheduler_pb2.CreateTokenResponse(token=token_proto(token), secret=secret)
+
+    async def ListTokens(self, request: scheduler_pb2.ListTokensRequest) -> scheduler_pb2.ListTokensResponse:
+        """A page of tokens, in the order of their making."""
+        size = page_size(request.page_size)
+        cursor = self.pages.read("tokens", request.page_token)
+        tokens = sorted(self.engine.view.durable.tokens.values(), key=lambda token: (token.created_at, token.id))
+        wanted = [token for token in tokens if not cursor or [token.created_at, token.id] > cursor]
+        last = wanted[size - 1] if len(wanted) > size else None
+        more = self.pages.sign("tokens", [last.created_at, last.id]) if last else ""
+        return scheduler_pb2.ListTokensResponse(
+            tokens=[token_proto(token) for token in wanted[:size]], next_page_token=more
+        )
+
+    async def RevokeToken(self, request: scheduler_pb2.RevokeTokenRequest) -> scheduler_pb2.RevokeTokenResponse:
+        """Make a token useless at once."""
+        event = RevokeRequested(at=self.engine.now(), by=caller().user, token=TokenId(request.id))
+        await reply_of(self.engine.request(event))
+        return scheduler_pb2.RevokeTokenResponse(
+            token=token_proto(self.engine.view.durable.tokens[TokenId(request.id)])
+        )
+
+    async def ListAuditEntries(
+        self, request: scheduler_pb2.ListAuditEntriesRequest
+    ) -> scheduler_pb2.ListAuditEntriesResponse:
+        """Who changed what, newest first."""
+        size = page_size(request.page_size)
+        query = f"audit {request.user}"
+        cursor = self.pages.read(query, request.page_token)
+        before = cursor[0] if cursor else None
+        found: list[StoredRecord] = []
+        while len(found) <= size:
+            read = partial(self.engine.store.records_of_kinds, AUDITED, before, size + 1)
+            batch = await self.engine.on_store_thread(read)
+            found += [each for each in batch if _by(each.record) and request.user in ("", _by(each.record))]
+            if len(batch) <= size:
+                break
+            before = batch[-1].sequence
+        more = self.pages.sign(query, [found[size - 1].sequence]) if len(found) > size else ""
+        return scheduler_pb2.ListAuditEntriesResponse(
+            entries=[_audit_entry(each) for each in found[:size]], next_page_token=more
+        )
+
+
+def _by(record: Record) -> str:
+    return getattr(record, "by", None) or ""
+
+
+def _target(record: Record) -> str:
+    job = job_of(record)
+    if job is not None:
+        return f"job {job}"
+    token = getattr(record, "token", None)
+    if token is not None:
+        return f"token {token.id if isinstance(token, Token) else token}"
+    return f"node {getattr(record, 'node', '')}"
+
+
+def _audit_entry(stored: StoredRecord) -> scheduler_pb2.AuditEntry:
+    return scheduler_pb2.AuditEntry(
+        sequence=stored.sequence,
+        time=timestamp(stored.at),
+        user=_by(stored.record),
+        action=type(stored.record).__name__,
+        target=_target(stored.record),
+        sentence=sentence(stored.record),
+    )

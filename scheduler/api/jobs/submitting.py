@@ -1,0 +1,148 @@
+"""The Scheduler service: Submit. Check, decide, store, answer."""
+
+from dataclasses import replace
+from typing import Any
+
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.telemetry.spans import Telemetry
+from gpufleet.telemetry.traceparent import from_metadata, is_traceparent, new_traceparent
+
+from ...policy.explain import foretell
+from ...policy.order import position
+from ...state.events import JobsSubmitted, WantedJob
+from ...state.ids import JobId
+from ...state.indices import Indices
+from ...state.jobs import Finished, Items, Job, index_of, items_alike
+from ...state.replies import Submitted
+from ...state.specs import Band, Outcome
+from ...wire.alike_specs import CheckedSpec, KnownSpecs
+from ...wire.convert_jobs import job_proto, state_of
+from ...wire.digests import digest_of
+from ...wire.validate import check_request_id, wanted_jobs
+from ..answers import reply_of
+from ..roles import caller
+from .arrays import failed_indices, show_items
+from .bands import band_within, band_word, check_band, default_band
+from .finding import JobsFound
+
+
+class SubmitCalls(JobsFound):
+    """How jobs come. Each public method is one RPC."""
+
+    telemetry: Telemetry
+    known_specs: KnownSpecs
+
+    async def Submit(self, request: scheduler_pb2.SubmitRequest, context: Any) -> scheduler_pb2.SubmitResponse:
+        """Check, decide, store, answer."""
+        parent = from_metadata(context.invocation_metadata())
+        if request.specs and is_traceparent(request.specs[0].trace_context):
+            parent = request.specs[0].trace_context
+        with self.telemetry.span("submit", parent=parent, jobs=request.count or len(request.specs)) as span:
+            for spec in request.specs:
+                spec.trace_context = span.traceparent or new_traceparent()
+            submitted, notes = await self._submitted(request, span.traceparent)
+            reply = await reply_of(self.engine.request(submitted))
+        assert isinstance(reply, Submitted)
+        if request.dry_run:
+            assert reply.job is not None
+            foretold = self._job_foretold(reply.job)
+            return scheduler_pb2.SubmitResponse(count=reply.count, job=foretold, notes=[*notes, *reply.notes])
+        job = self.engine.view.durable.jobs.get(reply.first) or reply.job
+        if job is None:
+            job = await self.find(reply.first)
+        shown = self.job_now(job)
+        return scheduler_pb2.SubmitResponse(
+            first_job_id=reply.first, count=reply.count, job=shown, notes=[*notes, *reply.notes]
+        )
+
+    async def _submitted(
+        self, request: scheduler_pb2.SubmitRequest, trace: str
+    ) -> tuple[JobsSubmitted, tuple[str, ...]]:
+        """What is asked for, and what is worth knowing of it."""
+        if request.rerun_failed_job_id and not (request.specs or request.count):
+            return await self._submitted_again(request, trace)
+        jobs = wanted_jobs(request, self.known_specs)
+        named = {each.job for job in jobs for each in job.spec.after}
+        ended = {job_id: await self._outcome(job_id) for job_id in named}
+        submitted = JobsSubmitted(
+            at=self.engine.now(),
+            user=caller().user,
+            jobs=tuple(
+                WantedJob(spec=job.spec, band=band, is_held=job.is_held)
+                for job, band in zip(jobs, self._bands_of(request, jobs), strict=True)
+            ),
+            count=request.count or 1,
+            request_id=request.request_id,
+            request_digest=digest_of(request) if request.request_id else "",
+            is_dry_run=request.dry_run,
+            ended=ended,
+            items=jobs[0].items,
+        )
+        return submitted, ()
+
+    def _bands_of(self, request: scheduler_pb2.SubmitRequest, jobs: list[CheckedSpec]) -> tuple[Band, ...]:
+        """The bands that are asked for. Errors: BAND_REFUSED, but for a request that was carried out before."""
+        rights, default = self.engine.view.limits.bands, default_band(self.engine.view.limits.bands)
+        bands = tuple(job.band if spec.band else default for spec, job in zip(request.specs, jobs, strict=True))
+        if (caller().user, request.request_id) not in self.engine.view.durable.requests:
+            for number, band in enumerate(bands):
+                check_band(rights, band, f"specs[{number}].band")
+        return bands
+
+    async def _submitted_again(
+        self, request: scheduler_pb2.SubmitRequest, trace: str
+    ) -> tuple[JobsSubmitted, tuple[str, ...]]:
+        """What failed of a job, as it was asked for, but for what it was to wait for. Errors: NOTHING_FAILED."""
+        check_request_id(request.request_id)
+        job = await self.find(request.rerun_failed_job_id)
+        self.check_owner(job)
+        items: Items | None = None
+        if job.items is not None:
+            numbers = await failed_indices(self.engine, job)
+            if not numbers:
+                raise GpufleetError(Reason.NOTHING_FAILED, f"no item of array {job.id} has failed")
+            items = replace(job.items, indices=Indices.of_numbers(numbers), ended=None)
+        elif not isinstance(job.state, Finished) or job.state.outcome not in (Outcome.FAILED, Outcome.TIMED_OUT):
+            raise GpufleetError(Reason.NOTHING_FAILED, f"job {job.id} has not failed")
+        elif job.array is not None:
+            array = await self.find(job.array)
+            assert array.items is not None
+            items = replace(array.items, indices=Indices.of_numbers([index_of(array, job)]), ended=None)
+        spec = replace(job.spec, after=(), begin_at=None, trace_context=trace or new_traceparent())
+        band = band_within(self.engine.view.limits.bands, job.band)
+        notes = (
+            (f"job {job.id} is in band {band_word(job.band)}; you have {band_word(band)}",) if band != job.band else ()
+        )
+        submitted = JobsSubmitted(
+            at=self.engine.now(),
+            user=caller().user,
+            jobs=(WantedJob(spec=spec, band=band),),
+            request_id=request.request_id,
+            request_digest=digest_of(request) if request.request_id else "",
+            is_dry_run=request.dry_run,
+            items=items,
+        )
+        return submitted, notes
+
+    async def _outcome(self, job_id: JobId) -> Outcome | None:
+        """How a job ended; None for one that is live, or that there is not."""
+        if job_id in self.engine.view.durable.jobs:
+            return None
+        try:
+            job = await self.find(job_id)
+        except GpufleetError:
+            return None
+        return job.state.outcome if isinstance(job.state, Finished) else None
+
+    def _job_foretold(self, job: Job) -> job_pb2.Job:
+        """A job of a dry run, as it would be: it has no id, and the reason says what would happen."""
+        waits = job if job.items is None else items_alike(job)
+        message = job_proto(job, position=position(self.engine.view, waits, self.engine.now()))
+        show_items(message, self.engine.view.durable, job)
+        message.state = state_of(waits)
+        message.ClearField("id")
+        foretold = foretell(self.engine.view, job, self.engine.now())
+        message.wait_reason.reason, message.wait_reason.sentence = foretold.reason, foretold.sentence
+        return message

@@ -1,0 +1,96 @@
+"""StreamOutput of a program: the scheduler's own log from its file, an agent's through its heartbeat stream."""
+
+import asyncio
+from collections.abc import AsyncIterator, Container
+from datetime import UTC
+from pathlib import Path
+
+from gpufleet.v1 import node_agent_pb2, scheduler_pb2
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.telemetry.log_follow import TAIL_LINES_MAX, LogReader, follow
+
+from ...clock import wall_time
+from ...links import Links
+from ...state.ids import NodeName
+from ...wire.validate import no_such_node, node_name
+from ..roles import caller
+from .beginnings import since_of
+
+Response = scheduler_pb2.StreamOutputResponse
+
+TAIL_LINES_DEFAULT = 100
+CHUNKS_WAITING = 256
+"""Pieces of an agent's log that may wait for a slow reader; what is beyond them is left out."""
+AGENT_ANSWER_SECONDS = 30.0
+
+
+class ProgramLogs:
+    """Reads the logs of the programs; for admins only, as logs name everybody's work."""
+
+    def __init__(self, log_file: Path, links: Links, nodes: Container[NodeName]) -> None:
+        self._log_file = log_file
+        self._links = links
+        self._nodes = nodes
+
+    async def stream(self, request: scheduler_pb2.StreamOutputRequest) -> AsyncIterator[Response]:
+        """The newest lines, and, when following, every further one."""
+        if not caller().is_admin:
+            raise GpufleetError(Reason.PERMISSION_DENIED, "the logs of programs are for admins")
+        since = since_of(request, wall_time())
+        default = TAIL_LINES_DEFAULT if since is None else TAIL_LINES_MAX
+        lines = request.tail_lines if request.HasField("tail_lines") else default
+        if lines < 0:
+            raise invalid("tail_lines", f"is {lines}; it must be 0 or more")
+        match request.program.program:
+            case "scheduler":
+                source = self._own(request, lines)
+            case "agent":
+                source = self._agent(request, lines)
+            case other:
+                raise invalid("program.program", f"is {other!r}; it must be scheduler or agent")
+        offset = 0
+        async for data in source:
+            yield Response(offset=offset, data=data)
+            offset += len(data)
+        yield Response(offset=offset, is_end=True)
+
+    async def _own(self, request: scheduler_pb2.StreamOutputRequest, lines: int) -> AsyncIterator[bytes]:
+        since = request.since_time.ToDatetime(UTC) if request.HasField("since_time") else None
+        if request.follow:
+            async for data in follow(self._log_file, tail_lines=lines, since=since):
+                yield data
+            return
+        with LogReader(self._log_file, tail_lines=lines, since=since) as reader:
+            while data := reader.read():
+                yield data
+
+    async def _agent(self, request: scheduler_pb2.StreamOutputRequest, lines: int) -> AsyncIterator[bytes]:
+        name = node_name(request.program.node, "program.node")
+        if name not in self._nodes:
+            raise no_such_node("program.node", name)
+        connection = self._links.of(name)
+        if connection is None:
+            raise GpufleetError(Reason.NODE_UNREACHABLE, f"the agent of node {name} is not connected")
+        number = self._links.next_request()
+        chunks: asyncio.Queue[node_agent_pb2.ProgramLogChunk] = asyncio.Queue(CHUNKS_WAITING)
+        connection.logs[number] = chunks
+        ask = node_agent_pb2.ReadProgramLog(request=number, tail_lines=lines, follow=request.follow)
+        if request.HasField("since_time"):
+            ask.since_time.CopyFrom(request.since_time)
+        connection.put(node_agent_pb2.HeartbeatResponse(read_program_log=ask))
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(None if request.follow else AGENT_ANSWER_SECONDS):
+                        chunk = await chunks.get()
+                except TimeoutError:
+                    raise GpufleetError(Reason.NODE_UNREACHABLE, f"the agent of node {name} did not answer") from None
+                if chunk.data:
+                    yield chunk.data
+                if chunk.is_last:
+                    return
+        finally:
+            connection.logs.pop(number, None)
+            cancel = node_agent_pb2.ReadProgramLog(request=number, cancel=True)
+            connection.put(node_agent_pb2.HeartbeatResponse(read_program_log=cancel))

@@ -1,0 +1,82 @@
+"""The token that a running job has of itself: told in its launch environment, and kept nowhere.
+
+It follows from the key in the scheduler's data folder and names the attempt that it is of, so that a launch that is
+sent twice says the same twice, a scheduler that starts again still knows it, and a call finds its job without a search.
+It is good as long as the attempt is, and for that job alone (`api/own_job.py`).
+"""
+
+import base64
+import binascii
+import hmac
+import struct
+
+from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
+from gpufleet.security.tokens import TOKEN_PREFIX, TOKEN_RANDOM_BYTES, is_token
+
+from .state.commands import LaunchAttempt
+from .state.durable import Durable
+from .state.ids import JobId, TokenId
+from .state.jobs import Job
+
+TOKEN_ID_PREFIX = "job-"
+
+_NAMED = struct.Struct(">qi")
+PROOF_BYTES = TOKEN_RANDOM_BYTES - _NAMED.size
+"""What of the keyed digest fits behind job and attempt: 20 bytes, which nobody guesses."""
+
+
+class JobTokens:
+    """Makes and checks the tokens of running jobs by one key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def token(self, job: JobId, attempt: int) -> str:
+        """The bearer token of this attempt."""
+        named = _NAMED.pack(job, attempt)
+        return TOKEN_PREFIX + base64.urlsafe_b64encode(named + self._proof(named)).decode().rstrip("=")
+
+    def environment(self, launch: LaunchAttempt) -> dict[str, str]:
+        """What a launch says beside what its job says; a model's worker has a token of its own."""
+        if launch.spec.serves:
+            return {}
+        return {JOB_TOKEN_VARIABLE: self.token(launch.key.job, launch.key.attempt)}
+
+    def job_of(self, token: str, durable: Durable) -> Job | None:
+        """The job that has this token now; None for what is none, and for that of an attempt which is over."""
+        named = self._named_by(token)
+        if named is None:
+            return None
+        job_id, attempt = named
+        job = durable.jobs.get(job_id)
+        return job if job is not None and job.attempt is not None and job.attempt.number == attempt else None
+
+    def _named_by(self, token: str) -> tuple[JobId, int] | None:
+        if not is_token(token):
+            return None
+        try:
+            data = base64.urlsafe_b64decode(token.removeprefix(TOKEN_PREFIX) + "=")
+        except binascii.Error:
+            return None
+        named, proof = data[: _NAMED.size], data[_NAMED.size :]
+        if not hmac.compare_digest(self._proof(named), proof):
+            return None
+        job, attempt = _NAMED.unpack(named)
+        # Of 43 characters two bits say nothing; a token in any other spelling is none.
+        return (JobId(job), attempt) if hmac.compare_digest(self.token(JobId(job), attempt), token) else None
+
+    def _proof(self, named: bytes) -> bytes:
+        return hmac.digest(self._key, b"gpufleet job token\0" + named, "sha256")[:PROOF_BYTES]
+
+
+def token_id(job: Job, prefix: str = TOKEN_ID_PREFIX) -> TokenId:
+    """The name of the token that a job's attempt has of itself now, or of its worker's with the prefix of those."""
+    assert job.attempt is not None
+    return TokenId(f"{prefix}{job.id}.{job.attempt.number}")
+
+
+def is_good(name: TokenId, durable: Durable) -> bool:
+    """Whether such a token may still be used: its attempt goes on."""
+    job_id, _, number = name.partition("-")[2].partition(".")
+    job = durable.jobs.get(JobId(int(job_id)))
+    return job is not None and job.attempt is not None and job.attempt.number == int(number)

@@ -1,0 +1,221 @@
+"""From what agents report to the state's values: whoever is wrong is told the field; the way back is `convert_*.py`."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+from gpufleet.v1 import node_agent_pb2, node_pb2
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.jobs.run_protos import STOP_CAUSE_OF
+
+from ..series.points import NOT_READ, Reading
+from ..series.recorder import DeviceReading
+from ..state.attempts import ExitCode, ExitSignal, ExitStatus, OutputEnd, OutputStream, RankExit
+from ..state.events import ReportedExited, ReportedRefused, ReportedRunning, ReportedStarting, ReportedState
+from ..state.ids import DeviceUuid
+from ..state.nodes import Device, DeviceProcess, DeviceSample, HostSample, NodeInfo
+from ..state.units import MB, SECOND, Instant, Span
+from ..state.warnings import SLOWED_BY
+from .convert_nodes import PLAIN_FACTS
+from .usages import rank_use
+from .validate import labels_of, span_of
+
+READING_SECONDS_MAX = 3_600
+"""A reading of a longer span is told of its end."""
+
+
+def stream_of(number: int) -> OutputStream:
+    """A stream by its number on the wire."""
+    try:
+        return OutputStream(number)
+    except ValueError:
+        raise invalid("stream", f"is {number}; it must be stdout or stderr") from None
+
+
+def port_of(port: int) -> int:
+    """The port at which a gang is to meet; 0 from every rank but 0."""
+    if not 0 <= port <= 65_535:
+        raise invalid("rank_ready.master_port", f"is {port}; it must be 0 to 65,535")
+    return port
+
+
+def node_info(info: node_pb2.NodeInfo) -> NodeInfo:
+    """What an agent says of its machine."""
+    if info.cpus < 1:
+        raise invalid("info.cpus", f"is {info.cpus}; a node has at least 1 CPU")
+    if info.memory_bytes < 0:
+        raise invalid("info.memory_bytes", f"is {info.memory_bytes:,}")
+    if info.open_files_max < 0:
+        raise invalid("info.open_files_max", f"is {info.open_files_max:,}")
+    for number, device in enumerate(info.devices):
+        if not device.uuid:
+            raise invalid(f"info.devices[{number}].uuid", "is not set")
+        if device.index < 0 or device.memory_bytes < 0:
+            raise invalid(f"info.devices[{number}]", "has a negative index or memory")
+    uuids = [device.uuid for device in info.devices]
+    if len(set(uuids)) != len(uuids):
+        raise invalid("info.devices", "two devices have the same UUID")
+    plain = {name: getattr(info, name) for name in PLAIN_FACTS}
+    devices = tuple(
+        Device(
+            uuid=DeviceUuid(device.uuid),
+            index=device.index,
+            name=device.name,
+            memory_bytes=device.memory_bytes,
+            pci_bus_id=device.pci_bus_id,
+            is_virtual=device.is_virtual,
+        )
+        for device in info.devices
+    )
+    plain["provider"] = info.provider or "static"
+    return NodeInfo(devices=devices, labels=labels_of(info.labels, "info.labels"), **plain)
+
+
+def host_sample(beat: node_agent_pb2.Beat) -> HostSample:
+    """What a beat says of the machine itself; what cannot be is kept within what can."""
+    host = beat.host
+    return HostSample(
+        cpu_percent=min(max(0, host.cpu_percent), 100) if host.HasField("cpu_percent") else None,
+        memory_used_bytes=max(0, host.memory_used_bytes) if host.HasField("memory_used_bytes") else None,
+        spool_free_bytes=host.spool_free_bytes if host.HasField("spool_free_bytes") else None,
+        round_trip=Span(max(0, span_of(beat.round_trip))) if beat.HasField("round_trip") else None,
+    )
+
+
+def device_sample(sample: node_pb2.DeviceSample, now: Instant) -> DeviceSample:
+    """A sample on the scheduler's clock; an absent counter is None."""
+
+    def counter(name: str) -> int | None:
+        return getattr(sample, name) if sample.HasField(name) else None  # type: ignore[arg-type]
+
+    summary = sample.summary if sample.HasField("summary") else None
+    reasons = sample.throttle_reasons if summary is None else summary.throttle_reasons
+    return DeviceSample(
+        uuid=DeviceUuid(sample.uuid),
+        # A clock that went back on the node must not make a sample that is never old.
+        taken_at=Instant(now - max(0, span_of(sample.age))),
+        utilization_percent=counter("utilization_percent"),
+        memory_used_bytes=counter("memory_used_bytes"),
+        memory_free_bytes=counter("memory_free_bytes"),
+        temperature_c=counter("temperature_c"),
+        power_mw=counter("power_mw"),
+        power_limit_mw=counter("power_limit_mw"),
+        processes=tuple(
+            DeviceProcess(
+                pid=process.pid,
+                memory_bytes=process.memory_bytes if process.HasField("memory_bytes") else None,
+                is_foreign=process.is_foreign,
+            )
+            for process in sample.processes
+        ),
+        processes_are_known=sample.processes_are_known,
+        is_healthy=sample.is_healthy,
+        unhealthy_reason=sample.unhealthy_reason,
+        utilization_percent_max=summary.utilization_percent.max if summary is not None else None,
+        summed_span=span_of(summary.span) if summary is not None else Span(0),
+        slowed_by=tuple(each for each in reasons if each in SLOWED_BY),
+        told=sample.SerializeToString(),
+    )
+
+
+def exit_status(exited: node_agent_pb2.AttemptExited) -> ExitStatus | None:
+    """How a leader ended, or None when nobody knows."""
+    match exited.exit.WhichOneof("status"):
+        case "code":
+            return ExitCode(code=exited.exit.code)
+        case "signal":
+            return ExitSignal(signal=exited.exit.signal)
+        case _:
+            return None
+
+
+def rank_exit(exited: node_agent_pb2.AttemptExited) -> RankExit:
+    """How a rank ended."""
+    return RankExit(
+        exit=exit_status(exited),
+        reason=exited.reason or "EXITED",
+        message=exited.message,
+        stop_cause=STOP_CAUSE_OF.get(exited.stop_cause),
+        output_ends=tuple(
+            OutputEnd(
+                rank=exited.key.rank,
+                stream=stream_of(end.stream),
+                end_offset=end.end_offset,
+                was_cut=end.was_cut,
+            )
+            for end in exited.output_ends
+        ),
+        output_is_complete=exited.output_is_complete,
+        cpu_seconds=exited.cpu_seconds if math.isfinite(exited.cpu_seconds) else 0.0,
+        memory_bytes_max=exited.memory_bytes_max,
+        use=rank_use(exited.usage) if exited.HasField("usage") else None,
+    )
+
+
+def reported_state(entry: node_agent_pb2.InventoryEntry) -> ReportedState:
+    """What an inventory says of one rank."""
+    limit = span_of(entry.time_limit) if entry.HasField("time_limit") else None
+    match entry.phase:
+        case node_agent_pb2.ATTEMPT_PHASE_STARTING:
+            return ReportedStarting(time_limit=limit)
+        case node_agent_pb2.ATTEMPT_PHASE_RUNNING:
+            return ReportedRunning(
+                run_span=span_of(entry.run_duration), output_blocked=entry.output_blocked, time_limit=limit
+            )
+        case node_agent_pb2.ATTEMPT_PHASE_EXITED:
+            return ReportedExited(exit=rank_exit(entry.exited))
+        case node_agent_pb2.ATTEMPT_PHASE_REFUSED:
+            return ReportedRefused(reason=entry.exited.reason or "REFUSED", message=entry.exited.message)
+        case _:
+            raise GpufleetError(Reason.INVALID_ARGUMENT, f"inventory entry {entry.key} has no phase")
+
+
+def device_readings(samples: Iterable[node_pb2.DeviceSample], now: Instant) -> Iterator[DeviceReading]:
+    """Each device's readings summed up, or its single one; in the order of the histories' counters."""
+    for sample in samples:
+        end = max(1, -(-(now - max(0, span_of(sample.age))) // SECOND))
+        if sample.HasField("summary"):
+            summary = sample.summary
+            length = min(READING_SECONDS_MAX, max(1, round(span_of(summary.span) / SECOND) + 1))
+            counters = (
+                (summary.utilization_percent, 1),
+                (summary.memory_used_bytes, MB),
+                (summary.power_mw, 1_000),
+                (summary.temperature_c, 1),
+            )
+            readings = tuple([_reading(counter, unit) for counter, unit in counters])
+            last = _second_ones(counters, readings) if length == 2 else None
+            yield DeviceReading(DeviceUuid(sample.uuid), end - length, end, readings, last)
+        else:
+            readings = (
+                _single(sample.utilization_percent, 1) if sample.HasField("utilization_percent") else NOT_READ,
+                _single(sample.memory_used_bytes, MB) if sample.HasField("memory_used_bytes") else NOT_READ,
+                _single(sample.power_mw, 1_000) if sample.HasField("power_mw") else NOT_READ,
+                _single(sample.temperature_c, 1) if sample.HasField("temperature_c") else NOT_READ,
+            )
+            yield DeviceReading(DeviceUuid(sample.uuid), end - 1, end, readings)
+
+
+def _second_ones(
+    counters: Iterable[tuple[node_pb2.Summary, float]], readings: tuple[Reading, ...]
+) -> tuple[float, ...] | None:
+    """Of two readings the second one, counter by counter; None where there were more, or fewer."""
+    found: list[float] = []
+    for (counter, unit), (low, high, _) in zip(counters, readings, strict=True):
+        last = counter.last / unit if low >= 0 else low
+        if low >= 0 and (counter.count != 2 or last not in (low, high)):
+            return None
+        found.append(last)
+    return tuple(found)
+
+
+def _reading(summary: node_pb2.Summary, unit: float) -> Reading:
+    """A counter summed up, in another unit; what is no number, or below 0, was not read."""
+    low, high, mean = summary.min, summary.max, summary.mean
+    if not summary.count or not 0 <= low <= high < math.inf or math.isnan(mean):
+        return NOT_READ
+    return (low / unit, high / unit, min(max(low, mean), high) / unit)
+
+
+def _single(value: int, unit: float) -> Reading:
+    return NOT_READ if value < 0 else (value / unit, value / unit, value / unit)

@@ -1,0 +1,122 @@
+"""Jobs that are chosen by what they are: counted before a person is asked, read by pages, told in lots."""
+
+from __future__ import annotations
+
+import pytest
+from gpufleet.v1 import job_pb2, scheduler_pb2
+
+from tests.cli.cluster import spec
+from tests.cli.conftest import Gpuctl
+from tests.cli.fake_scheduler import FakeScheduler
+
+MANY = 100_000
+STATES = {name[10:].lower(): number for name, number in job_pb2.JobState.items()}
+
+
+def job(job_id: int, state: str = "queued", user: str = "ada", name: str = "sweep", **counts: int) -> job_pb2.Job:
+    made = job_pb2.Job(id=job_id, user=user, spec=spec("true", name=name), state=STATES[state])
+    made.spec.labels["team"] = "vision" if job_id % 2 else "audio"
+    if counts:
+        made.array_counts.CopyFrom(job_pb2.ArrayCounts(items=sum(counts.values()), **counts))
+    return made
+
+
+@pytest.fixture
+def people(fake: FakeScheduler) -> FakeScheduler:
+    """Ada's jobs 1 to 4, her array 10 of 101 items, of which one runs, and grace's job 5."""
+    jobs = [job(1), job(2), job(3, "running"), job(4, name="other"), job(5, user="grace")]
+    jobs.append(job(10, "running", queued=99, running=1, succeeded=1))
+    fake.jobs = {each.id: each for each in jobs}
+    fake.server = scheduler_pb2.GetServerInfoResponse(user="ada")
+    fake.items = [
+        scheduler_pb2.ArrayItem(index=number, job_id=11 + number, state=STATES["queued"]) for number in range(2, 101)
+    ]
+    return fake
+
+
+def ids(fake: FakeScheduler, method: str) -> list[int]:
+    return [job_id for request in fake.asked(method) for job_id in request.jobs.job_ids]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--name sweep", [1, 2, 3, 10]),
+        ("--name sweep --label team=vision", [1, 3]),
+        ("--state running", [3]),
+        ("--user grace", [5]),
+        ("--array 10", [10]),
+        ("--state queued --name sweep", [1, 2, *range(13, 112)]),
+        ("--array 10 --state queued", list(range(13, 112))),
+        ("--array 10 --state queued,running", [10]),
+        ("--name nobody", []),
+    ],
+)
+def test_those_are_meant_that_all_filters_let_through_and_an_array_as_a_whole_where_all_of_it_is(
+    gpuctl: Gpuctl, people: FakeScheduler, typed: str, meant: list[int]
+) -> None:
+    if "--state running" in typed:
+        people.items = []  # its running item has ended meanwhile
+    assert gpuctl("cancel", *typed.split(), "--yes").code == 0
+    assert ids(people, "Cancel") == meant
+
+
+@pytest.mark.parametrize(
+    ("typed", "method"),
+    [
+        ("hold", "UpdateJob"),
+        ("release", "UpdateJob"),
+        ("requeue", "RequeueJob"),
+        ("signal USR1", "SignalJob"),
+        ("band low", "UpdateJob"),
+    ],
+)
+def test_every_command_that_changes_jobs_takes_filters(
+    gpuctl: Gpuctl, people: FakeScheduler, typed: str, method: str
+) -> None:
+    people.changes = [scheduler_pb2.JobChange(job_id=1, state=STATES["running"], message="job 1 cannot be")]
+    done = gpuctl(*typed.split(), "--name", "other", "--yes")
+    # Of those that are chosen so, those that can be changed are meant.
+    assert (done.code, ids(people, method)) == (0, [4])
+
+
+def test_off_a_terminal_it_needs_a_yes_and_asks_nobody(gpuctl: Gpuctl, people: FakeScheduler) -> None:
+    refused = gpuctl("cancel", "--name", "sweep")
+    assert refused.code == 2 and "Say --yes if that is meant." in refused.err and not people.calls
+
+
+def test_a_hundred_thousand_jobs_are_read_by_pages_and_told_in_lots(gpuctl: Gpuctl, fake: FakeScheduler) -> None:
+    fake.server = scheduler_pb2.GetServerInfoResponse(user="ada")
+    fake.jobs = {number: job(number) for number in range(1, MANY + 1)}
+    assert gpuctl("cancel", "--name", "sweep", "--yes").code == 0
+    assert len(fake.asked("Queue")) == MANY // 1_000
+    assert [len(request.jobs.job_ids) for request in fake.asked("Cancel")] == [10_000] * 10
+    assert ids(fake, "Cancel") == list(range(1, MANY + 1))
+    refused = gpuctl("wait", "--name", "sweep")
+    assert refused.code == 125 and "100,000 jobs are more than 10,000 at once" in refused.err
+
+
+def test_wait_takes_filters(gpuctl: Gpuctl, people: FakeScheduler) -> None:
+    people.jobs[4].state = STATES["succeeded"]
+    people.jobs[4].exit.code = 0
+    assert gpuctl("wait", "--name", "nobody").code == 0
+    assert not people.asked("Watch")
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("cancel", "no job is named"),
+        ("cancel 41 --name sweep", '"41" is named, and jobs are chosen by what they are, too'),
+        ("hold --state failed --yes", "a job that has ended stays as it is"),
+        ("hold --state runing --yes", '"runing" is no state of a job; did you mean "running"?'),
+        ("release --label team --yes", '"team" is not NAME=VALUE'),
+        ("cancel --array 4 --yes", "job 4 is no array"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_and_changes_nothing(
+    gpuctl: Gpuctl, people: FakeScheduler, typed: str, says: str
+) -> None:
+    refused = gpuctl(*typed.split())
+    assert refused.code in (2, 4) and says in refused.err
+    assert not people.asked("Cancel") and not people.asked("UpdateJob")

@@ -1,0 +1,263 @@
+"""Who may use a program, which replica answers, who waits, and what the scheduler is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from gpufleet.v1 import inference_pb2, sessions_pb2
+
+from gateway.proxy import watching as watching_module
+from gateway.proxy.core import waiting as waiting_module
+from gateway.proxy.service import RETRY_S_MAX, Busy
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.security.tokens import make_token
+from tests.e2e.processes import DEADLINE_SECONDS, until
+from tests.gateway.proxy.stage import Call, asked, program, stage
+
+LOGIN = sessions_pb2.MODEL_ACCESS_LOGIN
+
+
+async def who(call: Call) -> None:
+    await call.reply(
+        json.dumps({name: call.head[name] for name in ("gpufleet-user", "authorization", "cookie")}).encode()
+    )
+
+
+async def test_a_program_is_for_people_and_never_gets_what_they_came_in_with() -> None:
+    async with stage() as at, program("r1", who) as replica:
+        await at.serve("chat", replica, access=LOGIN)
+        ann = at.person("ann")
+        cookie = at.cookie(ann)
+        by_token = await asked(at, "/m/chat/", headers={"Authorization": f"Bearer {ann}"})
+        assert (by_token[0], json.loads(by_token[2])) == (
+            200,
+            {"gpufleet-user": "ann", "authorization": "", "cookie": ""},
+        )
+        by_cookie = await asked(at, "/m/chat/", headers={"Cookie": f"{cookie}; own=1", "Authorization": "Bearer sk-1"})
+        assert json.loads(by_cookie[2]) == {"gpufleet-user": "ann", "authorization": "Bearer sk-1", "cookie": "own=1"}
+        assert at.scheduler.calls["GetServerInfo"] == 1
+        refused: list[tuple[dict[str, str], str]] = [
+            ({}, "LOGIN_NEEDED"),
+            ({"Authorization": "Bearer sk-1"}, "LOGIN_NEEDED"),
+            ({"Authorization": f"Bearer {make_token()}"}, "TOKEN_INVALID"),
+            ({"Authorization": "Bearer gf_cut"}, "TOKEN_INVALID"),
+            ({"Cookie": cookie[:-4]}, "LOGIN_NEEDED"),
+            ({"Cookie": cookie, "Origin": "null"}, "LOGIN_NEEDED"),
+            ({"Cookie": cookie, "Sec-Fetch-Site": "cross-site"}, "LOGIN_NEEDED"),
+        ]
+        for headers, reason in refused:
+            status, _, body = await asked(at, "/m/chat/", "POST", headers=headers)
+            assert (status, json.loads(body)["error"]) == (401, reason), headers
+        assert len(replica.calls) == 2
+
+
+async def test_who_may_use_a_program_with_a_pass_phrase_is_who_is_logged_in() -> None:
+    async with stage() as at, program("r1", who) as replica:
+        for access in (sessions_pb2.MODEL_ACCESS_PASS_PHRASE, sessions_pb2.MODEL_ACCESS_UNSPECIFIED):
+            await at.serve(f"chat{access}", replica, access=access)
+            assert (await asked(at, f"/m/chat{access}/"))[0] == 401
+
+
+async def test_an_open_program_is_for_everybody_and_knows_who_is_logged_in() -> None:
+    async with stage() as at, program("r1", who) as replica:
+        await at.serve("chat", replica)
+        assert json.loads((await asked(at, "/m/chat/"))[2])["gpufleet-user"] == ""
+        token = at.person("ann")
+        assert (
+            json.loads((await asked(at, "/m/chat/", headers={"Authorization": f"Bearer {token}"}))[2])["gpufleet-user"]
+            == "ann"
+        )
+        wrong = await asked(at, "/m/chat/", headers={"Authorization": f"Bearer {make_token()}"})
+        assert json.loads(wrong[2]) == {"gpufleet-user": "", "authorization": "", "cookie": ""}
+
+
+@pytest.mark.parametrize("path", ["/m/nobody/", "/m/nobody", "/m/%2e%2e/", "/m/a%2fb/", "/m//", "/m/class/"])
+async def test_what_is_no_program_is_not_found(path: str) -> None:
+    async with stage() as at:
+        at.scheduler.models["class"] = sessions_pb2.WatchWorkersResponse()
+        status, _, body = await asked(at, path)
+        assert (status, json.loads(body)["error"]) == (404, "MODEL_NOT_FOUND")
+        assert ("first page" in body.decode()) == (path == "/m/class/")
+
+
+async def test_a_name_that_is_none_is_asked_about_once_in_a_while() -> None:
+    async with stage() as at:
+        for _ in range(5):
+            assert (await asked(at, "/m/nobody/"))[0] == 404
+        assert at.scheduler.calls["WatchWorkers"] <= 2
+
+
+async def test_requests_go_to_the_replica_with_the_fewest_and_those_of_a_session_to_one() -> None:
+    goes_on = asyncio.Event()
+
+    async def waits(call: Call) -> None:
+        if call.head.target == "/wait":
+            await goes_on.wait()
+        await call.reply()
+
+    async with stage() as at, program("r1", waits) as one, program("r2", waits) as two:
+        await at.serve("chat", one, two)
+        async with asyncio.TaskGroup() as group:
+            waiting = [group.create_task(asked(at, "/m/chat/wait")) for _ in range(6)]
+            await until("all are there", lambda: len(one.calls) + len(two.calls) == 6)
+            assert len(one.calls) == len(two.calls) == 3
+            goes_on.set()
+            assert {each[0] for each in await asyncio.gather(*waiting)} == {200}
+        before = len(one.calls), len(two.calls)
+        for _ in range(6):
+            await asked(at, "/m/chat/", headers={"Gpufleet-Session": "s1"})
+        assert sorted((len(one.calls) - before[0], len(two.calls) - before[1])) == [0, 6]
+
+
+async def test_a_request_waits_for_the_first_replica_and_the_scheduler_hears_of_it() -> None:
+    async with stage() as at, program("r1", who) as replica:
+        await at.serve("chat")
+        request = asyncio.create_task(asked(at, "/m/chat/"))
+        await until("it is told", lambda: at.scheduler.reported("chat") == (0, 1))
+        await at.serve("chat", replica)
+        assert (await request)[0] == 200
+        await until("it is told", lambda: not at.scheduler.reports[-1].models)
+
+
+async def test_a_replica_gets_no_more_than_it_takes_and_the_others_wait_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    goes_on = asyncio.Event()
+
+    async def waits(call: Call) -> None:
+        await goes_on.wait()
+        await call.reply()
+
+    monkeypatch.setattr(waiting_module, "WAITING_MAX", 3)
+    async with stage() as at, program("r1", waits) as replica:
+        await at.serve("chat", replica, concurrency=2)
+        requests = [asyncio.create_task(asked(at, f"/m/chat/{number}")) for number in range(5)]
+        await until("it is told", lambda: at.scheduler.reported("chat") == (2, 3))
+        assert replica.open == 2
+        status, headers, body = await asked(at, "/m/chat/6")
+        said = json.loads(body)
+        assert (status, said["error"], said["place"], said["estimate_s"]) == (503, "LINE_FULL", 4, None)
+        assert headers["retry-after"] == "1"
+        goes_on.set()
+        assert {each[0] for each in await asyncio.gather(*requests)} == {200}
+
+
+async def test_a_request_that_waited_too_long_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.proxy.serving.WAIT_S_MAX", 0.2)
+    async with stage() as at:
+        await at.serve("chat")
+        at.scheduler.models["chat"].waits_for = "no GPU is free"
+        status, headers, body = await asked(at, "/m/chat/", "POST", b"x")
+        said: dict[str, Any] = json.loads(body)
+        assert (status, said["error"], said["place"], said["estimate_s"]) == (503, "WORKER_NOT_READY", 1, None)
+        assert "no GPU is free" in said["message"] and int(headers["retry-after"]) >= 1
+
+
+async def test_who_leaves_while_waiting_waits_no_longer() -> None:
+    async with stage() as at:
+        await at.serve("chat")
+        async with at.asking("/m/chat/", "POST", body=b"x"):
+            await until("it is told", lambda: at.scheduler.reported("chat") == (0, 1))
+        await until("it is told", lambda: at.scheduler.reported("chat") == (0, 0))
+
+
+async def closes(call: Call) -> None:
+    call.keeps = False
+
+
+async def test_a_request_that_changes_nothing_is_tried_at_another_replica_and_no_other_one() -> None:
+    async with stage() as at, program("bad", closes) as bad, program("good", who) as good:
+        await at.serve("chat", bad, good)
+        for _ in range(2):
+            assert (await asked(at, "/m/chat/"))[0] == 200
+        # It is passed over now; the other one is at work.
+        assert len(bad.calls) == 1
+        await at.serve("alone", bad)
+        for method, tries in (("GET", 2), ("PUT", 2), ("POST", 1)):
+            before = len(bad.calls)
+            status, _, body = await asked(at, "/m/alone/", method)
+            assert (status, json.loads(body)["error"], len(bad.calls) - before) == (502, "REPLICA_FAILED", tries)
+
+
+async def test_a_request_with_a_body_goes_to_another_replica_only_if_none_of_it_has_left() -> None:
+    async with stage() as at, program("gone", who) as gone, program("good", who) as good:
+        await at.serve("chat", gone, good)
+        gone.port = 1  # Nobody listens there.
+        await at.serve("chat", gone, good)
+        for _ in range(4):
+            assert (await asked(at, "/m/chat/", "POST", b"x"))[0] == 200
+        assert len(good.calls) == 4
+
+
+async def test_a_connection_that_was_kept_and_closed_meanwhile_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def once(call: Call) -> None:
+        await call.reply(b"ok")
+        if len(replica.calls) % 2:
+            # Behind the answer, so that the gateway keeps it: then the next request meets its end.
+            call.keeps = False
+
+    async with stage() as at, program("r1", once) as replica:
+        await at.serve("chat", replica)
+        for _ in range(10):
+            assert (await asked(at, "/m/chat/"))[0] == 200
+
+
+async def test_a_replica_that_drains_gets_no_new_requests_and_ends_those_it_has() -> None:
+    goes_on = asyncio.Event()
+
+    async def waits(call: Call) -> None:
+        await goes_on.wait()
+        await call.reply(call.head.target.encode())
+
+    async with stage() as at, program("old", waits) as old, program("new", waits) as new:
+        await at.serve("chat", old, concurrency=1)
+        first = asyncio.create_task(asked(at, "/m/chat/first"))
+        await until("it is there", lambda: old.calls)
+        old.state = inference_pb2.WORKER_STATE_DRAINING
+        await at.serve("chat", old, new, concurrency=1)
+        second = asyncio.create_task(asked(at, "/m/chat/second"))
+        await until("it is at the other one", lambda: new.calls)
+        goes_on.set()
+        assert [(await each)[2] for each in (first, second)] == [b"/first", b"/second"]
+        await until("nothing holds it any more", lambda: old.open == 0)
+        assert len(old.calls) == 1
+
+
+async def test_a_program_is_watched_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching_module, "UNUSED_S_MAX", 0.3)
+    async with stage() as at, program("r1", who) as replica:
+        await at.serve("chat", replica)
+        for _ in range(3):
+            assert (await asked(at, "/m/chat/"))[0] == 200
+        await until("it is watched no longer", lambda: at.scheduler.watched["chat"] == 0)
+        assert (await asked(at, "/m/chat/"))[0] == 200
+
+
+async def test_programs_that_nobody_uses_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching_module, "WATCHED_MAX", 2)
+    async with stage() as at, program("r1", who) as replica:
+        for number in range(4):
+            await at.serve(f"chat{number}", replica)
+            assert (await asked(at, f"/m/chat{number}/"))[0] == 200
+        await until("two are watched", lambda: sum(at.scheduler.watched.values()) == 2)
+
+
+async def test_replicas_answer_while_the_scheduler_is_away() -> None:
+    async with stage() as at, program("r1", who) as replica:
+        await at.serve("chat", replica, access=LOGIN)
+        token = at.person("ann")
+        assert (await asked(at, "/m/chat/", headers={"Authorization": f"Bearer {token}"}))[0] == 200
+        await at.stop_scheduler()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            for _ in range(3):
+                assert (await asked(at, "/m/chat/", headers={"Authorization": f"Bearer {token}"}))[0] == 200
+        status, _, body = await asked(at, "/m/unknown/")
+        assert (status, json.loads(body)["error"]) == (503, "SCHEDULER_UNREACHABLE")
+
+
+def test_retry_after_has_bounds() -> None:
+    busy = Busy(GpufleetError(Reason.LINE_FULL), 1, 1e9)
+    assert busy.retry_after_s == RETRY_S_MAX
