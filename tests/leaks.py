@@ -20,6 +20,8 @@ MARK = "GPUFLEET_TEST_SESSION"
 # How long the ends of what a test stopped may take: threads unwind, the kernel reaps.
 SETTLE_SECONDS = 30.0
 POLL_SECONDS = 0.01
+# How long a process that is loading its program is waited for: until then it has neither words nor variables.
+EXEC_SECONDS = 2.0
 
 # Descriptors that libraries and drivers keep for the life of a process, and that hold nothing of a test.
 _LASTING_FILES: tuple[str, ...] = (
@@ -71,9 +73,9 @@ class Session:
         """Whether the process carries the mark or works below the temporary directory."""
         directory = str(self.temporary_directory)
         try:
-            if f"{MARK}={self.mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            variables, words = read_start(pid)
+            if f"{MARK}={self.mark}" in variables:
                 return True
-            words = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
             # Another session's folder may begin with the same letters.
             if any(f"{directory}/" in word or word.endswith(directory) for word in words):
                 return True
@@ -81,6 +83,33 @@ class Session:
         except OSError:  # gone, a zombie, or another account's
             return False
         return working_directory == directory or working_directory.startswith(f"{directory}/")
+
+
+def read_start(pid: int) -> tuple[list[str], list[str]]:
+    """What a process was started with: its variables (NAME=VALUE) and its words; OSError when it is gone.
+
+    While execve(2) changes its program a process has a new, empty memory: a look at that moment finds neither,
+    and would call it a stranger. It is looked at again until both are what /proc says there are, or EXEC_SECONDS.
+    """
+    deadline = time.monotonic() + EXEC_SECONDS
+    while True:
+        variables = os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes())
+        words = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes())
+        if time.monotonic() > deadline or _has_started(pid, bool(words), bool(variables)):
+            return variables.split("\0"), words.split("\0")
+        time.sleep(POLL_SECONDS / 10)
+
+
+def _has_started(pid: int, has_words: bool, has_variables: bool) -> bool:
+    """Whether that is what its program was started with, by proc_pid_stat(5); or it runs no program at all."""
+    try:
+        Path(f"/proc/{pid}/exe").readlink()  # not for a thread of the kernel, nor a zombie
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return True
+    words_begin, words_end, variables_begin, variables_end = map(int, stat[45:49])
+    is_set = words_begin != 0 and variables_begin != 0
+    return is_set and has_words == (words_end > words_begin) and has_variables == (variables_end > variables_begin)
 
 
 def all_pids() -> frozenset[int]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.leaks import MARK, Session
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +95,17 @@ def test_a_leak_fails_the_test_and_is_named(name: str, told_of_leaks: str) -> No
     assert "the test left behind" in of_this
     assert [each for each in LEAKS if each in of_this] == [name], "this and nothing else"
     assert f"{len(LEAKS) + 1} passed, {len(LEAKS)} errors" in told_of_leaks
+
+
+def test_a_process_is_the_sessions_while_it_changes_its_program_too() -> None:
+    session = Session(os.environ[MARK], Path("/nowhere"))
+    for _ in range(40):
+        process = subprocess.Popen(["env", "env", "env", "env", "sleep", "60"])
+        try:
+            assert all(session.has_touched(process.pid) for _ in range(60))
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_what_ends_soon_after_the_test_is_no_leak(tmp_path: Path) -> None:
