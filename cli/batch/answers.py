@@ -62,8 +62,8 @@ class DoneRows:
 class AnswerFile:
     """Opened by one program at a time. Times are in seconds, on any clock that only goes forward.
 
-    Raises FILE_NOT_FOUND where it cannot be written, also later on, ALREADY_RUNNING where another program writes it, and
-    INVALID_ARGUMENT where it holds something else.
+    Raises FILE_NOT_FOUND where it cannot be written (later on as well), ALREADY_RUNNING where another program writes
+    it, and INVALID_ARGUMENT where it holds something else.
     """
 
     def __init__(self, path: Path, now_s: float) -> None:

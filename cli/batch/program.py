@@ -28,8 +28,9 @@ def run_batch(source: Path, to: Path, given: GivenSettings, *, as_they_come: boo
         except BaseException:
             _say(f"stopped: {_counted(answers.done, before)}; the same command goes on where it was")
             raise
-        _say(f"{to}: {_counted(answers.done, before)}")
-        return FAILED if answers.done.failed else 0
+    # Said when the file lies on the disk.
+    _say(f"{to}: {_counted(answers.done, before)}")
+    return FAILED if answers.done.failed else 0
 
 
 def _answer_all(

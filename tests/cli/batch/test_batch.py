@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +63,22 @@ async def test_answers_as_they_come_are_the_same_ones(tmp_path: Path) -> None:
         assert (await batch(server, source, to, "--as-they-come", "--batch-size", "7")).code == 0
         assert max(len(request.items) for request in server.infers) == 7
     assert sorted((row["index"], row["output"]) for row in lines(to)) == [(each, 2 * each) for each in range(300)]
+
+
+async def test_a_full_disk_is_said_and_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, to = numbers(tmp_path / "in.jsonl", 20), tmp_path / "out.jsonl"
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with serving() as server:
+        with monkeypatch.context() as patch:
+            patch.setattr("os.fsync", full)
+            done = await batch(server, source, to)
+        assert done.code == 3 and f"{to} cannot be written: No space left on device" in done.err
+        assert "the same command again" in done.err and "answered" not in done.err and "Traceback" not in done.err
+        assert (await batch(server, source, to)).code == 0
+    assert [row["output"] for row in lines(to)] == [2 * each for each in range(20)]
 
 
 async def test_bad_rows_cost_themselves_alone(tmp_path: Path) -> None:
