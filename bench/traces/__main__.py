@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .easy import easy_starts
-from .figures import foretold, foretold_lines, wait_lines
+from .figures import forecast_figures, forecast_lines, wait_lines
 from .logs import Log, read_log
 from .replay import Replay
 
@@ -30,19 +30,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not path.exists():
             print(f"SKIPPED {name}: there is no {path}; name the folder of the traces with --traces")
             continue
-        _measure(read_log(path, name, given.jobs), foretells=not given.no_forecasts)
+        _measure(read_log(path, name, given.jobs), is_forecasting=not given.no_forecasts)
     return 0
 
 
-def _measure(log: Log, *, foretells: bool) -> None:
+def _measure(log: Log, *, is_forecasting: bool) -> None:
     print(f"{log.name}: {len(log.jobs):,} jobs on {log.devices} devices", flush=True)
     _tell("plain EASY", wait_lines(log, easy_starts(log)))
     _tell("the core, all jobs of one user", wait_lines(log, Replay(log, as_one_user=True).run()))
-    replay = Replay(log, foretells=foretells)
+    replay = Replay(log, is_forecasting=is_forecasting)
     starts = replay.run()
     _tell("the core, users in turns", wait_lines(log, starts))
-    if foretells:
-        _tell("what jobs were told", foretold_lines(foretold(log, starts, replay.told)))
+    if is_forecasting:
+        _tell("what jobs were told", forecast_lines(forecast_figures(log, starts, replay.told)))
 
 
 def _tell(what: str, figures: Iterable[str]) -> None:

@@ -1,11 +1,11 @@
-"""What a replay is judged by: waits, slowdown, and how well starts were foretold."""
+"""What a replay is judged by: waits, slowdown, and how well starts were forecast."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .logs import Log
-from .replay import Told
+from .replay import Forecast
 
 BOUNDED_SECONDS = 10
 """A job shorter than this counts as this long in the slowdown."""
@@ -26,7 +26,7 @@ def wait_lines(log: Log, starts: Sequence[int]) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class ForecastFigures:
     """How forecasts turned out. `held` and `width` are of jobs that were told a range: the share that started by its
     upper end, and the median of upper end to true wait among those that waited for more than a minute."""
 
@@ -39,13 +39,13 @@ class Foretold:
     width: float
 
 
-def foretold(log: Log, starts: Sequence[int], told: Mapping[int, Told]) -> Foretold:
+def forecast_figures(log: Log, starts: Sequence[int], told: Mapping[int, Forecast]) -> ForecastFigures:
     """How the forecasts that jobs were told at their submit turned out."""
     waits = {number: starts[number] - log.jobs[number].submitted for number in told}
     errors = [abs(each.expected - waits[number]) for number, each in told.items() if each.expected is not None]
     ranged = [(each.likely, waits[number]) for number, each in told.items() if each.likely is not None]
     widths = [last / wait for (_, last), wait in ranged if wait > SHORT_SECONDS]
-    return Foretold(
+    return ForecastFigures(
         waited=len(told),
         estimated=len(errors),
         error_seconds=statistics.median(errors or [0]),
@@ -56,7 +56,7 @@ def foretold(log: Log, starts: Sequence[int], told: Mapping[int, Told]) -> Foret
     )
 
 
-def foretold_lines(figures: Foretold) -> Iterator[str]:
+def forecast_lines(figures: ForecastFigures) -> Iterator[str]:
     """The figures of forecasts for people."""
     yield f"{figures.waited:,} jobs waited, {figures.estimated:,} had an estimate, {figures.ranged:,} a range"
     yield f"median error of the estimate {figures.error_seconds:,.0f} s"

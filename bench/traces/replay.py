@@ -42,7 +42,7 @@ PASSES_BY_HEARING = Limits(heartbeat_interval=Span(10_000 * DAY), queued_jobs=10
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Forecast:
     """The expected wait and the range of the likely one, in seconds; None where there was none."""
 
     expected: float | None = None
@@ -51,16 +51,16 @@ class Told:
 
 @dataclass(slots=True)
 class Replay:
-    """The core with one node of virtual devices. `told` is what jobs that waited were told, if it `foretells`."""
+    """The core with one node of virtual devices. `told` is what jobs that waited were told, if `is_forecasting`."""
 
     log: Log
     limits: Limits = PASSES_BY_HEARING
     as_one_user: bool = False
-    foretells: bool = False
+    is_forecasting: bool = False
     state: State = field(init=False)
     now: Instant = Instant(BEGIN * SECOND)
     starts: dict[int, int] = field(default_factory=dict)
-    told: dict[int, Told] = field(default_factory=dict)
+    told: dict[int, Forecast] = field(default_factory=dict)
     number_of: dict[JobId, int] = field(default_factory=dict)
     job_of: dict[int, JobId] = field(default_factory=dict)
     _known: NodeCache = field(default_factory=NodeCache)
@@ -111,20 +111,20 @@ class Replay:
         user = UserName("all" if self.as_one_user else f"user{job.user}")
         self._take_up(JobsSubmitted(at=self.now, user=user, jobs=(WantedJob(spec=_spec(job), band=Band.NORMAL),)))
         self._pass()
-        if self.foretells and number not in self.starts:
-            self.told[number] = self._foretell(job_id)
+        if self.is_forecasting and number not in self.starts:
+            self.told[number] = self._forecast(job_id)
 
-    def _foretell(self, job_id: JobId) -> Told:
+    def _forecast(self, job_id: JobId) -> Forecast:
         """What a job is told that waits behind its pass; what was expected is remembered, as the engine does."""
         estimate = estimates(self.state, self.now).of(job_id)
         if estimate.at is None:
-            return Told()
+            return Forecast()
         expected = Span(estimate.at - self.now)
         expect(self.state.live, {job_id: forecast_of(estimate)})
         likely = estimate.likely
         if likely is None:
-            return Told(expected / SECOND)
-        return Told(expected / SECOND, ((likely.earliest - self.now) / SECOND, (likely.latest - self.now) / SECOND))
+            return Forecast(expected / SECOND)
+        return Forecast(expected / SECOND, ((likely.earliest - self.now) / SECOND, (likely.latest - self.now) / SECOND))
 
     def _end(self, at: int, number: int) -> None:
         job = self.log.jobs[number]

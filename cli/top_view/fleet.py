@@ -111,7 +111,7 @@ class Totals:
 
 
 PIECES_MAX = 100
-"""Pieces of one telling that are held back until the last has come: 200,000 GPUs."""
+"""Pieces of one update that are held back until the last has come: 200,000 GPUs."""
 
 
 class Fleet:

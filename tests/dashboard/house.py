@@ -126,7 +126,7 @@ class Visitor:
 
     async def is_told(self, text: str) -> None:
         """Return once the page has said what came of it."""
-        await expect(self.page.locator(".told p")).to_contain_text(text)
+        await expect(self.page.locator(".toast p")).to_contain_text(text)
 
     async def change(self, job_id: int) -> Locator:
         """Ask what may be done to a job; the dialog."""

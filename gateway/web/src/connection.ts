@@ -1,7 +1,7 @@
 // The way to the gateway: one WebSocket at a time, opened again with pauses that grow, until it is let go.
 
 import { ENCODINGS, VERSION, readFrame, readText } from "./wire.ts";
-import type { Frame, Greeting, Input, Room, Said, Told } from "./wire.ts";
+import type { Frame, Greeting, Input, Room, ClientMessage, ServerMessage } from "./wire.ts";
 
 const PING_MS = 5_000;
 
@@ -38,7 +38,7 @@ export interface Listener {
   lost(isFull: boolean): void;
   /** The gateway will not have this page: trying again would not help. */
   refused(words: string): void;
-  told(message: Told): void;
+  received(message: ServerMessage): void;
   frame(frame: Frame): void;
 }
 
@@ -79,7 +79,7 @@ export class Connection {
   }
 
   /** Something that is no input. */
-  say(said: Said): void {
+  say(said: ClientMessage): void {
     if (this.isOpen) this.socket?.send(JSON.stringify(said));
   }
 
@@ -151,7 +151,7 @@ export class Connection {
     this.pause = RETRY_MS_MIN;
     if (typeof data === "string") {
       const message = readText(data);
-      if (message !== null) this.listener.told(message);
+      if (message !== null) this.listener.received(message);
     } else {
       const frame = readFrame(data);
       if (frame !== null) this.listener.frame(frame);

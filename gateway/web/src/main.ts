@@ -9,9 +9,9 @@ import { forget, phraseOf, recall, remember } from "./remembered.ts";
 import { Speech } from "./speech.ts";
 import { Stage } from "./stage.ts";
 import { PLACE_KEPT_MS, after, begin, isLive, type Happened, type Session } from "./state.ts";
-import { Teller } from "./telling.ts";
+import { Announcer } from "./announcer.ts";
 import { WaitingRoom } from "./waiting.ts";
-import type { Frame, Greeting, Room, Told } from "./wire.ts";
+import type { Frame, Greeting, Room, ServerMessage } from "./wire.ts";
 import { NOT_LET_IN } from "./words.ts";
 
 /** How often the place is noted again, so that a reload knows how fresh it is. */
@@ -32,7 +32,7 @@ class Page {
   private saidRoom: Room | null = null;
   private tickedAt = Date.now();
   private readonly speech = new Speech();
-  private readonly teller = new Teller(this.speech);
+  private readonly announcer = new Announcer(this.speech);
   private readonly connection: Connection;
   private readonly lobby = new Lobby((model) => this.join(model), () => this.describe());
   private readonly waiting = new WaitingRoom(() => this.leave());
@@ -50,7 +50,7 @@ class Page {
       opened: () => this.happened({ kind: "opened" }),
       lost: (isFull) => this.happened({ kind: "lost", isFull }),
       refused: (words) => this.happened({ kind: "failed", message: words }),
-      told: (message) => this.told(message),
+      received: (message) => this.received(message),
       frame: (frame) => this.frame(frame),
     });
     this.stage = new Stage({
@@ -141,7 +141,7 @@ class Page {
     this.connection.say({ type: "resize", ...is });
   }
 
-  private told(message: Told): void {
+  private received(message: ServerMessage): void {
     if (message.type === "pong") return;
     if (message.type === "error") this.happened({ kind: "failed", message: `${message.message}. ${message.next_step}` });
     else if (message.type === "end" && message.reason === "OTHER_SESSION") this.askWhich(message.message);
@@ -183,7 +183,7 @@ class Page {
       this.connection.release();
       forget();
     }
-    this.teller.changed(before, this.session, now);
+    this.announcer.changed(before, this.session, now);
     this.render();
   }
 
@@ -199,7 +199,7 @@ class Page {
     if (this.session !== null) {
       this.happened({ kind: "ticked" });
       if (isLive(this.session) && this.session.link === "open" && now - this.rememberedAt > REMEMBER_MS) this.note(now);
-      this.teller.ticked(this.session, now);
+      this.announcer.ticked(this.session, now);
       if (this.session.phase.kind === "turn" && this.session.link === "open") this.tellRoom();
     } else {
       this.lobby.tick();
@@ -227,7 +227,7 @@ class Page {
     if (session !== null && phase?.kind === "turn") this.stage.update(session, phase, now);
     else if (session !== null && phase?.kind === "ended") this.farewell.update(session.model, phase, this.stage.hasPicture);
     else if (session !== null) this.waiting.update(session, now);
-    document.title = this.teller.title(session, now);
+    document.title = this.announcer.title(session, now);
     const screen = phase === null ? "lobby" : phase.kind === "joining" ? "waiting" : phase.kind;
     if (screen !== this.shownScreen) this.turnTo(screen);
   }

@@ -73,7 +73,7 @@ export interface Wrong {
   readonly next_step: string;
 }
 
-export type Told = Place | Turn | Notice | End | Pong | Wrong;
+export type ServerMessage = Place | Turn | Notice | End | Pong | Wrong;
 
 /** A frame as it came: the picture is still encoded. */
 export interface Frame {
@@ -110,7 +110,7 @@ export interface Greeting {
   readonly pass_phrase: string;
 }
 
-export type Said =
+export type ClientMessage =
   | ({ type: "hello"; version: number; encodings: readonly string[] } & Greeting & Room)
   | ({ type: "resize" } & Room)
   | { type: "shown"; frame: number }
@@ -120,7 +120,7 @@ export type Said =
   | (Input & { seq: number });
 
 /** A text of the gateway; null for one that this page does not know, which a newer gateway may send. */
-export function readText(text: string): Told | null {
+export function readText(text: string): ServerMessage | null {
   let said: unknown;
   try {
     said = JSON.parse(text);

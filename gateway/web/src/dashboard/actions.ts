@@ -5,7 +5,7 @@ import type { Band, Calls, FieldMask, Job, Partly, UpdateJobRequest } from "../g
 import { CallError, call } from "./api.ts";
 import { bands, mayChange, maySubmit } from "./person.ts";
 import { addressOf } from "./router.ts";
-import { tell } from "./telling.ts";
+import { showToast } from "./toast.ts";
 import { hasEnded, isWaiting, sentence, word } from "./words.ts";
 
 /** Whether there is anything that this person may do to the job. */
@@ -94,7 +94,7 @@ class Actions {
     for (const button of this.buttons) button.disabled = true;
     try {
       const answer = await call(method, { jobs: { job_ids: [this.job.id] }, ...request });
-      tell(sentence(answer.changes[0]?.message ?? ""));
+      showToast(sentence(answer.changes[0]?.message ?? ""));
       this.dialog.close();
     } catch (error) {
       if (!(error instanceof CallError)) throw error;

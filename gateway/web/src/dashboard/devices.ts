@@ -11,7 +11,7 @@ import { Loads, SPARK_S } from "./devices/loads.ts";
 import { NodeBox, type Form } from "./devices/node.ts";
 import { timesOf, valueOf } from "./chart/course.ts";
 import { user } from "./person.ts";
-import { onEnd } from "./telling.ts";
+import { onEnd } from "./toast.ts";
 import { heard, now } from "./time.ts";
 import { seconds, time } from "./values.ts";
 import { counted } from "./words.ts";

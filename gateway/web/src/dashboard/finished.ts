@@ -7,7 +7,7 @@ import { maySubmit, user } from "./person.ts";
 import { NAME, USER } from "./queue/columns.ts";
 import { addressOf } from "./router.ts";
 import { Rows, part, say, type Column } from "./rows.ts";
-import { onEnd } from "./telling.ts";
+import { onEnd } from "./toast.ts";
 import { everySecond, heard, now } from "./time.ts";
 import { ABSENT, between, clock, ending, gpusHad, hasEnded, itemsInWords, lasting, sentence, toneOf } from "./words.ts";
 

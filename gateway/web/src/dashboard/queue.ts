@@ -7,7 +7,7 @@ import { user } from "./person.ts";
 import { RUNNING, WAITING } from "./queue/columns.ts";
 import { Lines, countsInWords, total } from "./queue/lines.ts";
 import { Rows } from "./rows.ts";
-import { onEnd } from "./telling.ts";
+import { onEnd } from "./toast.ts";
 import { everySecond, heard } from "./time.ts";
 import { counted, sentence } from "./words.ts";
 

@@ -5,7 +5,7 @@ import { CallError, link, logout, session, whoAmI, type Me, type Problem } from 
 import { Login, sentence } from "./login.ts";
 import { become, maySubmit } from "./person.ts";
 import { addressOf, routeOf, type ViewName } from "./router.ts";
-import { tellingPlace } from "./telling.ts";
+import { toastPlace } from "./toast.ts";
 import { SHOW } from "./views.ts";
 
 const TITLES: Readonly<Record<ViewName, string>> = {
@@ -58,7 +58,7 @@ export class Shell {
 
   start(): void {
     const skip = h("a", { class: "skip", href: "#view", onclick: (event) => this.skip(event) }, "Skip to the content");
-    document.body.append(skip, this.frame, this.login.root, tellingPlace());
+    document.body.append(skip, this.frame, this.login.root, toastPlace());
     addEventListener("hashchange", () => this.turn());
     session.onEnd((problem) => this.ask(problem));
     link.onChange(() => this.judge());

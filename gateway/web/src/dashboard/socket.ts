@@ -10,7 +10,7 @@ export interface Follower {
   onEnd(ended: Ended): void;
 }
 
-interface Told {
+interface ServerMessage {
   readonly stream?: number;
   readonly message?: unknown;
   readonly error?: Problem;
@@ -64,24 +64,24 @@ class Streams {
     socket.onopen = () => {
       for (const { said } of this.followers.values()) socket.send(said);
     };
-    socket.onmessage = (event: MessageEvent<string>) => this.take(JSON.parse(event.data) as Told);
+    socket.onmessage = (event: MessageEvent<string>) => this.take(JSON.parse(event.data) as ServerMessage);
     socket.onclose = () => this.lose({ why: "lost" });
   }
 
-  private take(told: Told): void {
+  private take(message: ServerMessage): void {
     this.heard();
-    if (told.stream === undefined) {
-      if (told.error !== undefined) this.lose({ why: "error", problem: told.error });
+    if (message.stream === undefined) {
+      if (message.error !== undefined) this.lose({ why: "error", problem: message.error });
       return;
     }
-    const found = this.followers.get(told.stream);
+    const found = this.followers.get(message.stream);
     if (found === undefined) return;
-    if (told.error === undefined && told.end === undefined) {
-      found.follower.onMessage(told.message);
+    if (message.error === undefined && message.end === undefined) {
+      found.follower.onMessage(message.message);
       return;
     }
-    this.followers.delete(told.stream);
-    found.follower.onEnd(told.error === undefined ? { why: "end" } : { why: "error", problem: told.error });
+    this.followers.delete(message.stream);
+    found.follower.onEnd(message.error === undefined ? { why: "end" } : { why: "error", problem: message.error });
   }
 
   private heard(): void {

@@ -7,7 +7,7 @@ import { bandWithin, maySubmit, user } from "./person.ts";
 import { addressOf } from "./router.ts";
 import { draftOf, fieldOf, keptOf, requestId, specOf, type Draft, type Wrong } from "./submit/draft.ts";
 import { Form } from "./submit/form.ts";
-import { tell } from "./telling.ts";
+import { showToast } from "./toast.ts";
 import { sentence, word } from "./words.ts";
 
 const CHECKS = "Check tells what would happen, and changes nothing.";
@@ -128,7 +128,7 @@ class Submitting {
 
   private async submit(spec: Partly<JobSpec>, id: string): Promise<void> {
     const answer = await call("Submit", { specs: [spec], request_id: id });
-    tell(`Job ${answer.first_job_id} is submitted.`);
+    showToast(`Job ${answer.first_job_id} is submitted.`);
     location.hash = addressOf("job", answer.first_job_id);
   }
 

@@ -2,18 +2,18 @@
 
 import { h, show, write } from "../../dom.ts";
 import { CallError, call } from "../api.ts";
-import { tell } from "../telling.ts";
+import { showToast } from "../toast.ts";
 import { sentence } from "../words.ts";
 
 /** Resume it at once, or ask why it is to be drained. */
 export function changeNode(node: string, isDraining: boolean): void {
   if (isDraining) askWhy(node);
-  else void send(node, false, "").catch((error: unknown) => tell(wordsOf(error)));
+  else void send(node, false, "").catch((error: unknown) => showToast(wordsOf(error)));
 }
 
 async function send(node: string, isDraining: boolean, reason: string): Promise<void> {
   await call("UpdateNode", { node, is_draining: isDraining, reason });
-  tell(isDraining ? `${node} drains: what runs goes on, nothing new starts.` : `${node} takes jobs again.`);
+  showToast(isDraining ? `${node} drains: what runs goes on, nothing new starts.` : `${node} takes jobs again.`);
 }
 
 function askWhy(node: string): void {

@@ -9,7 +9,7 @@ export type Shown = (typeof SHOWN)[number];
 /** More are not kept: a page is no place for them. */
 export const DEVICES_MAX = 20_000;
 
-/** Pieces of one telling that are held back until the last has come; each has 2,000 devices. */
+/** Pieces of one update that are held back until the last has come; each has 2,000 devices. */
 const PIECES_MAX = 20;
 
 /** A reading that was older when it was told is marked, and is in no sum; the scheduler tells it again when it becomes so. */

@@ -4,7 +4,7 @@ import { h, show, write } from "../../dom.ts";
 import type { Session, WorkerInfo } from "../../generated/messages.ts";
 import { call } from "../api.ts";
 import { problemWords } from "../job/parts.ts";
-import { tell } from "../telling.ts";
+import { showToast } from "../toast.ts";
 
 /** `done` is called once it is so. */
 export function endSession(session: Session, done: () => void): void {
@@ -52,7 +52,7 @@ function ask(asked: Asked): void {
     asked.act(why.value.trim())
       .then(() => {
         dialog.close();
-        tell(asked.told);
+        showToast(asked.told);
         asked.done();
       })
       .catch((problem: unknown) => {

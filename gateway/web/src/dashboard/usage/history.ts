@@ -5,9 +5,9 @@ import { courseOf, timesOf, type Courses } from "../chart/course.ts";
 import { seconds, time } from "../values.ts";
 import { word } from "../words.ts";
 
-export type Told = "queued" | "running" | "wait_seconds";
+export type SeriesName = "queued" | "running" | "wait_seconds";
 
-export function coursesOf({ start_time: start, step, bands }: GetQueueHistoryResponse, which: Told): Courses {
+export function coursesOf({ start_time: start, step, bands }: GetQueueHistoryResponse, which: SeriesName): Courses {
   const told = bands.filter((band) => band[which]?.mean.some((value) => value >= 0));
   const count = Math.max(0, ...told.map((band) => band[which]?.mean.length ?? 0));
   return {

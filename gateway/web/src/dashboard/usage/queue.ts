@@ -5,12 +5,12 @@ import { call } from "../api.ts";
 import { Chart, Crosshair } from "../chart.ts";
 import { topOf } from "../chart/course.ts";
 import { problemWords, section } from "../job/parts.ts";
-import { coursesOf, type Told } from "./history.ts";
+import { coursesOf, type SeriesName } from "./history.ts";
 
 const POINTS = 240;
 export class QueueCharts {
   readonly element: HTMLElement;
-  private readonly charts: Readonly<Record<Told, Chart>>;
+  private readonly charts: Readonly<Record<SeriesName, Chart>>;
   private readonly note = h("p", { class: "hint" });
 
   constructor(until: AbortSignal) {
@@ -29,7 +29,7 @@ export class QueueCharts {
       const told = await call("GetQueueHistory", { start_time: new Date(start * 1_000).toISOString(), points_max: POINTS });
       if (until.aborted) return;
       write(this.note, "");
-      for (const which of Object.keys(this.charts) as Told[]) {
+      for (const which of Object.keys(this.charts) as SeriesName[]) {
         const courses = coursesOf(told, which);
         this.charts[which].show(courses, Math.max(1, topOf(courses)));
       }

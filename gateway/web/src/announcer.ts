@@ -4,7 +4,7 @@ import type { Speech } from "./speech.ts";
 import type { Session } from "./state.ts";
 import { clock, ending, people, spokenSpan } from "./words.ts";
 
-export class Teller {
+export class Announcer {
   private readonly speech: Speech;
 
   constructor(speech: Speech) {

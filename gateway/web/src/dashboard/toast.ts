@@ -13,18 +13,18 @@ export function onEnd(place: HTMLElement): (state: Liveness, problem: Problem | 
 
 const SHOWN_MS = 8_000;
 
-const place = h("div", { class: "told", role: "status" });
+const place = h("div", { class: "toast", role: "status" });
 const words = h("p", {});
 place.append(words);
 show(words, false);
 let timer: ReturnType<typeof setTimeout> | undefined;
 
 /** The place where it is said; the shell puts it on the page. */
-export function tellingPlace(): HTMLElement {
+export function toastPlace(): HTMLElement {
   return place;
 }
 
-export function tell(text: string): void {
+export function showToast(text: string): void {
   clearTimeout(timer);
   write(words, text);
   show(words, true);
