@@ -4,9 +4,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from gpufleet.jobs.runs import ExitCode
 from scheduler.core.decide import make_true, step
 from scheduler.core.decision import Decision
-from scheduler.state.attempts import ExitCode, RankExit
+from scheduler.state.attempts import RankExit
 from scheduler.state.events import (
     Event,
     InventoryReported,

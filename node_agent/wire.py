@@ -12,15 +12,22 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 from gpufleet.v1 import job_pb2, node_agent_pb2, node_pb2
 
-from gpufleet.jobs.run_protos import INPUT_MODE_OF, STOP_CAUSE_OF, STOP_CAUSES, key_from_proto, key_to_proto
-from gpufleet.jobs.runs import DEFAULT_GRACE_US, NodeCause, RankKey, StopCause
+from gpufleet.jobs.run_protos import (
+    INPUT_MODE_OF,
+    STOP_CAUSE_OF,
+    STOP_CAUSES,
+    exit_to_proto,
+    key_from_proto,
+    key_to_proto,
+)
+from gpufleet.jobs.runs import DEFAULT_GRACE_US, ExitCode, ExitSignal, NodeCause, RankKey, StopCause
 
 from .core import commands, inventory
 from .core.adoption import Verdict
 from .core.attempt import Limits
 from .core.expectations import Expectations
 from .core.launch import Process
-from .core.outcome import AttemptEnd, AttemptView, ExitedWith, ExitStatus, FullReason, KilledBy, Stream
+from .core.outcome import AttemptEnd, AttemptView, FullReason, Stream
 
 STREAMS = {Stream.STDOUT: job_pb2.STREAM_STDOUT, Stream.STDERR: job_pb2.STREAM_STDERR}
 STREAMS_BY_NUMBER = {number: stream for stream, number in STREAMS.items()}
@@ -116,7 +123,7 @@ def exited_to_proto(
     assert end is not None
     report = node_agent_pb2.AttemptExited(
         key=key_to_proto(view.key),
-        exit=_exit(end.status),
+        exit=exit_to_proto(end.status),
         reason=_reason(end),
         message=sentence_of_end(end),
         output_ends=[
@@ -260,16 +267,6 @@ def _read_log(read: node_agent_pb2.ReadProgramLog) -> commands.ReadProgramLog:
     )
 
 
-def _exit(status: ExitStatus | None) -> job_pb2.ExitStatus | None:
-    match status:
-        case ExitedWith(code=code):
-            return job_pb2.ExitStatus(code=code)
-        case KilledBy(signal=number):
-            return job_pb2.ExitStatus(signal=number)
-        case None:
-            return None
-
-
 def _reason(end: AttemptEnd) -> str:
     if end.failure is not None:
         return end.failure.value
@@ -277,7 +274,7 @@ def _reason(end: AttemptEnd) -> str:
         return EXIT_UNKNOWN
     if isinstance(end.stop_cause, NodeCause):
         return end.stop_cause.value
-    return "EXITED" if isinstance(end.status, ExitedWith) else "SIGNALLED"
+    return "EXITED" if isinstance(end.status, ExitCode) else "SIGNALLED"
 
 
 def sentence_of_end(end: AttemptEnd) -> str:
@@ -285,9 +282,9 @@ def sentence_of_end(end: AttemptEnd) -> str:
     if end.detail:
         return end.detail
     match end.status:
-        case ExitedWith(code=code):
+        case ExitCode(code=code):
             return f"the command exited with code {code}"
-        case KilledBy(signal=number):
+        case ExitSignal(signal=number):
             return f"the command was ended by signal {number}"
         case None:
             return f"nobody saw how the command ended ({end.loss.value if end.loss else 'unknown'})"

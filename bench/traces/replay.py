@@ -7,12 +7,12 @@ simulated of the node but that it does what it is told at once.
 import heapq
 from dataclasses import dataclass, field
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import ExitCode, StopCause
 from scheduler.core.decide import make_true, step
 from scheduler.core.scheduling import schedule
 from scheduler.policy.forecast import estimates, forecast_of
 from scheduler.policy.node_cache import NodeCache
-from scheduler.state.attempts import ExitCode, RankExit
+from scheduler.state.attempts import RankExit
 from scheduler.state.events import (
     Event,
     InventoryReported,

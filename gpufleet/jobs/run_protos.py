@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpufleet.v1 import job_pb2, node_agent_pb2
 
-from .runs import InputMode, JobId, RankKey, StopCause
+from .runs import ExitCode, ExitSignal, ExitStatus, InputMode, JobId, RankKey, StopCause
 
 STOP_CAUSES = {cause: node_agent_pb2.StopCause.Value(f"STOP_CAUSE_{cause.name}") for cause in StopCause}
 STOP_CAUSE_OF = {number: cause for cause, number in STOP_CAUSES.items()}
@@ -26,3 +26,25 @@ def key_from_proto(key: node_agent_pb2.AttemptKey) -> RankKey:
     if key.job_id < 1 or key.attempt < 1 or key.rank < 0:
         raise ValueError(f"names no rank: job {key.job_id}, attempt {key.attempt}, rank {key.rank}")
     return RankKey(JobId(key.job_id), key.attempt, key.rank)
+
+
+def exit_to_proto(status: ExitStatus | None) -> job_pb2.ExitStatus | None:
+    """How a process ended on the wire; None, which nobody knows, stays absent."""
+    match status:
+        case ExitCode(code=code):
+            return job_pb2.ExitStatus(code=code)
+        case ExitSignal(signal=number):
+            return job_pb2.ExitStatus(signal=number)
+        case None:
+            return None
+
+
+def exit_from_proto(status: job_pb2.ExitStatus) -> ExitStatus | None:
+    """How a process ended from the wire, or None when nobody knows."""
+    match status.WhichOneof("status"):
+        case "code":
+            return ExitCode(code=status.code)
+        case "signal":
+            return ExitSignal(signal=status.signal)
+        case _:
+            return None

@@ -63,6 +63,23 @@ class RankKey:
         return cls(JobId(job), attempt, rank)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCode:
+    """The process ended by itself with a code, 0 to 255."""
+
+    code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitSignal:
+    """A signal ended the process."""
+
+    signal: int
+
+
+ExitStatus = ExitCode | ExitSignal
+
+
 class InputMode(StrEnum):
     """What a run can be typed to through: a pipe, or a terminal that is its output, too; None stands for /dev/null."""
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gpufleet.jobs.runs import Cause, RankKey, StopCause
+from gpufleet.jobs.runs import Cause, ExitCode, ExitSignal, RankKey, StopCause
 
-from .outcome import AttemptEnd, AttemptView, ExitedWith, KilledBy
+from .outcome import AttemptEnd, AttemptView
 
 MESSAGE_CHARS_MAX = 1_000
 """What a notice says in a sentence is cut behind so many characters."""
@@ -151,9 +151,9 @@ def fields_of(facts: Notified, notice: Notice, reason: str, message: str) -> Map
         fields["message"] = warning.sentence[:MESSAGE_CHARS_MAX]
     if notice is Notice.END and facts.end is not None:
         match facts.end.status:
-            case ExitedWith(code=code):
+            case ExitCode(code=code):
                 fields["exit_code"] = code
-            case KilledBy(signal=number):
+            case ExitSignal(signal=number):
                 fields["exit_signal"] = number
             case None:
                 pass
@@ -198,7 +198,7 @@ def _word_until_us(facts: Notified, now_us: int) -> int | None:
         return None
     if not end.ended_us <= now_us < end.ended_us + END_WAITS_US_MAX:
         return None  # also where it lies ahead: then it is of an earlier boot, whose clock says nothing now
-    is_judged = end.status == ExitedWith(0) or end.stop_cause is StopCause.TIME_LIMIT
+    is_judged = end.status == ExitCode(code=0) or end.stop_cause is StopCause.TIME_LIMIT
     return end.ended_us + END_WAITS_US_MAX if is_judged else None
 
 

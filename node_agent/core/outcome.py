@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
-from gpufleet.jobs.runs import Cause, RankKey
+from gpufleet.jobs.runs import Cause, ExitStatus, RankKey
 
 
 class Stream(StrEnum):
@@ -49,23 +49,6 @@ class FullReason(StrEnum):
 
     BOUND = "BOUND"
     DISK_FULL = "DISK_FULL"
-
-
-@dataclass(frozen=True, slots=True)
-class ExitedWith:
-    """The leader called exit with this code, 0 to 255."""
-
-    code: int
-
-
-@dataclass(frozen=True, slots=True)
-class KilledBy:
-    """The leader was ended by this signal."""
-
-    signal: int
-
-
-ExitStatus = ExitedWith | KilledBy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

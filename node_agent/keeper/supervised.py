@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gpufleet.jobs.runs import Cause, NodeCause, RankKey
+from gpufleet.jobs.runs import Cause, ExitCode, ExitSignal, NodeCause, RankKey
 
 from ..core.attempt import (
     Action,
@@ -33,7 +33,7 @@ from ..core.attempt import (
 )
 from ..core.attempt import after as phase_after
 from ..core.launch import Launch, NotRun
-from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView, ExitedWith, KilledBy, Offsets
+from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets
 from ..spool import SpoolWriter
 from . import records
 from .input import Input
@@ -68,7 +68,7 @@ class Household(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _LeaderExit:
-    status: ExitedWith | KilledBy
+    status: ExitCode | ExitSignal
     cpu_us: int
     max_rss_bytes: int
     at_us: int
@@ -120,7 +120,7 @@ class Supervised:
         self.output.end()
         self._finish(
             AttemptEnd(
-                status=ExitedWith(failed.code),
+                status=ExitCode(code=failed.code),
                 output_ends=Offsets(),
                 started_us=self._started_us,
                 ended_us=boottime_us(),
@@ -215,7 +215,7 @@ class Supervised:
     def leader_reaped(self, wait_status: int, cpu_us: int, max_rss_bytes: int) -> None:
         """Begin the ending."""
         code = os.waitstatus_to_exitcode(wait_status)
-        status = KilledBy(-code) if code < 0 else ExitedWith(code)
+        status = ExitSignal(signal=-code) if code < 0 else ExitCode(code=code)
         self._exit = _LeaderExit(status, cpu_us, max_rss_bytes, boottime_us())
         self._ending = Ending(
             drain_since_us=self._exit.at_us,

@@ -4,23 +4,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from gpufleet.jobs.runs import InputMode, RankKey, cause_of
+from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, InputMode, RankKey, cause_of
 
 from ..core.attempt import Limits
 from ..core.launch import Launch, NotRun, Process, Refusal, RefusalReason
-from ..core.outcome import (
-    AttemptEnd,
-    AttemptPhase,
-    AttemptView,
-    ExitedWith,
-    ExitStatus,
-    FullReason,
-    KilledBy,
-    LaunchFailure,
-    LossReason,
-    Offsets,
-    Stream,
-)
+from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView, FullReason, LaunchFailure, LossReason, Offsets, Stream
 from ..core.typed import Typed
 
 Json = dict[str, Any]
@@ -114,7 +102,7 @@ def typed_from(data: Json) -> Typed:
 def _status_from(data: Json | None) -> ExitStatus | None:
     if data is None:
         return None
-    return ExitedWith(data["code"]) if "code" in data else KilledBy(data["signal"])
+    return ExitCode(code=data["code"]) if "code" in data else ExitSignal(signal=data["signal"])
 
 
 def _known(cls: Any, data: Json) -> Json:

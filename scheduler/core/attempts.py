@@ -7,19 +7,9 @@ Finished means stored: an end is decided only when every byte of the output is s
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpufleet.jobs.runs import NodeCause, StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, NodeCause, StopCause
 
-from ..state.attempts import (
-    BLAMES_THE_JOB,
-    NODE_LOSS_REASONS,
-    Attempt,
-    EndedAttempt,
-    ExitCode,
-    ExitSignal,
-    ExitStatus,
-    Rank,
-    RankExit,
-)
+from ..state.attempts import BLAMES_THE_JOB, NODE_LOSS_REASONS, Attempt, EndedAttempt, Rank, RankExit
 from ..state.commands import Command, ForgetAttempt, KillAttempt
 from ..state.events import OutputSynced, RankExited, RankRefused, RankStarted, SpoolFilled
 from ..state.ids import NodeName, RankKey

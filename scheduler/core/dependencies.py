@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from gpufleet.jobs.runs import ExitCode
+
 from ..policy.explain import WANTED_WORDS
-from ..state.attempts import ExitCode
 from ..state.ids import JobId
 from ..state.jobs import Deferred, EndedTogether, Finished, Held, Job, Queued, Tally
 from ..state.records import AttemptEnded, AttemptVoided, DependencyMet, ItemsFinished, JobFinished, Record

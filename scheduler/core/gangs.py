@@ -7,11 +7,11 @@ back by Abort. From then on its number is used up: a rank that fails brings down
 it ended is how the job did.
 """
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import ExitCode, StopCause
 
 from ..policy.admission import minimum_memory
 from ..policy.shares import memory_to_find_bytes, shares_in
-from ..state.attempts import Attempt, EndedAttempt, ExitCode, Placement, RankExit, Rendezvous
+from ..state.attempts import Attempt, EndedAttempt, Placement, RankExit, Rendezvous
 from ..state.commands import AbortAttempt, Command, LaunchAttempt, PrepareAttempt, StartAttempt, StopAttempt
 from ..state.events import RankReady
 from ..state.ids import NodeName, RankKey

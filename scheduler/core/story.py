@@ -5,10 +5,10 @@ A new record is a type error here until it can be told.
 
 from typing import assert_never
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, StopCause
 
 from ..state import commands, records
-from ..state.attempts import AllocationMethod, Attempt, ExitCode, ExitSignal, Placement, RankExit
+from ..state.attempts import AllocationMethod, Attempt, Placement, RankExit
 from ..state.commands import Command
 from ..state.ids import JobId, UserName
 from ..state.jobs import Deferred, Divided, Held, Job

@@ -6,9 +6,11 @@ docs/rules/sessions.md 3.2 and 3.3.
 
 from dataclasses import replace
 
+from gpufleet.jobs.runs import ExitCode, ExitStatus
+
 from ..policy.revisions import fallback_of, started_revision
 from ..policy.serving import DEATHS_MAX, DEATHS_SPAN, deaths_since, may_start_at
-from ..state.attempts import BLAMES_THE_JOB, NODE_LOSS_REASONS, EndedAttempt, ExitCode, ExitStatus
+from ..state.attempts import BLAMES_THE_JOB, NODE_LOSS_REASONS, EndedAttempt
 from ..state.jobs import Finished, Job
 from ..state.records import AttemptEnded, JobFinished, Record
 from ..state.sessions.records import ClaimMissed, ModelFailed, SessionEnded, SessionRequeued, UpdateFailed, WorkerDied

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Any
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import ExitStatus, StopCause
 
 from .ids import DeviceUuid, NodeName
 from .shares import DeviceShare
@@ -18,23 +18,6 @@ class OutputStream(IntEnum):
 
     STDOUT = 1
     STDERR = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExitCode:
-    """The process ended by itself with a code, 0 to 255."""
-
-    code: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExitSignal:
-    """A signal ended the process."""
-
-    signal: int
-
-
-ExitStatus = ExitCode | ExitSignal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

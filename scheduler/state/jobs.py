@@ -6,9 +6,9 @@ A state is a class that carries exactly the data that is valid in it, so that no
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, StopCause
 
-from .attempts import Attempt, EndedAttempt, ExitCode, ExitSignal, ExitStatus, Rank
+from .attempts import Attempt, EndedAttempt, Rank
 from .ids import JobId, RankKey, UserName
 from .indices import Indices
 from .specs import Band, Dependency, JobSpec, Outcome

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import job_pb2
 
-from gpufleet.jobs.run_protos import INPUT_MODES
+from gpufleet.jobs.run_protos import INPUT_MODES, exit_to_proto
+from gpufleet.jobs.runs import ExitCode
 
 from ..core.story import sentence
 from ..policy.explain import Explanation, WaitReason
@@ -13,7 +14,7 @@ from ..policy.forecast import Bound, Estimate
 from ..policy.ranges import helps
 from ..policy.summary import summary
 from ..ports import StoredRecord
-from ..state.attempts import Attempt, EndedAttempt, ExitCode, ExitSignal, ExitStatus, OutputEnd, Rank
+from ..state.attempts import Attempt, EndedAttempt, OutputEnd, Rank
 from ..state.jobs import Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, Stopping
 from ..state.shares import DeviceShare
 from ..state.specs import EndWanted, JobSpec, Outcome
@@ -111,17 +112,6 @@ def share_proto(share: DeviceShare | None) -> job_pb2.DeviceShare | None:
     return job_pb2.DeviceShare(milli=share.milli, memory_bytes=share.memory_bytes)
 
 
-def exit_proto(exit_: ExitStatus | None) -> job_pb2.ExitStatus | None:
-    """An exit status on the wire; None stays absent."""
-    match exit_:
-        case ExitCode(code=code):
-            return job_pb2.ExitStatus(code=code)
-        case ExitSignal(signal=number):
-            return job_pb2.ExitStatus(signal=number)
-        case None:
-            return None
-
-
 def _end_proto(end: OutputEnd) -> job_pb2.OutputEnd:
     return job_pb2.OutputEnd(
         rank=end.rank, stream=job_pb2.Stream.ValueType(end.stream), end_offset=end.end_offset, was_cut=end.was_cut
@@ -138,7 +128,7 @@ def _rank_proto(number: int, rank: Rank) -> job_pb2.PlacedRank:
         cpus=placement.cpus,
         memory_bytes=placement.memory_bytes,
         start_time=timestamp(rank.started_at),
-        exit=exit_proto(ended.exit) if ended is not None else None,
+        exit=exit_to_proto(ended.exit) if ended is not None else None,
         exit_reason=ended.reason if ended is not None else "",
         exit_message=ended.message if ended is not None else "",
         stop_cause=ended.stop_cause.value if ended is not None and ended.stop_cause is not None else "",
@@ -184,7 +174,7 @@ def _attempt_proto(attempt: Attempt | EndedAttempt) -> job_pb2.Attempt:
         ranks=[_rank_proto(number, rank) for number, rank in enumerate(attempt.ranks)],
         place_time=timestamp(attempt.placed_at),
         start_time=timestamp(max(each for each in starts if each is not None)) if all(starts) else None,
-        exit=exit_proto(deciding.exit) if deciding is not None else None,
+        exit=exit_to_proto(deciding.exit) if deciding is not None else None,
         output_ends=[_end_proto(end) for each in exits for end in each.output_ends],
         gpu_info=_gpu_info(attempt.ranks),
         cpu_seconds=sum(each.cpu_seconds for each in exits),
@@ -232,7 +222,7 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         message.exit_reason = finished.reason
         message.exit_message = finished.message
         message.output_is_complete = attempts[-1].output_is_complete if attempts else True
-        exit_ = exit_proto(finished.exit)
+        exit_ = exit_to_proto(finished.exit)
         if exit_ is not None:
             message.exit.CopyFrom(exit_)
     return message

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.jobs.run_protos import STOP_CAUSE_OF
+from gpufleet.jobs.run_protos import STOP_CAUSE_OF, exit_from_proto
 
 from ..series.points import NOT_READ, Reading
 from ..series.recorder import DeviceReading
-from ..state.attempts import ExitCode, ExitSignal, ExitStatus, OutputEnd, OutputStream, RankExit
+from ..state.attempts import OutputEnd, OutputStream, RankExit
 from ..state.events import ReportedExited, ReportedRefused, ReportedRunning, ReportedStarting, ReportedState
 from ..state.ids import DeviceUuid
 from ..state.nodes import Device, DeviceProcess, DeviceSample, HostSample, NodeInfo
@@ -118,21 +118,10 @@ def device_sample(sample: node_pb2.DeviceSample, now: Instant) -> DeviceSample:
     )
 
 
-def exit_status(exited: node_agent_pb2.AttemptExited) -> ExitStatus | None:
-    """How a leader ended, or None when nobody knows."""
-    match exited.exit.WhichOneof("status"):
-        case "code":
-            return ExitCode(code=exited.exit.code)
-        case "signal":
-            return ExitSignal(signal=exited.exit.signal)
-        case _:
-            return None
-
-
 def rank_exit(exited: node_agent_pb2.AttemptExited) -> RankExit:
     """How a rank ended."""
     return RankExit(
-        exit=exit_status(exited),
+        exit=exit_from_proto(exited.exit),
         reason=exited.reason or "EXITED",
         message=exited.message,
         stop_cause=STOP_CAUSE_OF.get(exited.stop_cause),

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import ExitSignal, StopCause
 from scheduler.policy.gangs import could_ever, ranks_of
-from scheduler.state.attempts import ExitSignal, RankExit
+from scheduler.state.attempts import RankExit
 from scheduler.state.commands import AbortAttempt, KillAttempt, PrepareAttempt, StartAttempt
 from scheduler.state.events import CancelRequested, RankExited, RankReady, RankStarted
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, UserName

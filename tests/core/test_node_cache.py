@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import pytest
 
+from gpufleet.jobs.runs import ExitCode
 from scheduler.core.scheduling import schedule
 from scheduler.policy.node_cache import NodeCache
-from scheduler.state.attempts import ExitCode, RankExit
+from scheduler.state.attempts import RankExit
 from scheduler.state.events import DrainRequested, RankExited, RankRefused, RankStarted
 from scheduler.state.ids import NodeName, RankKey, UserName
 from scheduler.state.jobs import Starting

@@ -8,10 +8,11 @@ from typing import get_args
 
 import pytest
 
+from gpufleet.jobs.runs import ExitCode
 from scheduler.core.deadlines import REQUESTS_PER_SWEEP, wake_at
 from scheduler.core.story import sentence, tell
 from scheduler.state.access import Role, Token
-from scheduler.state.attempts import Attempt, ExitCode, OutputEnd, OutputStream, Placement, Rank, RankExit
+from scheduler.state.attempts import Attempt, OutputEnd, OutputStream, Placement, Rank, RankExit
 from scheduler.state.commands import LaunchAttempt
 from scheduler.state.events import (
     CancelRequested,

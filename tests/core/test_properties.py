@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, StopCause
 from scheduler.state.access import Role, Token
 from scheduler.state.apply import apply
-from scheduler.state.attempts import ExitCode, ExitSignal, OutputEnd, OutputStream, RankExit
+from scheduler.state.attempts import OutputEnd, OutputStream, RankExit
 from scheduler.state.durable import Durable
 from scheduler.state.events import (
     BandRequested,

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, StopCause
 from scheduler.core.story import sentence, tell
 from scheduler.policy.revisions import AT_A_TIME, started_revision
 from scheduler.policy.serving import DEATHS_MAX, deaths_since, may_start_at
-from scheduler.state.attempts import ExitCode, ExitSignal, ExitStatus, RankExit
+from scheduler.state.attempts import RankExit
 from scheduler.state.commands import LaunchAttempt, StopAttempt
 from scheduler.state.events import CancelRequested, Event, RankExited, RankStarted, ReportedRunning, ReportedStarting
 from scheduler.state.ids import JobId, RankKey, UserName

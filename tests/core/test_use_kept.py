@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.state.attempts import ExitCode, RankExit
+from gpufleet.jobs.runs import ExitCode
+from scheduler.state.attempts import RankExit
 from scheduler.state.events import CancelRequested, NodeBeat, RankExited, RankStarted
 from scheduler.state.ids import JobId, NodeName, RankKey, UserName
 from scheduler.state.units import HOUR, MINUTE, SECOND, Span

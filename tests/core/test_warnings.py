@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from gpufleet.jobs.runs import ExitCode
 from scheduler.core.warnings import rough_span
-from scheduler.state.attempts import ExitCode, RankExit
+from scheduler.state.attempts import RankExit
 from scheduler.state.events import NodeBeat, RankExited, RankStarted
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey
 from scheduler.state.jobs import Running

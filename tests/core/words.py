@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, StopCause
 from gpufleet.text.units import parse_duration, parse_size
-from scheduler.state.attempts import ExitCode, ExitSignal, ExitStatus, OutputEnd, OutputStream, RankExit
+from scheduler.state.attempts import OutputEnd, OutputStream, RankExit
 from scheduler.state.events import ReportedExited, ReportedRefused, ReportedRunning, ReportedStarting, ReportedState
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey
 from scheduler.state.indices import Indices

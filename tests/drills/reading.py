@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from gpufleet.jobs.runs import ExitCode
 from scheduler.outputs.layout import OutputLimits
 from scheduler.outputs.opening import FOLDER, open_shelf
 from scheduler.outputs.segment_store import SegmentStore
@@ -19,7 +20,7 @@ from scheduler.outputs.segmented import SegmentedOutputStore
 from scheduler.ports import Piece
 from scheduler.series.accounts import UsageSpan
 from scheduler.series.history_file import HistoryFile
-from scheduler.state.attempts import EndedAttempt, ExitCode
+from scheduler.state.attempts import EndedAttempt
 from scheduler.state.ids import JobId
 from scheduler.state.jobs import Finished, Job
 from scheduler.state.records import (

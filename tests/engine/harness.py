@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from gpufleet.jobs.runs import ExitCode
 from scheduler.engine import Changes, Engine
-from scheduler.state.attempts import ExitCode, OutputEnd, RankExit
+from scheduler.state.attempts import OutputEnd, RankExit
 from scheduler.state.durable import Durable
 from scheduler.state.events import (
     CancelRequested,

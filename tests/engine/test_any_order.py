@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpufleet.jobs.runs import ExitCode
 from scheduler.engine import PASS_INTERVAL, StoreAway
 from scheduler.state.access import Role, Token
-from scheduler.state.attempts import ExitCode, RankExit
+from scheduler.state.attempts import RankExit
 from scheduler.state.events import (
     BandRequested,
     DrainRequested,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpufleet.jobs.runs import ExitCode
 from scheduler.engine import PASS_INTERVAL, Engine
-from scheduler.state.attempts import ExitCode, RankExit
+from scheduler.state.attempts import RankExit
 from scheduler.state.events import RankExited, RankStarted
 from scheduler.state.ids import JobId, NodeName, RankKey
 from scheduler.state.live import run_key

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import ExitSignal, StopCause
 from scheduler.api.jobs.shown import output_blocked
 from scheduler.engine import PASS_INTERVAL, Changes, StoreAway
-from scheduler.state.attempts import ExitSignal, RankExit
+from scheduler.state.attempts import RankExit
 from scheduler.state.commands import LaunchAttempt, SignalAttempt, StopAttempt
 from scheduler.state.events import (
     JobsSubmitted,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.jobs.runs import JobId, RankKey, StopCause
+from gpufleet.jobs.runs import ExitCode, JobId, RankKey, StopCause
 from gpufleet.telemetry.spans import OFF
 from node_agent.attempts import Attempts
 from node_agent.core.actions import Order
@@ -18,7 +18,7 @@ from node_agent.core.delivery import Receipt
 from node_agent.core.duties import Duties
 from node_agent.core.expectations import Expectations
 from node_agent.core.launch import Process, Refusal, RefusalReason
-from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, ExitedWith, Offsets
+from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets
 from node_agent.heartbeat import Report
 from node_agent.keeper.client import Launched
 from node_agent.keeping import Keeping
@@ -28,7 +28,7 @@ LAUNCH = LaunchAttempt(
     key=KEY, process=Process(argv=("true",), env={}, cwd="/"), expectations=Expectations(device_uuids=())
 )
 RUNNING = AttemptView(key=KEY, phase=AttemptPhase.RUNNING, keeper_id="k", directory="/spool", pid=42, started_us=1_000)
-END = AttemptEnd(status=ExitedWith(0), output_ends=Offsets(), started_us=1_000, ended_us=2_000)
+END = AttemptEnd(status=ExitCode(code=0), output_ends=Offsets(), started_us=1_000, ended_us=2_000)
 TOO_MANY_FILES = OSError(24, "Too many open files")
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.jobs.runs import JobId, RankKey, StopCause
+from gpufleet.jobs.runs import ExitCode, JobId, RankKey, StopCause
 from node_agent import notice_delivery as telling
 from node_agent.core.notices import Notice, Notified
-from node_agent.core.outcome import AttemptEnd, ExitedWith, Offsets
+from node_agent.core.outcome import AttemptEnd, Offsets
 from node_agent.notice_delivery import COMMAND_OUTPUT_BYTES_MAX, TRIES_MAX, NoticeNotDelivered, post, run_command, shown
 from node_agent.notices import NoticeRecords, Subject
 from tests.e2e.processes import until
@@ -115,7 +115,7 @@ def test_what_was_written_down_is_read_back(tmp_path: Path) -> None:
     begun = Subject(facts=Notified(key=KEY, time_limit_us=9), target="date", cwd="/", env=ENV)
     assert records.all() == []
     records.begin(begun)
-    end = AttemptEnd(status=ExitedWith(0), output_ends=Offsets(1, 2), stop_cause=StopCause.PREEMPTED)
+    end = AttemptEnd(status=ExitCode(code=0), output_ends=Offsets(1, 2), stop_cause=StopCause.PREEMPTED)
     started = replace(begun.facts, started_us=5, told=frozenset({Notice.START}))
     ended = replace(started, end=end, stop_cause=StopCause.PREEMPTED)
     records.note(begun.facts, started)

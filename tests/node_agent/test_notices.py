@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.jobs.runs import JobId, RankKey, StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, JobId, RankKey, StopCause
 from node_agent.core.commands import TellWarning
 from node_agent.core.notices import (
     END_WAITS_US_MAX,
@@ -25,7 +25,7 @@ from node_agent.core.notices import (
     with_view,
     with_warning,
 )
-from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, ExitedWith, KilledBy, LaunchFailure, Offsets
+from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LaunchFailure, Offsets
 from node_agent.keeper.linux import boottime_us
 from node_agent.notices import NoticeRecords, Notices, Subject
 from tests.e2e.processes import until
@@ -36,7 +36,7 @@ LIMIT = 100 * SECOND
 BEGUN = 5_000 * SECOND
 RUNS = Notified(key=KEY, time_limit_us=LIMIT, started_us=BEGUN, told=frozenset({Notice.START}))
 VIEW = AttemptView(key=KEY, phase=AttemptPhase.RUNNING, keeper_id="k", directory="/spool", pid=42, started_us=BEGUN)
-END = AttemptEnd(status=ExitedWith(3), output_ends=Offsets(), started_us=BEGUN, ended_us=BEGUN + SECOND)
+END = AttemptEnd(status=ExitCode(code=3), output_ends=Offsets(), started_us=BEGUN, ended_us=BEGUN + SECOND)
 
 
 def after(seconds: float) -> int:
@@ -96,7 +96,7 @@ def test_a_quick_attempt_is_told_of_from_its_start_to_its_end() -> None:
 
 
 def test_a_command_that_never_ran_has_an_end_only() -> None:
-    end = replace(END, status=ExitedWith(127), failure=LaunchFailure.COMMAND_NOT_FOUND)
+    end = replace(END, status=ExitCode(code=127), failure=LaunchFailure.COMMAND_NOT_FOUND)
     assert told_by(with_view(Notified(key=KEY), replace(VIEW, end=end)), after(1)) == [Notice.END]
 
 
@@ -106,7 +106,9 @@ def test_a_stop_that_came_too_late_is_no_cause() -> None:
 
 
 def test_an_end_says_how_and_that_it_is_requeued() -> None:
-    ended = with_view(RUNS, replace(VIEW, end=replace(END, status=KilledBy(15), stop_cause=StopCause.REQUEUED)))
+    ended = with_view(
+        RUNS, replace(VIEW, end=replace(END, status=ExitSignal(signal=15), stop_cause=StopCause.REQUEUED))
+    )
     fields = fields_of(ended, Notice.END, "SIGNALLED", "the command was ended by signal 15")
     assert fields == {
         "notice": "end",
@@ -142,7 +144,7 @@ def test_each_warning_is_told_once_and_before_the_end() -> None:
     assert told_in_order(replace(ended, warned=frozenset({1})), after(1)) == [Notice.START, 3, Notice.END]
 
 
-WELL = replace(END, status=ExitedWith(0), ended_us=after(1))
+WELL = replace(END, status=ExitCode(code=0), ended_us=after(1))
 
 
 def test_an_end_waits_for_what_the_scheduler_may_warn_of_but_not_for_long() -> None:
@@ -159,10 +161,10 @@ def test_an_end_waits_for_what_the_scheduler_may_warn_of_but_not_for_long() -> N
     ("holds", "end", "waits"),
     [
         (True, WELL, True),
-        (True, replace(WELL, status=KilledBy(15), stop_cause=StopCause.TIME_LIMIT), True),
+        (True, replace(WELL, status=ExitSignal(signal=15), stop_cause=StopCause.TIME_LIMIT), True),
         (False, WELL, False),
-        (True, replace(WELL, status=ExitedWith(3)), False),
-        (True, replace(WELL, status=KilledBy(15), stop_cause=StopCause.CANCELLED), False),
+        (True, replace(WELL, status=ExitCode(code=3)), False),
+        (True, replace(WELL, status=ExitSignal(signal=15), stop_cause=StopCause.CANCELLED), False),
         (True, replace(WELL, ended_us=None), False),
     ],
 )

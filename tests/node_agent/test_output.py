@@ -7,8 +7,8 @@ from pathlib import Path
 from gpufleet.v1 import job_pb2, node_agent_pb2
 
 from gpufleet.jobs.run_protos import key_to_proto
-from gpufleet.jobs.runs import JobId, RankKey
-from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, ExitedWith, Offsets, Stream
+from gpufleet.jobs.runs import ExitCode, JobId, RankKey
+from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets, Stream
 from node_agent.output import BATCH_BYTES_MAX, BATCH_CHUNKS_MAX, UNREADABLE_RETRY_SECONDS, OutputSender
 
 
@@ -34,7 +34,7 @@ def ended(job_id: int, folder: Path, data: bytes = b"", *, starts: int = 0) -> A
         directory=str(folder),
         output_starts=Offsets(starts, 0),
         output_ends=ends,
-        end=AttemptEnd(status=ExitedWith(0), output_ends=ends),
+        end=AttemptEnd(status=ExitCode(code=0), output_ends=ends),
     )
 
 

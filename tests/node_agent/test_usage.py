@@ -17,9 +17,9 @@ from gpufleet.devices.device import Device, DeviceSample, Vendor
 from gpufleet.devices.process_tree import read_tree
 from gpufleet.devices.tally import POINTS_MAX, DeviceTally, Meter, ProcessTally, Series, Tally, TreeReading
 from gpufleet.devices.virtual import VIRTUAL_GPUS_MAX
-from gpufleet.jobs.runs import JobId, RankKey
+from gpufleet.jobs.runs import ExitCode, JobId, RankKey
 from node_agent.core.launch import NOTE_CHARS_MAX
-from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, ExitedWith, Offsets
+from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets
 from node_agent.usage import UsageRecords, Usages, device_summary, note_of
 from tests.e2e.processes import until
 
@@ -169,7 +169,7 @@ def view(key: RankKey, **values: Any) -> AttemptView:
 
 
 def ended(key: RankKey, at_us: int) -> AttemptView:
-    end = AttemptEnd(status=ExitedWith(0), output_ends=Offsets(), started_us=0, ended_us=at_us, cpu_us=5 * SECOND_US)
+    end = AttemptEnd(status=ExitCode(code=0), output_ends=Offsets(), started_us=0, ended_us=at_us, cpu_us=5 * SECOND_US)
     return replace(view(key), phase=AttemptPhase.ENDED, end=end)
 
 

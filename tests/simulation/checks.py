@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from node_agent.core.outcome import ExitedWith, ExitStatus, KilledBy, Stream
+from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus
+from node_agent.core.outcome import Stream
 from scheduler.ports import Commit
-from scheduler.state.attempts import Attempt, EndedAttempt, ExitCode, ExitSignal, OutputStream
+from scheduler.state.attempts import Attempt, EndedAttempt, OutputStream
 from scheduler.state.commands import Command, ForgetAttempt, LaunchAttempt, PrepareAttempt, StartAttempt
 from scheduler.state.durable import Durable, Entity, EntityKey, key_of, load
 from scheduler.state.ids import JobId, NodeName, RankKey, UserName
@@ -294,7 +295,7 @@ class Checks:
     def _has_succeeded(self, job: Job) -> None:
         """Of a gang every rank has."""
         runs = [process for process in self._by_job.get(job.id, ()) if process.key.attempt == job.attempt_count]
-        succeeded = [process for process in runs if process.status == ExitedWith(0)]
+        succeeded = [process for process in runs if process.status == ExitCode(code=0)]
         if not runs or len(succeeded) < max(len(runs), job.spec.resources.node_count):
             raise Broken(f"job {job.id} succeeded and {[str(process.key) for process in runs]} did not", job.id)
 
@@ -323,9 +324,9 @@ def _differences(one: Durable, other: Durable) -> list[str]:
 
 def _status_of(status: ExitStatus | None) -> ExitCode | ExitSignal | None:
     match status:
-        case ExitedWith(code=code):
+        case ExitCode(code=code):
             return ExitCode(code=code)
-        case KilledBy(signal=number):
+        case ExitSignal(signal=number):
             return ExitSignal(signal=number)
         case None:
             return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpufleet.v1 import node_pb2
 
-from gpufleet.jobs.runs import RankKey, StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, RankKey, StopCause
 from node_agent.core import adoption, attempt, launch
 from node_agent.core.adoption import LaunchDecision, RecordFate
 from node_agent.core.attempt import (
@@ -23,17 +23,7 @@ from node_agent.core.attempt import (
     observe,
 )
 from node_agent.core.launch import Launch, NotRun, Objection, Refusal, RefusalReason
-from node_agent.core.outcome import (
-    AttemptEnd,
-    AttemptPhase,
-    AttemptView,
-    ExitedWith,
-    ExitStatus,
-    KilledBy,
-    LaunchFailure,
-    Offsets,
-    Stream,
-)
+from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LaunchFailure, Offsets, Stream
 from tests.simulation.disks import AttemptRecord, NodeDisk
 from tests.simulation.world import World
 
@@ -98,7 +88,7 @@ class Process:
         world, plan = self.machine.world, self.plan
         for line in range(plan.lines):
             world.after(plan.seconds * (line + 1) / (plan.lines + 1), self._print, line)
-        world.after(plan.seconds, self._exit, ExitedWith(plan.code))
+        world.after(plan.seconds, self._exit, ExitCode(code=plan.code))
 
     def _print(self, line: int) -> None:
         if self.is_alive:
@@ -114,17 +104,17 @@ class Process:
     def term(self) -> None:
         if self.is_alive and self.plan.term_seconds != NEVER and not self._is_ending:
             self._is_ending = True
-            self.machine.world.after(self.plan.term_seconds, self._exit, KilledBy(SIGTERM))
+            self.machine.world.after(self.plan.term_seconds, self._exit, ExitSignal(signal=SIGTERM))
 
     def kill(self) -> None:
         """Dead soon, not at once: a driver may have to be left first."""
         if self.is_alive:
-            self.machine.world.after(self.plan.dies_seconds, self._exit, KilledBy(SIGKILL))
+            self.machine.world.after(self.plan.dies_seconds, self._exit, ExitSignal(signal=SIGKILL))
 
     def kill_and_wait(self) -> None:
         """Dead when this returns."""
         if self.is_alive:
-            self._exit(KilledBy(SIGKILL))
+            self._exit(ExitSignal(signal=SIGKILL))
 
     def vanish(self) -> None:
         """Its machine has no power any more."""
@@ -133,7 +123,7 @@ class Process:
     def _exit(self, status: ExitStatus) -> None:
         if not self.is_alive:
             return
-        if isinstance(status, ExitedWith) and not self._is_ending:
+        if isinstance(status, ExitCode) and not self._is_ending:
             self._write(Stream.STDOUT, f"{self.key} last words\n".encode())
         self.is_alive = False
         self.status = status
@@ -224,7 +214,7 @@ class Kept:
     def not_run(self) -> None:
         self._finish(
             AttemptEnd(
-                status=ExitedWith(127),
+                status=ExitCode(code=127),
                 output_ends=Offsets(),
                 started_us=self.started_us,
                 ended_us=self.started_us,

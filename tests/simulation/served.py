@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus
 from node_agent.core.launch import Launch
-from node_agent.core.outcome import ExitedWith, ExitStatus, KilledBy, Stream
+from node_agent.core.outcome import Stream
 from scheduler.state.events import CancelRequested, Event
 from scheduler.state.ids import UserName
 from scheduler.state.replies import Done, Reply
@@ -53,7 +54,7 @@ class WorkerProcess(Process):
             self.plan.trouble.removeprefix(SERVES),
             self._seats,
             job=(key.job, key.attempt),
-            on_finished=partial(self._exit, ExitedWith(STOPPED)),
+            on_finished=partial(self._exit, ExitCode(code=STOPPED)),
         )
         if self._rng.random() < 0.04 and not world.is_healed:
             world.met.add("a worker whose model cannot be loaded")
@@ -63,18 +64,18 @@ class WorkerProcess(Process):
         assert self.worker is not None
         if self.is_alive:
             self.worker.cannot_load()
-            self._sessions_world.after(0.1, self._exit, ExitedWith(CANNOT_LOAD))
+            self._sessions_world.after(0.1, self._exit, ExitCode(code=CANNOT_LOAD))
 
     def term(self) -> None:
         """Its turns end, and then it."""
         if self.is_alive and self.worker is not None and not self._is_ending:
             self._is_ending = True
             self.worker.stop()
-            self._sessions_world.after(self._rng.uniform(*STOP_SECONDS), self._exit, ExitedWith(STOPPED))
+            self._sessions_world.after(self._rng.uniform(*STOP_SECONDS), self._exit, ExitCode(code=STOPPED))
 
     def die(self) -> None:
         """Somebody kills it, as by -9, or its model brings it down."""
-        self._exit(KilledBy(SIGKILL))
+        self._exit(ExitSignal(signal=SIGKILL))
 
     def vanish(self) -> None:
         super().vanish()

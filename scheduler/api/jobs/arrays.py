@@ -3,6 +3,7 @@
 from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.jobs.run_protos import exit_to_proto
 
 from ...engine import Engine
 from ...policy.explain import next_item
@@ -12,7 +13,7 @@ from ...state.ids import JobId
 from ...state.jobs import Deferred, Finished, Held, Items, Job, Queued, Running, Starting, Stopping, item_ended_together
 from ...state.specs import Outcome
 from ...wire.convert import timestamp
-from ...wire.convert_jobs import exit_proto, state_of
+from ...wire.convert_jobs import state_of
 
 ITEMS_READ = 1_000
 """Items looked at together while a filter looks for matches."""
@@ -166,7 +167,7 @@ def item_proto(array: Job, job: Job) -> scheduler_pb2.ArrayItem:
         index=_items(array).indices.at(job.id - array.id - 1),
         job_id=job.id,
         state=state_of(job),
-        exit=exit_proto(finished.exit) if finished is not None else None,
+        exit=exit_to_proto(finished.exit) if finished is not None else None,
         exit_reason=finished.reason if finished is not None else "",
         exit_message=finished.message if finished is not None else "",
         start_time=timestamp(max(starts)) if starts else None,

@@ -9,6 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from gpufleet.v1 import history_pb2, job_pb2
 
 from gpufleet.errors import invalid
+from gpufleet.jobs.run_protos import exit_to_proto
 
 from ...engine import Engine
 from ...ports import EndedQuery
@@ -17,7 +18,7 @@ from ...state.ids import JobId, NodeName, UserName
 from ...state.jobs import Finished, Job, index_of
 from ...state.units import Instant, Span
 from ...wire.convert import duration, timestamp
-from ...wire.convert_jobs import OUTCOMES, exit_proto, state_of
+from ...wire.convert_jobs import OUTCOMES, state_of
 from ...wire.digests import query_of
 from ...wire.validate import node_name
 from ..answers import Calls
@@ -122,7 +123,7 @@ def ended_job(job: Job) -> history_pb2.EndedJob:
         name=job.spec.name,
         band=job_pb2.Band.ValueType(job.band),
         state=state_of(job),
-        exit=exit_proto(end.exit),
+        exit=exit_to_proto(end.exit),
         exit_reason=end.reason,
         exit_message=end.message,
         submit_time=timestamp(job.submitted_at),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.jobs.runs import JobId, RankKey, StopCause
+from gpufleet.jobs.runs import ExitCode, JobId, RankKey, StopCause
 from node_agent.core.actions import (
     Action,
     CarriedOut,
@@ -42,16 +42,7 @@ from node_agent.core.expectations import Expectations, Misfit, Unfit
 from node_agent.core.fence import CommandRefusal
 from node_agent.core.inventory import Checking, EndReport, Prepared, Refused, StartReport
 from node_agent.core.launch import NotRun, Process, Refusal, RefusalReason
-from node_agent.core.outcome import (
-    AttemptEnd,
-    AttemptPhase,
-    AttemptView,
-    ExitedWith,
-    FullReason,
-    LaunchFailure,
-    Offsets,
-    Stream,
-)
+from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, FullReason, LaunchFailure, Offsets, Stream
 
 KEY = RankKey(JobId(7), 1, 0)
 RECEIPT = (1, 5)
@@ -61,7 +52,7 @@ LAUNCH = LaunchAttempt(
     expectations=Expectations(device_uuids=("GPU-a",)),
 )
 RUNNING = AttemptView(key=KEY, phase=AttemptPhase.RUNNING, keeper_id="k", directory="/spool", pid=42, started_us=1_000)
-END = AttemptEnd(status=ExitedWith(0), output_ends=Offsets(5, 0), started_us=1_000, ended_us=2_000)
+END = AttemptEnd(status=ExitCode(code=0), output_ends=Offsets(5, 0), started_us=1_000, ended_us=2_000)
 ENDED = replace(RUNNING, phase=AttemptPhase.ENDED, end=END, output_ends=END.output_ends)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpufleet.jobs.runs import JobId, RankKey
+from gpufleet.jobs.runs import ExitCode, JobId, RankKey
 from node_agent.core.offsets import CHUNK_BYTES
-from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, ExitedWith, LossReason, Offsets, Stream
+from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LossReason, Offsets, Stream
 from node_agent.core.uploads import UPLOAD_WINDOW_BYTES, ToSend, Uploads
 
 A, B = RankKey(JobId(1), 1, 0), RankKey(JobId(2), 1, 0)
@@ -21,7 +21,7 @@ def running(key: RankKey, stdout: int, stderr: int = 0) -> AttemptView:
 
 
 def ended(key: RankKey, stdout: int, *, loss: LossReason | None = None) -> AttemptView:
-    end = AttemptEnd(status=None if loss else ExitedWith(0), output_ends=Offsets(stdout, 0), loss=loss)
+    end = AttemptEnd(status=None if loss else ExitCode(code=0), output_ends=Offsets(stdout, 0), loss=loss)
     return AttemptView(
         key=key, phase=AttemptPhase.ENDED, keeper_id="k", directory="/", output_ends=Offsets(stdout, 0), end=end
     )

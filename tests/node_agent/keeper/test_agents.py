@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.jobs.runs import StopCause
+from gpufleet.jobs.runs import ExitCode, StopCause
 from node_agent.core.attempt import Limits
 from node_agent.core.launch import Launched, Refusal, RefusalReason
-from node_agent.core.outcome import AttemptPhase, ExitedWith, LossReason, Offsets, Stream
+from node_agent.core.outcome import AttemptPhase, LossReason, Offsets, Stream
 from node_agent.keeper import records
 from node_agent.keeper.connection import KeeperGone
 from node_agent.keeper.events import AttemptEnded, AttemptStarted, Superseded
@@ -71,7 +71,7 @@ async def test_keeper_and_job_outlive_the_kill_of_the_agent_that_started_them_an
     (view,) = await agent.keepers.inventory()
     assert view.pid == pid
     end = await agent.end(view)
-    assert end.status == ExitedWith(5)
+    assert end.status == ExitCode(code=5)
     assert read_all(view, Stream.STDOUT) == b"".join(b"%d\n" % i for i in range(20_000))
 
 
@@ -83,7 +83,7 @@ async def test_reports_come_again_to_every_new_agent_until_one_acknowledges_them
     second = await node.open()
     started = await second.event(AttemptStarted)
     ended = await second.event(AttemptEnded)
-    assert ended.end.status == ExitedWith(2)
+    assert ended.end.status == ExitCode(code=2)
     await second.keepers.acknowledge(started)
     await second.keepers.acknowledge(ended)
     await second.keepers.close()
@@ -98,7 +98,7 @@ async def test_the_newest_agent_wins_and_the_older_one_is_told(node: Node) -> No
     first = await node.open()
     second = await node.open()
     assert isinstance(await first.event(Superseded), Superseded)
-    assert (await second.run(node.launch(1, "/bin/true")))[0].status == ExitedWith(0)
+    assert (await second.run(node.launch(1, "/bin/true")))[0].status == ExitCode(code=0)
     assert second.keeper_pid in node.keeper_pids
     assert len(node.keeper_pids) == 1
 
@@ -136,7 +136,7 @@ async def test_a_state_directory_with_a_very_long_path_works(tmp_path: Path) -> 
     assert len(str(deep)) > 108
     node = Node(deep / "state", tmp_path)
     agent = await node.open()
-    assert (await agent.run(node.shell(1, "exit 3")))[0].status == ExitedWith(3)
+    assert (await agent.run(node.shell(1, "exit 3")))[0].status == ExitCode(code=3)
     await node.close()
 
 
@@ -180,7 +180,7 @@ async def test_after_an_upgrade_the_old_keeper_goes_on_with_its_attempt_and_leav
     assert isinstance(again, Launched)
     assert (again.was_known, again.attempt.pid) == (True, view.pid)
     (node.cwd / "gate").write_text("go\n")
-    assert (await new.end(view)).status == ExitedWith(6)
+    assert (await new.end(view)).status == ExitCode(code=6)
     assert read_all(view, Stream.STDOUT) == b"before\nafter\n"
     assert is_alive(old_pid), "its attempt is not forgotten"
     await new.keepers.forget(view.key)
@@ -249,7 +249,7 @@ async def test_after_the_keeper_was_killed_another_takes_the_launches_and_the_lo
     answer = await agent.keepers.launch(launch)
     assert isinstance(answer, Launched)
     assert (answer.was_known, answer.attempt.phase) == (True, AttemptPhase.LOST)
-    assert (await agent.run(node.launch(2, "/bin/true")))[0].status == ExitedWith(0)
+    assert (await agent.run(node.launch(2, "/bin/true")))[0].status == ExitCode(code=0)
     agent.note_keepers()
     await agent.keepers.close()
     again = await node.open()
@@ -273,7 +273,7 @@ async def test_a_keeper_killed_while_no_agent_was_there_is_settled_by_the_next_o
     assert running.phase is AttemptPhase.LOST
     assert ended.phase is AttemptPhase.ENDED, "what the keeper had recorded is known"
     assert ended.end is not None
-    assert ended.end.status == ExitedWith(9)
+    assert ended.end.status == ExitCode(code=9)
 
 
 async def test_what_a_dead_keeper_had_deleted_as_synced_is_not_taken_for_never_written(node: Node) -> None:
@@ -403,7 +403,7 @@ async def test_while_a_dead_keepers_processes_do_not_die_its_attempts_are_ending
 
         await until_async(is_dying)
         other = await agent.start(node.shell(2, "exit 3"))
-        assert (await agent.end(other)).status == ExitedWith(3)
+        assert (await agent.end(other)).status == ExitCode(code=3)
         agent.note_keepers()
         assert is_alive(view.pid or 0)
         assert (await agent.view(view.key)).phase is AttemptPhase.ENDING
@@ -430,7 +430,7 @@ async def test_an_agent_starts_while_what_a_dead_keeper_left_does_not_die(
         again = await node.open()
         phases = {each.key: each.phase for each in await again.keepers.inventory()}
         assert phases == {view.key: AttemptPhase.ENDING, ended.key: AttemptPhase.ENDED}
-        assert (await again.run(node.shell(3, "exit 3")))[0].status == ExitedWith(3)
+        assert (await again.run(node.shell(3, "exit 3")))[0].status == ExitCode(code=3)
         again.note_keepers()
         assert is_alive(view.pid or 0)
     told = {each.key: each.phase for each in (await again.death()).attempts}

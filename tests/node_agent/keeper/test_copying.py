@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.jobs.runs import ExitCode
 from node_agent.core.launch import Refusal, RefusalReason
 from node_agent.core.offsets import SPOOL_BYTES_MIN
-from node_agent.core.outcome import ExitedWith, Stream
+from node_agent.core.outcome import Stream
 from node_agent.keeper.copying import OutputCopy
 from node_agent.spool import SpoolReader, SpoolWriter
 from tests.node_agent.keeper.keeping import Node
@@ -21,7 +22,7 @@ async def test_both_streams_are_copied_as_they_come_and_stand_in_the_spool_as_we
     end, out, err = await agent.run(
         node.shell(1, "echo a; sleep 0.2; echo b >&2; sleep 0.2; echo c", output_file=str(file))
     )
-    assert (end.status, out, err) == (ExitedWith(0), b"a\nc\n", b"b\n")
+    assert (end.status, out, err) == (ExitCode(code=0), b"a\nc\n", b"b\n")
     assert file.read_bytes() == b"a\nb\nc\n"
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.jobs.runs import JobId, NodeCause, RankKey, StopCause
+from gpufleet.jobs.runs import ExitCode, JobId, NodeCause, RankKey, StopCause
 from node_agent.core.launch import RefusalReason
-from node_agent.core.outcome import AttemptView, ExitedWith, FullReason, Offsets, Stream
+from node_agent.core.outcome import AttemptView, FullReason, Offsets, Stream
 from node_agent.keeper.client import OutputEnds
 from node_agent.keeper.events import AttemptEnded, SpoolChanged
 from node_agent.keeper.processes import look_at
@@ -83,7 +83,7 @@ async def test_a_full_spool_blocks_the_job_and_it_goes_on_when_its_output_is_syn
     assert out == lines(count)
     assert err == b""
     assert (await agent.event(SpoolChanged)).full is None
-    assert (await agent.end(view)).status == ExitedWith(0)
+    assert (await agent.end(view)).status == ExitCode(code=0)
 
 
 async def test_both_streams_share_the_bound_and_neither_loses_a_byte(node: Node) -> None:
@@ -108,7 +108,7 @@ async def test_a_job_that_exits_while_its_spool_is_full_has_not_ended_until_its_
     out, _ = await take_all(agent, view)
     assert out == lines(30_000)
     end = await agent.end(view)
-    assert (end.status, end.streams_cut, end.output_ends.stdout) == (ExitedWith(0), (), len(out))
+    assert (end.status, end.streams_cut, end.output_ends.stdout) == (ExitCode(code=0), (), len(out))
 
 
 async def test_a_job_that_waits_for_room_can_be_killed(node: Node) -> None:
@@ -163,7 +163,7 @@ async def test_a_full_disk_blocks_the_job_and_it_goes_on_by_itself_when_there_is
     assert (await agent.event(SpoolChanged)).full is None
     out, _ = await take_all(agent, view)
     assert out == lines(count)
-    assert (await agent.end(view)).status == ExitedWith(0)
+    assert (await agent.end(view)).status == ExitCode(code=0)
 
 
 async def test_on_a_full_disk_the_synced_output_of_one_attempt_makes_room_for_another(
@@ -178,7 +178,7 @@ async def test_on_a_full_disk_the_synced_output_of_one_attempt_makes_room_for_an
     assert (await take_all(agent, first))[1] == lines(180_000)
     await agent.keepers.forget(first.key)
     assert (await take_all(agent, second))[0] == lines(180_000)
-    assert (await agent.end(second)).status == ExitedWith(0)
+    assert (await agent.end(second)).status == ExitCode(code=0)
 
 
 async def test_on_a_full_disk_a_launch_is_refused_and_ends_are_still_reported(tiny_node: Node) -> None:
@@ -195,7 +195,7 @@ async def test_on_a_full_disk_a_launch_is_refused_and_ends_are_still_reported(ti
     end = (await agent.event(AttemptEnded)).end
     assert end.stop_cause is StopCause.CANCELLED
     ballast.unlink()
-    assert (await agent.run(node.launch(2, "/bin/true")))[0].status == ExitedWith(0)
+    assert (await agent.run(node.launch(2, "/bin/true")))[0].status == ExitCode(code=0)
     record = Path(running.directory) / "record"
     await until(lambda: b'"end"' in record.read_bytes(), "the end in the record")
 

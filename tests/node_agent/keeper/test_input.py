@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.jobs.runs import InputMode, JobId, RankKey, StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, InputMode, JobId, RankKey, StopCause
 from node_agent.core.launch import Refusal, RefusalReason
-from node_agent.core.outcome import AttemptView, ExitedWith, KilledBy, Offsets, Stream
+from node_agent.core.outcome import AttemptView, Offsets, Stream
 from node_agent.core.typed import INPUT_BYTES_MAX, InputPiece, InputQueue, Typed
 from node_agent.keeper.client import OutputEnds
 from tests.node_agent.keeper.keeping import DEADLINE_S, Agent, Node, is_alive, open_files, read_all, until
@@ -62,7 +62,7 @@ async def test_what_is_typed_to_a_pipe_arrives_in_order_and_its_end_too(node: No
     await typist.type(b"one\n")
     await shows(agent, view, b"one\n")
     assert await typist.type(b"two", is_end=True) == Typed(7, has_ended=True)
-    assert (await agent.end(view)).status == ExitedWith(0)
+    assert (await agent.end(view)).status == ExitCode(code=0)
     assert read_all(view, Stream.STDOUT) == b"one\ntwo"
 
 
@@ -84,7 +84,7 @@ async def test_a_process_that_does_not_read_makes_the_typist_wait_and_nothing_is
     (node.cwd / "go").touch()
     assert (await asyncio.wait_for(waiting, DEADLINE_S)).offset == taken + len(sent)
     await typist.type(b"", is_end=True)
-    assert (await agent.end(view)).status == ExitedWith(0)
+    assert (await agent.end(view)).status == ExitCode(code=0)
     out = read_all(view, Stream.STDOUT)
     assert out == sent * (len(out) // len(sent))
     assert len(out) == typist.offset
@@ -103,7 +103,7 @@ async def test_a_terminal_echoes_and_is_all_three_descriptors(node: Node) -> Non
     assert len(set(files.values())) == 1
     assert files["0"].startswith("/dev/pts/")
     await typist.type(b"\x04")
-    assert (await agent.end(view)).status == ExitedWith(0)
+    assert (await agent.end(view)).status == ExitCode(code=0)
     assert read_all(view, Stream.STDERR) == b""
 
 
@@ -136,7 +136,7 @@ async def test_ctrl_c_ends_what_runs_in_the_foreground_and_not_the_shell(node: N
     await typist.type(b"echo code $?\n")
     await shows(agent, view, b"code 130\r\n")
     await typist.type(b"exit 7\n")
-    assert (await agent.end(view)).status == ExitedWith(7)
+    assert (await agent.end(view)).status == ExitCode(code=7)
 
 
 def names_below(pid: int | None) -> list[str]:
@@ -156,14 +156,14 @@ async def test_a_stop_reaches_the_foreground_of_a_shell_and_leaves_nothing(node:
     await shows(agent, view, b"\r\nwaits\r\n")
     await agent.keepers.stop(view.key, StopCause.CANCELLED, 5_000_000)
     await shows(agent, view, b"told to stop\r\n")
-    assert (await agent.end(view)).status == KilledBy(9)  # an interactive shell ignores SIGTERM
+    assert (await agent.end(view)).status == ExitSignal(signal=9)  # an interactive shell ignores SIGTERM
 
 
 async def test_everything_that_was_shown_before_the_end_is_kept(node: Node) -> None:
     agent = await node.open()
     text = "import sys\nfor n in range(60_000): print(n)\nprint('the last line', end='')"
     end, out, _ = await agent.run(node.script(1, text, input=InputMode.TERMINAL))
-    assert end.status == ExitedWith(0)
+    assert end.status == ExitCode(code=0)
     assert out == b"".join(b"%d\r\n" % n for n in range(60_000)) + b"the last line"
     assert end.streams_cut == ()
 

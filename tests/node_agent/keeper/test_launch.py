@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpufleet.jobs.runs import JobId, RankKey
+from gpufleet.jobs.runs import ExitCode, ExitSignal, JobId, RankKey
 from node_agent.core.attempt import Limits
 from node_agent.core.launch import Launched, Refusal, RefusalReason
-from node_agent.core.outcome import AttemptPhase, ExitedWith, KilledBy, LaunchFailure, Stream
+from node_agent.core.outcome import AttemptPhase, LaunchFailure, Stream
 from node_agent.keeper.events import AttemptStarted
 from node_agent.keeper.linux import boottime_us
 from node_agent.keeper.spawn import KEY_VARIABLE
@@ -25,7 +25,7 @@ async def test_a_command_runs_and_its_output_and_exit_code_come_back(node: Node)
     started = await agent.event(AttemptStarted, view.key)
     end = await agent.end(view)
     assert (started.pid, started.started_us) == (view.pid, view.started_us)
-    assert end.status == ExitedWith(3)
+    assert end.status == ExitCode(code=3)
     assert (end.stop_cause, end.streams_cut, end.processes_left) == (None, (), 0)
     assert (end.output_ends.stdout, end.output_ends.stderr) == (4, 4)
     assert read_all(view, Stream.STDOUT) == b"out\n"
@@ -38,14 +38,14 @@ async def test_a_command_runs_and_its_output_and_exit_code_come_back(node: Node)
 async def test_a_signal_that_ends_the_leader_is_told_apart_from_an_exit_code(node: Node) -> None:
     agent = await node.open()
     end, _, _ = await agent.run(node.shell(1, "kill -SEGV $$"))
-    assert end.status == KilledBy(signal.SIGSEGV)
+    assert end.status == ExitSignal(signal=signal.SIGSEGV)
 
 
 async def test_bytes_that_are_no_utf8_and_bursts_of_30_mb_arrive_exactly(node: Node) -> None:
     agent = await node.open()
     text = "import sys\nfor _ in range(30): sys.stdout.buffer.write(bytes(range(256)) * 4096)"
     end, out, _ = await agent.run(node.script(1, text))
-    assert end.status == ExitedWith(0)
+    assert end.status == ExitCode(code=0)
     assert out == bytes(range(256)) * 4096 * 30
     assert end.output_ends.stdout == 30 * 1024 * 1024
 
@@ -62,7 +62,7 @@ async def test_a_command_gets_exactly_the_environment_that_was_given(node: Node)
     env = {"A": "1", "EMPTY": "", "LINES": "a\nb", "BYTES": "\udcff"}
     end, out, _ = await agent.run(node.launch(1, "/usr/bin/env", "-0", env=env))
     seen = dict(entry.split(b"=", 1) for entry in out.split(b"\0") if entry)
-    assert end.status == ExitedWith(0)
+    assert end.status == ExitCode(code=0)
     assert seen.pop(KEY_VARIABLE.encode()).endswith(b":1.1.0")
     assert seen == {b"A": b"1", b"EMPTY": b"", b"LINES": b"a\nb", b"BYTES": b"\xff"}
 
@@ -119,17 +119,17 @@ async def test_a_missing_directory_is_refused_and_the_same_launch_works_once_it_
     assert str(node.cwd / "later") in answer.detail
     assert await agent.keepers.inventory() == ()
     (node.cwd / "later").mkdir()
-    assert (await agent.run(launch))[0].status == ExitedWith(0)
+    assert (await agent.run(launch))[0].status == ExitCode(code=0)
 
 
 async def test_a_command_that_is_not_there_ends_with_127_and_says_where_it_was_looked_for(node: Node) -> None:
     agent = await node.open()
     end, out, err = await agent.run(node.launch(1, "no-such-command", env={"PATH": "/bin:/usr/bin"}))
-    assert (end.status, end.failure) == (ExitedWith(127), LaunchFailure.COMMAND_NOT_FOUND)
+    assert (end.status, end.failure) == (ExitCode(code=127), LaunchFailure.COMMAND_NOT_FOUND)
     assert end.detail == "no-such-command: not found in PATH '/bin:/usr/bin'"
     assert (out, err) == (b"", b"")
     end, _, _ = await agent.run(node.launch(2, "./no-such-file"))
-    assert (end.status, end.failure) == (ExitedWith(127), LaunchFailure.COMMAND_NOT_FOUND)
+    assert (end.status, end.failure) == (ExitCode(code=127), LaunchFailure.COMMAND_NOT_FOUND)
 
 
 async def test_a_script_whose_interpreter_is_missing_ends_with_127_and_names_it(node: Node) -> None:
@@ -138,7 +138,7 @@ async def test_a_script_whose_interpreter_is_missing_ends_with_127_and_names_it(
     script.chmod(0o755)
     agent = await node.open()
     end, _, _ = await agent.run(node.launch(1, "./script"))
-    assert end.status == ExitedWith(127)
+    assert end.status == ExitCode(code=127)
     assert "'/no/such/python -u'" in end.detail
 
 
@@ -149,7 +149,7 @@ async def test_a_command_that_cannot_be_executed_ends_with_126(node: Node, comma
     (node.cwd / "no-format").chmod(0o755)
     agent = await node.open()
     end, out, _ = await agent.run(node.launch(1, command, env={"PATH": "."}))
-    assert (end.status, end.failure, out) == (ExitedWith(126), LaunchFailure.NOT_EXECUTABLE, b"")
+    assert (end.status, end.failure, out) == (ExitCode(code=126), LaunchFailure.NOT_EXECUTABLE, b"")
 
 
 @pytest.mark.parametrize("argv", [["/bin/true", *["x" * 100_000] * 100], ["/bin/true", "x" * 200_000]])
@@ -159,7 +159,7 @@ async def test_arguments_that_linux_does_not_take_are_refused_and_nothing_is_lef
     assert isinstance(answer, Refusal)
     assert answer.reason is RefusalReason.ARGV_TOO_LONG
     assert await agent.keepers.inventory() == ()
-    assert (await agent.run(node.launch(1, "/bin/true")))[0].status == ExitedWith(0)
+    assert (await agent.run(node.launch(1, "/bin/true")))[0].status == ExitCode(code=0)
 
 
 @pytest.mark.parametrize(
@@ -300,5 +300,5 @@ async def test_three_hundred_short_jobs_end_each_with_their_own_code(node: Node)
     views = [await agent.start(node.shell(n, f"echo {n}; exit {n % 200}")) for n in range(1, 301)]
     for n, view in enumerate(views, 1):
         end = await agent.end(view)
-        assert end.status == ExitedWith(n % 200), n
+        assert end.status == ExitCode(code=n % 200), n
         assert read_all(view, Stream.STDOUT) == b"%d\n" % n

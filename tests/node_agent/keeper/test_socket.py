@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.jobs.runs import JobId, RankKey
-from node_agent.core.outcome import ExitedWith
+from gpufleet.jobs.runs import ExitCode, JobId, RankKey
 from node_agent.keeper.door import GUESTS_MAX
 from node_agent.keeper.frames import FRAME_BYTES_MAX, PROTOCOL_VERSION, BadFrame, FrameTooLong, Unpacker, pack
 from node_agent.keeper.reports import ENDED, SPOOL, STARTED, Reports
@@ -99,7 +98,9 @@ async def test_who_does_not_say_hello_in_this_protocol_is_told_the_keepers_and_h
     with plain_socket(node) as plain:
         plain.sendall(pack(first))
         assert await asyncio.to_thread(hear, plain) == [{"bye": "PROTOCOL", "protocol": PROTOCOL_VERSION}]
-    assert (await agent.run(node.launch(1, "/bin/true")))[0].status == ExitedWith(0), "the agent is still listened to"
+    assert (await agent.run(node.launch(1, "/bin/true")))[0].status == ExitCode(code=0), (
+        "the agent is still listened to"
+    )
 
 
 async def test_bytes_that_are_no_messages_end_the_connection_and_nothing_else(node: Node) -> None:
@@ -108,7 +109,7 @@ async def test_bytes_that_are_no_messages_end_the_connection_and_nothing_else(no
         with plain_socket(node) as plain:
             plain.sendall(nonsense)
             assert await asyncio.to_thread(hear, plain) == []
-    assert (await agent.run(node.launch(1, "/bin/true")))[0].status == ExitedWith(0)
+    assert (await agent.run(node.launch(1, "/bin/true")))[0].status == ExitCode(code=0)
 
 
 async def test_silent_guests_do_not_pile_up(node: Node) -> None:
@@ -120,7 +121,7 @@ async def test_silent_guests_do_not_pile_up(node: Node) -> None:
         assert await asyncio.to_thread(hear, oldest) == []
         for guest in guests:
             guest.__exit__(None, None, None)
-    assert (await agent.run(node.launch(1, "/bin/true")))[0].status == ExitedWith(0)
+    assert (await agent.run(node.launch(1, "/bin/true")))[0].status == ExitCode(code=0)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.jobs.runs import JobId, NodeCause, RankKey, StopCause
+from gpufleet.jobs.runs import ExitCode, ExitSignal, JobId, NodeCause, RankKey, StopCause
 from node_agent.core.attempt import Limits
 from node_agent.core.launch import RefusalReason
-from node_agent.core.outcome import AttemptPhase, ExitedWith, KilledBy, Stream
+from node_agent.core.outcome import AttemptPhase, Stream
 from node_agent.keeper.linux import boottime_us
 from tests.node_agent.keeper.keeping import SECOND_US, Node, is_alive, read_all, until, until_async
 
@@ -40,7 +40,7 @@ async def test_when_the_leader_exits_the_rest_of_its_group_is_killed(node: Node)
     text = "(sleep 1000 & echo $! >> pids; wait) & sh -c 'sleep 1000 & echo $! >> pids; wait' & echo $! >> pids; "
     view = await agent.start(node.shell(1, text + "until [ $(wc -l < pids) = 3 ]; do :; done; exit 4"))
     end = await agent.end(view)
-    assert end.status == ExitedWith(4)
+    assert end.status == ExitCode(code=4)
     assert (end.streams_cut, end.processes_left, end.stop_cause) == ((), 0, None)
     pids = pids_in(node.cwd / "pids", 3)
     assert pids
@@ -67,7 +67,7 @@ async def test_a_descendant_that_left_its_group_is_killed_too_and_one_thing_tell
     text = f"({stray} &); until [ -e pid ]; do :; done; echo done"
     view = await agent.start(node.shell(1, text))
     end = await agent.end(view)
-    assert end.status == ExitedWith(0)
+    assert end.status == ExitCode(code=0)
     assert (end.streams_cut, end.processes_left) == ((), 0)
     assert not is_alive(int((node.cwd / "pid").read_text()))
     assert read_all(view, Stream.STDOUT) == b"done\n"
@@ -99,7 +99,7 @@ async def test_a_process_from_outside_that_holds_the_output_open_cuts_it_and_no_
         end = await agent.end(view)
     finally:
         os.close(foreign)
-    assert end.status == ExitedWith(0)
+    assert end.status == ExitCode(code=0)
     assert end.streams_cut == (Stream.STDOUT,)
     assert end.processes_left == 0
     assert read_all(view, Stream.STDOUT) == b"before\nafter\n"
@@ -111,7 +111,7 @@ async def test_a_stop_lets_the_job_end_by_itself_within_its_grace(node: Node) ->
     await agent.output(view, len("ready\n"))
     assert await agent.keepers.stop(view.key, StopCause.PREEMPTED) is None
     end = await agent.end(view)
-    assert (end.status, end.stop_cause) == (ExitedWith(7), StopCause.PREEMPTED)
+    assert (end.status, end.stop_cause) == (ExitCode(code=7), StopCause.PREEMPTED)
     assert read_all(view, Stream.STDOUT) == b"ready\nbye\n"
 
 
@@ -123,7 +123,7 @@ async def test_a_stop_kills_the_whole_group_when_the_grace_is_over(node: Node) -
     await agent.keepers.stop(view.key, StopCause.CANCELLED, grace_us=GRACE_US)
     assert (await agent.view(view.key)).phase is AttemptPhase.STOPPING
     end = await agent.end(view)
-    assert (end.status, end.stop_cause) == (KilledBy(signal.SIGKILL), StopCause.CANCELLED)
+    assert (end.status, end.stop_cause) == (ExitSignal(signal=signal.SIGKILL), StopCause.CANCELLED)
     assert end.ended_us is not None
     assert end.ended_us - before_us >= GRACE_US
 
@@ -151,7 +151,7 @@ async def test_a_kill_does_not_wait_for_a_grace_also_after_a_stop(node: Node) ->
             await agent.keepers.stop(view.key, StopCause.CANCELLED)
         await agent.keepers.kill(view.key, StopCause.STALE)
         end = await agent.end(view)
-        assert end.status == KilledBy(signal.SIGKILL)
+        assert end.status == ExitSignal(signal=signal.SIGKILL)
         assert end.stop_cause is (StopCause.CANCELLED if stop_first else StopCause.STALE)
 
 
@@ -161,7 +161,7 @@ async def test_a_suspended_job_hears_the_sigterm(node: Node) -> None:
     await agent.output(view, len("ready\n"))
     await agent.keepers.signal(view.key, signal.SIGSTOP)
     await agent.keepers.stop(view.key, StopCause.CANCELLED)
-    assert (await agent.end(view)).status == ExitedWith(7)
+    assert (await agent.end(view)).status == ExitCode(code=7)
 
 
 async def test_a_signal_reaches_the_whole_group(node: Node) -> None:
@@ -200,9 +200,9 @@ async def test_the_time_limit_is_kept_without_an_agent_first_with_sigterm_then_w
     await until(lambda: not is_alive(obedient.pid or 0) and not is_alive(stubborn.pid or 0), "the end of both")
     again = await node.open()
     end = await again.end(obedient)
-    assert (end.status, end.stop_cause) == (ExitedWith(7), StopCause.TIME_LIMIT)
+    assert (end.status, end.stop_cause) == (ExitCode(code=7), StopCause.TIME_LIMIT)
     end = await again.end(stubborn)
-    assert (end.status, end.stop_cause) == (KilledBy(signal.SIGKILL), StopCause.TIME_LIMIT)
+    assert (end.status, end.stop_cause) == (ExitSignal(signal=signal.SIGKILL), StopCause.TIME_LIMIT)
     assert end.ended_us is not None
     assert end.started_us is not None
     assert end.ended_us - end.started_us >= SOON_US + GRACE_US
@@ -229,7 +229,7 @@ async def test_what_ended_while_the_keeper_was_suspended_was_stopped_by_nobody(n
     await asking
     for view in (limited, stopped):
         end = await agent.end(view)
-        assert (end.status, end.stop_cause) == (ExitedWith(0), None)
+        assert (end.status, end.stop_cause) == (ExitCode(code=0), None)
 
 
 def fenced(grace_us: int, ends_in_us: int) -> dict[str, object]:
@@ -248,9 +248,9 @@ async def test_without_heartbeats_the_fence_ends_an_attempt_by_its_deadline_and_
     await until(lambda: not is_alive(obedient.pid or 0) and not is_alive(stubborn.pid or 0), "the end of both")
     again = await node.open()
     end = await again.end(obedient)
-    assert (end.status, end.stop_cause) == (ExitedWith(7), StopCause.FENCED)
+    assert (end.status, end.stop_cause) == (ExitCode(code=7), StopCause.FENCED)
     end = await again.end(stubborn)
-    assert (end.status, end.stop_cause) == (KilledBy(signal.SIGKILL), StopCause.FENCED)
+    assert (end.status, end.stop_cause) == (ExitSignal(signal=signal.SIGKILL), StopCause.FENCED)
     assert end.ended_us is not None
     assert end.ended_us >= deadline_us, "it had its whole grace"
     assert (await again.view(unfenced.key)).phase is AttemptPhase.RUNNING
@@ -285,7 +285,7 @@ async def test_a_stop_before_the_fence_kills_no_later_than_the_fence(node: Node)
     await agent.output(view, len("ready\n"))
     await agent.keepers.stop(view.key, StopCause.CANCELLED, grace_us=1000 * SECOND_US)
     end = await agent.end(view)
-    assert (end.status, end.stop_cause) == (KilledBy(signal.SIGKILL), StopCause.CANCELLED)
+    assert (end.status, end.stop_cause) == (ExitSignal(signal=signal.SIGKILL), StopCause.CANCELLED)
 
 
 async def test_a_heartbeat_from_the_future_is_refused_and_changes_nothing(node: Node) -> None:
@@ -309,7 +309,7 @@ async def test_shutdown_refuses_while_something_runs_and_with_kill_ends_it_by_th
     again = await node.open()
     end = (await again.view(view.key)).end
     assert end is not None
-    assert (end.status, end.stop_cause) == (ExitedWith(7), NodeCause.SHUTDOWN)
+    assert (end.status, end.stop_cause) == (ExitCode(code=7), NodeCause.SHUTDOWN)
 
 
 async def test_shutdown_of_an_idle_keeper_ends_it_and_the_next_agent_starts_another(node: Node) -> None:
@@ -317,7 +317,7 @@ async def test_shutdown_of_an_idle_keeper_ends_it_and_the_next_agent_starts_anot
     pid = agent.keeper_pid
     assert await agent.keepers.shutdown() is None
     await until(lambda: not is_alive(pid), "the keeper's end")
-    assert (await (await node.open()).run(node.launch(1, "/bin/true")))[0].status == ExitedWith(0)
+    assert (await (await node.open()).run(node.launch(1, "/bin/true")))[0].status == ExitCode(code=0)
 
 
 async def test_a_terminated_keeper_stops_its_attempts_by_the_grace_rule_and_leaves(node: Node) -> None:
@@ -327,7 +327,7 @@ async def test_a_terminated_keeper_stops_its_attempts_by_the_grace_rule_and_leav
     pid = agent.keeper_pid
     os.kill(pid, signal.SIGTERM)
     end = await agent.end(view)
-    assert (end.status, end.stop_cause) == (ExitedWith(7), NodeCause.SHUTDOWN)
+    assert (end.status, end.stop_cause) == (ExitCode(code=7), NodeCause.SHUTDOWN)
     await until(lambda: not is_alive(pid), "the keeper's end")
 
     async def launched() -> bool:
@@ -362,7 +362,7 @@ async def test_another_time_limit_holds_whatever_the_agent_does_and_one_that_has
     assert is_alive(longer.pid or 0)
     assert await again.keepers.set_time_limit(longer.key, 1) is None
     end = await again.end(longer)
-    assert (end.stop_cause, end.status) == (StopCause.TIME_LIMIT, ExitedWith(7))
+    assert (end.stop_cause, end.status) == (StopCause.TIME_LIMIT, ExitCode(code=7))
     assert await again.keepers.set_time_limit(longer.key, None) is None, "what has ended stays so"
     unknown = await again.keepers.set_time_limit(RankKey(JobId(99), 1, 0), 1)
     assert unknown is not None and unknown.reason is RefusalReason.UNKNOWN_ATTEMPT
