@@ -231,7 +231,7 @@ def _gpuctl(
 
 def _load(name: str) -> Any:
     module = importlib.import_module(f"{__package__}.{MODULES[name]}")
-    found: typer.Typer | Callable[..., None] = getattr(module, name)
+    found: typer.Typer | Callable[..., None] = getattr(module, name.replace("-", "_"))
     if isinstance(found, typer.Typer):
         loaded = get_command(found)
         loaded.name = name

@@ -39,7 +39,10 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "models": "sessions.models",
         "sessions": "sessions.models",
         "worker": "admin.programs",
+        "infer": "asking.command",
         "batch": "batch.command",
+        "bench-model": "bench_model.command",
+        "bench-endpoint": "bench_model.command",
         "estimate": "submitting.submit",
     },
     "Admin": {
@@ -57,7 +60,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "version": "admin.version",
     },
 }
-"""Panel → command → the module of its room that holds a function, or a typer app, of that name."""
+"""Panel → command → the module of its room that holds a function, or a typer app, of that name, with _ for -."""
 
 MODULES: Mapping[str, str] = {name: module for panel in PANELS.values() for name, module in panel.items()}
 

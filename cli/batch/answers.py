@@ -6,19 +6,18 @@ is asked again. A last line that is not whole is cut away, and its row asked aga
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from gpufleet.client import Result
 from gpufleet.errors import GpufleetError, Reason
 
+from .lines import answer_object, as_json
 from .rows import InputRow
 
 LINE_BEGINS = b'{"index": '
@@ -83,22 +82,7 @@ class AnswerFile:
 
     def add(self, row: InputRow, result: Result, now_s: float) -> None:
         """Write down what became of a row."""
-        said: dict[str, Any] = {"index": row.index}  # as LINE_BEGINS says
-        if row.name:
-            said["input"] = row.name
-        if result.error is not None:
-            said["error"] = result.error.as_dict()
-        else:
-            said["output"] = result.value
-        said["attempts"] = result.attempts
-        if result.backend is not None:
-            said["backend"] = str(result.backend)
-        if result.is_fallback:
-            said["is_fallback"] = True
-        try:
-            text = json.dumps(said, ensure_ascii=False, default=_plain, allow_nan=False)
-        except ValueError:
-            text = json.dumps(_finite(said), ensure_ascii=False, default=_plain)
+        text = as_json(answer_object(result, row.index, row.name))
         with self._writing():
             # What is no Unicode, as in the name of a file, is written as JSON escapes it.
             self._file.write(text.encode(errors="backslashreplace") + b"\n")
@@ -181,23 +165,3 @@ class AnswerFile:
             f"line {number + 1} of {self.path} is not what gpuctl batch writes",
             next_step="Name a file that is not there yet, or one of the same batch.",
         )
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for numbers that are not finite: JSON has no other word for them."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return {name: _finite(each) for name, each in value.items()} if isinstance(value, dict) else value
-
-
-def _plain(value: Any) -> Any:
-    """What JSON lacks: bytes as text, or in base64 where they are none; anything else as its words."""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(value).decode()}
-    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gpufleet.client.settings import VARIABLE_PREFIX, GivenSettings
 from gpufleet.config.gateway_settings import GATEWAY_PORT
+from gpufleet.jobs.variables import JOB_ID_VARIABLE
 
 from ..settings import Settings
 
@@ -43,3 +44,10 @@ def settings_given(
     if config.insecure:
         given["insecure"] = True
     return given
+
+
+def own_job(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """The job in which this runs, as `Connection.settings` takes it: in a job models are asked in its owner's name, by
+    the job's own token, whatever context the node's account has."""
+    job = environment.get(JOB_ID_VARIABLE, "")
+    return (job,) if job else ()

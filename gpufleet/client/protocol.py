@@ -21,11 +21,13 @@ MICROSECONDS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a worker says of its model: inputs, where it computes, and the most items of a request (0: no limit)."""
+    """What a worker says of its model: inputs, where it computes, the most items of a request (0: no limit), and the
+    device's whole name, empty where it says none."""
 
     inputs: tuple[InputSpec, ...] = ()
     backend: Backend | None = None
     batch_max: int = 0
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,9 @@ def metadata_of(body: bytes) -> ModelMetadata:
         for each in (inputs if isinstance(inputs, list) else [])
         if isinstance(each, dict)
     ]
-    return ModelMetadata(tuple(specs), backend_of(parameters.get("device")), _batch_max(parameters))
+    device = parameters.get("device")
+    name = device if isinstance(device, str) else ""
+    return ModelMetadata(tuple(specs), backend_of(device), _batch_max(parameters), name)
 
 
 def backend_of(device: object) -> Backend | None:

@@ -10,7 +10,9 @@ import sys
 import pytest
 
 from cli.admin import config, doctor, programs, token, up, usage, version
+from cli.asking import command as asking
 from cli.batch import command as batch
+from cli.bench_model import command as bench_model
 from cli.devices import monitor, top
 from cli.jobs import change, history, job, queue, wait
 from cli.logs import command as logs
@@ -93,8 +95,10 @@ def test_live_ids_and_nodes_are_completed_and_silence_is_kept_when_nobody_answer
 
 def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> None:
     commands = (
+        asking,
         attach,
         batch,
+        bench_model,
         change,
         config,
         doctor,
@@ -116,7 +120,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         wait,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 41
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 44
 
 
 def test_the_help_of_gpuctl() -> None:
