@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import crowd, frames, history, live, output, passes, path, sampling, scale, scrape, standing, worker
+from . import crowd, frames, history, live, output, passes, path, sampling, scale, scrape, serving, standing, worker
 from .rows import Row, Run, table
 
 ROOT = Path(__file__).parent
@@ -26,6 +26,7 @@ GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "worker": worker.measure,
     "frames": frames.measure,
     "sessions": crowd.measure,
+    "serving": serving.measure,
 }
 """What can be measured by itself, in the order in which all of it is."""
 

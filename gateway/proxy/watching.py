@@ -36,9 +36,10 @@ UNUSED_S_MAX = 60.0
 WATCHED_MAX = 1_000
 """Programs that are watched; of more the one that was asked for the longest ago is not, if it has no request."""
 
-MISSING_S, MISSING_MAX = 2.0, 10_000
-"""A name that the scheduler does not know, or knows as a class, is not asked about again for so long; so many are
-remembered."""
+MISSING_S, MISSING_MAX = 0.5, 10_000
+"""A name that the scheduler does not know, or knows as a class, is not asked about again for so long, which is less than
+a program needs to become ready; so many are remembered. One that was served until now is asked about at once: somebody
+may serve it again."""
 
 LISTED_S = 2.0
 """A list of all programs is good for so long."""
@@ -209,11 +210,11 @@ class Watching:
 
     def _has_no(self, watched: _Watched, error: GpufleetError) -> None:
         name = watched.service.name
-        self._missing[name] = (asyncio.get_running_loop().time() + MISSING_S, error)
-        self._missing.move_to_end(name)
-        if len(self._missing) > MISSING_MAX:
-            self._missing.popitem(last=False)
         if not watched.first.done():
+            self._missing[name] = (asyncio.get_running_loop().time() + MISSING_S, error)
+            self._missing.move_to_end(name)
+            if len(self._missing) > MISSING_MAX:
+                self._missing.popitem(last=False)
             watched.first.set_exception(error)
             watched.first.exception()  # seen, even where nobody waits for it any more
         watched.task = None

@@ -83,11 +83,25 @@ async def test_what_is_no_program_is_not_found(path: str) -> None:
         assert ("first page" in body.decode()) == (path == "/m/class/")
 
 
-async def test_a_name_that_is_none_is_asked_about_once_in_a_while() -> None:
+async def test_a_name_that_is_none_is_asked_about_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching_module, "MISSING_S", 1_000.0)
     async with stage() as at:
         for _ in range(5):
             assert (await asked(at, "/m/nobody/"))[0] == 404
-        assert at.scheduler.calls["WatchWorkers"] <= 2
+        assert at.scheduler.calls["WatchWorkers"] == 1
+
+
+async def test_a_program_that_is_stopped_and_served_again_answers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching_module, "MISSING_S", 1_000.0)
+    async with stage() as at, program("r1", who) as one, program("r2", who) as two:
+        await at.serve("chat", one)
+        assert (await asked(at, "/m/chat/"))[0] == 200
+        del at.scheduler.models["chat"]
+        await at.scheduler.changed()
+        await until("it is watched no longer", lambda: not at.readings()["gpufleet.program.underway"])
+        await at.serve("chat", two)
+        assert (await asked(at, "/m/chat/"))[0] == 200
+        assert (len(one.calls), len(two.calls)) == (1, 1)
 
 
 async def test_requests_go_to_the_replica_with_the_fewest_and_those_of_a_session_to_one() -> None:
