@@ -37,9 +37,9 @@ WATCHED_MAX = 1_000
 """Programs that are watched; of more the one that was asked for the longest ago is not, if it has no request."""
 
 MISSING_S, MISSING_MAX = 0.5, 10_000
-"""A name that the scheduler does not know, or knows as a class, is not asked about again for so long, which is less than
-a program needs to become ready; so many are remembered. One that was served until now is asked about at once: somebody
-may serve it again."""
+"""A name that the scheduler does not know, or knows as a class, is not asked about again for so long, which is less
+than a program needs to become ready; so many are remembered. One that was served until now is asked about at once:
+somebody may serve it again."""
 
 LISTED_S = 2.0
 """A list of all programs is good for so long."""

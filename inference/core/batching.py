@@ -1,8 +1,9 @@
 """Which items of which requests a model computes together, and when: dynamic batching, without a clock.
 
 A request holds items that are alike, by a key that says what can be in one batch, such as the shapes of its tensors.
-A batch begins when the model is free and `batch_max` items of a key wait, or the oldest has waited for `wait_us`, or a
-deadline could be missed otherwise. Of several that could begin, the one whose first item came first does.
+A batch begins when the model is free and `batch_max` items of a key wait, or as many requests are open as were at once
+of late, or the oldest has waited for `wait_us`, or a deadline could be missed otherwise. So one caller never waits for
+others, and eight wait for the eighth. Of several that could begin, the one whose first item came first does.
 
 Each item that was taken in is settled exactly once: with the answer at a place of its batch's answers, or with an
 error. Times are microseconds of one steady clock.
@@ -18,6 +19,9 @@ from dataclasses import dataclass, field
 
 MEASURES_MAX = 16
 """How many of the last batches tell how long one takes."""
+
+OPEN_MAX = 8
+"""How many of the last batches tell how many requests are open at once."""
 
 EARLIER_US = 2_000
 """A batch that a deadline hurries begins so much earlier than it would have to."""
@@ -35,7 +39,8 @@ ANSWERED, REFUSED, TOO_MANY, FAILED, ENDING, TOO_LATE = 200, 422, 429, 500, 503,
 class BatchLimits:
     """What holds for all batches of a model.
 
-    `batch_max`: items of a batch. `wait_us`: how long the first item of one waits for others while the model is free.
+    `batch_max`: items of a batch. `wait_us`: how long at most the first item of one waits for others while the model is
+    free.
     `waiting_max`: items that wait; further requests are refused. `hang_us`: a batch that takes longer has hung.
     """
 
@@ -133,6 +138,7 @@ class Batcher:
         self._numbers = itertools.count()
         self._settled: list[Settled] = []
         self._durations_us: deque[int] = deque(maxlen=MEASURES_MAX)
+        self._opens: deque[int] = deque(maxlen=OPEN_MAX)
         self._sizes: dict[Hashable, int] = {}
 
     # --- what happens
@@ -177,6 +183,7 @@ class Batcher:
             found = self._next(now_us)
             if found is None:
                 return None
+            open_now = len(self._requests)
             items = tuple(item for item in found.items if not item.is_settled and not self._is_hopeless(item, now_us))
             for item in items:
                 self._leave(item)
@@ -185,6 +192,7 @@ class Batcher:
                     (at for each in group.items if (at := each.deadline_us) is not None), default=None
                 )
             if items:
+                self._opens.append(open_now)
                 self.running = Batch(found.key, items, now_us)
                 return self.running
         return None
@@ -264,7 +272,8 @@ class Batcher:
 
     def _ready_us(self, key: Hashable, group: _Group) -> int:
         """When the first items of a group are to begin, if no other comes."""
-        if len(group.items) >= self._size_of(key):
+        is_everybody_here = len(self._requests) >= max(self._opens, default=1)
+        if is_everybody_here or len(group.items) >= self._size_of(key):
             return group.first.came_us
         ready_us = group.first.came_us + self.limits.wait_us
         if group.deadline_us is None:

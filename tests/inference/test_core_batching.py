@@ -15,6 +15,7 @@ from inference.core.batching import (
     EARLIER_US,
     ENDING,
     FAILED,
+    OPEN_MAX,
     REFUSED,
     TOO_LATE,
     TOO_MANY,
@@ -48,8 +49,46 @@ def statuses(settled: list[Settled]) -> dict[tuple[int, int], int]:
     return {(each.request, each.place): each.status for each in settled}
 
 
-def test_the_first_item_waits_for_others_and_no_longer_than_it_may() -> None:
+def used_by_four(limits: BatchLimits = LIMITS) -> Batcher:
+    """One that has just answered four requests at once, and expects as many again."""
+    batcher = Batcher(limits)
+    for request in range(-4, 0):
+        batcher.offer(request, "a", 1, 0)
+    batcher.finish(0, answered(begun(batcher, 0)))
+    assert len(batcher.settled()) == 4
+    return batcher
+
+
+def test_one_caller_never_waits_for_others() -> None:
     batcher = Batcher(LIMITS)
+    for request in range(3):
+        batcher.offer(request, "a", 2, 100 * request)
+        batch = begun(batcher, 100 * request)
+        assert places(batch) == [(request, 0), (request, 1)]
+        batcher.finish(100 * request + 50, answered(batch))
+
+
+def test_a_batch_waits_for_as_many_requests_as_there_were_at_once_of_late() -> None:
+    batcher = used_by_four(BatchLimits(batch_max=8, wait_us=5_000))
+    for request in range(3):
+        batcher.offer(request, "a", 1, request)
+        assert batcher.take(request) is None and batcher.due_us() == 5_000
+    batcher.offer(3, "a", 1, 3)
+    assert len(begun(batcher, 3).items) == 4
+
+
+def test_callers_that_went_are_waited_for_only_a_few_times() -> None:
+    batcher = used_by_four()
+    for number in range(OPEN_MAX):
+        batcher.offer(number, "a", 1, 10_000 * number)
+        assert batcher.due_us() == 10_000 * number + 5_000
+        batcher.finish(10_000 * number + 5_000, answered(begun(batcher, 10_000 * number + 5_000)))
+    batcher.offer(OPEN_MAX, "a", 1, 1_000_000)
+    assert begun(batcher, 1_000_000)
+
+
+def test_the_first_item_waits_for_others_and_no_longer_than_it_may() -> None:
+    batcher = used_by_four()
     assert batcher.take(0) is None and batcher.due_us() is None
     assert batcher.offer(1, "a", 1, 100) is None
     assert batcher.take(100) is None and batcher.due_us() == 5_100
@@ -69,7 +108,7 @@ def test_a_full_batch_begins_at_once_and_the_rest_once_the_model_is_free() -> No
 
 
 def test_only_items_of_one_key_are_together_and_the_oldest_key_is_first() -> None:
-    batcher = Batcher(LIMITS)
+    batcher = used_by_four()
     batcher.offer(1, (3, 224), 1, 0)
     batcher.offer(2, (3, 512), 4, 1)
     assert places(batcher.take(2)) == [(2, 0), (2, 1), (2, 2), (2, 3)], "it is full, and the other may still grow"
@@ -189,7 +228,7 @@ def test_what_was_cancelled_is_not_tried_again() -> None:
 
 
 def test_a_deadline_hurries_a_batch_by_what_the_slowest_of_late_took() -> None:
-    batcher = Batcher(BatchLimits(batch_max=4, wait_us=50_000))
+    batcher = used_by_four(BatchLimits(batch_max=4, wait_us=50_000))
     for duration_us in (3_000, 8_000):
         batcher.offer(1, "a", 4, 0)
         batcher.finish(duration_us, answered(begun(batcher, 0)))
