@@ -11,7 +11,7 @@ import grpc.aio
 from gpufleet.v1 import inference_pb2, inference_pb2_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.errors import GpufleetError, invalid
 from gpufleet.net.addresses import Address
 from gpufleet.net.channel import server_options
 from gpufleet.net.listening import listen
@@ -44,12 +44,6 @@ class InferenceService(inference_pb2_grpc.InferenceServicer):
         answer = self._worker.info()
         answer.encodings.extend(ENCODINGS)
         return answer
-
-    async def Predict(self, request: Any, context: Any) -> inference_pb2.PredictResponse:
-        """Not built yet."""
-        error = GpufleetError(Reason.NOT_BUILT, "Predict is not built yet", next_step="Use Stream.")
-        await context.abort_with_status(to_status(error))
-        raise AssertionError("abort raises")
 
     # It writes instead of yielding: a generator that is left while it is not waiting is closed only some time later.
     async def Stream(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]

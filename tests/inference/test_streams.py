@@ -424,9 +424,6 @@ async def test_a_worker_says_what_it_serves_and_that_it_is_well() -> None:
         health = health_pb2_grpc.HealthStub(running.stub_channel)
         answer = await health.Check(health_pb2.HealthCheckRequest(service="gpufleet.v1.Inference"))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await running.stub.Predict(inference_pb2.PredictRequest())
-        assert from_rpc_error(caught.value).reason is Reason.NOT_BUILT
 
 
 async def test_a_draining_worker_finishes_after_its_last_turn() -> None:

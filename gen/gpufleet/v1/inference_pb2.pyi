@@ -529,62 +529,6 @@ class StreamResponse(_message.Message):
 Global___StreamResponse: _TypeAlias = StreamResponse  # noqa: Y015
 
 @_typing.final
-class PredictRequest(_message.Message):
-    """PredictRequest is one request without a session."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MODEL_FIELD_NUMBER: _builtins.int
-    CONTENT_TYPE_FIELD_NUMBER: _builtins.int
-    CONTENT_FIELD_NUMBER: _builtins.int
-    model: _builtins.str
-    """The model's name."""
-    content_type: _builtins.str
-    """Type of the content, such as "image/png"."""
-    content: _builtins.bytes
-    """The content."""
-    def __init__(
-        self,
-        *,
-        model: _builtins.str = ...,
-        content_type: _builtins.str = ...,
-        content: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "content_type", b"content_type", "model", b"model"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PredictRequest: _TypeAlias = PredictRequest  # noqa: Y015
-
-@_typing.final
-class PredictResponse(_message.Message):
-    """PredictResponse answers it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CONTENT_TYPE_FIELD_NUMBER: _builtins.int
-    CONTENT_FIELD_NUMBER: _builtins.int
-    content_type: _builtins.str
-    """Type of the content."""
-    content: _builtins.bytes
-    """The content."""
-    def __init__(
-        self,
-        *,
-        content_type: _builtins.str = ...,
-        content: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "content_type", b"content_type"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PredictResponse: _TypeAlias = PredictResponse  # noqa: Y015
-
-@_typing.final
 class GetModelInfoRequest(_message.Message):
     """GetModelInfoRequest asks what the worker serves."""
 

@@ -40,11 +40,6 @@ class InferenceStub:
                 request_serializer=gpufleet_dot_v1_dot_inference__pb2.StreamRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_inference__pb2.StreamResponse.FromString,
                 _registered_method=True)
-        self.Predict = channel.unary_unary(
-                '/gpufleet.v1.Inference/Predict',
-                request_serializer=gpufleet_dot_v1_dot_inference__pb2.PredictRequest.SerializeToString,
-                response_deserializer=gpufleet_dot_v1_dot_inference__pb2.PredictResponse.FromString,
-                _registered_method=True)
         self.GetModelInfo = channel.unary_unary(
                 '/gpufleet.v1.Inference/GetModelInfo',
                 request_serializer=gpufleet_dot_v1_dot_inference__pb2.GetModelInfoRequest.SerializeToString,
@@ -66,13 +61,6 @@ class InferenceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Predict(self, request, context):
-        """Predict answers one request without a session. Not built yet: answers UNIMPLEMENTED.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def GetModelInfo(self, request, context):
         """GetModelInfo says what the worker serves. Open to everybody, like health: it says nothing of sessions.
         """
@@ -87,11 +75,6 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Stream,
                     request_deserializer=gpufleet_dot_v1_dot_inference__pb2.StreamRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_inference__pb2.StreamResponse.SerializeToString,
-            ),
-            'Predict': grpc.unary_unary_rpc_method_handler(
-                    servicer.Predict,
-                    request_deserializer=gpufleet_dot_v1_dot_inference__pb2.PredictRequest.FromString,
-                    response_serializer=gpufleet_dot_v1_dot_inference__pb2.PredictResponse.SerializeToString,
             ),
             'GetModelInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModelInfo,
@@ -127,33 +110,6 @@ class Inference:
             '/gpufleet.v1.Inference/Stream',
             gpufleet_dot_v1_dot_inference__pb2.StreamRequest.SerializeToString,
             gpufleet_dot_v1_dot_inference__pb2.StreamResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Predict(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/gpufleet.v1.Inference/Predict',
-            gpufleet_dot_v1_dot_inference__pb2.PredictRequest.SerializeToString,
-            gpufleet_dot_v1_dot_inference__pb2.PredictResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,8 +39,6 @@ class InferenceStub:
     shown under way, so a client that never says `shown` sees a few frames and no more. A stream that ends without
     `leave` leaves the turn waiting for the next one for 15 s.
     """
-    Predict: _grpc.UnaryUnaryMultiCallable[_inference_pb2.PredictRequest, _inference_pb2.PredictResponse]
-    """Predict answers one request without a session. Not built yet: answers UNIMPLEMENTED."""
     GetModelInfo: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GetModelInfoRequest, _inference_pb2.GetModelInfoResponse]
     """GetModelInfo says what the worker serves. Open to everybody, like health: it says nothing of sessions."""
 
@@ -55,8 +53,6 @@ class InferenceAsyncStub(InferenceStub):
     shown under way, so a client that never says `shown` sees a few frames and no more. A stream that ends without
     `leave` leaves the turn waiting for the next one for 15 s.
     """
-    Predict: _aio.UnaryUnaryMultiCallable[_inference_pb2.PredictRequest, _inference_pb2.PredictResponse]  # type: ignore[assignment]
-    """Predict answers one request without a session. Not built yet: answers UNIMPLEMENTED."""
     GetModelInfo: _aio.UnaryUnaryMultiCallable[_inference_pb2.GetModelInfoRequest, _inference_pb2.GetModelInfoResponse]  # type: ignore[assignment]
     """GetModelInfo says what the worker serves. Open to everybody, like health: it says nothing of sessions."""
 
@@ -74,14 +70,6 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
         shown under way, so a client that never says `shown` sees a few frames and no more. A stream that ends without
         `leave` leaves the turn waiting for the next one for 15 s.
         """
-
-    @_abc_1.abstractmethod
-    def Predict(
-        self,
-        request: _inference_pb2.PredictRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_inference_pb2.PredictResponse, _abc.Awaitable[_inference_pb2.PredictResponse]]:
-        """Predict answers one request without a session. Not built yet: answers UNIMPLEMENTED."""
 
     @_abc_1.abstractmethod
     def GetModelInfo(
