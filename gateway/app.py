@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -79,6 +79,13 @@ class Gateway:
         self._measures = measures
         self._addresses: Counter[str] = Counter()
         self.people = 0
+        self.beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+        """What else is served as long as programs are: the port for gRPC, where there is one."""
+
+    @property
+    def programs(self) -> Proxy:
+        """The served programs."""
+        return self._proxy
 
     def requests_read(self) -> Readings:
         """How many requests to programs there are now, for the metrics."""
@@ -114,7 +121,7 @@ class Gateway:
         self._channel = connect_async(self._targets[0])
         holding = asyncio.create_task(self._lines.run(), name="lines")
         try:
-            async with self.dashboard.running(), self._proxy.running():
+            async with self.dashboard.running(), self._proxy.running(), self.beside():
                 yield
         finally:
             # Who has just left is told to the scheduler, so that nobody's line is counted as away.

@@ -12,6 +12,9 @@ from gpufleet.net.addresses import Address
 LISTENING_FILE = "listening"
 """HOST:PORT, while it serves."""
 
+GRPC_LISTENING_FILE = "listening.grpc"
+"""The same of its port for gRPC, where it has one."""
+
 
 class DataFolder:
     """Held by this process alone until `close`. Raises ALREADY_RUNNING, FILE_NOT_FOUND."""
@@ -20,15 +23,16 @@ class DataFolder:
         self.path = path
         self._lock = lock_folder(path, "gateway")
 
-    def tell_listening(self, address: Address) -> None:
+    def tell_listening(self, address: Address, name: str = LISTENING_FILE) -> None:
         """Write down where the gateway listens, whole or not at all."""
-        listening = self.path / LISTENING_FILE
+        listening = self.path / name
         unfinished = listening.with_name(f".{listening.name}.new")
         unfinished.write_text(f"{address}\n")
         unfinished.replace(listening)
 
     def close(self) -> None:
         """Leave it to the next one."""
-        with suppress(OSError):
-            (self.path / LISTENING_FILE).unlink(missing_ok=True)
+        for name in (LISTENING_FILE, GRPC_LISTENING_FILE):
+            with suppress(OSError):
+                (self.path / name).unlink(missing_ok=True)
         os.close(self._lock)

@@ -23,6 +23,11 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--host", help="where to listen (default 127.0.0.1)")
     flags.add_argument("--port", help="the port to listen on (default 7860; 0 takes any free one)")
+    flags.add_argument(
+        "--grpc-port",
+        metavar="PORT",
+        help="answer the Open Inference Protocol over gRPC on this port (default: no; 0 takes any free one)",
+    )
     flags.add_argument("--scheduler", metavar="HOST:PORT[,…]", help="where the scheduler is; several are tried in turn")
     flags.add_argument("--data", metavar="DIR", help="the folder of the log; each gateway of a machine has its own")
     flags.add_argument("--token-file", metavar="FILE", help="file with the gateway's token")

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import uvicorn
 from gpufleet.v1 import sessions_pb2
@@ -26,10 +27,11 @@ from gpufleet.telemetry.spans import Telemetry
 
 from .app import Gateway
 from .dashboard.serving import Dashboard
-from .folder import DataFolder
+from .folder import GRPC_LISTENING_FILE, DataFolder
 from .identity import Identities
 from .measures import Measures
 from .metrics import MetricsOutlet
+from .open_inference.server import Server
 from .protocol import MESSAGE_BYTES_MAX
 from .proxy.handover import Handover
 from .sockets import Sockets
@@ -74,6 +76,11 @@ class Program:
         self._metrics = MetricsOutlet(settings, metrics, schedulers[0], self._readings)
         self._sockets = Sockets(lambda: live.now.limits)
         self._listening = bound(Address(settings.host, settings.port), backlog=BACKLOG)
+        self._grpc: Server | None = None
+        if settings.grpc_port is not None:
+            gateway = self._gateway
+            self._grpc = Server(settings, settings.grpc_port, gateway.programs, lambda: gateway.is_connected)
+            gateway.beside = partial(self._grpc.running, STOP_S_MAX)
 
     def _readings(self) -> Readings:
         gateway = self._gateway
@@ -116,6 +123,8 @@ class Program:
         address = Address(settings.host, self._listening.getsockname()[1])
         with self._signals(server):
             serving = asyncio.create_task(server.serve(sockets=[self._listening]))
+            if self._grpc is not None:
+                self._folder.tell_listening(self._grpc.address, GRPC_LISTENING_FILE)
             self._folder.tell_listening(address)
             log.info("listening on %s", address)
             telling = asyncio.create_task(self._metrics.run(), name="metrics")

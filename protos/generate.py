@@ -22,7 +22,7 @@ ROOT = PROTO_ROOT.parent
 PACKAGE = Path("gpufleet", "v1")
 PYTHON = Path("gen") / PACKAGE
 PAGE_TYPES = Path("gateway", "web", "src", "generated", "messages.ts")
-# The one file in the generated folders that is written by hand.
+# The one file in each generated folder that is written by hand.
 HAND_WRITTEN = frozenset({"__init__.py"})
 
 
@@ -31,7 +31,7 @@ def generate(output_root: Path) -> None:
 
     SystemExit if it fails.
     """
-    protos = sorted((PROTO_ROOT / PACKAGE).glob("*.proto"))
+    protos = sorted((PROTO_ROOT / PACKAGE).rglob("*.proto"))
     if not protos:
         raise SystemExit(f"no .proto files in {PROTO_ROOT / PACKAGE}")
     python = output_root / "gen"
@@ -66,8 +66,8 @@ def generated_files(root: Path) -> dict[Path, bytes]:
     """Path → content of the generated files below `root`."""
     return {
         path.relative_to(root): path.read_bytes()
-        for path in [*(root / PYTHON).glob("*.py*"), *(root / PAGE_TYPES.parent).glob("*")]
-        if path.is_file() and path.name not in HAND_WRITTEN
+        for path in [*(root / PYTHON).rglob("*.py*"), *(root / PAGE_TYPES.parent).glob("*")]
+        if path.is_file() and path.name not in HAND_WRITTEN and path.parent.name != "__pycache__"
     }
 
 

@@ -39,6 +39,16 @@ def up(
             help="The page; 7860 by default, 0 takes a free one.",
         ),
     ] = GATEWAY_PORT,
+    grpc_port: Annotated[
+        int | None,
+        Option(
+            "--grpc-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Served models over gRPC; the port after the page's by default, 0 takes a free one.",
+        ),
+    ] = None,
     gateway_host: Annotated[
         str,
         Option("--gateway-host", metavar="HOST", help="Who reaches the page: 0.0.0.0 is every network's machines."),
@@ -68,7 +78,7 @@ def up(
         port=scheduler_port,
         virtual_gpus=virtual_gpus,
         with_agent=not no_agent,
-        gateway=None if no_gateway else Gateway(gateway_host, gateway_port, is_insecure=insecure),
+        gateway=None if no_gateway else Gateway(gateway_host, gateway_port, grpc_port, is_insecure=insecure),
     )
     raise Exit(bring_up(options, is_detached=detach))
 

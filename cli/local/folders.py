@@ -45,6 +45,11 @@ class Folders:
         """Where `scheduler` or `gateway` writes HOST:PORT while it serves."""
         return self._of(name) / "listening"
 
+    @property
+    def grpc_listening(self) -> Path:
+        """Where `gateway` writes the same of its port for gRPC."""
+        return self.gateway / "listening.grpc"
+
     def log(self, name: str) -> Path:
         """The log of `scheduler`, `agent` or `gateway`."""
         return log_file(self._of(name), name)

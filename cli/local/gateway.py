@@ -17,6 +17,7 @@ from gpufleet.config.paths import program_config_file
 from gpufleet.net.addresses import Address, is_loopback, parse_address
 
 HEALTH_S_MAX = 5.0
+PORT_MAX = 65_535
 ELSEWHERE = ("192.0.2.1", 9)
 """An address that nobody has (RFC 5737): the way there tells this machine's own address, and nothing is sent."""
 
@@ -27,18 +28,32 @@ class Gateway:
 
     host: str
     port: int
+    given_grpc_port: int | None
+    """None: that of gateway.toml, or the one after the page's."""
+
     is_insecure: bool
 
     @property
     def flags(self) -> list[str]:
         """What its command line says of it."""
         insecure = ["--insecure"] if self.is_insecure else []
-        return ["--host", self.host, "--port", str(self.port), *insecure]
+        return ["--host", self.host, "--port", str(self.port), "--grpc-port", str(self.grpc_port), *insecure]
+
+    @cached_property
+    def grpc_port(self) -> int:
+        """Where it answers over gRPC; 0 takes a free port."""
+        if self.given_grpc_port is not None:
+            return self.given_grpc_port
+        if self.settings.grpc_port is not None:
+            return self.settings.grpc_port
+        return self.port + 1 if 0 < self.port < PORT_MAX else 0
 
     @cached_property
     def settings(self) -> GatewaySettings:
         """What it will start with, gateway.toml included. Raises CONFIG_INVALID, before anything is started."""
         flags = {"host": self.host, "port": str(self.port), "insecure": self.is_insecure or None}
+        if self.given_grpc_port is not None:
+            flags["grpc_port"] = str(self.given_grpc_port)
         file = program_config_file("gateway")
         return load_program(
             GatewaySettings, "gateway", flags=flags, environment=os.environ, file=file, file_is_named=False
@@ -66,10 +81,15 @@ class Gateway:
         finally:
             connection.close()
 
+    def shown(self, listens_at: str) -> str:
+        """HOST:PORT as people of this machine write it."""
+        where = parse_address(listens_at)
+        return str(Address(_shown(where.host), where.port))
+
     def pages(self, listens_at: str) -> list[str]:
         """Where its page is, for this machine first; and, where it listens to every network, for the others."""
         where = parse_address(listens_at)
-        hosts = ["localhost" if is_loopback(where.host) or _is_any(where.host) else where.host]
+        hosts = [_shown(where.host)]
         if _is_any(where.host):
             hosts += _own_addresses()
         scheme = "https" if self.has_tls else "http"
@@ -81,6 +101,10 @@ def _is_any(host: str) -> bool:
         return ip_address(host).is_unspecified
     except ValueError:
         return False
+
+
+def _shown(host: str) -> str:
+    return "localhost" if is_loopback(host) or _is_any(host) else host
 
 
 def _reachable(host: str) -> str:

@@ -34,7 +34,7 @@ START_S_MAX = 60.0
 STOP_S_MAX = 15.0
 POLL_S = 0.05
 HOST = "127.0.0.1"
-SCHEDULER_FLAG, GATEWAY_FLAG = "--scheduler-port", "--port"
+SCHEDULER_FLAG, GATEWAY_FLAG, GRPC_FLAG = "--scheduler-port", "--port", "--grpc-port"
 
 R = TypeVar("R")
 
@@ -60,6 +60,8 @@ class Programs:
     address: str = ""
     pages: list[str] = field(default_factory=list)
     """Where the gateway's page is; empty without one."""
+    grpc: str = ""
+    """HOST:PORT of served models over gRPC; empty without a gateway."""
     node: node_pb2.Node | None = None
     is_told_to_stop: Callable[[], bool] = lambda: False
 
@@ -113,6 +115,7 @@ def start_programs(
     ports = [(Address(HOST, options.port), SCHEDULER_FLAG)]
     if (gateway := options.gateway) is not None:
         ports.append((Address(gateway.settings.host, gateway.port), GATEWAY_FLAG))
+        ports.append((Address(gateway.settings.host, gateway.grpc_port), GRPC_FLAG))
     for address, flag in ports:
         if address.port and (taken := why_not(address, flag)):
             raise taken
@@ -174,6 +177,7 @@ def _start_gateway(gateway: Gateway, programs: Programs) -> None:
     listens_at = _start_listening(programs, "gateway", ["gpufleet.gateway", *arguments])
     _wait(programs, lambda: gateway.is_well(listens_at), "does not hear the scheduler")
     programs.pages = gateway.pages(listens_at)
+    programs.grpc = gateway.shown(programs.folders.grpc_listening.read_text().strip())
 
 
 def _start_agent(options: UpOptions, programs: Programs) -> None:

@@ -220,6 +220,7 @@ def _tell_what_runs(programs: Programs, before: str, *, is_detached: bool, gatew
         lines += [f"{'' if number else 'page':<9}  {page}" for number, page in enumerate(programs.pages)]
         token = with_tilde(str(programs.folders.admin_token))
         lines.append(f"dashboard  {programs.pages[0].rstrip('/')}/dashboard (log in with the token in {token})")
+        lines.append(f"gRPC       {programs.grpc} (Open Inference Protocol)")
     elif gateway_is_missing:
         lines.append("page       none: pip install 'gpufleet[gateway]' and start it again")
     lines += [

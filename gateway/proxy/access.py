@@ -55,9 +55,9 @@ class Access:
                 return ""
             raise
 
-    def brings_token(self, request: HTTPConnection) -> bool:
+    def brings_token(self, request: HTTPConnection, login: str | None = None) -> bool:
         """Whether a request comes with a gpufleet token, or from somebody who is logged in."""
-        return bool(self._token_of(request))
+        return bool(self._token_of(request, login))
 
     def _token_of(self, request: HTTPConnection, login: str | None = None) -> str:
         """The gpufleet token that comes with a request; a bearer of another kind is the program's own matter."""

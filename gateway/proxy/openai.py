@@ -27,6 +27,7 @@ from .core.hosts import NAME
 from .core.named_model import NoName, is_form, is_json, named_in
 from .exchange import Client
 from .held_bodies import BODY_S_MAX, HeldBodies, HeldBody, check_length
+from .listing import OPEN, programs_for
 from .openai_errors import Refused, response_of
 from .service import Busy
 from .serving import PREFIX, Proxy, check_framing
@@ -42,8 +43,6 @@ AT_ONCE_BYTES_MAX = 16_384
 
 NAME_SHOWN_MAX = 80
 """So many characters of a name that is none are told back."""
-
-OPEN = sessions_pb2.MODEL_ACCESS_OPEN
 
 
 class OpenAi:
@@ -93,13 +92,7 @@ class OpenAi:
 
     async def _models(self, request: HTTPConnection) -> list[dict[str, Any]]:
         """The programs that this person may use. Raises LOGIN_NEEDED for a stranger where none is open."""
-        access = self._proxy.access
-        programs = await self._proxy.watching.programs()
-        open_ones = [each for each in programs if each.limits.access == OPEN]
-        if open_ones and not access.brings_token(request):
-            return [_shown(each, "") for each in open_ones]
-        # A wrong token is told, though some need none: else a list that lacks the others would be a riddle.
-        user = await access.user_of(request, sessions_pb2.MODEL_ACCESS_LOGIN)
+        programs, user = await programs_for(self._proxy, request)
         return [_shown(each, user) for each in programs]
 
     async def _model(self, request: HTTPConnection, name: str) -> Response:

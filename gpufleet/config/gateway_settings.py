@@ -68,6 +68,15 @@ class GatewaySettings:
         TEXT,
     )
     port: int = setting(GATEWAY_PORT, "The port to listen on; 0 takes any free one.", INTEGER, low=0, high=65_535)
+    grpc_port: int | None = setting(
+        None,
+        "The port on which served programs answer the Open Inference Protocol over gRPC, at the same host and with the "
+        "same certificate; 0 takes any free one.",
+        INTEGER,
+        low=0,
+        high=65_535,
+        default_text="no gRPC is served",
+    )
     scheduler: tuple[Address, ...] = setting(
         (Address("127.0.0.1"),),
         "The scheduler's address, or several of one team's, tried in turn.",
@@ -112,6 +121,8 @@ class GatewaySettings:
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""
         tls = self.tls
+        if self.grpc_port and self.grpc_port == self.port:
+            yield "grpc_port", f"{self.grpc_port} is the port of the page: each needs one of its own"
         for host in self.program_hosts:
             if not HOST_NAME.fullmatch(host):
                 yield "program_hosts", f"{host!r} is no host name in small letters, without a port"

@@ -78,6 +78,9 @@ def test_one_command_makes_a_fleet_that_works_without_flags_and_another_takes_it
     assert page is not None, up.stdout
     with urlopen(f"http://127.0.0.1:{page[1]}/healthz", timeout=WAIT_S_MAX) as answer:
         assert json.load(answer)["scheduler"] == "connected"
+    models = re.search(r"^gRPC +localhost:(\d+) \(Open Inference Protocol\)$", up.stdout, re.MULTILINE)
+    assert models is not None, up.stdout
+    socket.create_connection(("127.0.0.1", int(models[1])), timeout=WAIT_S_MAX).close()
     assert "listening on" in (data / "gateway" / "logs" / "gateway.log").read_text()
     assert "2 × gpufleet virtual GPU" in up.stdout and 'context    "local" is in use now' in up.stdout
     done = gpuctl("run", "--gpus", "2", "--", "echo $CUDA_VISIBLE_DEVICES$HOME; echo oops >&2; exit 7")

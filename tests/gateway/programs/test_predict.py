@@ -43,6 +43,67 @@ class Scaled:
 """
 
 
+TRITON = """
+import asyncio, sys
+import numpy as np
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio as triton_aio
+from tritonclient.utils import InferenceServerException
+
+address, token = sys.argv[1:]
+headers = {"authorization": "Bearer " + token}
+with triton.InferenceServerClient(address) as client:
+    assert client.is_server_live() and client.is_server_ready()
+    assert [each.name for each in client.get_model_repository_index(headers=headers).models] == ["scaled"]
+    assert client.is_model_ready("scaled", "1", headers=headers)
+    assert client.get_server_metadata().name == "gpufleet"
+    described = client.get_model_metadata("scaled", headers=headers, as_json=True)
+    assert described["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["-1", "2"]}]
+    x = triton.InferInput("x", [2, 2], "FP32")
+    x.set_data_from_numpy(np.array([[1, 2], [-3, 4]], np.float32))
+    for outputs in (None, [triton.InferRequestedOutput("y")]):
+        result = client.infer(
+            "scaled", [x], outputs=outputs, headers=headers, request_id="7", timeout=60_000_000, client_timeout=60
+        )
+        answer = result.get_response()
+        assert result.as_numpy("y").tolist() == [[2.5, 5], [0, 0]] and answer.id == "7"
+        assert answer.parameters["errors"].string_param == '{"1":"ValueError: below zero"}'
+        assert answer.parameters["statuses"].string_param == '{"1":422}'
+    assert (result.as_numpy("pid") is None) and len(answer.outputs) == 1
+
+    wrong = triton.InferInput("x", [1, 3], "FP32")
+    wrong.set_data_from_numpy(np.zeros((1, 3), np.float32))
+    bad = triton.InferInput("x", [1, 2], "FP32")
+    bad.set_data_from_numpy(np.full((1, 2), -1, np.float32))
+    for told, call in (
+        ("UNAUTHENTICATED", lambda: client.infer("scaled", [x])),
+        ("UNAUTHENTICATED", lambda: client.infer("scaled", [x], headers={"authorization": "Bearer gf_" + "x" * 43})),
+        ("UNAUTHENTICATED", lambda: client.get_model_repository_index()),
+        ("NOT_FOUND", lambda: client.infer("scald", [x], headers=headers)),
+        ("NOT_FOUND", lambda: client.infer("scaled", [x], model_version="9", headers=headers)),
+        ("INVALID_ARGUMENT", lambda: client.infer("scaled", [wrong], headers=headers)),
+        ("INVALID_ARGUMENT", lambda: client.infer("scaled", [bad], headers=headers)),
+        ("INVALID_ARGUMENT", lambda: client.infer("scaled", [x], sequence_id=3, headers=headers)),
+        ("UNIMPLEMENTED", lambda: client.get_model_config("scaled", headers=headers)),
+        ("UNIMPLEMENTED", lambda: client.get_inference_statistics("scaled", headers=headers)),
+    ):
+        try:
+            call()
+        except InferenceServerException as problem:
+            assert problem.status() == "StatusCode." + told, problem
+        else:
+            raise AssertionError(told)
+
+async def at_once():
+    async with triton_aio.InferenceServerClient(address) as client:
+        assert await client.is_model_ready("scaled", headers=headers)
+        found = await asyncio.gather(*(client.infer("scaled", [x], headers=headers) for _ in range(20)))
+        assert all(each.as_numpy("y").tolist() == [[2.5, 5], [0, 0]] for each in found)
+
+asyncio.run(at_once())
+"""
+
+
 def ask(gateway: str, token: str, path: str, body: object = None) -> tuple[int, Any]:
     """The status and the JSON, by a client of the standard library."""
     address = parse_address(gateway)
@@ -59,6 +120,17 @@ def ask(gateway: str, token: str, path: str, body: object = None) -> tuple[int, 
 
 def tensor(*data: float) -> dict[str, Any]:
     return {"inputs": [{"name": "x", "shape": [len(data) // 2, 2], "datatype": "FP32", "data": list(data)}]}
+
+
+def by_triton(address: str, token: str) -> None:
+    """Run TRITON, which must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", TRITON, address, token],
+        capture_output=True,
+        text=True,
+        timeout=2 * DEADLINE_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def gpuctl(stage: Stage, folder: Path, *arguments: str) -> str:
@@ -100,6 +172,12 @@ async def test_a_class_answers_at_the_gateway_and_a_dead_replica_is_replaced(
     assert status == 200 and said["parameters"]["errors"] == {"1": "ValueError: below zero"}
     assert said["outputs"][0]["data"] == [2.5, 5.0, 0.0, 0.0]
     first = said["outputs"][1]["data"][0]
+
+    # Another project's client asks over gRPC as it is.
+    with long_lived("a gateway with a port for gRPC"):
+        await stage.another_gateway("gateway-grpc", "--grpc-port", "0").address()
+    address = (stage.folder / "gateway-grpc" / "listening.grpc").read_text().strip()
+    await asyncio.to_thread(by_triton, address, created.secret)
 
     # A replica that an item ends costs those who ask at that moment; later requests reach another one.
     status, _ = await asked("/v2/models/scaled/infer", tensor(-9, 0))

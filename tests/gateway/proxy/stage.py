@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ from gateway.dashboard.login import Seals
 from gateway.dashboard.serving import Dashboard
 from gateway.identity import Identities
 from gateway.measures import UNMEASURED, Measures
+from gateway.open_inference.server import Server
 from gateway.protocol import MESSAGE_BYTES_MAX
 from gateway.proxy.handover import Handover
 from gateway.sockets import Sockets
@@ -267,6 +269,8 @@ class Stage:
     readings: Callable[[], Readings]
     """What the gateway's metrics read of requests."""
 
+    grpc: Server | None = None
+
     async def serve(
         self,
         name: str,
@@ -324,8 +328,8 @@ def _target(worker: sessions_pb2.TurnGrant | sessions_pb2.WorkerInfo) -> Target:
 
 
 @asynccontextmanager
-async def stage(measures: Measures = UNMEASURED) -> AsyncIterator[Stage]:
-    """A gateway with its scheduler, for the length of the block."""
+async def stage(measures: Measures = UNMEASURED, *, has_grpc: bool = False) -> AsyncIterator[Stage]:
+    """A gateway with its scheduler, for the length of the block; with a port for gRPC, if that is wanted."""
     scheduler = FakeScheduler()
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers((scheduler.handlers(),))
@@ -341,6 +345,9 @@ async def stage(measures: Measures = UNMEASURED) -> AsyncIterator[Stage]:
         lambda: settings,
         measures=measures,
     )
+    open_inference = Server(settings, 0, gateway.programs, lambda: gateway.is_connected) if has_grpc else None
+    if open_inference is not None:
+        gateway.beside = partial(open_inference.running, 0)
     sockets = Sockets(lambda: settings.limits)
     listening = bound(Address("127.0.0.1", 0), backlog=128)
     config = uvicorn.Config(
@@ -359,7 +366,11 @@ async def stage(measures: Measures = UNMEASURED) -> AsyncIterator[Stage]:
     try:
         await until("the gateway serves", lambda: web.started)
         yield Stage(
-            scheduler, f"127.0.0.1:{listening.getsockname()[1]}", lambda: server.stop(None), gateway.requests_read
+            scheduler,
+            f"127.0.0.1:{listening.getsockname()[1]}",
+            lambda: server.stop(None),
+            gateway.requests_read,
+            open_inference,
         )
     finally:
         gateway.dashboard.leave()
