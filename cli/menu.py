@@ -39,6 +39,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "models": "sessions.models",
         "sessions": "sessions.models",
         "worker": "admin.programs",
+        "providers": "sessions.providers",
         "infer": "asking.command",
         "batch": "batch.command",
         "bench-model": "bench_model.command",

@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpufleet.errors import GpufleetError
 from gpufleet.model import Progress, Traits, traits_of
+from gpufleet.onnx import finds_gpu
+from gpufleet.runtimes.facts import RuntimeFacts, runtimes_in_use
+from gpufleet.runtimes.probe import send_no_telemetry
 from gpufleet.text.spelling import did_you_mean
 
 SHIPPED: Mapping[str, str] = {
@@ -23,7 +27,7 @@ SHIPPED: Mapping[str, str] = {
 }
 """Models that come with gpufleet, by the names that `gpuctl worker` takes too."""
 
-EXTRAS: Mapping[str, str] = {"torch": "torch", "numpy": "inference", "PIL": "inference"}
+EXTRAS: Mapping[str, str] = {"torch": "torch", "numpy": "inference", "PIL": "inference", "onnxruntime": "onnx"}
 """The extra of gpufleet that brings a module which models need."""
 
 SENTENCE_CHARS_MAX = 500
@@ -55,6 +59,8 @@ class Loaded:
 
     model: Any
     traits: Traits
+    runtimes: tuple[RuntimeFacts, ...] = ()
+    """What it computes with."""
 
 
 def model_name(entry_point: str) -> str:
@@ -74,7 +80,7 @@ def load(wanted: Wanted, progress: Progress) -> Loaded:
         progress(0.9, "warming up")
         tried(warm_up)
     progress(1.0, "")
-    return Loaded(model, traits)
+    return Loaded(model, traits, runtimes_in_use(str(arguments.get("device", ""))))
 
 
 def last_line(problem: BaseException) -> str:
@@ -106,6 +112,7 @@ def class_of(entry_point: str) -> Callable[..., Any]:
             f'"{entry_point}" is neither package.module:Class nor one of {", ".join(SHIPPED)}'
             f"{did_you_mean(entry_point, SHIPPED)}"
         )
+    send_no_telemetry()
     found: Any = tried(lambda: importlib.import_module(module_name), looking_for=module_name)
     for name in path.split("."):
         if not hasattr(found, name):
@@ -122,6 +129,8 @@ def tried(call: Callable[[], Any], looking_for: str = "") -> Any:
         return call()
     except NotLoaded:
         raise
+    except GpufleetError as problem:  # of gpufleet.onnx, say
+        raise NotLoaded(f"{problem.message}. {problem.next_step}".rstrip()) from problem
     except ModuleNotFoundError as problem:
         missing = problem.name or str(problem)
         if looking_for == missing or looking_for.startswith(f"{missing}."):
@@ -196,10 +205,10 @@ def _read(name: str, text: str, hint: Any) -> Any:
 
 def best_device() -> str:
     """The first GPU that torch can use, else the CPU; a model that takes a device nearly always imports torch
-    anyway.
+    anyway. Without torch, ONNX Runtime says whether it was built for one.
     """
     if importlib.util.find_spec("torch") is None:
-        return "cpu"
+        return "cuda:0" if finds_gpu() else "cpu"
     import torch
 
     return "cuda:0" if torch.cuda.is_available() else "cpu"

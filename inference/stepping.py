@@ -77,7 +77,7 @@ class Call:
 class ModelCallbacks:
     """What the model's thread tells, on that thread."""
 
-    loaded: Callable[[Traits], None]
+    loaded: Callable[[Loaded], None]
     not_loaded: Callable[[str], None]
     begun: Callable[[Seat], None]
     """The first step of a session has come back."""
@@ -191,7 +191,7 @@ class ModelThread:
             return
         self._model, self._traits = loaded.model, loaded.traits
         self._ticker = Ticker(loaded.traits.ticks_per_second)
-        self._told.loaded(loaded.traits)
+        self._told.loaded(loaded)
         while not self._is_stopping:
             closing, opening, stepping = self._wait()
             for seat in closing:

@@ -10,6 +10,7 @@ from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import invalid
 from gpufleet.model import Card, Event, Key, Pointer, Size, Text, Wheel
+from gpufleet.runtimes.facts import RuntimeFacts
 from gpufleet.sessions.inputs import (
     DENSITY_MAX,
     PIXELS_MAX,
@@ -50,6 +51,21 @@ def input_from_proto(message: inference_pb2.Input) -> tuple[Kind, Event]:
             return Kind.OTHER, Wheel(across, down, x, y, number)
         case _:
             raise invalid("input.kind", "says nothing that this version knows")
+
+
+def runtime(facts: RuntimeFacts) -> inference_pb2.ModelRuntime:
+    """What a model computes with, as everybody is told."""
+    return inference_pb2.ModelRuntime(
+        name=facts.name,
+        version=facts.version,
+        provider=facts.provider,
+        device=facts.device,
+        device_name=facts.device_name,
+        device_memory_bytes=facts.device_memory_bytes,
+        driver_version=facts.driver_version,
+        memory_limit_bytes=facts.memory_limit_bytes,
+        passed_over=facts.passed_over,
+    )
 
 
 def size_from_proto(message: inference_pb2.OpenTurn | inference_pb2.ViewSize) -> Size:

@@ -18,6 +18,7 @@ from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.model import Traits
+from gpufleet.runtimes.facts import RuntimeFacts
 from gpufleet.security.tickets import Refusal, TurnTicket, make_secret, read_ticket
 from gpufleet.telemetry.metrics import OFF as NO_METRICS
 from gpufleet.telemetry.metrics import Metrics, Readings, on_loop
@@ -86,6 +87,7 @@ class Worker:
         self.progress = 0.0
         self.message = ""
         self.traits = Traits()
+        self.runtimes: tuple[RuntimeFacts, ...] = ()
         self.suspects: tuple[str, ...] = ()
         self.changed = asyncio.Event()
         self.state_changed = asyncio.Event()
@@ -233,6 +235,7 @@ class Worker:
             session_count=len(self.turning.held),
             message=self.message,
             version=self.described.version,
+            runtimes=[wire.runtime(each) for each in self.runtimes],
         )
 
     # --- on the loop
@@ -257,11 +260,14 @@ class Worker:
         self.turning.end_all(End.WORKER_LOST)
         self._finish()
 
-    def _on_loaded(self, traits: Traits) -> None:
-        self.traits = traits
+    def _on_loaded(self, loaded: Loaded) -> None:
+        traits = self.traits = loaded.traits
+        self.runtimes = loaded.runtimes
         self.turning.turns.seats = traits.seats
         self.progress, self.message = 1.0, ""
         _log.info("ready: %s, %d seats, %g ticks/s", self.described.model, traits.seats, traits.ticks_per_second)
+        for each in loaded.runtimes:
+            _log.info("computes with %s", each.in_words())
         self._set_state(DRAINING if self.turning.turns.is_draining else READY)
         self._loaded.set()
         self._on_ended()

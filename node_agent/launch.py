@@ -116,6 +116,7 @@ class Launcher:
             traceparent=traceparent,
             share_milli=command.share_milli,
             share_memory_bytes=command.share_memory_bytes,
+            cpus=command.cpus,
             way=self._way(command),
             end_time_s=end_time_s(command.process.limits, time.time()),
         )

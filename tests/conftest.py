@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gpufleet.runtimes.probe import TELEMETRY_VARIABLE
 from tests.ignored_signals import reset_ignored_signals
 from tests.leaks import MARK, Allowed, Leaks, Session, Snapshot, kill, settled, since
 
@@ -29,6 +30,7 @@ CI_MUST_HAVE = (
     "jq",
     "openai",
     "llama",
+    "onnxruntime",
 )
 # How long the tasks of a test that has ended may take to end as well.
 TASKS_SETTLE_SECONDS = 30.0
@@ -43,6 +45,7 @@ LongLived = Callable[[str], AbstractContextManager[None]]
 def pytest_configure(config: pytest.Config) -> None:
     """Mark this session's processes, at the first moment there can be any."""
     os.environ[MARK] = f"{os.getpid()}-{secrets.token_hex(8)}"
+    os.environ.setdefault(TELEMETRY_VARIABLE, "1")  # no test tells anybody, nor keeps a file open for that
     if _runs_tests(config):
         reset_ignored_signals()
 

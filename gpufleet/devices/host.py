@@ -38,7 +38,7 @@ def host_facts(*, cpus: int | None = None, root: Path = Path("/")) -> HostFacts:
     limiting = _limiting_group(root)
     installed = memory_installed_bytes(root)
     return HostFacts(
-        cpus=cpus if cpus is not None else _cpus_available(root),
+        cpus=cpus if cpus is not None else cpus_available(root),
         memory_bytes=installed if limiting is None else min(installed, limiting[1]),
     )
 
@@ -71,7 +71,8 @@ def _limiting_group(root: Path) -> tuple[Path, int] | None:
     return min(((group, limit) for group, limit in limits if limit is not None), key=itemgetter(1), default=None)
 
 
-def _cpus_available(root: Path) -> int:
+def cpus_available(root: Path = Path("/")) -> int:
+    """CPUs that this process may use: those of its affinity, at most what its control groups give; at least 1."""
     affinity = getattr(os, "sched_getaffinity", None)
     count = len(affinity(0)) if affinity is not None else (os.cpu_count() or 1)
     for group in _cgroups(root):

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from gpufleet.predict import TensorSpec
+from gpufleet.runtimes.facts import as_object
 
 from .predictor import Predictor, State
 from .requests import RequestError, read
@@ -88,6 +89,7 @@ class PredictService:
                 "outputs": _described(predictor.traits.outputs),
                 "parameters": {
                     "device": predictor.device,
+                    "runtimes": [as_object(each) for each in predictor.runtimes],
                     "state": predictor.state.value,
                     "max_batch": predictor.batcher.batch_max,
                     "max_wait_ms": limits.wait_us / 1e3,

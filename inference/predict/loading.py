@@ -6,7 +6,7 @@ import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from gpufleet.model import Progress
 from gpufleet.predict import Item, PredictTraits, TensorSpec, traits_of
+from gpufleet.runtimes.facts import RuntimeFacts, runtimes_in_use
 
 from ..core.batch_size import SIZE_FIRST, SizeSearch
 from ..loading import NotLoaded, Wanted, arguments_for, best_device, class_of, last_line, let_go, tried, words_of
@@ -31,12 +32,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """A model that is warm: what it says of itself, its device in words (empty: it takes none), and its batch size."""
+    """A model that is warm: what it says of itself, its device in words (empty: it takes none), its batch size, and
+    what it computes with.
+    """
 
     model: Any
     traits: PredictTraits
     device: str
     batch_max: int
+    runtimes: tuple[RuntimeFacts, ...] = ()
 
 
 def load(wanted: Wanted, batch_max: int | None, progress: Progress) -> Ready:
@@ -59,11 +63,19 @@ def load(wanted: Wanted, batch_max: int | None, progress: Progress) -> Ready:
         progress(0.95, "finding the batch size")
         most = find_size(model, traits)
     progress(1.0, "")
-    return Ready(model=model, traits=traits, device=in_words(device), batch_max=most)
+    runtimes = runtimes_in_use(device)
+    return Ready(model=model, traits=traits, device=in_words(device, runtimes), batch_max=most, runtimes=runtimes)
 
 
-def in_words(device: str) -> str:
-    """A device as torch writes it, with what it is where torch knows: `cuda:0 (NVIDIA H200, CUDA 13.0)`."""
+def in_words(device: str, runtimes: Sequence[RuntimeFacts] = ()) -> str:
+    """A device as torch writes it, with what it is where torch knows: `cuda:0 (NVIDIA H200, CUDA 13.0)`.
+
+    A model that computes with ONNX Runtime alone is where that is, whatever it was given.
+    """
+    if runtimes and all(each.name == "onnxruntime" for each in runtimes):
+        first = runtimes[0]
+        about = f"{first.device_name}, {first.provider}" if first.device_name else first.provider
+        return first.device if first.device == "cpu" else f"{first.device} ({about})"
     torch = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda"):
         return device

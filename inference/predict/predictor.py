@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from gpufleet.predict import PredictTraits
+from gpufleet.runtimes.facts import RuntimeFacts
 
 from ..core.batching import ANSWERED, Batcher, BatchLimits, Settled
 from ..loading import Wanted
@@ -70,6 +71,7 @@ class Predictor:
         self.why = "the model is loading"
         self.traits = PredictTraits()
         self.device = ""
+        self.runtimes: tuple[RuntimeFacts, ...] = ()
         self.counts = Counts()
         self.has_ended = asyncio.Event()
         self.batcher = Batcher(limits)
@@ -133,12 +135,14 @@ class Predictor:
             _log.info("%s", words)
 
     def _loaded(self, ready: Ready) -> None:
-        self.traits, self.device = ready.traits, ready.device
+        self.traits, self.device, self.runtimes = ready.traits, ready.device, ready.runtimes
         self.batcher.batch_max = ready.batch_max
         if self.state is State.LOADING:
             self.state, self.why = State.READY, ""
         where = f" on {ready.device}" if ready.device else ""
         _log.info("ready%s: batches of at most %d", where, ready.batch_max)
+        for each in ready.runtimes:
+            _log.info("computes with %s", each.in_words())
 
     def _not_loaded(self, why: str) -> None:
         self.state, self.why = State.FAILED, why

@@ -20,8 +20,11 @@ devices that the job was given, and leave it none."""
 TELLS_OF_SHARES = frozenset({"GPUFLEET_GPU_SHARE", "GPUFLEET_GPU_MEMORY_BYTES"})
 """Never taken from the submitter either, who may be a job with a share itself."""
 
-OF_THE_NODE = frozenset({"GPUFLEET_END_TIME", "GPUFLEET_SCHEDULER", "GPUFLEET_CA_FILE", "GPUFLEET_INSECURE"})
-"""Nor these: when it ends and how it finds its scheduler is for the node to say. The token comes with the launch."""
+OF_THE_NODE = frozenset(
+    {"GPUFLEET_CPUS_PER_NODE", "GPUFLEET_END_TIME", "GPUFLEET_SCHEDULER", "GPUFLEET_CA_FILE", "GPUFLEET_INSECURE"}
+)
+"""Nor these: what it has there, when it ends and how it finds its scheduler is for the node to say. The token comes
+with the launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,8 @@ class RankPlace:
     `visibility` is what shows the rank its own devices and hides all others. `master_address` and
     `master_port` are where rank 0 listens for the others of its gang; a single rank has them on its own
     machine. `share_milli` is how much of each device it holds, in thousandths, and `share_memory_bytes` how much of
-    its memory; 0 for whole devices. Nothing keeps it within its share: it is told, so that it can do so itself.
+    its memory; 0 for whole devices. Nothing keeps it within its share: it is told, so that it can do so itself. That
+    goes for `cpus`, too: those that are held for it on this node, 0 for none.
     `way` is what it is told of the way to the scheduler, and `end_time_s` when its time limit ends it, in seconds since
     1970 by this machine's clock; None without a limit.
     """
@@ -56,6 +60,7 @@ class RankPlace:
     traceparent: str
     share_milli: int = 0
     share_memory_bytes: int = 0
+    cpus: int = 0
     way: Mapping[str, str] = field(default_factory=dict)
     end_time_s: int | None = None
 
@@ -92,6 +97,7 @@ def _fixed(place: RankPlace) -> dict[str, str]:
         "GPUFLEET_NODE_RANK": str(place.rank),
         "GPUFLEET_NNODES": str(place.node_count),
         "GPUFLEET_GPUS_PER_NODE": str(place.device_count),
+        **({"GPUFLEET_CPUS_PER_NODE": str(place.cpus)} if place.cpus else {}),
         "NODE_RANK": str(place.rank),
         "NNODES": str(place.node_count),
         "MASTER_ADDR": place.master_address,

@@ -18,7 +18,7 @@ from cli.jobs import change, history, job, queue, wait
 from cli.logs import command as logs
 from cli.menu import MODULES, PANELS
 from cli.nodes import nodes
-from cli.sessions import models, serve
+from cli.sessions import models, providers, serve
 from cli.submitting import attach, submit
 from tests.cli.cluster import nodes as some_nodes
 from tests.cli.cluster import running
@@ -109,6 +109,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         monitor,
         nodes,
         programs,
+        providers,
         queue,
         serve,
         submit,
@@ -120,7 +121,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         wait,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 44
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 45
 
 
 def test_the_help_of_gpuctl() -> None:

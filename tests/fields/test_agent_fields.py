@@ -136,7 +136,6 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
     exceptions = {
         "expectations.memory_free_bytes": "checked by the agent before the keeper is asked",
         "expectations.allow_busy": "checked by the agent before the keeper is asked",
-        "cpus": "an account: nothing keeps a process within it",
         "memory_bytes": "an account: nothing keeps a process within it",
         "user": "for the notices of the job",
         "is_gang": "the agent waits for Start itself",

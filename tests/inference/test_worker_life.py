@@ -7,15 +7,19 @@ import gc
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.json_format import MessageToDict
 from gpufleet.v1 import inference_pb2
 
 from gpufleet.errors import Reason
 from gpufleet.model import Inputs, Progress, Session, Traits, traits_of
+from gpufleet.runtimes import facts
+from inference import wire
 from inference import worker as worker_module
 from inference.loading import NotLoaded, Wanted, load
 from inference.turning import Turning
@@ -193,6 +197,48 @@ async def test_a_worker_whose_model_cannot_be_loaded_says_what_is_missing() -> N
         assert "there is no module no_such_package" in worker.message
         info = await running.stub.GetModelInfo(inference_pb2.GetModelInfoRequest())
         assert (info.state, info.seats) == (FAILED, 0)
+
+
+COMPUTES = """
+import numpy as np
+from gpufleet.onnx import session
+from gpufleet.runtimes.probe import one_node_model
+
+class Twice:
+    def __init__(self, device):
+        self.net = session(one_node_model(), device)
+    def open(self, session): ...
+    def step(self, state, inputs): return np.zeros((8, 8, 3), np.uint8)
+    def close(self, state): ...
+"""
+
+
+async def test_a_worker_says_what_its_model_computes_with_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(facts, "_noted", {})
+    name = f"computes_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(COMPUTES)
+    monkeypatch.syspath_prepend(tmp_path)
+    async with serving(entry_point=f"{name}:Twice") as running:
+        (said,) = (await running.stub.GetModelInfo(inference_pb2.GetModelInfoRequest())).runtimes
+        assert (said.name, said.version, said.provider) == ("onnxruntime", onnxruntime.__version__, "cpu")
+        assert said.device == "cpu" and said.device_name and said.device_memory_bytes > 0
+
+
+def test_every_fact_of_a_runtime_reaches_the_contract() -> None:
+    words = {each.name: each.name for each in fields(facts.RuntimeFacts)}
+    given: Any = words | {"device_memory_bytes": 7, "memory_limit_bytes": 3, "passed_over": ("a: b",)}
+    said = wire.runtime(facts.RuntimeFacts(**given))
+    assert {each.name for each, _ in said.ListFields()} == set(words)
+    assert MessageToDict(said, preserving_proto_field_name=True) == {
+        **words,
+        "device_memory_bytes": "7",
+        "memory_limit_bytes": "3",
+        "passed_over": ["a: b"],
+    }
+    assert set(words) == {each.name for each in inference_pb2.ModelRuntime.DESCRIPTOR.fields}
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ async def test_the_environment_holds_what_the_rules_say_and_nothing_of_the_agent
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "TERM": "xterm", "MINE": "a=b\nc"},
         device_uuids=["VIRTUAL-n1-1"],
+        cpus=1,
         trace_context="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     )
     await scheduler.wait_for(lambda: scheduler.is_finished(key), "the end")
@@ -66,6 +67,7 @@ async def test_the_environment_holds_what_the_rules_say_and_nothing_of_the_agent
         "GPUFLEET_NODE_RANK": "0",
         "GPUFLEET_NNODES": "1",
         "GPUFLEET_GPUS_PER_NODE": "1",
+        "GPUFLEET_CPUS_PER_NODE": "1",
         "NODE_RANK": "0",
         "NNODES": "1",
         "MASTER_ADDR": "127.0.0.1",

@@ -546,6 +546,66 @@ class GetModelInfoRequest(_message.Message):
 Global___GetModelInfoRequest: _TypeAlias = GetModelInfoRequest  # noqa: Y015
 
 @_typing.final
+class ModelRuntime(_message.Message):
+    """ModelRuntime is a library that a model computes with, and the device that it computes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    DEVICE_NAME_FIELD_NUMBER: _builtins.int
+    DEVICE_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    DRIVER_VERSION_FIELD_NUMBER: _builtins.int
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    PASSED_OVER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """"torch" or "onnxruntime"."""
+    version: _builtins.str
+    """Its version, such as "2.13.0+cu130"."""
+    provider: _builtins.str
+    """What computes in it: "cuda", "rocm" or "cpu"; of ONNX Runtime "tensorrt", "migraphx", "directml", "coreml" and
+    "openvino", too.
+    """
+    device: _builtins.str
+    """The device as torch writes it, "cpu" or "cuda:0" (for ROCm, too); else the provider's own, such as "directml:0"."""
+    device_name: _builtins.str
+    """The device's name, as its driver says it; empty where nobody says."""
+    device_memory_bytes: _builtins.int
+    """Memory of the device in bytes, of the CPU what the worker may use; 0 where nobody says."""
+    driver_version: _builtins.str
+    """Version of the device's driver; empty where nobody says, and for the CPU, which has none."""
+    memory_limit_bytes: _builtins.int
+    """The most bytes that it takes of the device's memory; 0, the default, sets no bound."""
+    @_builtins.property
+    def passed_over(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Providers that were tried before and do not work there, each with its reason, such as
+        "cuda: libcudnn.so.9: cannot open shared object file".
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+        provider: _builtins.str = ...,
+        device: _builtins.str = ...,
+        device_name: _builtins.str = ...,
+        device_memory_bytes: _builtins.int = ...,
+        driver_version: _builtins.str = ...,
+        memory_limit_bytes: _builtins.int = ...,
+        passed_over: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "device_memory_bytes", b"device_memory_bytes", "device_name", b"device_name", "driver_version", b"driver_version", "memory_limit_bytes", b"memory_limit_bytes", "name", b"name", "passed_over", b"passed_over", "provider", b"provider", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelRuntime: _TypeAlias = ModelRuntime  # noqa: Y015
+
+@_typing.final
 class GetModelInfoResponse(_message.Message):
     """GetModelInfoResponse says what the worker serves."""
 
@@ -563,6 +623,7 @@ class GetModelInfoResponse(_message.Message):
     SESSION_COUNT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    RUNTIMES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model's name."""
     seats: _builtins.int
@@ -589,6 +650,12 @@ class GetModelInfoResponse(_message.Message):
     def encodings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Encodings that the worker has."""
 
+    @_builtins.property
+    def runtimes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelRuntime]:
+        """What its model computes with, and where; none while it is loading, and for one that has loaded no library that
+        `ModelRuntime` knows.
+        """
+
     def __init__(
         self,
         *,
@@ -604,10 +671,11 @@ class GetModelInfoResponse(_message.Message):
         session_count: _builtins.int = ...,
         message: _builtins.str = ...,
         version: _builtins.str = ...,
+        runtimes: _abc.Iterable[Global___ModelRuntime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["encodings", b"encodings", "height", b"height", "message", b"message", "model", b"model", "progress", b"progress", "seats", b"seats", "session_count", b"session_count", "state", b"state", "ticks_per_second", b"ticks_per_second", "version", b"version", "width", b"width", "worker_start", b"worker_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encodings", b"encodings", "height", b"height", "message", b"message", "model", b"model", "progress", b"progress", "runtimes", b"runtimes", "seats", b"seats", "session_count", b"session_count", "state", b"state", "ticks_per_second", b"ticks_per_second", "version", b"version", "width", b"width", "worker_start", b"worker_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -167,10 +167,18 @@ def floats(*numbers: float) -> list[float]:
 
 @asynccontextmanager
 async def answering(
-    kind: str, limits: BatchLimits | None = None, *, body_max: int = 1 << 20, ready: bool = True, **arguments: str
+    kind: str,
+    limits: BatchLimits | None = None,
+    *,
+    body_max: int = 1 << 20,
+    ready: bool = True,
+    entry_point: str = "",
+    **arguments: str,
 ) -> AsyncIterator[Answering]:
-    """A server of a class of this module, ready unless it is not to be waited for."""
-    wanted = Wanted(entry_point=f"{__name__}:{kind}", arguments=arguments, device="cpu")
+    """A server of a class of this module, or of what the entry point names; ready unless it is not to be waited for."""
+    entry_point = entry_point or f"{__name__}:{kind}"
+    kind = entry_point.rpartition(":")[2]
+    wanted = Wanted(entry_point=entry_point, arguments=arguments, device="cpu")
     predictor = Predictor(wanted, limits or BatchLimits())
     service = PredictService(predictor, name=kind.lower(), version="0", body_max=body_max)
     listening = bound(Address("127.0.0.1", 0), backlog=64)

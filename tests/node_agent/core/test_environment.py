@@ -76,5 +76,10 @@ def test_a_job_with_a_share_is_told_how_much_it_has() -> None:
     assert "GPUFLEET_GPU_SHARE" not in whole and "GPUFLEET_GPU_MEMORY_BYTES" not in whole
 
 
+def test_a_job_is_told_how_many_cpus_are_held_for_it_and_nobody_elses() -> None:
+    assert environment_of({}, ACCOUNT, replace(PLACE, cpus=3))["GPUFLEET_CPUS_PER_NODE"] == "3"
+    assert "GPUFLEET_CPUS_PER_NODE" not in environment_of({"GPUFLEET_CPUS_PER_NODE": "64"}, ACCOUNT, PLACE)
+
+
 def test_without_a_path_commands_are_still_found() -> None:
     assert "/usr/bin" in environment_of({}, ACCOUNT, PLACE)["PATH"].split(":")
