@@ -8,6 +8,7 @@ from typing import Annotated
 from typer import Argument, Exit, Option
 
 from ..options import Connection
+from .job_options import BatchJobOptions
 
 
 def batch(
@@ -28,18 +29,30 @@ def batch(
     as_they_come: Annotated[
         bool, Option("--as-they-come", help="Write answers as they come; else in the order of the rows.")
     ] = False,
+    *,
+    job: BatchJobOptions,
 ) -> None:
     """Ask a model about every row of a file.
 
     A row is a line of a JSONL file, or a file of a folder. Each gets one line of answers: its output, or an error that
     is its own. What was answered already is not asked again: stopped and started again, the command goes on where it
-    was. Exit code 1 says that rows have an error.
+    was. Exit code 1 says that rows have an error. With --job it runs on a node, as a job of yours, and what you close
+    meanwhile does not matter; both paths must be there, too.
 
     What else the client has to set is in GPUFLEET_INFERENCE_… variables (docs/inference-client.md).
     For instance: gpuctl batch photos/ --model faces -o faces.jsonl
     """
-    from .given import settings_given
+    from .given import own_job, settings_given
+
+    job.check_unsaid()
+    if job.job:
+        from .job import Batch, submit_batch
+
+        settings = options.settings()
+        given = settings_given(settings, model, address or [], gateway, batch_size)
+        submit_batch(settings, Batch(source=source, to=to, model=model, as_they_come=as_they_come), given, job)
+        return
     from .program import run_batch
 
-    given = settings_given(options.settings(), model, address or [], gateway, batch_size)
+    given = settings_given(options.settings(jobs=own_job()), model, address or [], gateway, batch_size)
     raise Exit(run_batch(source, to, given, as_they_come=as_they_come))

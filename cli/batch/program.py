@@ -14,7 +14,10 @@ from gpufleet.client.settings import GivenSettings
 
 from ..errors import FAILED
 from .answers import AnswerFile, DoneRows
+from .given import own_job
 from .rows import InputRow, check_source, count_of, rows_of
+
+LINE_EVERY_S = 30.0
 
 
 def run_batch(source: Path, to: Path, given: GivenSettings, *, as_they_come: bool) -> int:
@@ -55,18 +58,34 @@ def _counted(done: DoneRows, before: int) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"gpuctl: {text}", file=sys.stderr)
+    print(f"gpuctl: {text}", file=sys.stderr, flush=True)
 
 
 def _is_terminal() -> bool:
     return sys.stderr.isatty()
 
 
+def _lines_of_a_job(source: Path, done: DoneRows) -> Callable[[], None]:
+    """For gpuctl logs: how far it is, at once and then every LINE_EVERY_S."""
+    total, begun_s, before = count_of(source), time.monotonic(), done.count
+    said_s = float("-inf")
+
+    def tell() -> None:
+        nonlocal said_s
+        now_s = time.monotonic()
+        if now_s - said_s >= LINE_EVERY_S:
+            said_s = now_s
+            rate = (done.count - before) / max(1e-3, now_s - begun_s)
+            _say(f"{done.count:,} of {total:,}, {done.failed:,} failed, {rate:,.1f}/s")
+
+    return tell
+
+
 @contextmanager
 def _progress(source: Path, done: DoneRows) -> Iterator[Callable[[], None]]:
-    """A bar with rate and end on a terminal, nothing elsewhere."""
+    """A bar with rate and end on a terminal, a line now and then in a job, nothing elsewhere."""
     if not _is_terminal():
-        yield lambda: None
+        yield _lines_of_a_job(source, done) if own_job() else lambda: None
         return
     from rich.console import Console  # which nothing else needs
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

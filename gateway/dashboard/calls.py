@@ -133,11 +133,15 @@ class Who:
 PEOPLE = ("admin", "user", "viewer")
 """Roles of people; the other ones are a program's."""
 
+JOB = "job"
+"""The role of a running job, whose user is the job's owner."""
 
-async def who_is(scheduler: Scheduler, token: str) -> Who:
-    """Who has this token. Raises what the scheduler refuses, and PERMISSION_DENIED for a program's token."""
+
+async def who_is(scheduler: Scheduler, token: str, *, allows_job: bool = False) -> Who:
+    """Who has this token. Raises what the scheduler refuses, and PERMISSION_DENIED for a program's token; that of a
+    running job is its owner's where `allows_job`."""
     info: Any = await scheduler.call("GetServerInfo", scheduler_pb2.GetServerInfoRequest(), token)
-    if info.role not in PEOPLE:
+    if info.role not in PEOPLE and not (allows_job and info.role == JOB):
         raise GpufleetError(
             Reason.PERMISSION_DENIED,
             f"this token is that of a program (role {info.role})",

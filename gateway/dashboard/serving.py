@@ -207,9 +207,9 @@ class Dashboard:
         await self.who_asks(request, token)
         return token
 
-    async def who_asks(self, request: HTTPConnection, token: str) -> Who:
+    async def who_asks(self, request: HTTPConnection, token: str, *, allows_job: bool = False) -> Who:
         """Whose token this is; wrong ones of an address are answered ever more slowly. Raises as `who_is` does."""
-        return await self._checked(request, lambda: who_is(self._scheduler, token))
+        return await self._checked(request, lambda: who_is(self._scheduler, token, allows_job=allows_job))
 
     def _with_cookie(self, request: Request, response: Response, token: str) -> Response:
         response.set_cookie(

@@ -1,4 +1,5 @@
-"""Who may use a program: everybody where it is open, else people with a token of their own or logged in here."""
+"""Who may use a program: everybody where it is open, else people with a token of their own or logged in here, and
+their running jobs, by the jobs' own tokens."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ class Access:
         if now_s - since_s < KNOWN_S:
             return user
         try:
-            user = (await self._dashboard.who_asks(request, token)).user
+            # A running job asks served programs in its owner's name, and nothing else here.
+            user = (await self._dashboard.who_asks(request, token, allows_job=True)).user
         except GpufleetError as error:
             if error.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED) and now_s - since_s < KNOWN_AWAY_S:
                 return user

@@ -120,7 +120,9 @@ class FakeScheduler:
         user = self.users.get(token_of(context.invocation_metadata()) or "")
         if user is None:
             return await context.abort_with_status(to_status(GpufleetError(Reason.TOKEN_INVALID)))
-        return scheduler_pb2.GetServerInfoResponse(user=user, role="user", version="0")
+        # The token of a running job is kept as that of "job USER".
+        role, _, owner = user.rpartition(" ")
+        return scheduler_pb2.GetServerInfoResponse(user=owner, role=role or "user", version="0")
 
     async def OpenSession(self, request_iterator: Any, context: Any) -> Any:
         async for _ in request_iterator:

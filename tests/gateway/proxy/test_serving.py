@@ -54,6 +54,18 @@ async def test_a_program_is_for_people_and_never_gets_what_they_came_in_with() -
         assert len(replica.calls) == 2
 
 
+async def test_a_running_job_asks_programs_in_its_owners_name_and_gets_nothing_else() -> None:
+    async with stage() as at, program("r1", who) as replica:
+        await at.serve("chat", replica, access=LOGIN)
+        job, worker = at.person("job ann"), at.person("worker ann")
+        status, _, body = await asked(at, "/m/chat/", headers={"Authorization": f"Bearer {job}"})
+        assert (status, json.loads(body)["gpufleet-user"]) == (200, "ann")
+        for token, path in ((job, "/api/v1/me"), (worker, "/m/chat/")):
+            status, _, body = await asked(at, path, headers={"Authorization": f"Bearer {token}"})
+            assert (status, json.loads(body)["error"]) == (403, "PERMISSION_DENIED"), path
+        assert len(replica.calls) == 1
+
+
 async def test_who_may_use_a_program_with_a_pass_phrase_is_who_is_logged_in() -> None:
     async with stage() as at, program("r1", who) as replica:
         for access in (sessions_pb2.MODEL_ACCESS_PASS_PHRASE, sessions_pb2.MODEL_ACCESS_UNSPECIFIED):
