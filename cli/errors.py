@@ -22,6 +22,7 @@ from gpufleet.errors import (
     RefusedError,
     UnavailableError,
     as_lines,
+    as_object,
 )
 
 FAILED = 1
@@ -120,24 +121,16 @@ def _without_argument(problem: GpufleetError, text: str) -> str:
 
 
 def _as_object(problem: Exception, command: str) -> dict[str, Any]:
-    reason, message, next_step = _said_of(problem, command)
-    own = problem if isinstance(problem, GpufleetError) else None
-    return {
-        "error": {
-            "reason": reason,
-            "message": message,
-            "fields": [{"field": each.field, "why": each.why} for each in own.violations] if own else [],
-            "next_step": next_step,
-            "metadata": dict(own.metadata) if own else {},
-            "exit_code": exit_code(problem, command),
-        }
-    }
+    if isinstance(problem, GpufleetError):
+        said = as_object(problem)
+    else:
+        reason, message, next_step = _said_of(problem, command)
+        said = {"reason": reason, "message": message, "next_step": next_step, "field": "", "fields": [], "metadata": {}}
+    return {"error": said | {"exit_code": exit_code(problem, command)}}
 
 
 def _said_of(problem: Exception, command: str) -> tuple[str, str, str]:
     """The reason, what is wrong, and what to type next."""
-    if isinstance(problem, GpufleetError):
-        return problem.metadata.get("reason", problem.reason.name), problem.message, problem.next_step
     if isinstance(problem, typer.TyperException):
         return "USAGE", _usage_message(problem), _usage_next_step(problem, command)
     return "INTERNAL", _internal_message(problem), _INTERNAL_NEXT_STEP

@@ -14,10 +14,10 @@ from .render.table import Look
 
 
 def message_object(message: Message) -> dict[str, Any]:
-    """The message as what becomes JSON."""
-    from google.protobuf.json_format import MessageToDict  # tables need none of it
+    """The message as what becomes JSON: the same that the gateway's HTTP API answers."""
+    from gpufleet.net import json_messages  # tables need none of it
 
-    return dict(MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True))
+    return json_messages.message_object(message)
 
 
 def print_object(value: object, form: str) -> None:

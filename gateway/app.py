@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import grpc.aio
-from google.protobuf.json_format import MessageToDict
 from gpufleet.v1 import inference_pb2, scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -24,13 +23,17 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from gpufleet.config.gateway_settings import GatewaySettings
+from gpufleet.errors import GpufleetError, Reason
 from gpufleet.model import media_type_of
 from gpufleet.net.channel import Target, connect_async
+from gpufleet.net.json_messages import message_object
 from gpufleet.net.status import from_rpc_error
 from gpufleet.telemetry.metrics import Readings
 from gpufleet.telemetry.spans import OFF, Telemetry
 
 from . import page
+from .api.serving import Api
+from .dashboard.guard import refusal
 from .dashboard.serving import Dashboard
 from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
 from .lines import Lines
@@ -93,15 +96,19 @@ class Gateway:
 
     def app(self) -> Starlette:
         """The ASGI application."""
+        of_the_page = [
+            *self._hosts.routes(),
+            Route("/api/v1/lobby", self._models),
+            Route("/api/v1/lobby/{name}/picture", self._picture),
+            Route("/api/v1/status/workers", self._workers),
+            *self.dashboard.routes(),
+        ]
         return Starlette(
             routes=[
-                *self._hosts.routes(),
+                *of_the_page,
+                *Api(self.dashboard).routes(of_the_page),
                 Route("/healthz", self._healthz),
-                Route("/api/v1/models", self._models),
-                Route("/api/v1/models/{name}/picture", self._picture),
-                Route("/api/v1/status/workers", self._workers),
                 WebSocketRoute("/ws", self._session),
-                *self.dashboard.routes(),
                 *self._proxy.routes(),
                 *OpenAi(self._proxy).routes(),
                 *page.routes(),
@@ -176,15 +183,15 @@ class Gateway:
         """Workers, agents and lines: state, what they run, when they were heard. Wants the person's own token."""
         token = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
         if not token:
-            return JSONResponse({"error": "TOKEN_MISSING", "message": "this page wants your own token"}, 401)
+            return refusal(GpufleetError(Reason.TOKEN_MISSING, "this page wants your own token"))
 
         async def ask(stub: Any) -> dict[str, Any]:
             metadata = (("authorization", f"Bearer {token}"),)
             models = await stub.ListModels(sessions_pb2.ListModelsRequest(), timeout=ASK_S_MAX, metadata=metadata)
             nodes = await stub.ListNodes(scheduler_pb2.ListNodesRequest(), timeout=ASK_S_MAX, metadata=metadata)
             return {
-                "models": [MessageToDict(each, preserving_proto_field_name=True) for each in models.models],
-                "agents": [MessageToDict(each, preserving_proto_field_name=True) for each in nodes.nodes],
+                "models": [message_object(each) for each in models.models],
+                "agents": [message_object(each) for each in nodes.nodes],
             }
 
         return await self._asked(ask, self._targets[0])
@@ -264,9 +271,7 @@ async def _answered(ask: Callable[[Any], Any], channel: grpc.aio.Channel) -> Res
     try:
         return JSONResponse(await ask(scheduler_pb2_grpc.SchedulerStub(channel)))
     except grpc.aio.AioRpcError as problem:
-        error = from_rpc_error(problem)
-        status = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(error.code.name, 503)
-        return JSONResponse({"error": error.reason.name, "message": error.message}, status_code=status)
+        return refusal(from_rpc_error(problem))
 
 
 STATES = (
@@ -288,7 +293,7 @@ ACCESS = {
 
 
 def model_shown(model: sessions_pb2.Model) -> dict[str, Any]:
-    """One model of `GET /api/v1/models`; docs/web-protocol.md names the fields.
+    """One model of `GET /api/v1/lobby`; docs/web-protocol.md names the fields.
 
     Why a model has failed is not for everybody: it may name files of whoever serves it.
     """

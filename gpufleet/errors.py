@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum, unique
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 
 class Code(IntEnum):
@@ -65,6 +65,8 @@ class Reason(Enum):
         "Write it as 10.0.0.5:50051 or [::1]:50051.")
     SELECTOR_AMBIGUOUS = (Code.INVALID_ARGUMENT, "A name stands for more than one job.",
         "Use the job's id; see it with: gpuctl queue -a")
+    CONTENT_TYPE_UNKNOWN = (Code.INVALID_ARGUMENT, "The body of the request is not said to be JSON.",
+        "Send it with: Content-Type: application/json")
     MESSAGE_TOO_LARGE = (Code.RESOURCE_EXHAUSTED, "A message is larger than the receiver takes.",
         "Send less at once; large data belongs in a file that the job reads.")
 
@@ -117,6 +119,8 @@ class Reason(Enum):
         "See its workers with: gpuctl models -o wide")
     OUTPUT_NOT_FOUND = (Code.NOT_FOUND, "There is no output of this rank or stream, or it was pruned.",
         "See what is kept with: gpuctl job ID")
+    PATH_UNKNOWN = (Code.NOT_FOUND, "The HTTP API has no such path.",
+        "See the paths with: curl GATEWAY/api/v1/openapi.json")
     TOKEN_NOT_FOUND = (Code.NOT_FOUND, "There is no token with this id.",
         "See the tokens with: gpuctl token list")
     FILE_NOT_FOUND = (Code.NOT_FOUND, "A file that was named is not there.",
@@ -218,6 +222,8 @@ class Reason(Enum):
         "See what there is in CHANGELOG.md; gpuctl version shows both versions.")
     METHOD_UNKNOWN = (Code.UNIMPLEMENTED, "The server does not know this call.",
         "Client and server differ in version: gpuctl version")
+    VERB_UNKNOWN = (Code.UNIMPLEMENTED, "The path of the HTTP API does not take this method.",
+        "Use one of those that the answer's Allow header names.")
     EXTRA_MISSING = (Code.FAILED_PRECONDITION, "An optional part of the installation is missing.",
         "Install it with: pip install 'gpufleet[EXTRA]'")
     STORE_CORRUPT = (Code.DATA_LOSS, "The store holds something that breaks its own rules.",
@@ -340,6 +346,21 @@ def as_lines(error: GpufleetError) -> str:
     named = [f"{violation.field}: {violation.why}" for violation in error.violations]
     further = [f"  {line}" for line in named if line != error.message]
     return "\n".join([error.message, *further, _as_sentence(error.next_step)])
+
+
+def as_object(error: GpufleetError) -> dict[str, Any]:
+    """The error for programs, as `gpuctl -o json` and the gateway tell it. `field` is the first wrong field's path in
+    the request, empty where it is none; `fields` are all of them."""
+    violations = [{"field": each.field, "why": each.why} for each in error.violations]
+    return {
+        # A newer server's own word where this version has none.
+        "reason": error.metadata.get("reason", error.reason.name),
+        "message": error.message,
+        "next_step": error.next_step,
+        "field": violations[0]["field"] if violations else "",
+        "fields": violations,
+        "metadata": dict(error.metadata),
+    }
 
 
 def _as_sentence(text: str) -> str:

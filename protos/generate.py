@@ -2,8 +2,9 @@
 
 `python protos/generate.py` writes. With `--check` it writes nothing and fails, naming the files, when what
 is committed is not what the protos say. For Python: messages, servicers, and typed stubs for both; the proto package is
-the import path, so generated code is used exactly as the generators wrote it: no rewriting, no patching. For the
-dashboard: the types of the JSON that the gateway passes on, which `page_types.py` writes.
+the import path, so generated code is used exactly as the generators wrote it: no rewriting, no patching. Beside them
+the protos' comments, for the gateway's OpenAPI. For the dashboard: the types of the JSON that the gateway passes on,
+which `page_types.py` writes.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from page_types import page_types
+from page_types import comments, page_types
 
 PROTO_ROOT = Path(__file__).resolve().parent
 ROOT = PROTO_ROOT.parent
 PACKAGE = Path("gpufleet", "v1")
 PYTHON = Path("gen") / PACKAGE
+COMMENTS = PYTHON / "comments.json"
 PAGE_TYPES = Path("gateway", "web", "src", "generated", "messages.ts")
 # The one file in each generated folder that is written by hand.
 HAND_WRITTEN = frozenset({"__init__.py"})
@@ -60,13 +62,14 @@ def generate(output_root: Path) -> None:
     page = output_root / PAGE_TYPES
     page.parent.mkdir(parents=True)
     page.write_text(page_types(descriptors.read_bytes()))
+    (output_root / COMMENTS).write_text(comments(descriptors.read_bytes()), encoding="utf-8")
 
 
 def generated_files(root: Path) -> dict[Path, bytes]:
     """Path → content of the generated files below `root`."""
     return {
         path.relative_to(root): path.read_bytes()
-        for path in [*(root / PYTHON).rglob("*.py*"), *(root / PAGE_TYPES.parent).glob("*")]
+        for path in [*(root / PYTHON).rglob("*.py*"), root / COMMENTS, *(root / PAGE_TYPES.parent).glob("*")]
         if path.is_file() and path.name not in HAND_WRITTEN and path.parent.name != "__pycache__"
     }
 

@@ -1,12 +1,13 @@
 """Writes the TypeScript types of the JSON in which the gateway passes messages on, from the protos' descriptors.
 
-No plugin at hand tells this JSON as the gateway writes it (`gateway/dashboard/calls.py`): by the protos' own names, and
-with every field that has no presence. protoc-gen-es knows JSON by lowerCamelCase names alone, takes each field for
+No plugin at hand tells this JSON as the gateway writes it (`gpufleet/net/json_messages.py`): by the protos' own names,
+and with every field that has no presence. protoc-gen-es knows JSON by lowerCamelCase names alone, takes each field for
 one that may be absent, and brings a library with it.
 """
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -93,6 +94,12 @@ def page_types(descriptors: bytes) -> str:
     return _Writer(FileDescriptorSet.FromString(descriptors).file).source()
 
 
+def comments(descriptors: bytes) -> str:
+    """The comments on the service's calls and on what they reach, as JSON: a line for each "Message.field"."""
+    told = _Writer(FileDescriptorSet.FromString(descriptors).file).comments()
+    return json.dumps(told, ensure_ascii=False, indent=0, sort_keys=True) + "\n"
+
+
 class _Writer:
     """What the files declare, by full name."""
 
@@ -158,6 +165,11 @@ class _Writer:
             )
         return "\n".join([*self._doc(message.name), f"export interface {message.name} {{", *lines, "}\n"])
 
+    def comments(self) -> dict[str, str]:
+        """What is said of the service's calls, and of all that they reach, by name."""
+        reached = {_short(name) for name in self._reached()} | {SERVICE}
+        return {name: text for name, text in self._comments.items() if text and name.partition(".")[0] in reached}
+
     def _type(self, message: DescriptorProto, field: FieldDescriptorProto) -> str:
         entry = _map_entry(message, field)
         if entry is not None:
@@ -203,10 +215,10 @@ def _short(name: str) -> str:
 
 
 def _comments(file: FileDescriptorProto) -> Iterator[tuple[str, str]]:
-    """Of messages and enums by name, of fields by "Message.field"."""
+    """Of messages and enums by name, of fields, values and calls by "Message.field"."""
     for location in file.source_code_info.location:
         text = " ".join(location.leading_comments.split())
-        # A file's messages are its field 4 and its enums its field 5, a message's fields its field 2.
+        # A file's messages are its field 4, its enums 5 and its services 6; what each of these holds is its field 2.
         match list(location.path):
             case [4, index]:
                 yield file.message_type[index].name, text
@@ -215,3 +227,9 @@ def _comments(file: FileDescriptorProto) -> Iterator[tuple[str, str]]:
                 yield f"{message.name}.{message.field[inner].name}", text
             case [5, index]:
                 yield file.enum_type[index].name, text
+            case [5, index, 2, inner]:
+                enum = file.enum_type[index]
+                yield f"{enum.name}.{enum.value[inner].name}", text
+            case [6, index, 2, inner]:
+                service = file.service[index]
+                yield f"{service.name}.{service.method[inner].name}", text

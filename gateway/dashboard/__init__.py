@@ -5,5 +5,6 @@
 
 Nothing is decided here: the scheduler's roles say who may do what. Read `serving.py` first. `login.py` seals a token
 into a cookie that any gateway of the fleet opens, `guard.py` says which requests are answered at all, `bounds.py` how
-many, `calls.py` passes on what a list allows, `streams.py` carries all streams of a page.
+many, `calls.py` passes on what the table of `api/` allows, `streams.py` carries all streams of a page, and
+`streamed.py` is one as an answer of its own.
 """

@@ -59,7 +59,7 @@ class Rates:
             raise GpufleetError(
                 Reason.QUOTA_EXCEEDED,
                 f"these are more than {CALLS_PER_SECOND:g} calls a second by one person",
-                next_step="Wait a second; a program should use the scheduler's own RPCs, or watch instead of asking.",
+                next_step="Wait as long as is said; a program should watch instead of asking.",
                 retry_after_s=(1 - bucket.left) / CALLS_PER_SECOND,
             )
         bucket.left -= 1
@@ -79,7 +79,7 @@ class Streams:
             raise GpufleetError(
                 Reason.TOO_MANY_STREAMS,
                 f"{STREAMS_PER_PERSON_MAX} streams of one person are open",
-                next_step="Close a tab with the dashboard in it.",
+                next_step="Close one: a tab with the dashboard, or a program that follows.",
             )
         self._open[person] += 1
 

@@ -1,4 +1,4 @@
-"""Calls of the scheduler that a page may make, in proto JSON with the protos' own field names."""
+"""Calls of the scheduler with a token of somebody's, in the JSON of `gpufleet/net/json_messages.py`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc.aio
-from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
-from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
+from gpufleet.v1 import job_pb2, scheduler_pb2, scheduler_pb2_grpc
 
-from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.channel import Target, bearer, connect_async
+from gpufleet.net.json_messages import message_object, message_of
 from gpufleet.net.status import from_rpc_error
+
+from ..api.table import kinds_of
 
 CALL_S_MAX = 20.0
 """How long the scheduler may take to answer."""
@@ -22,40 +24,8 @@ CALL_S_MAX = 20.0
 AT_ONCE_BYTES_MAX = 16_000
 """A longer message becomes JSON on a thread, so that nobody's frames wait for it."""
 
-CALLS: dict[str, type[Message]] = {
-    "Queue": scheduler_pb2.QueueRequest,
-    "GetJob": scheduler_pb2.GetJobRequest,
-    "GetStory": scheduler_pb2.GetStoryRequest,
-    "Explain": scheduler_pb2.ExplainRequest,
-    "ListArrayItems": scheduler_pb2.ListArrayItemsRequest,
-    "ListNodes": scheduler_pb2.ListNodesRequest,
-    "ListDevices": scheduler_pb2.ListDevicesRequest,
-    "ListModels": sessions_pb2.ListModelsRequest,
-    "ListSessions": sessions_pb2.ListSessionsRequest,
-    "ListSessionUsage": sessions_pb2.ListSessionUsageRequest,
-    "CloseSession": sessions_pb2.CloseSessionRequest,
-    "DrainWorker": sessions_pb2.DrainWorkerRequest,
-    "Estimate": capacity_pb2.EstimateRequest,
-    "GetJobStats": capacity_pb2.GetJobStatsRequest,
-    "GetNodeHistory": capacity_pb2.GetNodeHistoryRequest,
-    "GetQueueHistory": capacity_pb2.GetQueueHistoryRequest,
-    "ListUsage": capacity_pb2.ListUsageRequest,
-    "GetServerInfo": scheduler_pb2.GetServerInfoRequest,
-    "Submit": scheduler_pb2.SubmitRequest,
-    "Cancel": scheduler_pb2.CancelRequest,
-    "UpdateJob": scheduler_pb2.UpdateJobRequest,
-    "SignalJob": scheduler_pb2.SignalJobRequest,
-    "RequeueJob": scheduler_pb2.RequeueJobRequest,
-    "UpdateNode": scheduler_pb2.UpdateNodeRequest,
-}
-"""What a page needs; tokens, settings and files are no matter of a browser."""
-
-STREAMS: dict[str, type[Message]] = {
-    "Watch": scheduler_pb2.WatchRequest,
-    "WatchDevices": scheduler_pb2.WatchDevicesRequest,
-    "StreamOutput": scheduler_pb2.StreamOutputRequest,
-    "CheckCapacity": capacity_pb2.CheckCapacityRequest,
-}
+CALLS, STREAMS = kinds_of(is_stream=False), kinds_of(is_stream=True)
+"""What a page may ask for by a call's name: what the API has, but for what wants the token itself."""
 
 
 class Scheduler:
@@ -100,12 +70,9 @@ def request_of(kinds: dict[str, type[Message]], name: str, said: dict[str, Any])
         raise GpufleetError(
             Reason.METHOD_UNKNOWN,
             f"the dashboard makes no call {name[:64]!r} of this kind",
-            next_step=f"It makes {', '.join(kinds)}; all others are made with grpcurl or gpuctl.",
+            next_step=f"It makes {', '.join(kinds)}; docs/http-api.md has a path for each of the others.",
         )
-    try:
-        return ParseDict(said, kind())
-    except (ParseError, RecursionError) as problem:
-        raise invalid("request", (str(problem).splitlines() or ["is nested too deeply"])[0]) from None
+    return message_of(kind, said)
 
 
 async def json_text(message: Message) -> bytes:
@@ -116,8 +83,7 @@ async def json_text(message: Message) -> bytes:
 
 
 def _json_text(message: Message) -> bytes:
-    value = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(message_object(message), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)

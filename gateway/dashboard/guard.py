@@ -6,17 +6,19 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
-from gpufleet.errors import Code, GpufleetError, Reason, invalid
+from gpufleet.errors import Code, GpufleetError, Reason, as_object, invalid
+from gpufleet.net.json_messages import json_object
 from gpufleet.security.tokens import TOKEN_CHARACTERS, TOKEN_PREFIX
 
 BODY_BYTES_MAX = 1_000_000
-"""The longest request of a page; a longer list of jobs goes by the scheduler's own RPCs."""
+"""The longest request; a longer list of jobs goes by the scheduler's own RPCs."""
 
 BODY_S_MAX = 10.0
 """How long a request may take to come."""
@@ -36,8 +38,8 @@ def check_origin(request: HTTPConnection) -> None:
     if not is_own or (site is not None and site not in OWN_SITES):
         raise GpufleetError(
             Reason.PERMISSION_DENIED,
-            f"a page of {origin or 'another site'} may not use this gateway's dashboard",
-            next_step="Open the dashboard at this gateway's own address.",
+            f"a page of {origin or 'another site'} may not use this gateway",
+            next_step="Open the dashboard at this gateway's own address; a program leaves out Origin.",
         )
 
 
@@ -56,7 +58,7 @@ async def json_body(request: Request) -> dict[str, Any]:
     """The object that a request carries. Raises INVALID_ARGUMENT, MESSAGE_TOO_LARGE, DEADLINE, CANCELLED."""
     # A form of another site can send text, but not this type, without this gateway's leave.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise invalid("content-type", "must be application/json")
+        raise invalid("content-type", "must be application/json", reason=Reason.CONTENT_TYPE_UNKNOWN)
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_S_MAX):
@@ -69,17 +71,6 @@ async def json_body(request: Request) -> dict[str, Any]:
     except ClientDisconnect:
         raise GpufleetError(Reason.CANCELLED) from None
     return json_object("body", bytes(body))
-
-
-def json_object(field: str, text: bytes | str) -> dict[str, Any]:
-    """The JSON object in a text. Raises INVALID_ARGUMENT."""
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError) as problem:
-        raise invalid(field, f"is no JSON: {problem}") from None
-    if not isinstance(value, dict):
-        raise invalid(field, "must be a JSON object")
-    return value
 
 
 def not_a_token() -> GpufleetError:
@@ -107,31 +98,44 @@ STATUS_OF: Mapping[Code, int] = {
     Code.DEADLINE_EXCEEDED: 504,
 }
 
+STATUS_OF_REASON: Mapping[Reason, int] = {
+    Reason.VERB_UNKNOWN: 405,
+    Reason.MESSAGE_TOO_LARGE: 413,
+    Reason.CONTENT_TYPE_UNKNOWN: 415,
+}
+"""Reasons for which HTTP has a word of its own."""
+
+CHALLENGE = 'Bearer realm="gpufleet"'
+"""What whoever is not known is told to bring."""
+
 NOT_KEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 """What is told to one person is kept by nobody on the way."""
 
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
 def error_object(error: GpufleetError) -> dict[str, Any]:
-    """The error as a page gets it. `field` is the first wrong field's path in the request; `fields` are all of them."""
-    violations = [{"field": each.field, "why": each.why} for each in error.violations]
-    return {
-        # A newer scheduler's own word where this version has none.
-        "error": error.metadata.get("reason", error.reason.name),
-        "message": error.message,
-        "next_step": error.next_step,
-        "field": violations[0]["field"] if violations else "",
-        "fields": violations,
-    }
+    """The error as an answer says it."""
+    return {"error": as_object(error)}
 
 
 def as_json(error: GpufleetError) -> bytes:
-    """The same as text."""
-    return json.dumps(error_object(error), ensure_ascii=False).encode()
+    """The error within that, as text."""
+    return json.dumps(as_object(error), ensure_ascii=False).encode(errors="replace")
 
 
-def refusal(error: GpufleetError) -> Response:
+def status_of(error: GpufleetError) -> int:
+    """The status of its answer."""
+    return STATUS_OF_REASON.get(error.reason, STATUS_OF[error.code])
+
+
+def refusal(error: GpufleetError, more_headers: Mapping[str, str] = NO_HEADERS) -> Response:
     """The error as an answer: a status code that fits, and an object with what is wrong and what to do."""
-    headers = dict(NOT_KEPT)
+    headers = {**NOT_KEPT, **more_headers}
+    status = status_of(error)
+    if status == 401:
+        headers["WWW-Authenticate"] = CHALLENGE
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
-    return JSONResponse(error_object(error), status_code=STATUS_OF[error.code], headers=headers)
+    return JSONResponse(error_object(error), status_code=status, headers=headers)

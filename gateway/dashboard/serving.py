@@ -11,25 +11,29 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gpufleet.errors import Code, GpufleetError, Reason, invalid
 from gpufleet.net.channel import Target
+from gpufleet.net.json_messages import json_object
 from gpufleet.security.tokens import is_token
 from gpufleet.telemetry.logs import fields
 
 from .bounds import Guesses, Rates, Streams
 from .calls import CALLS, STREAMS, Scheduler, Who, json_text, request_of, who_is
-from .guard import NOT_KEPT, address_of, as_json, bearer_in, check_origin, json_body, json_object, not_a_token, refusal
+from .guard import NOT_KEPT, address_of, as_json, bearer_in, check_origin, json_body, not_a_token, refusal
 from .login import LOGIN_SECONDS, Seals, name_over, person_of
+from .streamed import Streamed
 from .streams import POLICY, Events, Page
 
 log = logging.getLogger(__name__)
 
 _Asked = TypeVar("_Asked")
+
+BRING_STEP = "Log in to the dashboard, or send your token with the request: Authorization: Bearer gf_…"
+BRING_ITSELF_STEP = "Send it with the request: Authorization: Bearer gf_…"
 
 STREAM_REQUEST_CHARS_MAX = 8_000
 """The request of a stream comes in its address."""
@@ -92,7 +96,7 @@ class Dashboard:
         return response
 
     async def _me(self, request: Request) -> Response:
-        token = self._token(request)
+        token = self.token_in(request)
         response = _told(await self._checked(request, lambda: who_is(self._scheduler, token)))
         sealed = self._sealed(request)
         if bearer_in(request) is None and sealed and self._seals.is_old(sealed, time.time()):
@@ -100,19 +104,35 @@ class Dashboard:
         return response
 
     async def _rpc(self, request: Request) -> Response:
-        token = self._token(request)
+        token = self.token_in(request)
         name = request.path_params["method"]
         asked = request_of(CALLS, name, await json_body(request))
-        answer = await self._checked(request, lambda: self._scheduler.call(name, asked, token))
-        return Response(await json_text(answer), media_type="application/json", headers=NOT_KEPT)
+        return await self.answer(request, name, asked, token)
 
     async def _stream(self, request: Request) -> Response:
-        token = self._token(request)
+        token = self.token_in(request)
         name = request.path_params["method"]
         said = request.query_params.get("request", "")
         if len(said) > STREAM_REQUEST_CHARS_MAX:
             raise invalid("request", f"is longer than {STREAM_REQUEST_CHARS_MAX:,} characters")
         asked = request_of(STREAMS, name, json_object("request", said))
+        return await self.stream(request, name, asked, token, "text/event-stream", Events.chunks)
+
+    async def answer(self, request: Request, name: str, asked: Message, token: str) -> Response:
+        """A call of the scheduler with this token. Raises what it is refused with."""
+        answer = await self._checked(request, lambda: self._scheduler.call(name, asked, token))
+        return Response(await json_text(answer), media_type="application/json", headers=NOT_KEPT)
+
+    async def stream(
+        self,
+        request: Request,
+        name: str,
+        asked: Message,
+        token: str,
+        media_type: str,
+        chunks: Callable[[Events], AsyncIterator[bytes]],
+    ) -> Response:
+        """A stream of the scheduler with this token, as `chunks` writes it. Raises what it is refused with."""
         person = person_of(token)
         events = self._opened(name, asked, token)
         try:
@@ -121,7 +141,7 @@ class Dashboard:
             self._streams.closed(person)
             await events.close()
             raise
-        return _Stream(events, lambda: self._streams.closed(person))
+        return Streamed(events, chunks(events), media_type, lambda: self._streams.closed(person))
 
     def _opened(self, name: str, asked: Message, token: str) -> Events:
         """A stream that counts as one of the person's. Raises TOO_MANY_STREAMS."""
@@ -141,7 +161,7 @@ class Dashboard:
             return
         await socket.accept()
         try:
-            token = self._token(socket)
+            token = self.token_in(socket)
             await self._checked(socket, lambda: who_is(self._scheduler, token))
         except GpufleetError as error:
             with suppress(WebSocketDisconnect):
@@ -155,14 +175,17 @@ class Dashboard:
             lambda: self._streams.closed(person),
         ).serve()
 
-    def _token(self, request: HTTPConnection) -> str:
-        """The person's token, of a program or in the cookie. Raises TOKEN_MISSING, TOKEN_INVALID, QUOTA_EXCEEDED."""
-        brought = bearer_in(request)
-        token = brought or self._seals.token_in(self._sealed(request))
+    def token_in(self, request: HTTPConnection, *, by_cookie: bool = True) -> str:
+        """The person's token, of a program or in the cookie where that may do.
+
+        Raises TOKEN_MISSING, TOKEN_INVALID, QUOTA_EXCEEDED.
+        """
+        token = bearer_in(request)
+        if token is None and by_cookie:
+            token = self._seals.token_in(self._sealed(request))
         if token is None:
-            raise GpufleetError(
-                Reason.TOKEN_MISSING, "nobody is logged in", next_step="Log in to the dashboard with your token."
-            )
+            message = "nobody is logged in" if by_cookie else "this call wants the token itself"
+            raise GpufleetError(Reason.TOKEN_MISSING, message, next_step=BRING_STEP if by_cookie else BRING_ITSELF_STEP)
         if not is_token(token):
             raise not_a_token()
         self._rates.take(person_of(token), time.monotonic())
@@ -203,7 +226,7 @@ class Dashboard:
 
     async def token_of(self, request: HTTPConnection) -> str:
         """The token of who asks, which the scheduler knows. Raises what `me` is refused with."""
-        token = self._token(request)
+        token = self.token_in(request)
         await self.who_asks(request, token)
         return token
 
@@ -221,25 +244,6 @@ class Dashboard:
             secure=request.url.scheme == "https",
         )
         return response
-
-
-class _Stream(StreamingResponse):
-    """Events as they come, and what is to be done when nobody reads them any more."""
-
-    def __init__(self, events: Events, closed: Callable[[], None]) -> None:
-        # A proxy that kept events back to send more at once would make them old.
-        headers = NOT_KEPT | {"X-Accel-Buffering": "no"}
-        super().__init__(events.chunks(), media_type="text/event-stream", headers=headers)
-        self._events = events
-        self._closed = closed
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them to their end, or to that of the connection."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._closed()
-            await self._events.close()
 
 
 def _told(who: Who) -> JSONResponse:

@@ -18,9 +18,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.net.channel import bearer
+from gpufleet.net.json_messages import json_object
 
 from .calls import STREAMS, Scheduler, json_text, request_of
-from .guard import as_json, json_object
+from .guard import as_json
 
 SAID_PER_SECOND, SAID_AT_ONCE = 5.0, 100
 """How often a page may open and close streams: a view that one turns to has three or four."""
@@ -117,7 +118,9 @@ QUIET_S_MAX = 15.0
 FIRST_S_MAX = 10.0
 """How long the first message is waited for, so that a refusal is an answer with its own status code."""
 
-Part = tuple[Literal["message", "error", "end", "quiet"], bytes]
+Kind = Literal["message", "error", "end", "quiet"]
+Part = tuple[Kind, bytes]
+News = tuple[Kind, Message | GpufleetError | None]
 
 
 class Events:
@@ -137,23 +140,34 @@ class Events:
 
     async def parts(self) -> AsyncIterator[Part]:
         """What is sent, as JSON, as it comes; it stops without an end when this gateway leaves."""
+        async for kind, told in self.news():
+            match told:
+                case None:
+                    yield kind, b"{}" if kind == "end" else b""
+                case GpufleetError():
+                    yield kind, as_json(told)
+                case _:
+                    yield kind, await json_text(told)
+
+    async def news(self) -> AsyncIterator[News]:
+        """The same, as it is."""
         while not self._leaving.done():
             if not self._reading.done():
                 waited = {self._reading, self._leaving}
                 await asyncio.wait(waited, timeout=QUIET_S_MAX, return_when=asyncio.FIRST_COMPLETED)
             if not self._reading.done():
-                yield "quiet", b""
+                yield "quiet", None
                 continue
             try:
                 message = self._read()
             except GpufleetError as error:
-                yield "error", as_json(error)
+                yield "error", error
                 return
             if message is grpc.aio.EOF:
-                yield "end", b"{}"
+                yield "end", None
                 return
             self._reading = asyncio.create_task(self._call.read(), name=self._reading.get_name())
-            yield "message", await json_text(message)
+            yield "message", message
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The same as server-sent events: one `data:` a message, `event: error` or `event: end` in the end."""

@@ -78,15 +78,17 @@ async def ask(
     cookie: str = "",
     token: str = "",
     headers: Mapping[str, str] | None = None,
+    method: str = "",
 ) -> Answer:
-    """GET, or POST of an object."""
+    """GET, or POST of an object, or what is said."""
     sent = dict(headers or {})
     if token:
         sent["Authorization"] = f"Bearer {token}"
     if cookie:
         sent["Cookie"] = cookie
-    method = "GET" if said is None and body is None else "POST"
-    if method == "POST":
+    has_body = said is not None or body is not None
+    method = method or ("POST" if has_body else "GET")
+    if has_body:
         sent.setdefault("content-type", "application/json")
     content = body if body is not None else b"" if said is None else json.dumps(said).encode()
     async with asyncio.timeout(DEADLINE_SECONDS), connection(address) as asking:

@@ -64,8 +64,9 @@ async def logged_in(stage: Stage, token: str) -> Answer:
 
 
 def refused(answer: Answer) -> tuple[int, str]:
-    assert answer.json["message"] and answer.json["next_step"]
-    return answer.status, answer.json["error"]
+    error = answer.json["error"]
+    assert error["message"] and error["next_step"]
+    return answer.status, error["reason"]
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -124,7 +125,7 @@ async def test_a_revoked_token_ends_the_login_and_its_streams(stage: Stage) -> N
         assert (await events.next())[1]["event"] == "WATCH_EVENT_SYNCED"
         await revoke(stage, made)
         kind, told = await events.next()
-        assert (kind, told["error"]) == ("error", "TOKEN_REVOKED")
+        assert (kind, told["reason"]) == ("error", "TOKEN_REVOKED")
         assert await events.next() == ("closed", None)
     assert refused(await ask(stage.gateway, "/api/v1/rpc/Queue", {}, cookie=cookie)) == (401, "TOKEN_REVOKED")
     assert refused(await ask(stage.gateway, "/api/v1/stream/Watch", cookie=cookie)) == (401, "TOKEN_REVOKED")
@@ -159,10 +160,10 @@ async def test_bad_requests_name_the_field_and_change_nothing(stage: Stage) -> N
 
     async def said(method: str, request: object) -> tuple[int, str, str]:
         answer = await ask(stage.gateway, f"/api/v1/rpc/{method}", request, token=token)
-        return (*refused(answer), answer.json["field"])
+        return (*refused(answer), answer.json["error"]["field"])
 
-    assert await said("Queue", {"nonsense": 1}) == (400, "INVALID_ARGUMENT", "request")
-    assert await said("Queue", {"page_size": "many"}) == (400, "INVALID_ARGUMENT", "request")
+    assert await said("Queue", {"nonsense": 1}) == (400, "INVALID_ARGUMENT", "nonsense")
+    assert await said("Queue", {"page_size": "many"}) == (400, "INVALID_ARGUMENT", "page_size")
     assert await said("Queue", [1]) == (400, "INVALID_ARGUMENT", "body")
     assert await said("Queue", {"page_size": -1}) == (400, "INVALID_ARGUMENT", "page_size")
     assert await said("CreateToken", {}) == (501, "METHOD_UNKNOWN", "")
@@ -175,7 +176,7 @@ async def test_bad_requests_name_the_field_and_change_nothing(stage: Stage) -> N
         answer = await ask(stage.gateway, "/api/v1/rpc/Queue", body=body, token=token)
         assert refused(answer) == (400, "INVALID_ARGUMENT")
     long = await ask(stage.gateway, "/api/v1/rpc/Queue", body=b" " * (BODY_BYTES_MAX + 1), token=token)
-    assert refused(long) == (429, "MESSAGE_TOO_LARGE")
+    assert refused(long) == (413, "MESSAGE_TOO_LARGE")
     path = "/api/v1/stream/Watch?request=" + quote(json.dumps({"user": "x" * 9_000}))
     assert refused(await ask(stage.gateway, path, token=token)) == (400, "INVALID_ARGUMENT")
 
@@ -193,7 +194,7 @@ async def test_pages_from_elsewhere_are_refused_whatever_cookie_they_bring(stage
             answer = await ask(stage.gateway, f"/api/v1/{path}", said, cookie=cookie, headers=headers)
             assert refused(answer) == (403, "PERMISSION_DENIED"), (path, headers)
     form = await ask(stage.gateway, "/api/v1/rpc/Queue", {}, cookie=cookie, headers={"content-type": "text/plain"})
-    assert refused(form) == (400, "INVALID_ARGUMENT")
+    assert refused(form) == (415, "CONTENT_TYPE_UNKNOWN")
     own = {"origin": f"http://{stage.gateway}", "sec-fetch-site": "same-origin"}
     assert (await ask(stage.gateway, "/api/v1/rpc/Queue", {}, cookie=cookie, headers=own)).status == 200
 
@@ -284,7 +285,7 @@ async def test_a_page_has_all_its_streams_on_one_socket_and_each_ends_by_itself(
         await socket.send(json.dumps({"stream": 4, "method": "Cancel", "request": {}}))
         await socket.send(json.dumps({"stream": 5, "method": "Watch", "request": {"nonsense": 1}}))
         refusals = [await told(socket) for _ in range(3)]
-        assert {each["stream"]: each["error"]["error"] for each in refusals} == {
+        assert {each["stream"]: each["error"]["reason"] for each in refusals} == {
             3: "JOB_NOT_FOUND",
             4: "METHOD_UNKNOWN",
             5: "INVALID_ARGUMENT",
@@ -306,16 +307,16 @@ async def test_a_socket_is_for_this_gateways_own_pages_and_for_who_is_logged_in(
         async with page(stage, cookie, "http://evil.example"):
             pass
     async with page(stage, "") as socket:
-        assert (await told(socket))["error"]["error"] == "TOKEN_MISSING"
+        assert (await told(socket))["error"]["reason"] == "TOKEN_MISSING"
         await socket.wait_closed()
         assert socket.close_code == POLICY
     async with page(stage, cookie) as socket:
         await socket.send(json.dumps({"stream": 1, "method": "Watch", "request": {"skip_snapshot": True}}))
         assert "message" in await told(socket)
         await revoke(stage, made)
-        assert (await told(socket))["error"]["error"] == "TOKEN_REVOKED"
+        assert (await told(socket))["error"]["reason"] == "TOKEN_REVOKED"
     async with page(stage, cookie) as socket:
-        assert (await told(socket))["error"]["error"] == "TOKEN_REVOKED"
+        assert (await told(socket))["error"]["reason"] == "TOKEN_REVOKED"
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ async def test_a_page_that_means_ill_ends_its_own_socket(stage: Stage, said: lis
         with suppress(ConnectionClosed):
             while True:
                 last = await told(socket)
-        assert last["error"]["error"] == reason
+        assert last["error"]["reason"] == reason
         assert socket.close_code == POLICY
     assert (await ask(stage.gateway, "/api/v1/me", cookie=cookie)).status == 200
 
@@ -363,7 +364,7 @@ async def test_a_login_outlives_the_scheduler_and_the_gateway(own_stage: Stage) 
         assert (await events.next())[0] == "message"
         await stage.fleet.scheduler.stop()
         kind, told = await events.next()
-        assert (kind, told["error"]) in (("error", "SCHEDULER_STOPPING"), ("error", "SCHEDULER_UNREACHABLE"))
+        assert (kind, told["reason"]) in (("error", "SCHEDULER_STOPPING"), ("error", "SCHEDULER_UNREACHABLE"))
     away = await ask(stage.gateway, "/api/v1/rpc/Queue", {}, cookie=cookie)
     assert refused(away) == (503, "SCHEDULER_UNREACHABLE")
     assert refused(await ask(stage.gateway, "/api/v1/stream/Watch", cookie=cookie)) == (503, "SCHEDULER_UNREACHABLE")

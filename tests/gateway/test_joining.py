@@ -64,7 +64,7 @@ async def test_only_who_says_the_pass_phrase_is_let_in(stage: Stage) -> None:
     model = await serve(stage, "secret", pass_phrase_hash=hash_pass_phrase(PHRASE))
     assert model.limits.access == sessions_pb2.MODEL_ACCESS_PASS_PHRASE
     assert model.limits.pass_phrase_hash == ""  # not even to an admin
-    lobby = (await ask(stage.gateway, "/api/v1/models")).json["models"]
+    lobby = (await ask(stage.gateway, "/api/v1/lobby")).json["models"]
     assert next(each["access"] for each in lobby if each["name"] == "secret") == "pass-phrase"
     assert "scrypt" not in json.dumps(lobby)
     home = "203.0.113.1"

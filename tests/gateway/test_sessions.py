@@ -230,7 +230,7 @@ async def test_the_models_and_their_lines_are_for_everybody(stage: Stage) -> Non
     listed: dict[str, Any] = {}
 
     async def is_ready() -> bool:
-        answer = await asyncio.to_thread(_get, stage, "/api/v1/models")
+        answer = await asyncio.to_thread(_get, stage, "/api/v1/lobby")
         assert answer.status == 200
         assert answer.getheader("set-cookie", "").startswith("gpufleet_person=")
         found = [each for each in json.loads(answer.body)["models"] if each["name"] == "listed"]

@@ -72,15 +72,15 @@ async def test_every_screen_of_a_session_is_for_everybody(theatre: Theatre) -> N
 async def test_without_models_or_gateway_it_says_what_to_do(theatre: Theatre) -> None:
     async with theatre.context() as context:
         page = await context.new_page()
-        await page.route("**/api/v1/models", lambda route: route.fulfill(json={"models": []}))
+        await page.route("**/api/v1/lobby", lambda route: route.fulfill(json={"models": []}))
         ann = Person(page, theatre.relay.address)
         await ann.open()
         await expect(page.get_by_role("heading", name="No model is served yet")).to_be_visible()
         await expect(page.locator("code")).to_have_text("gpuctl serve canvas --gpus 1")
         await check(page, "no models")
-        await page.unroute("**/api/v1/models")
+        await page.unroute("**/api/v1/lobby")
         await ann.button(f"Start: {NARROW}").wait_for()
-        await page.route("**/api/v1/models", lambda route: route.abort())
+        await page.route("**/api/v1/lobby", lambda route: route.abort())
         trouble = page.locator(".lobby .trouble[role=status]")
         await expect(trouble).to_contain_text("The gateway cannot be reached just now")
         await expect(ann.button(f"Start: {NARROW}")).to_be_disabled()

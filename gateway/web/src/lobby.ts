@@ -105,7 +105,7 @@ export class Lobby {
     this.isAsking = true;
     this.askedAt = performance.now();
     try {
-      const answer = await fetch("api/v1/models", { signal: AbortSignal.timeout(ANSWER_MS_MAX) });
+      const answer = await fetch("api/v1/lobby", { signal: AbortSignal.timeout(ANSWER_MS_MAX) });
       const said = (await answer.json()) as { models?: Line[]; message?: string };
       if (said.models === undefined) this.complain("The scheduler is not heard just now. Trying again.");
       else this.update(said.models);

@@ -30,7 +30,7 @@ export async function pictureOf(model: string, tag: string): Promise<Blob | null
   const own = kept(model);
   if (own !== null) return own;
   if (tag === "") return null;
-  const answer = await fetch(`api/v1/models/${encodeURIComponent(model)}/picture?${tag}`).catch(() => null);
+  const answer = await fetch(`api/v1/lobby/${encodeURIComponent(model)}/picture?${tag}`).catch(() => null);
   return answer?.ok === true ? answer.blob() : null;
 }
 

@@ -44,7 +44,7 @@ class Said:
 
     @property
     def error(self) -> str:
-        return str(json.loads(self.body)["error"])
+        return str(json.loads(self.body)["error"]["reason"])
 
 
 @dataclass
@@ -136,7 +136,7 @@ async def test_everything_at_a_programs_host_is_the_programs() -> None:
     async with stage() as at, program("r1", who) as replica:
         await at.serve("chat", replica)
         browser = Browser(at)
-        for path in ("/", "/dashboard", "/api/v1/models", "/v1/models", "/m/chat/", "/healthz?a=%2F"):
+        for path in ("/", "/dashboard", "/api/v1/lobby", "/v1/models", "/m/chat/", "/healthz?a=%2F"):
             said = await browser.ask("chat.localhost:1", path)
             told = json.loads(said.body)
             assert (said.status, told["target"], told["host"]) == (200, path, "chat.localhost:1")
@@ -270,7 +270,7 @@ async def test_who_may_not_be_let_in_is_told_why() -> None:
         ]
         for said, field_name in wrong:
             refused = await browser.enter("localhost", "chat", said)
-            assert (refused.status, json.loads(refused.body)["field"]) == (400, field_name), said
+            assert (refused.status, json.loads(refused.body)["error"]["field"]) == (400, field_name), said
         assert (await browser.enter("localhost", "a%20b", good)).error == "MODEL_NOT_FOUND"
         foreign = {"Origin": "http://chat.localhost", "Sec-Fetch-Site": "cross-site"}
         assert (await browser.enter("localhost", "chat", good, foreign)).error == "PERMISSION_DENIED"

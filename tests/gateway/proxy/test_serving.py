@@ -50,7 +50,7 @@ async def test_a_program_is_for_people_and_never_gets_what_they_came_in_with() -
         ]
         for headers, reason in refused:
             status, _, body = await asked(at, "/m/chat/", "POST", headers=headers)
-            assert (status, json.loads(body)["error"]) == (401, reason), headers
+            assert (status, json.loads(body)["error"]["reason"]) == (401, reason), headers
         assert len(replica.calls) == 2
 
 
@@ -91,7 +91,7 @@ async def test_what_is_no_program_is_not_found(path: str) -> None:
     async with stage() as at:
         at.scheduler.models["class"] = sessions_pb2.WatchWorkersResponse()
         status, _, body = await asked(at, path)
-        assert (status, json.loads(body)["error"]) == (404, "MODEL_NOT_FOUND")
+        assert (status, json.loads(body)["error"]["reason"]) == (404, "MODEL_NOT_FOUND")
         assert ("first page" in body.decode()) == (path == "/m/class/")
 
 
@@ -165,7 +165,7 @@ async def test_a_replica_gets_no_more_than_it_takes_and_the_others_wait_in_turn(
         assert replica.open == 2
         status, headers, body = await asked(at, "/m/chat/6")
         said = json.loads(body)
-        assert (status, said["error"], said["place"], said["estimate_s"]) == (503, "LINE_FULL", 4, None)
+        assert (status, said["error"]["reason"], said["place"], said["estimate_s"]) == (503, "LINE_FULL", 4, None)
         assert headers["retry-after"] == "1"
         goes_on.set()
         assert {each[0] for each in await asyncio.gather(*requests)} == {200}
@@ -178,8 +178,9 @@ async def test_a_request_that_waited_too_long_is_told_why(monkeypatch: pytest.Mo
         at.scheduler.models["chat"].waits_for = "no GPU is free"
         status, headers, body = await asked(at, "/m/chat/", "POST", b"x")
         said: dict[str, Any] = json.loads(body)
-        assert (status, said["error"], said["place"], said["estimate_s"]) == (503, "WORKER_NOT_READY", 1, None)
-        assert "no GPU is free" in said["message"] and int(headers["retry-after"]) >= 1
+        error = said["error"]
+        assert (status, error["reason"], said["place"], said["estimate_s"]) == (503, "WORKER_NOT_READY", 1, None)
+        assert "no GPU is free" in error["message"] and int(headers["retry-after"]) >= 1
 
 
 async def test_who_leaves_while_waiting_waits_no_longer() -> None:
@@ -205,7 +206,11 @@ async def test_a_request_that_changes_nothing_is_tried_at_another_replica_and_no
         for method, tries in (("GET", 2), ("PUT", 2), ("POST", 1)):
             before = len(bad.calls)
             status, _, body = await asked(at, "/m/alone/", method)
-            assert (status, json.loads(body)["error"], len(bad.calls) - before) == (502, "REPLICA_FAILED", tries)
+            assert (status, json.loads(body)["error"]["reason"], len(bad.calls) - before) == (
+                502,
+                "REPLICA_FAILED",
+                tries,
+            )
 
 
 async def test_a_request_with_a_body_goes_to_another_replica_only_if_none_of_it_has_left() -> None:
@@ -281,7 +286,7 @@ async def test_replicas_answer_while_the_scheduler_is_away() -> None:
             for _ in range(3):
                 assert (await asked(at, "/m/chat/", headers={"Authorization": f"Bearer {token}"}))[0] == 200
         status, _, body = await asked(at, "/m/unknown/")
-        assert (status, json.loads(body)["error"]) == (503, "SCHEDULER_UNREACHABLE")
+        assert (status, json.loads(body)["error"]["reason"]) == (503, "SCHEDULER_UNREACHABLE")
 
 
 def test_retry_after_has_bounds() -> None:

@@ -50,14 +50,14 @@ const TOLD_REGULARLY = new Set(["Watch", "WatchDevices"]);
 const QUIET_MS_MAX = 25_000;
 
 const SILENT: Problem = {
-  error: "SCHEDULER_UNREACHABLE",
+  reason: "SCHEDULER_UNREACHABLE",
   message: "The scheduler does not answer just now.",
   next_step: "It is tried again by itself.",
   field: "",
 };
 
 const AWAY: Problem = {
-  error: "GATEWAY_UNREACHABLE",
+  reason: "GATEWAY_UNREACHABLE",
   message: "The gateway cannot be reached just now.",
   next_step: "It is tried again by itself.",
   field: "",
@@ -116,7 +116,7 @@ async function asked<T>(path: string, options: RequestInit, tellsSession: boolea
 
 async function errorIn(response: Response): Promise<CallError> {
   try {
-    return new CallError((await response.json()) as Problem, response.status);
+    return new CallError(((await response.json()) as { readonly error: Problem }).error, response.status);
   } catch {
     return new CallError({ ...AWAY, message: `The gateway answered with ${response.status}.` }, response.status || 0);
   }
@@ -296,9 +296,9 @@ const PASSING = new Set([
 ]);
 
 /** The status that an error of a stream would have had as an answer, as far as it matters here. */
-function statusOf({ error }: Problem): number {
-  if (GONE.has(error)) return 401;
-  return PASSING.has(error) ? 503 : 400;
+function statusOf({ reason }: Problem): number {
+  if (GONE.has(reason)) return 401;
+  return PASSING.has(reason) ? 503 : 400;
 }
 
 /** Sleep, but not when the network is back. */

@@ -73,7 +73,7 @@ export class Shell {
         return;
       } catch (error) {
         if (error instanceof CallError && !error.mayPass) {
-          this.ask(error.problem.error === "TOKEN_MISSING" ? null : error.problem);
+          this.ask(error.problem.reason === "TOKEN_MISSING" ? null : error.problem);
           return;
         }
         show(this.frame, true);
@@ -103,7 +103,7 @@ export class Shell {
     show(this.frame, false);
     show(this.login.root, true);
     document.title = "Log in · gpufleet";
-    this.login.open(problem === null ? "" : (SESSION_ENDED[problem.error] ?? sentence(problem.message)));
+    this.login.open(problem === null ? "" : (SESSION_ENDED[problem.reason] ?? sentence(problem.message)));
   }
 
   private async leave(): Promise<void> {
@@ -117,7 +117,7 @@ export class Shell {
     this.until.abort();
     this.place.replaceChildren();
     this.shown = "";
-    session.ended({ error: "", message: "", next_step: "", field: "" });
+    session.ended({ reason: "", message: "", next_step: "", field: "" });
     this.ask(null);
   }
 
@@ -168,7 +168,7 @@ export class Shell {
   }
 
   private mark(problem: Problem | null): void {
-    const why = problem?.error === "GATEWAY_UNREACHABLE" ? "The gateway" : "The scheduler";
+    const why = problem?.reason === "GATEWAY_UNREACHABLE" ? "The gateway" : "The scheduler";
     const since = this.lostSince === 0 ? "" : ` What you see is from ${new Date(this.lostSince).toLocaleTimeString("en-GB")}.`;
     write(this.stale, `${why} is not heard just now.${since} Trying again.`);
     show(this.stale, true);
