@@ -106,8 +106,9 @@ def _refused(route: Route, answer: HttpAnswer) -> GpufleetError:
         said = json.loads(answer.body)
     except (ValueError, RecursionError):
         said = None
-    said = said if isinstance(said, dict) else {}
-    reason = Reason.__members__.get(str(said.get("error")))
+    error = said.get("error") if isinstance(said, dict) else None
+    said = error if isinstance(error, dict) else {}
+    reason = Reason.__members__.get(str(said.get("reason")))
     message, step = error_text(answer.body) or f"status {answer.status}", str(said.get("next_step") or "")
     if reason is None:
         reason = Reason.MODEL_NOT_FOUND if answer.status == 404 else Reason.PERMISSION_DENIED
