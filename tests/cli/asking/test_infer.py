@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpufleet.errors import GpufleetError, Reason, as_object
 from gpufleet.security.tokens import make_token
 from tests.cli.conftest import Result, run_here
 from tests.client.servers import MODEL, HttpRequest, Server, respond, serving
@@ -100,7 +101,8 @@ async def test_no_gateway_no_model_and_no_token_are_told_at_once(monkeypatch: py
 
             async def answer(request: HttpRequest, writer: asyncio.StreamWriter) -> None:
                 server.requests.append(request)
-                await respond(writer, status, {"error": reason, "message": "so it says", "next_step": "do this"})
+                error = GpufleetError(Reason[reason], "so it says", next_step="do this")
+                await respond(writer, status, {"error": as_object(error)})
 
             monkeypatch.setattr(server, "answer", answer)
             return await asked("--gateway", f"http://{server.address}")
