@@ -85,6 +85,7 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         user_gpus_max=settings.policy.user_gpus_max,
         user_jobs_max=settings.policy.user_jobs_max,
         preemptible_after=_span(settings.policy.preemptible_after),
+        least_awake=_span(settings.policy.least_awake),
         bands=_band_rights(settings.policy.bands),
         age_limit=_span(settings.policy.age_limit),
         score_weights=ScoreWeights(free_memory=placement.free_memory_weight, idleness=placement.idleness_weight),

@@ -41,7 +41,10 @@ def models_screen(models: Sequence[sessions_pb2.Model], now: datetime, look: Loo
     """The whole screen of `gpuctl models`; `wide` has a line for each worker."""
     if not models:
         return ["No models. Serve one: gpuctl serve canvas --gpus 1"]
-    lines = draw(MODEL_COLUMNS, models, look)
+    columns = list(MODEL_COLUMNS)
+    if any(model.exclusive_group for model in models):
+        columns.insert(-1, Column("GROUP", lambda model: model.exclusive_group or ABSENT))
+    lines = draw(columns, models, look)
     workers = [(model, worker) for model in models for worker in model.workers]
     if look.is_wide and workers:
         lines += ["", *draw(_worker_columns(now), workers, look)]
@@ -134,12 +137,24 @@ def state_of(model: sessions_pb2.Model) -> tuple[str, Colour | None]:
     """What a model does, by the best of its workers, and how far its update is."""
     if model.HasField("failure"):
         return f"failed: {model.failure.message}", Colour.BAD
-    text, colour = _state_of_workers(model)
+    text, colour = _state_in_group(model) or _state_of_workers(model)
     if model.update.HasField("failure"):
         return f"{text}, its update has failed", Colour.BAD
     if model.HasField("update"):
         return f"{text}, {update_progress(model)}", Colour.WARNING
     return text, colour
+
+
+def _state_in_group(model: sessions_pb2.Model) -> tuple[str, Colour | None] | None:
+    """Of a program that shares GPUs and is not awake, how it stands in its group; of all others None."""
+    message = model.in_group.message
+    match model.in_group.state:
+        case sessions_pb2.GROUP_STATE_ASLEEP:
+            return (f"asleep: {message}" if message else "asleep: nobody asks"), None
+        case sessions_pb2.GROUP_STATE_WAITING:
+            return message or "waits for its group", Colour.WARNING
+        case _:
+            return None
 
 
 def _state_of_workers(model: sessions_pb2.Model) -> tuple[str, Colour | None]:

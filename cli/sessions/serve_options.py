@@ -24,8 +24,9 @@ class WorkerOptions:
         str | None, for_worker("--gpu-share", metavar="PART", help="A part of a GPU for each worker: 0.5.")
     ] = None
     min_workers: Annotated[
-        int, for_worker("--min", metavar="N", min=0, help="Fewest workers, 1 by default; 0: on demand.")
-    ] = 1
+        int | None,
+        for_worker("--min", metavar="N", min=0, help="Fewest workers; 0: on demand. 1 by default, 0 in a group."),
+    ] = None
     max_workers: Annotated[
         int | None, for_worker("--max", metavar="N", min=1, help="Most workers; as many as --min by default.")
     ] = None
@@ -128,6 +129,14 @@ class ProgramOptions:
         str | None,
         for_program(
             "--target-wait", metavar="TIME", help="One more replica where a request has waited for so long, 2s."
+        ),
+    ] = None
+    exclusive_group: Annotated[
+        str | None,
+        for_program(
+            "--exclusive-group",
+            metavar="NAME",
+            help="Share GPUs with your other programs of this group: who was asked the longest ago sleeps for another.",
         ),
     ] = None
 

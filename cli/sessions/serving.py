@@ -64,7 +64,11 @@ def program_of(
     if turns != replace(TurnOptions(), idle=turns.idle, access=turns.access):
         step = "Leave out all but --idle and --access."
         raise invalid("--turn", "a program has no turns and no line of people", next_step=step)
+    # A program of a group has no replica while it sleeps.
+    if program.exclusive_group is not None and worker.min_workers is None:
+        worker = replace(worker, min_workers=0)
     model = _with_workers(name, worker, environment, folder)
+    model.exclusive_group = _group_of(program)
     model.limits.access = _access_of(turns)
     model.http.argv.extend(argv)
     model.http.port_env = program.port_env or ""
@@ -78,9 +82,10 @@ def program_of(
 
 def _with_workers(name: str, worker: WorkerOptions, environment: Mapping[str, str], folder: str) -> sessions_pb2.Model:
     """A model with what its workers are and how many there are."""
-    most = worker.max_workers if worker.max_workers is not None else max(1, worker.min_workers)
-    if most < worker.min_workers:
-        raise invalid("--max", f"{most} is less than --min {worker.min_workers}")
+    least = 1 if worker.min_workers is None else worker.min_workers
+    most = worker.max_workers if worker.max_workers is not None else max(1, least)
+    if most < least:
+        raise invalid("--max", f"{most} is less than --min {least}")
     # The interpreter that runs gpuctl is the one that has gpufleet, and, in a project's environment, what the model
     # needs. -P: the folder is searched last, by the worker itself.
     program = [worker.python or sys.executable, "-P", "-m", "gpufleet.inference"]
@@ -88,7 +93,14 @@ def _with_workers(name: str, worker: WorkerOptions, environment: Mapping[str, st
     options = JobOptions(**{name: value for name, value in asdict(worker).items() if name in asked})
     spec = spec_of(options, program, environment, folder)
     spec.ClearField("trace_context")
-    return sessions_pb2.Model(name=name, worker=spec, min_workers=worker.min_workers, max_workers=most)
+    return sessions_pb2.Model(name=name, worker=spec, min_workers=least, max_workers=most)
+
+
+def _group_of(program: ProgramOptions) -> str:
+    if program.exclusive_group == "":
+        step = "Name it: --exclusive-group small; for none leave the option out."
+        raise invalid("--exclusive-group", "an empty name is none", next_step=step)
+    return program.exclusive_group or ""
 
 
 def limits_of(turns: TurnOptions) -> sessions_pb2.SessionLimits:
@@ -158,7 +170,13 @@ TELL_AFTER_S = 3.0
 """Off a terminal nothing is said of a worker that is ready within this; of another one each change from then on."""
 
 PAGE_SIZE = 1000
-OPTION_OF_LIMIT = {"min_workers": "--min", "max_workers": "--max", "arguments": "--model-arg", "name": "--name"}
+OPTION_OF_LIMIT = {
+    "min_workers": "--min",
+    "max_workers": "--max",
+    "arguments": "--model-arg",
+    "name": "--name",
+    "exclusive_group": "--exclusive-group",
+}
 OPTION_OF_PROGRAM = {
     "argv": "PROGRAM",
     "port_env": "--port-env",

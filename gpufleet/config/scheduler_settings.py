@@ -185,6 +185,15 @@ class PolicySettings:
         high=DAY,
         reloadable=True,
     )
+    least_awake: timedelta = setting(
+        timedelta(seconds=30),
+        "A program of an exclusive group that has become ready keeps its GPUs for this long, before it may be put to "
+        "sleep for another one of its group.",
+        DURATION,
+        low=timedelta(seconds=1),
+        high=DAY,
+        reloadable=True,
+    )
     bands: BandSettings = setting(
         BandSettings(),
         'Bands that people may ask for, by role; an entry of a user, users = { ann = ["low", "normal", "high"] }, '

@@ -31,7 +31,7 @@ def schedule(state: State, at: Instant, known: NodeCache | None = None) -> Decis
     trial = PlacementPass(state, known.views, at, candidates=candidates)
     records: list[Record] = []
     commands: list[Command] = []
-    for job in queue_order(state, at, trial.given_up):
+    for job in trial.in_order(queue_order(state, at, trial.given_up)):
         placements = trial.place(job)
         if placements is None:
             if trial.is_first_to_wait(job):

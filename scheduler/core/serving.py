@@ -12,10 +12,11 @@ from typing import Any
 from gpufleet.jobs.runs import StopCause
 
 from ..policy.admission import refusal
+from ..policy.exclusive import group_of, what_it_waits_for
 from ..policy.revisions import Replica, former_again, hand_over, next_replaced, revised, started_revision
 from ..policy.room import where_it_waits
 from ..policy.scaling import Load, Scale, gives_up_a_worker, grows_at, may_shrink_at, replicas_wanted, workers_wanted
-from ..policy.serving import may_start_at, numbers_of, spec_of_worker
+from ..policy.serving import is_leaving, may_start_at, numbers_of, spec_of_worker, waits
 from ..state.commands import Command
 from ..state.ids import JobId, ModelName
 from ..state.jobs import Deferred, Finished, Held, Job, Queued, Running, Starting, Stopping
@@ -30,6 +31,7 @@ from ..state.specs import Outcome
 from ..state.state import State
 from ..state.units import SECOND, Instant, Span, after
 from .decision import NOTHING, Decision, refused, together
+from .exclusive import looks_again, noted_awake, put_to_sleep, refusal_of_group, with_those_that_wait
 from .jobs import stop_commands
 
 TAKEN_AFTER = Span(5 * SECOND)
@@ -84,6 +86,9 @@ def on_serve(state: State, event: ServeRequested) -> Decision:
             wanted = replace(wanted, update=replace(known.update, is_in_place=True))
     else:
         wanted = revised(known, wanted, event.at, is_in_place=event.is_in_place)
+    why_not = refusal_of_group(state, wanted)
+    if why_not is not None:
+        return why_not
     wanted = replace(wanted, limits=numbers_of(state.limits, wanted))
     if "access" in wanted.chosen and wanted.limits.access is Access.PASS_PHRASE and not wanted.limits.pass_phrase_hash:
         return refused(
@@ -139,7 +144,7 @@ def on_drain_worker(state: State, event: WorkerDrainRequested) -> Decision:
     if job_id not in state.durable.services.get(event.model, ()):
         return _no_such_worker(event, "job_id")
     job = state.durable.jobs[job_id]
-    if _is_leaving(job):
+    if is_leaving(job):
         return NOTHING
     why = f"{event.by} drained it" + (f": {event.reason}" if event.reason else "")
     return _Workers(state, model, event.at, state.durable.counters.next_job).worker_ended(job, why)
@@ -172,16 +177,24 @@ def models_due(state: State, at: Instant) -> Iterator[ModelName]:
 
 
 def see_to_workers(state: State, models: Iterable[ModelName], at: Instant) -> Decision:
-    """Start the workers that are missing, take down those that are too many."""
+    """Start the workers that are missing, take down those that are too many, and let programs sleep for others."""
+    names = with_those_that_wait(state, models)
     decisions: list[Decision] = []
     next_job = state.durable.counters.next_job
-    for name in models:
+    for name in names:
         model = state.durable.models.get(name)
         if model is not None and model.worker is not None:
             workers = _Workers(state, model, at, next_job)
             decisions.append(workers.adjusted())
             next_job = workers.next_job
-    return together(*decisions) if decisions else NOTHING
+    if not decisions:
+        return NOTHING
+    decided = together(*decisions)
+
+    def ended(model: Model, job: Job, why: str) -> Decision:
+        return _Workers(state, model, at, next_job).worker_ended(job, why, is_gentle=True)
+
+    return together(decided, put_to_sleep(state, names, at, decided, ended))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +230,7 @@ def starting_seats(state: State, model: Model, at: Instant, changes: WorkerChang
         if worker.state is WorkerState.LOADING and not _is_additional(state, worker.job):
             seats += worker.seats or (0 if worker.job is None else usual)
     jobs = [state.durable.jobs[job_id] for job_id in state.durable.services.get(model.name, ())]
-    staying = {job.id for job in jobs if not _is_leaving(job)}
+    staying = {job.id for job in jobs if not is_leaving(job)}
     # A successor brings no seats beyond those of its predecessor, which goes then.
     coming = [job for job in jobs if job.id in staying - connected and job.replaces not in staying]
     starting = [job for job in coming if _may_start(job, at)]
@@ -229,7 +242,7 @@ def _is_additional(state: State, job_id: JobId | None) -> bool:
     """Whether a worker is to replace one that is still there."""
     job = None if job_id is None else state.durable.jobs.get(job_id)
     predecessor = None if job is None or job.replaces is None else state.durable.jobs.get(job.replaces)
-    return predecessor is not None and not _is_leaving(predecessor)
+    return predecessor is not None and not is_leaving(predecessor)
 
 
 def _may_start(job: Job, at: Instant) -> bool:
@@ -248,7 +261,7 @@ def why_no_bound(state: State, model: Model, at: Instant, changes: WorkerChanges
         return f"the model has failed: {model.failure.message}"
     workers = list(state.live.turns.workers_of(model.name))
     jobs = [state.durable.jobs[job_id] for job_id in state.durable.services.get(model.name, ())]
-    jobs = [job for job in jobs if not _is_leaving(job)]
+    jobs = [job for job in jobs if not is_leaving(job)]
     words = (state.live.turns.last_words.get(job.id) for job in jobs)
     if said := next(filter(None, words), ""):
         return f"a worker failed: {said}"
@@ -262,7 +275,8 @@ def why_no_bound(state: State, model: Model, at: Instant, changes: WorkerChanges
         return "a worker is being started"
     queued = next((job for job in jobs if isinstance(job.state, Queued)), None)
     if queued is not None:
-        return f"a worker waits {where_it_waits(state, queued, at)}"
+        of_group = what_it_waits_for(state.durable, model)
+        return f"a replica {of_group}" if of_group else f"a worker waits {where_it_waits(state, queued, at)}"
     if any(isinstance(job.state, Deferred) for job in jobs):
         return "a worker ended and is started again in a moment"
     return "no worker is ready"
@@ -294,10 +308,10 @@ class _Workers:
         self.live = sorted(turns.workers_of(model.name), key=lambda worker: worker.id)
         self.of_job = {worker.job: worker for worker in self.live if worker.job is not None}
         jobs = [state.durable.jobs[job_id] for job_id in sorted(state.durable.services.get(model.name, ()))]
-        self.leaving = [job for job in jobs if _is_leaving(job)]
+        self.leaving = [job for job in jobs if is_leaving(job)]
         self.revision = started_revision(model)
         self.additional: frozenset[JobId] = frozenset()
-        self.staying = [job for job in jobs if not _is_leaving(job)]
+        self.staying = [job for job in jobs if not is_leaving(job)]
         said = [worker.seats for worker in self.of_job.values() if worker.seats]
         self.seats = max(said, default=self.known.seats)
         self.requests = turns.requests_of(model.name)
@@ -322,13 +336,13 @@ class _Workers:
         is_ready = self.model.http is not None and all(job.id in self.ready for job in self.staying)
         self.ready_since = ready_since if is_ready else None
         want = self._wanted()
-        waiting = [job for job in reversed(self.staying) if _waits(job)][: max(0, len(self.staying) - want)]
-        active = [job for job in self.staying if not _waits(job)]
+        waiting = [job for job in reversed(self.staying) if waits(job)][: max(0, len(self.staying) - want)]
+        active = [job for job in self.staying if not waits(job)]
         most, extra = max(0, len(active) - self.model.max_workers), len(active) - want
         beyond = sorted(active, key=lambda job: (self._sessions_on(job), self._least_key(job)))[:most]
         left = [each for each in replicas if each.job not in {job.id for job in (*waiting, *beyond)}]
         if has_failed:
-            decisions.extend(_end_job(job, self.at, "its model has failed") for job in self.staying if _waits(job))
+            decisions.extend(_end_job(job, self.at, "its model has failed") for job in self.staying if waits(job))
         elif len(self.staying) < want:
             decisions.append(self._started(want - len(self.staying)))
         elif (replaced := next_replaced(left, want)) is not None:
@@ -351,8 +365,13 @@ class _Workers:
                     self.wakes.append(may_shrink_at(fewer_since, shrunk_at))
             elif idle:
                 self.wakes.append(due)
-        decisions.append(self._taken_from_another())
-        fresh = (after(job.waits_since or job.age_since, HOPE_SPAN) for job in self.staying if _waits(job))
+        if group_of(self.model) is None:
+            decisions.append(self._taken_from_another())
+        else:
+            self.wakes.extend(looks_again(self.state, self.model, self.at))
+            decisions.append(noted_awake(self.state, self.model))
+        held_since, awake_since = self._held()
+        fresh = (after(job.waits_since or job.age_since, HOPE_SPAN) for job in self.staying if waits(job))
         self.wakes.extend(fresh)
         look_at = min((wake for wake in self.wakes if wake > self.at), default=None)
         serving = Serving(
@@ -362,10 +381,22 @@ class _Workers:
             look_at=look_at,
             quiet_since=self.quiet_since,
             ready_since=self.ready_since,
+            held_since=held_since,
+            awake_since=awake_since,
         )
         if serving != self.known:
             decisions.append(Decision(notes=(WorkersChecked(model=self.model.name, serving=serving),)))
         return together(*decisions)
+
+    def _held(self) -> tuple[Instant | None, Instant | None]:
+        """Since when it has workers that hold something, and since when one of them was ready."""
+        active = [job for job in self.staying if not waits(job)]
+        if not active:
+            return None, None
+        awake_since = self.known.awake_since
+        if awake_since is None and any(job.id in self.ready for job in active):
+            awake_since = self.at
+        return self.known.held_since or self.at, awake_since
 
     def _handed_over(self) -> Decision:
         """Workers of another revision than the one that is started now go when their successors are ready."""
@@ -405,7 +436,7 @@ class _Workers:
             job=job.id,
             is_new=self._is_new(job),
             is_ready=isinstance(job.state, Running) and (job.id in self.ready or is_silent),
-            waits=_waits(job),
+            waits=waits(job),
             gpu_milli=job.spec.resources.gpu_milli,
             queued_since=(job.waits_since or job.age_since) if isinstance(job.state, Queued) else None,
             replaces=job.replaces,
@@ -442,7 +473,7 @@ class _Workers:
         if grows is not None:
             self.wakes.append(grows)
         wanted = replicas_wanted(self.model, self.requests, len(self.staying), grows, self.at)
-        if self.quiet_since is None or wanted or all(_waits(job) for job in self.staying):
+        if self.quiet_since is None or wanted or all(waits(job) for job in self.staying):
             return wanted
         ends_at = after(self.quiet_since, http.idle)
         self.wakes.append(ends_at)
@@ -524,7 +555,8 @@ class _Workers:
         others = {
             name: _Workers(self.state, model, self.at, self.next_job)
             for name, model in self.state.durable.models.items()
-            if name != self.model.name and model.worker is not None
+            # What programs of a group have goes to others of it, and to nobody else.
+            if name != self.model.name and model.worker is not None and group_of(model) is None
         }
         if any(other.leaving for other in others.values()):
             return NOTHING  # one is going already
@@ -534,23 +566,14 @@ class _Workers:
             assert other.model.worker is not None
             if other.model.worker.resources.gpu_milli >= asked.gpu_milli:
                 turns, line = other._people()
-                active = sum(1 for job in other.staying if not _waits(job))
+                active = sum(1 for job in other.staying if not waits(job))
                 loads[name] = Load(turns=turns, waiting=line, workers=active, min_workers=other.model.min_workers)
         chosen = gives_up_a_worker(loads)
         if chosen is None:
             return NOTHING
         giver = others[ModelName(chosen)]
-        job = min((job for job in giver.staying if not _waits(job)), key=lambda job: (giver._sessions_on(job), -job.id))
+        job = min((job for job in giver.staying if not waits(job)), key=lambda job: (giver._sessions_on(job), -job.id))
         return giver.worker_ended(job, f"people wait for model {self.model.name}, which has no worker")
-
-
-def _is_leaving(job: Job) -> bool:
-    is_stopped = isinstance(job.state, Stopping) and job.state.cause is StopCause.CANCELLED
-    return job.drained_at is not None or is_stopped
-
-
-def _waits(job: Job) -> bool:
-    return isinstance(job.state, Queued | Deferred | Held)
 
 
 def _end_job(job: Job, at: Instant, why: str) -> Decision:

@@ -13,6 +13,7 @@ from ..state.state import State
 from ..state.units import SECOND, Instant
 from .admission import minimum_memory
 from .caps import Caps
+from .exclusive import what_it_waits_for
 from .fit import Miss, NodeView, devices_that_fit
 from .forecast import Bound, bound, estimates
 from .gangs import Ranks, could_ever, fit_together
@@ -191,9 +192,10 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
     aged = ""
     if is_old(state, job, at):
         aged = f"; older than {about_span(state.limits.age_limit)}, it goes in front of band {job.band.name.lower()}"
+    of_group = _in_its_group(state, job)
     told = Explanation(
         reason=reason.name,
-        sentence=f"job {job.id} waits because {reason.clause}{aged}",
+        sentence=f"job {job.id} waits because {reason.clause}{aged}{of_group}",
         nodes=verdicts,
         ahead=tuple(ahead),
         ahead_count=ahead_count,
@@ -223,6 +225,13 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
         bound_sentence=latest.sentence if is_bound_shown else "",
         nearest_change=nearest_change(state, job, views, at),
     )
+
+
+def _in_its_group(state: State, job: Job) -> str:
+    """Of a replica of a program that shares GPUs, which of its group have them; empty for all others."""
+    model = state.durable.models.get(job.spec.serves) if job.spec.serves else None
+    waits_for = "" if model is None else what_it_waits_for(state.durable, model)
+    return f"; in group {model.exclusive_group} it {waits_for}" if model is not None and waits_for else ""
 
 
 def bounds_of(state: State, jobs: Collection[Job], at: Instant, promises: Promises) -> dict[JobId, Bound]:
@@ -269,7 +278,7 @@ def walk(
     known = NodeCache() if known is None else known
     candidates = known.brought_up_to(state, at)
     trial = PlacementPass(state, known.views, at, candidates=candidates)
-    for job in queue_order(state, at, trial.given_up, until):
+    for job in trial.in_order(queue_order(state, at, trial.given_up, until), until):
         yield job, trial
         if trial.place(job) is None:
             trial.keep_for(job)

@@ -4,7 +4,7 @@ The scheduler's own pass, the explanation of a job and the estimates all go down
 explains is what places.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -50,10 +50,23 @@ class PlacementPass:
         self.at = at
         self._holds = partial(holds_on, state.durable) if holds is None else holds
         self._has_kept = False
+        self._given: list[Job] = []
         self._ranks: dict[Resources, Ranks] = {}
         if holds is None:
             self._keep_claims()
         self._candidates = candidates_of(views, state.limits.node_order) if candidates is None else candidates
+
+    def in_order(self, order: Iterable[Job], but: Job | None = None) -> Iterator[Job]:
+        """The jobs that are tried, as they stand in line; first those to which a place was given, where it is free now.
+
+        Of what they ask for others may have been refused, which is given up then. `but` is not among the first.
+        """
+        for job in self._given:
+            if (but is None or job.id != but.id) and self.fits(job):
+                yield job
+        for job in order:
+            if job.id not in self.placed:
+                yield job
 
     def place(self, job: Job) -> tuple[Placement, ...] | None:
         """Place all ranks of a job, or give up what it asks for: for its array or user at a cap, else for everybody."""
@@ -138,7 +151,10 @@ class PlacementPass:
         return reserve(views, job, ranks, minimum, self.at, self._holds)
 
     def _keep_claims(self) -> None:
-        """Keep for each waiting job the places that others are being taken off for it, until the last has gone."""
+        """Keep for each waiting job the places that others are being taken off for it, until the last has gone.
+
+        And those that programs leave to others of their group, as they go to sleep.
+        """
         durable = self.state.durable
         for claimant, victims in durable.claims.items():
             job = durable.jobs.get(claimant)
@@ -146,6 +162,17 @@ class PlacementPass:
                 continue
             stopping = [durable.jobs[victim].attempt for victim in victims]
             nodes = {rank.placement.node for attempt in stopping if attempt is not None for rank in attempt.ranks}
-            reservation = self.soonest(job, nodes & self.views.keys())
-            if reservation is not None:
-                keep(self.views, reservation)
+            self._keep_claim(job, nodes)
+        for given in self.state.live.turns.given.values():
+            job = durable.jobs.get(given.to)
+            # As long as all of them hold what they give, there is nothing to be kept.
+            is_some_free = any((by := durable.jobs.get(each)) is None or by.attempt is None for each in given.by)
+            if is_some_free and job is not None and isinstance(job.state, Queued) and self.at < given.until:
+                self._keep_claim(job, given.nodes)
+                self._given.append(job)
+
+    def _keep_claim(self, job: Job, nodes: Collection[NodeName]) -> None:
+        known = self.views.keys() & nodes
+        reservation = self.soonest(job, known) if known else None
+        if reservation is not None:
+            keep(self.views, reservation)

@@ -1,4 +1,4 @@
-"""Which numbers hold for a model, and when a worker that ended is started again.
+"""Which numbers hold for a model, what becomes of its workers' jobs, and when one that ended is started again.
 
 Rules: docs/rules/sessions.md 3.2 and 3.9.
 """
@@ -6,6 +6,9 @@ Rules: docs/rules/sessions.md 3.2 and 3.9.
 from collections.abc import Iterable
 from dataclasses import replace
 
+from gpufleet.jobs.runs import StopCause
+
+from ..state.jobs import Deferred, Held, Job, Queued, Stopping
 from ..state.limits import Limits
 from ..state.nodes import Node
 from ..state.sessions.session import Access, Model, SessionLimits
@@ -48,6 +51,17 @@ def may_start_at(deaths: tuple[Instant, ...], at: Instant) -> Instant | None:
     pause = Span(BACKOFF_MIN * 2 ** (min(count, DEATHS_MAX) - 2))
     begins_at = after(deaths[-1], pause)
     return begins_at if begins_at > at else None
+
+
+def is_leaving(job: Job) -> bool:
+    """Whether a worker's job is to go: it drains, or is being stopped."""
+    is_stopped = isinstance(job.state, Stopping) and job.state.cause is StopCause.CANCELLED
+    return job.drained_at is not None or is_stopped
+
+
+def waits(job: Job) -> bool:
+    """Whether nothing of a worker's job runs or starts."""
+    return isinstance(job.state, Queued | Deferred | Held)
 
 
 def spec_of_worker(state: State, spec: JobSpec) -> JobSpec:

@@ -58,7 +58,8 @@ class Limits:
 
     A waiting job that is older than `age_limit` goes in front of its band; 0: never. `time_outs` is after how many
     attempts at its time limit a job that is queued again each time ends all the same. `sessions` are the numbers of
-    models for which they are set; those that a person named go before them.
+    models for which they are set; those that a person named go before them. `least_awake` is how long a program of an
+    exclusive group that has become ready has its GPU before it may be put to sleep for another one of its group.
     """
 
     heartbeat_interval: Span = Span(2 * SECOND)
@@ -78,6 +79,7 @@ class Limits:
     user_gpus_max: int = 0
     user_jobs_max: int = 0
     preemptible_after: Span = Span(5 * MINUTE)
+    least_awake: Span = Span(30 * SECOND)
     bands: BandRights = BandRights()
     age_limit: Span = Span(4 * DAY)
     score_weights: ScoreWeights = ScoreWeights()

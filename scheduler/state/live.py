@@ -247,6 +247,7 @@ def after_record(live: Live, durable: Durable, limits: Limits, record: Record) -
             _settle(live, job, ended)
         case records.JobFinished(job=job, finished=finished, ended=last):
             live.waits.forecasts.pop(job, None)
+            live.turns.given.pop(job, None)
             live.ended[job] = finished.outcome
             _forget_oldest(live.ended)
             if last is None:
@@ -262,6 +263,7 @@ def after_record(live: Live, durable: Durable, limits: Limits, record: Record) -
         case records.AttemptPlaced(job=job, attempt=placed):
             _begin_courses(live, placed)
             live.waits.forecasts.pop(job, None)
+            live.turns.given.pop(job, None)
             if placed.forecast is not None:
                 known = durable.jobs[job]
                 live.waits.learn(known.spec, known.band, placed.forecast, placed.placed_at)

@@ -4,7 +4,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from .ids import DeviceUuid, NodeName
+from .ids import DeviceUuid, JobId, NodeName
 from .units import Instant, Span
 
 
@@ -91,11 +91,12 @@ class Reachability(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProcess:
-    """A process on a device; `is_foreign` when it belongs to no attempt."""
+    """A process on a device; `is_foreign` when it belongs to no attempt. `job` is whose it is, where that is told."""
 
     pid: int
     memory_bytes: int | None = None
     is_foreign: bool = False
+    job: JobId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

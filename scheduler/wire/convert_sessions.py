@@ -9,6 +9,7 @@ from gpufleet.v1 import inference_pb2, job_pb2, sessions_pb2
 from gpufleet.model import KEYS_MAX, PICTURE_BYTES_MAX, TEXTS, media_type_of
 from gpufleet.sessions.inputs import KEY_CHARS_MAX
 
+from ..policy.exclusive import group_of, is_awake, waiting_job, what_it_waits_for, why_asleep
 from ..policy.explain import WaitReason
 from ..state.durable import Durable
 from ..state.ids import JobId, ModelName
@@ -244,10 +245,29 @@ def model_proto(
         turn_count=durable.sessions.seated_count(model.name),
         http=http_proto(model.http),
         request_count=requests.under_way + requests.waiting,
+        exclusive_group=model.exclusive_group,
+        in_group=_in_group(model, durable, turns),
         workers=[
             *(worker_proto(worker, durable, under_way=on_replicas.get(worker.id)) for worker in workers),
             *(_job_of_worker(job, why.get(job.id), turns.last_words.get(job.id, ""), durable) for job in jobs),
         ],
+    )
+
+
+def _in_group(model: Model, durable: Durable, turns: Turns) -> sessions_pb2.ModelInGroup | None:
+    """How a program stands in its exclusive group."""
+    if group_of(model) is None:
+        return None
+    if is_awake(durable, model):
+        return sessions_pb2.ModelInGroup(state=sessions_pb2.GROUP_STATE_AWAKE)
+    if waiting_job(durable, turns, model) is not None:
+        message = what_it_waits_for(durable, model)
+        return sessions_pb2.ModelInGroup(state=sessions_pb2.GROUP_STATE_WAITING, message=message)
+    slept = turns.slept.get(model.name)
+    return sessions_pb2.ModelInGroup(
+        state=sessions_pb2.GROUP_STATE_ASLEEP,
+        message=why_asleep(turns, model),
+        slept_time=None if slept is None else timestamp(slept.at),
     )
 
 

@@ -100,6 +100,18 @@ def workers_of(model: sessions_pb2.Model) -> tuple[int, int]:
     return least, most
 
 
+def group_of(model: sessions_pb2.Model) -> str:
+    """The group of its owner's programs with which it shares GPUs; empty for none."""
+    group = model.exclusive_group
+    if group and not MODEL_NAME.fullmatch(group):
+        raise invalid(
+            "model.exclusive_group",
+            f"{group[:80]!r} is not a group's name",
+            next_step="use 1 to 63 letters, digits, '.', '-' or '_', beginning with a letter or digit",
+        )
+    return group
+
+
 WORKER_BAND = Band.HIGH
 """The band of workers for which none is named: people wait for them. It needs no right of who serves."""
 

@@ -12,7 +12,7 @@ from ..series.points import NOT_READ, Reading
 from ..series.recorder import DeviceReading
 from ..state.attempts import OutputEnd, OutputStream, RankExit
 from ..state.events import ReportedExited, ReportedRefused, ReportedRunning, ReportedStarting, ReportedState
-from ..state.ids import DeviceUuid
+from ..state.ids import DeviceUuid, JobId
 from ..state.nodes import Device, DeviceProcess, DeviceSample, HostSample, NodeInfo
 from ..state.units import MB, SECOND, Instant, Span
 from ..state.warnings import SLOWED_BY
@@ -105,6 +105,7 @@ def device_sample(sample: node_pb2.DeviceSample, now: Instant) -> DeviceSample:
                 pid=process.pid,
                 memory_bytes=process.memory_bytes if process.HasField("memory_bytes") else None,
                 is_foreign=process.is_foreign,
+                job=JobId(process.job_id) if process.job_id > 0 else None,
             )
             for process in sample.processes
         ),

@@ -76,6 +76,33 @@ async def test_what_is_of_a_class_does_not_go_with_a_program(admin: Client, besi
     assert (error.reason, error.violations[0].field) == (Reason.INVALID_ARGUMENT, field)
 
 
+async def test_a_program_is_in_its_owners_group_until_it_is_served_without_one(fleet: Fleet, admin: Client) -> None:
+    async def serve(client: Client, name: str, **asked: Any) -> sessions_pb2.Model:
+        model = sessions_pb2.Model(name=name, **{**program(client, name), **asked})
+        return (await client.stub.ServeModel(sessions_pb2.ServeModelRequest(model=model))).model
+
+    made = await admin.stub.CreateToken(scheduler_pb2.CreateTokenRequest(user="bob", role=scheduler_pb2.ROLE_USER))
+    in_group = {"exclusive_group": "shared"}
+    async with (
+        served(admin, "grouped", **program(admin, "grouped"), **in_group) as model,
+        fleet.client(made.secret) as bob,
+        served(bob, "bobs", **program(bob, "bobs"), **in_group),
+    ):
+        assert (model.exclusive_group, model.in_group.state) == ("shared", sessions_pb2.GROUP_STATE_ASLEEP)
+        for wrong, field in (
+            ({"exclusive_group": "no group"}, "model.exclusive_group"),
+            ({"min_workers": 1, **in_group}, "model.min_workers"),
+        ):
+            error = await refusal(serve(admin, "grouped", **wrong))
+            assert (error.reason, error.violations[0].field) == (Reason.INVALID_ARGUMENT, field)
+            assert error.next_step
+        alone = await serve(admin, "grouped")
+        assert (alone.exclusive_group, alone.HasField("in_group"), alone.revision) == ("", False, 1)
+        named = sessions_pb2.Model(name="grouped", exclusive_group="shared")
+        error = await refusal(admin.stub.ServeModel(sessions_pb2.ServeModelRequest(model=named)))
+        assert error.violations[0].field == "model.exclusive_group"
+
+
 async def test_who_may_use_a_program_changes_alone_and_nothing_else_of_people_does(admin: Client) -> None:
     async with served(admin, "changed", **program(admin, "changed")):
 

@@ -18,6 +18,8 @@ drain w1, advance 10s, restart, line, stop-model
 serve canvas gpus=1 min=1 max=4  # serve a model by workers that are jobs; more words as a job's in transcript.py
 serve chat program target=2 min=0 max=4 # serve a program: its replicas follow the requests, `wait=` and `idle=`
 serve chat program gpus=1 cpus=2 # served otherwise: another revision; `in-place`: for want of room one goes first
+serve chat program gpus=1 min=0 group=small by=ann # it shares GPUs with ann's other programs of that group
+group small by=ann               # how the programs of a group stand
 rollback chat                    # as it was served before; `in-place chat`: the same, for an update that waits
 requests chat under=1 waiting=2 waited=5s gateway=7  # a gateway has these now; nothing named: none
 call w1 job=1 seats=2 loading    # the worker of a job begins its stream
@@ -32,8 +34,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from gpufleet.v1 import sessions_pb2
+
 from scheduler.core.session_story import tell_session_command
 from scheduler.core.story import tell, tell_command
+from scheduler.policy.exclusive import members_of
 from scheduler.state.events import ClockAdvanced
 from scheduler.state.ids import JobId, UserName
 from scheduler.state.replies import Joined, Refused
@@ -72,6 +77,7 @@ from scheduler.state.sessions.session import (
     WorkerId,
 )
 from scheduler.state.units import SECOND, Instant, Span
+from scheduler.wire.convert_sessions import model_proto
 from tests.core.fleet import Fleet, Turn
 from tests.core.transcript import COMMANDS as JOB_COMMANDS
 from tests.core.transcript import Transcript
@@ -184,10 +190,21 @@ class SessionTranscript:
             target, wait = words.integer("target", 8), span_of(words.value("wait", "2s"))
             idle = model.limits.idle if "idle" in model.chosen else span_of("10m")
             http = HttpService(argv=("serve",), target_concurrency=target, target_wait=wait, idle=idle)
-            model = replace(model, http=http, limits=SessionLimits(), chosen=())
+            group = words.value("group")
+            model = replace(model, http=http, limits=SessionLimits(), chosen=(), exclusive_group=group)
         else:
             model = replace(model, entry_point="models:Canvas")
         return self.take_up(ServeRequested(at=self.now, model=model, is_in_place=words.switch("in-place")))
+
+    def group(self, words: Words) -> list[str]:
+        """As `gpuctl models` tells it."""
+        group, state = (UserName(words.value("by", "alice")), words.next()), self.fleet.state
+        told: list[str] = []
+        for model in members_of(state.durable, group):
+            shown = model_proto(model, state.durable, state.live.turns, lambda _: {}).in_group
+            name = sessions_pb2.GroupState.Name(shown.state).removeprefix("GROUP_STATE_").lower()
+            told.append(f"{model.name} is {name}" + (f": {shown.message}" if shown.message else ""))
+        return told
 
     def rollback(self, words: Words) -> list[str]:
         model = Model(name=ModelName(words.next()), owner=UserName("alice"))
@@ -527,6 +544,7 @@ COMMANDS: dict[str, Command] = {
     "restart": SessionTranscript.restart,
     "line": SessionTranscript.line,
     "serve": SessionTranscript.serve_workers,
+    "group": SessionTranscript.group,
     "rollback": SessionTranscript.rollback,
     "in-place": SessionTranscript.in_place,
     "requests": SessionTranscript.requests,

@@ -37,6 +37,7 @@ OTHERS = SchedulerSettings(
         user_gpus_max=8,
         user_jobs_max=9,
         preemptible_after=timedelta(minutes=7),
+        least_awake=timedelta(minutes=1),
         age_limit=timedelta(days=3),
         bands=BandSettings(user=("low",), admin=("high",), users=(("ann", ("low", "urgent")),)),
     ),
@@ -74,6 +75,7 @@ def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
         user_gpus_max=8,
         user_jobs_max=9,
         preemptible_after=Span(7 * MINUTE),
+        least_awake=Span(1 * MINUTE),
         age_limit=Span(3 * 24 * 60 * MINUTE),
         bands=BandRights(
             user=frozenset({Band.LOW}),

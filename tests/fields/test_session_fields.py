@@ -33,6 +33,7 @@ from scheduler.wire.validate_models import (
     UNFIT,
     arguments_of,
     entry_point_of,
+    group_of,
     http_of,
     limits_of,
     worker_of,
@@ -104,6 +105,7 @@ SET_BY_THE_SCHEDULER = {
     "revision": "counted",
     "former_revision": "counted",
     "update": "what follows from a change",
+    "in_group": "what becomes of it",
 }
 """Fields of a model that say nothing in a request."""
 
@@ -128,7 +130,7 @@ def test_every_field_of_a_model_reaches_the_state() -> None:
             field = refused.violations[0].field.removeprefix("model.worker.")
             assert field.partition(".")[0].partition("[")[0] in REFUSED, refused
             return model.SerializeToString(deterministic=True)  # that is not silence
-        rest = workers_of(model), arguments_of(model), limits_of(model.limits)
+        rest = workers_of(model), arguments_of(model), limits_of(model.limits), group_of(model)
         return worker, model.name, entry_point_of(model.entry_point), rest
 
     known = list(paths(base.DESCRIPTOR))

@@ -5,11 +5,11 @@ import { Fleet, passes } from "../src/dashboard/devices/fleet.ts";
 import { holding } from "../src/dashboard/devices/row.ts";
 import { Lines, countsInWords } from "../src/dashboard/queue/lines.ts";
 import { addressOf, routeOf } from "../src/dashboard/router.ts";
-import { accessWords, frames } from "../src/dashboard/sessions/words.ts";
+import { accessWords, frames, groupWords } from "../src/dashboard/sessions/words.ts";
 import { EMPTY, draftOf, fieldOf, keptOf, lineOf, specOf } from "../src/dashboard/submit/draft.ts";
 import { readDuration, readSize, writeDuration, writeSize } from "../src/dashboard/units.ts";
 import { ending, gpusAsked, gpusHad, itemsInWords, lasting, likely, placeOf, sentence, shortModel } from "../src/dashboard/words.ts";
-import type { ArrayCounts, Attempt, Job, JobSpec, JobState, ModelAccess, NodeDevice, Partly, QueueCounts, WatchDevicesResponse } from "../src/generated/messages.ts";
+import type { ArrayCounts, Attempt, GroupState, Job, JobSpec, JobState, ModelAccess, NodeDevice, Partly, QueueCounts, WatchDevicesResponse } from "../src/generated/messages.ts";
 import { partly } from "./messages.ts";
 
 test("addresses lead to views and back", () => {
@@ -91,6 +91,15 @@ test("each model says who may join it", () => {
   assert.equal(said(), "open to everybody");
   assert.equal(said("MODEL_ACCESS_PASS_PHRASE"), "for who has its pass phrase");
   assert.equal(said("MODEL_ACCESS_LOGIN"), "for who is logged in");
+});
+
+test("a program that shares GPUs says for whom it sleeps", () => {
+  const said = (group: string, state: GroupState, message: string): string => groupWords(partly({ exclusive_group: group, in_group: { state, message } }));
+  assert.equal(said("small", "GROUP_STATE_ASLEEP", "gave its GPU to chat"), "asleep in group small: gave its GPU to chat");
+  assert.equal(said("small", "GROUP_STATE_ASLEEP", ""), "asleep in group small");
+  assert.equal(said("small", "GROUP_STATE_WAITING", "waits for the GPU of chat"), "in group small: waits for the GPU of chat");
+  assert.equal(said("small", "GROUP_STATE_AWAKE", ""), "awake in group small");
+  assert.equal(groupWords({ exclusive_group: "" }), "");
 });
 
 test("times and sizes are read as gpuctl reads them, and written so that they are read again", () => {

@@ -51,6 +51,34 @@ MODEL_ACCESS_LOGIN: ModelAccess.ValueType  # 3
 """Who is logged in to the dashboard."""
 Global___ModelAccess: _TypeAlias = ModelAccess  # noqa: Y015
 
+class _GroupState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GroupStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GroupState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GROUP_STATE_UNSPECIFIED: _GroupState.ValueType  # 0
+    """Not said."""
+    GROUP_STATE_AWAKE: _GroupState.ValueType  # 1
+    """It has a replica, that runs or starts."""
+    GROUP_STATE_ASLEEP: _GroupState.ValueType  # 2
+    """It has no replica, and needs none."""
+    GROUP_STATE_WAITING: _GroupState.ValueType  # 3
+    """It has requests and no replica that runs: one waits for a device."""
+
+class GroupState(_GroupState, metaclass=_GroupStateEnumTypeWrapper):
+    """GroupState is how a program stands in its exclusive group."""
+
+GROUP_STATE_UNSPECIFIED: GroupState.ValueType  # 0
+"""Not said."""
+GROUP_STATE_AWAKE: GroupState.ValueType  # 1
+"""It has a replica, that runs or starts."""
+GROUP_STATE_ASLEEP: GroupState.ValueType  # 2
+"""It has no replica, and needs none."""
+GROUP_STATE_WAITING: GroupState.ValueType  # 3
+"""It has requests and no replica that runs: one waits for a device."""
+Global___GroupState: _TypeAlias = GroupState  # noqa: Y015
+
 class _SessionState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -475,6 +503,8 @@ class Model(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     FORMER_REVISION_FIELD_NUMBER: _builtins.int
     UPDATE_FIELD_NUMBER: _builtins.int
+    EXCLUSIVE_GROUP_FIELD_NUMBER: _builtins.int
+    IN_GROUP_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The model's name."""
     entry_point: _builtins.str
@@ -497,6 +527,11 @@ class Model(_message.Message):
     """
     former_revision: _builtins.int
     """The revision that was served before, to which a rollback returns; 0 for none."""
+    exclusive_group: _builtins.str
+    """Of a program with min_workers 0, the group of its owner's programs with which it shares GPUs by demand: where one of
+    them has requests and no GPU is free, the least recently used one that is awake goes to sleep for it. A name as of a
+    model; empty, the default: in no group. A group has 64 programs at most, all of one band.
+    """
     @_builtins.property
     def worker(self) -> _job_pb2.JobSpec:
         """What one worker needs. Its argv is the program that is the worker, `gpuctl worker` by default; the scheduler adds
@@ -533,6 +568,10 @@ class Model(_message.Message):
     def update(self) -> Global___ModelUpdate:
         """How the newest revision takes over; absent once it has."""
 
+    @_builtins.property
+    def in_group(self) -> Global___ModelInGroup:
+        """How it stands in its group; absent without one. Ignored in requests."""
+
     def __init__(
         self,
         *,
@@ -554,14 +593,50 @@ class Model(_message.Message):
         revision: _builtins.int = ...,
         former_revision: _builtins.int = ...,
         update: Global___ModelUpdate | None = ...,
+        exclusive_group: _builtins.str = ...,
+        in_group: Global___ModelInGroup | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["card", b"card", "failure", b"failure", "http", b"http", "limits", b"limits", "update", b"update", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["card", b"card", "failure", b"failure", "http", b"http", "in_group", b"in_group", "limits", b"limits", "update", b"update", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "card", b"card", "entry_point", b"entry_point", "failure", b"failure", "former_revision", b"former_revision", "http", b"http", "limits", b"limits", "max_workers", b"max_workers", "min_workers", b"min_workers", "name", b"name", "owner", b"owner", "request_count", b"request_count", "revision", b"revision", "turn_count", b"turn_count", "update", b"update", "waiting_count", b"waiting_count", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "card", b"card", "entry_point", b"entry_point", "exclusive_group", b"exclusive_group", "failure", b"failure", "former_revision", b"former_revision", "http", b"http", "in_group", b"in_group", "limits", b"limits", "max_workers", b"max_workers", "min_workers", b"min_workers", "name", b"name", "owner", b"owner", "request_count", b"request_count", "revision", b"revision", "turn_count", b"turn_count", "update", b"update", "waiting_count", b"waiting_count", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class ModelInGroup(_message.Message):
+    """ModelInGroup is how a program stands in its exclusive group, and why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    SLEPT_TIME_FIELD_NUMBER: _builtins.int
+    state: Global___GroupState.ValueType
+    """Whether it is awake."""
+    message: _builtins.str
+    """Why it is not, in a clause: which program has its GPU, and for how many requests, or what it waits for. Empty for one
+    that is awake, or that sleeps since nobody asks.
+    """
+    @_builtins.property
+    def slept_time(self) -> _timestamp_pb2.Timestamp:
+        """When it gave its GPU to another one; absent for one that is awake, that waits, or that sleeps since nobody asks."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___GroupState.ValueType = ...,
+        message: _builtins.str = ...,
+        slept_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["slept_time", b"slept_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "slept_time", b"slept_time", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelInGroup: _TypeAlias = ModelInGroup  # noqa: Y015
 
 @_typing.final
 class ServeModelRequest(_message.Message):

@@ -15,7 +15,16 @@ from ...state.ids import ModelName, RankKey, UserName
 from ...state.sessions.events import ServeRequested, StopModelRequested
 from ...state.sessions.session import Model, ModelFailure
 from ...wire.convert_sessions import card_proto, model_proto
-from ...wire.validate_models import WORKER_BAND, arguments_of, http_of, limits_of, model_name, worker_of, workers_of
+from ...wire.validate_models import (
+    WORKER_BAND,
+    arguments_of,
+    group_of,
+    http_of,
+    limits_of,
+    model_name,
+    worker_of,
+    workers_of,
+)
 from ..answers import Calls, reply_of
 from ..jobs.bands import check_band
 from ..jobs.reasons import WaitReasons
@@ -70,6 +79,7 @@ class ModelCalls(Calls):
                 min_workers=least,
                 max_workers=most,
                 http=http,
+                exclusive_group=group_of(wanted),
             )
         event = ServeRequested(
             at=self.engine.now(),
@@ -178,7 +188,7 @@ def _refuse_beside_rollback(request: sessions_pb2.ServeModelRequest) -> None:
 
 def _refuse_without_entry_point(model: sessions_pb2.Model) -> None:
     """Only numbers are changed where nothing says what a worker is started with."""
-    for field in ("arguments", "worker", "min_workers", "max_workers"):
+    for field in ("arguments", "worker", "min_workers", "max_workers", "exclusive_group"):
         if model.HasField("worker") if field == "worker" else getattr(model, field):
             raise invalid(
                 f"model.{field}",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..ids import JobId, ModelName
+from ..ids import JobId, ModelName, NodeName
 from ..units import Instant
 from .session import WorkerId
 
@@ -13,7 +13,8 @@ class Serving:
 
     `seats` are those of a worker, 0 until one has said so. `fewer_since` is since when fewer would do, `shrunk_at` when
     one was taken down last, and `look_at` when time alone changes something. `quiet_since` is since when a program has
-    no requests, `ready_since` since when all of its replicas are ready, each None while that is not so.
+    no requests, `ready_since` since when all of its replicas are ready, each None while that is not so. `held_since` is
+    since when it has replicas that hold something, and `awake_since` since when one of these has been ready.
     """
 
     seats: int = 0
@@ -22,6 +23,17 @@ class Serving:
     look_at: Instant | None = None
     quiet_since: Instant | None = None
     ready_since: Instant | None = None
+    held_since: Instant | None = None
+    awake_since: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slept:
+    """A program of an exclusive group gave its last GPU to another one, for which so many requests waited."""
+
+    at: Instant
+    gave_to: ModelName
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,4 +65,22 @@ class WorkerGone:
     job: JobId
 
 
-ServingNote = WorkersChecked | WorkerGone
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceGiven:
+    """What the replicas `by` have on these nodes is for the replica `to` of another program, until an instant."""
+
+    to: JobId
+    by: tuple[JobId, ...]
+    nodes: frozenset[NodeName]
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepNoted:
+    """A program of an exclusive group went to sleep for another one, or with None is awake again."""
+
+    model: ModelName
+    slept: Slept | None
+
+
+ServingNote = WorkersChecked | WorkerGone | SleepNoted | PlaceGiven

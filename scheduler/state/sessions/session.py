@@ -158,7 +158,8 @@ class Model:
 
     `revision` is the number of what new workers are started with, of `revisions` that there were; 0 for one that was
     served before these were counted. `former` is the revision that was served before, and `update` is set until the
-    newest one has taken over.
+    newest one has taken over. `exclusive_group` names the programs of its owner with which it shares GPUs by demand,
+    empty: none.
     """
 
     name: ModelName
@@ -179,6 +180,7 @@ class Model:
     revisions: int = 0
     former: Revision | None = None
     update: Update | None = None
+    exclusive_group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

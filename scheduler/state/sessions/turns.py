@@ -13,7 +13,7 @@ from ..units import SECOND, Instant, Span, after
 from . import events, records
 from .events import SessionEvent
 from .records import SessionRecord
-from .serving import Requests, Serving, ServingNote, WorkerGone, WorkersChecked
+from .serving import PlaceGiven, Requests, Serving, ServingNote, SleepNoted, Slept, WorkerGone, WorkersChecked
 from .session import Card, Granted, ModelName, Session, SessionId, Sessions, WorkerId
 
 TURN_KEPT = Span(15 * SECOND)
@@ -258,6 +258,7 @@ class Turns:
     how the workers of each model were seen to, `last_words` what workers said of why they fail. `addresses` say where
     people come from, as far as that counts, `at_address` who comes from each. `cards` are what people are shown of
     models, as their workers said last. `requests` are those of programs, by model and the gateway that has them.
+    `slept` says for whom programs of exclusive groups sleep, `given` what they leave to the jobs that wait for it.
     """
 
     workers: dict[WorkerId, WorkerLive] = field(default_factory=dict)
@@ -280,6 +281,8 @@ class Turns:
     addresses: dict[SessionId, str] = field(default_factory=dict)
     at_address: dict[str, dict[SessionId, None]] = field(default_factory=dict)
     requests: dict[ModelName, dict[int, Requests]] = field(default_factory=dict)
+    slept: dict[ModelName, Slept] = field(default_factory=dict)
+    given: dict[JobId, PlaceGiven] = field(default_factory=dict)
     swept_at: Instant = Instant(0)
 
     def requests_on(self, model: ModelName) -> dict[WorkerId, int]:
@@ -450,7 +453,14 @@ def after_record(turns: Turns, record: SessionRecord) -> None:
         case records.UpdateFailed(model=model) | records.ModelUpdated(model=model):
             turns.dirty[model] = None
         case records.ModelStopped(model=model):
-            for of_model in (turns.dirty, turns.causes, turns.turn_spans, turns.serving, turns.requests):
+            for of_model in (
+                turns.dirty,
+                turns.causes,
+                turns.turn_spans,
+                turns.serving,
+                turns.requests,
+                turns.slept,
+            ):
                 of_model.pop(model, None)
         case _:
             assert_never(record)
@@ -507,6 +517,13 @@ def apply_note(turns: Turns, sessions: Sessions, note: Note) -> None:
             del turns.missing[worker]
         case WorkersChecked(model=model, serving=serving):
             turns.serving[model] = serving
+        case PlaceGiven(to=job):
+            turns.given[job] = note
+        case SleepNoted(model=model, slept=slept):
+            if slept is None:
+                turns.slept.pop(model, None)
+            else:
+                turns.slept[model] = slept
         case WorkerGone(worker=worker, job=job):
             gone = turns.workers.pop(worker, None)
             turns.last_words.pop(job, None)

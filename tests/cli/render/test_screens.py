@@ -324,6 +324,24 @@ def test_models() -> None:
     assert_golden("models_empty", text(models_screen([], NOW, LOOK)))
 
 
+def test_programs_that_share_a_gpu() -> None:
+    ready, queued = inference_pb2.WORKER_STATE_READY, inference_pb2.WORKER_STATE_QUEUED
+    chat, code, draw, rare = (
+        sessions_pb2.Model(name=name, max_workers=1, exclusive_group="small", http=sessions_pb2.HttpService(argv=["s"]))
+        for name in ("chat", "code", "draw", "rare")
+    )
+    chat.in_group.state = sessions_pb2.GROUP_STATE_AWAKE
+    chat.workers.add(worker_start="4f2a9c01d3", endpoint="10.0.0.7:8001", state=ready, seats=64, job_id=12, revision=1)
+    code.in_group.state = sessions_pb2.GROUP_STATE_ASLEEP
+    code.in_group.message = "gave its GPU to chat, which 3 requests waited for"
+    draw.in_group.state, draw.in_group.message = sessions_pb2.GROUP_STATE_WAITING, "waits for the GPU of chat"
+    draw.request_count = 2
+    draw.workers.add(state=queued, message="waits: node n1 has no free GPU (1 in use)", job_id=15, revision=1)
+    rare.in_group.state = sessions_pb2.GROUP_STATE_ASLEEP
+    lone = sessions_pb2.Model(name="alone", max_workers=1)
+    assert_golden("models_group", text(models_screen([lone, chat, code, draw, rare], NOW, Look(width=None))))
+
+
 def test_models_that_are_updated() -> None:
     ready, queued = inference_pb2.WORKER_STATE_READY, inference_pb2.WORKER_STATE_QUEUED
     chat = sessions_pb2.Model(name="chat", min_workers=2, revision=3, former_revision=2)

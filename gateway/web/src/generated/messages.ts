@@ -164,6 +164,13 @@ export type ModelAccess =
   | "MODEL_ACCESS_PASS_PHRASE"
   | "MODEL_ACCESS_LOGIN";
 
+/** GroupState is how a program stands in its exclusive group. */
+export type GroupState =
+  | "GROUP_STATE_UNSPECIFIED"
+  | "GROUP_STATE_AWAKE"
+  | "GROUP_STATE_ASLEEP"
+  | "GROUP_STATE_WAITING";
+
 /** SessionState is where a session is on its way. */
 export type SessionState =
   | "SESSION_STATE_UNSPECIFIED"
@@ -1559,6 +1566,29 @@ export interface Model {
   readonly former_revision: number;
   /** How the newest revision takes over; absent once it has. */
   readonly update?: ModelUpdate;
+  /**
+   * Of a program with min_workers 0, the group of its owner's programs with which it shares GPUs by demand: where one
+   * of them has requests and no GPU is free, the least recently used one that is awake goes to sleep for it. A name as
+   * of a model; empty, the default: in no group. A group has 64 programs at most, all of one band.
+   */
+  readonly exclusive_group: string;
+  /** How it stands in its group; absent without one. Ignored in requests. */
+  readonly in_group?: ModelInGroup;
+}
+
+/** ModelInGroup is how a program stands in its exclusive group, and why. */
+export interface ModelInGroup {
+  /** Whether it is awake. */
+  readonly state: GroupState;
+  /**
+   * Why it is not, in a clause: which program has its GPU, and for how many requests, or what it waits for. Empty for
+   * one that is awake, or that sleeps since nobody asks.
+   */
+  readonly message: string;
+  /**
+   * When it gave its GPU to another one; absent for one that is awake, that waits, or that sleeps since nobody asks.
+   */
+  readonly slept_time?: Timestamp;
 }
 
 /**

@@ -48,6 +48,20 @@ export function lineWords(model: Model, sessions: readonly Session[], now: numbe
   return parts.join(" · ");
 }
 
+/** How a program stands in the group with which it shares GPUs; empty without one. */
+export function groupWords({ exclusive_group: group, in_group: standing }: Pick<Model, "exclusive_group" | "in_group">): string {
+  if (group === "") return "";
+  const why = standing !== undefined && standing.message !== "" ? `: ${standing.message}` : "";
+  switch (standing?.state) {
+    case "GROUP_STATE_ASLEEP":
+      return `asleep in group ${group}${why}`;
+    case "GROUP_STATE_WAITING":
+      return `in group ${group}${why === "" ? " it waits" : why}`;
+    default:
+      return `awake in group ${group}`;
+  }
+}
+
 /** Who may join a model. */
 export function accessWords({ limits }: Pick<Model, "limits">): string {
   switch (limits?.access) {
