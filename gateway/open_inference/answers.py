@@ -18,7 +18,7 @@ class NotSpoken(Exception):
     """An answer is none of the protocol; the text says why."""
 
 
-def answer_of(body: bytes, head_bytes: int, *, is_raw: bool) -> pb.ModelInferResponse:
+def answer_of(body: bytes | bytearray, head_bytes: int, *, is_raw: bool) -> pb.ModelInferResponse:
     """The answer in a body whose first bytes are JSON. Contents only where each output has a field of its own for
     them, and raw ones else. Raises NotSpoken."""
     head = json_object(body[:head_bytes])
@@ -43,7 +43,7 @@ def answer_of(body: bytes, head_bytes: int, *, is_raw: bool) -> pb.ModelInferRes
     return answer
 
 
-def metadata_of(body: bytes) -> pb.ModelMetadataResponse:
+def metadata_of(body: bytes | bytearray) -> pb.ModelMetadataResponse:
     """What a model takes and gives. Raises NotSpoken."""
     said = json_object(body)
     answer = pb.ModelMetadataResponse()
@@ -58,7 +58,7 @@ def metadata_of(body: bytes) -> pb.ModelMetadataResponse:
     return answer
 
 
-def json_object(text: bytes) -> dict[str, Any]:
+def json_object(text: bytes | bytearray) -> dict[str, Any]:
     """The JSON object in a text. Raises NotSpoken."""
     try:
         said = json.loads(text)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import unquote
@@ -31,13 +32,13 @@ PASSED = frozenset({"authorization", "traceparent", "tracestate", "gpufleet-sess
 
 
 class Exchange(Client):
-    """The gateway's own side of a request: its body is there as a whole, and so is its answer in the end."""
+    """The gateway's own side of a request: its body is there as a whole, and so is its answer in the end. Each part of
+    the body is let go of when it was sent: `parts` is empty then."""
 
-    def __init__(self, request: HTTPConnection, body: HttpRequest | None) -> None:
+    def __init__(self, request: HTTPConnection, parts: deque[bytes]) -> None:
         super().__init__(request.scope, _nothing_comes, _nothing_goes)
-        self._parts: Sequence[bytes] = [] if body is None else [body.head, *body.tensors]
-        self._answer: list[bytes] = []
-        self._answer_bytes = 0
+        self._parts = parts
+        self.answer = bytearray()
         self._headers: list[Header] = []
 
     async def body(self) -> AsyncIterator[bytes]:
@@ -52,22 +53,17 @@ class Exchange(Client):
 
     async def pass_on(self, data: bytes) -> None:
         """Keep a part of the answer. Raises MESSAGE_TOO_LARGE."""
-        self._answer_bytes += len(data)
-        if self._answer_bytes > MESSAGE_BYTES_MAX:
+        if len(self.answer) + len(data) > MESSAGE_BYTES_MAX:
             raise GpufleetError(
                 Reason.MESSAGE_TOO_LARGE,
                 f"the answer is longer than {MESSAGE_BYTES_MAX:,} bytes",
                 next_step="Ask for fewer items at once.",
             )
-        self._answer.append(data)
+        self.answer += data
 
     async def end(self) -> None:
         """The answer is whole."""
         self.ends_by_itself = self.is_whole = True
-
-    def whole(self) -> bytes:
-        """The answer's body."""
-        return self._answer[0] if len(self._answer) == 1 else b"".join(self._answer)
 
     def header(self, name: bytes) -> str:
         """A header of the answer; empty without it."""
@@ -77,7 +73,7 @@ class Exchange(Client):
     def head_bytes(self) -> int:
         """How many bytes of the answer are JSON."""
         said = self.header(HEADER_LENGTH)
-        return int(said) if said.isascii() and said.isdigit() and len(said) < 20 else self._answer_bytes
+        return int(said) if said.isascii() and said.isdigit() and len(said) < 20 else len(self.answer)
 
 
 def request_for(
@@ -125,11 +121,12 @@ def peer_of(peer: str) -> tuple[str, int]:
     return str(mapped or address), int(port) if port.isdigit() else 0
 
 
-def _pieces(parts: Sequence[bytes]) -> Iterator[bytes]:
+def _pieces(parts: deque[bytes]) -> Iterator[bytes]:
     """The parts in pieces that are short, but not so short that they cost more than they are."""
     together: list[bytes] = []
     size = 0
-    for part in parts:
+    while parts:
+        part = parts.popleft()
         if size + len(part) <= PIECE_BYTES:
             together.append(part)
             size += len(part)

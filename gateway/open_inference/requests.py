@@ -7,7 +7,8 @@ import math
 import struct
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -50,13 +51,19 @@ class HttpRequest:
 
     path: bytes
     head: bytes
-    tensors: Sequence[bytes]
+    tensors: list[bytes]
     is_raw: bool
 
     @property
     def size_bytes(self) -> int:
         """Of the whole body."""
         return len(self.head) + sum(map(len, self.tensors))
+
+    def taken(self) -> deque[bytes]:
+        """The parts of the body, for whoever lets go of them; the request then has no tensors any more."""
+        parts = deque([self.head, *self.tensors])
+        self.tensors.clear()
+        return parts
 
 
 def path_of(name: str, version: str, what: str = "") -> bytes:

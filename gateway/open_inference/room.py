@@ -12,6 +12,15 @@ from gpufleet.errors import GpufleetError, Reason
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """The longest request, as a replica takes it, and the longest answer, which is held until it is whole."""
 
+CALLS_MAX = 5_000
+"""Calls at a time; further ones are refused with RESOURCE_EXHAUSTED."""
+
+CONNECTION_CALLS_MAX = 500
+"""Calls of a connection at a time; a client keeps further ones until some are answered."""
+
+ADDRESS_CALLS_MAX = 1_000
+"""Requests of an address at a time, so that nobody has all calls."""
+
 CALLER_READING_MAX, STRANGERS_READING_MAX, READING_MAX = 4, 8, 16
 """Requests that are read at a time: of a caller, of people who are not known together, and in all. Each may be as long
 as a message, so that so much comes on top of what is held."""
@@ -37,9 +46,22 @@ class Room:
     def __init__(self) -> None:
         self.held: Counter[str] = Counter()
         self.reading: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
         self._held_in_all = self._strangers_held = 0
         self._reading_in_all = self._strangers_reading = 0
         self._changed = asyncio.Event()
+
+    @contextmanager
+    def call(self, address: str) -> Iterator[None]:
+        """One request more of an address, until the end of the block. Raises TOO_MANY_STREAMS."""
+        if self.calls[address] >= ADDRESS_CALLS_MAX:
+            what = f"{ADDRESS_CALLS_MAX:,} requests of this address are under way"
+            raise GpufleetError(Reason.TOO_MANY_STREAMS, what, retry_after_s=RETRY_S)
+        self.calls[address] += 1
+        try:
+            yield
+        finally:
+            _take(self.calls, address, 1)
 
     @contextmanager
     def _counted(self, caller: str, *, is_known: bool) -> Iterator[None]:

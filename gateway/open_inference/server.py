@@ -18,13 +18,10 @@ from gpufleet.net.reflection import serve_reflection
 from gpufleet.net.tls import server_credentials
 
 from ..proxy.serving import Proxy
-from .room import MESSAGE_BYTES_MAX
+from .room import CALLS_MAX, CONNECTION_CALLS_MAX, MESSAGE_BYTES_MAX
 from .service import SERVICE, OpenInference
 
 log = logging.getLogger(__name__)
-
-CALLS_MAX = 2_000
-"""Calls at a time; further ones are refused with RESOURCE_EXHAUSTED."""
 
 FLAG = "--grpc-port"
 
@@ -36,7 +33,9 @@ class Server:
     """
 
     def __init__(self, settings: GatewaySettings, port: int, proxy: Proxy, is_ready: Callable[[], bool]) -> None:
-        options = dict(server_options(MESSAGE_BYTES_MAX)) | {"grpc.max_send_message_length": 2 * MESSAGE_BYTES_MAX}
+        options = dict(server_options(MESSAGE_BYTES_MAX))
+        options["grpc.max_send_message_length"] = 2 * MESSAGE_BYTES_MAX
+        options["grpc.max_concurrent_streams"] = CONNECTION_CALLS_MAX
         self._server = grpc.aio.server(options=list(options.items()), maximum_concurrent_rpcs=CALLS_MAX)
         tls = settings.tls
         credentials = None

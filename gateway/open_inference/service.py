@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpufleet.errors import Code, GpufleetError, Reason, invalid
 from gpufleet.net.status import to_status
 from gpufleet.telemetry.logs import fields
 
+from ..dashboard.guard import address_of
 from ..proxy.access import caller_of
 from ..proxy.listing import programs_for
 from ..proxy.service import Busy
@@ -108,7 +110,7 @@ class OpenInference:
         exchange = await self._asked(request.name, context, path_of(request.name, request.version))
         if exchange.status != OK:
             await _refuse_as(request.name, exchange, context)
-        return metadata_of(exchange.whole())
+        return metadata_of(exchange.answer)
 
     async def _infer(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         """ModelInfer, whose one message is read once there is room for it."""
@@ -116,6 +118,12 @@ class OpenInference:
 
     async def _answer_infer(self, messages: AsyncIterator[bytes], context: Any) -> pb.ModelInferResponse:
         stranger = request_for(context, self._host, b"/", is_secure=self._is_secure)
+        with self.room.call(address_of(stranger)):
+            return await self._answer_call(stranger, messages, context)
+
+    async def _answer_call(
+        self, stranger: HTTPConnection, messages: AsyncIterator[bytes], context: Any
+    ) -> pb.ModelInferResponse:
         user = await self._proxy.access.user_of(stranger, OPEN, NOBODY)
         caller, is_known = caller_of(stranger, user), bool(user)
         message = await self.room.read(caller, lambda: _first(messages), is_known=is_known)
@@ -124,19 +132,20 @@ class OpenInference:
                 request = pb.ModelInferRequest.FromString(message)
             except DecodeError:
                 raise invalid("the message", "is no ModelInferRequest") from None
-            del message
-            body = request_of(request)
-            exchange = await self._asked(request.model_name, context, body.path, body)
+            name, body = request.model_name, request_of(request)
+            # Each is as long as the request.
+            del message, request
+            exchange = await self._asked(name, context, body.path, body)
         if exchange.status != OK:
-            await _refuse_as(request.model_name, exchange, context)
-        return answer_of(exchange.whole(), exchange.head_bytes, is_raw=body.is_raw)
+            await _refuse_as(name, exchange, context)
+        return answer_of(exchange.answer, exchange.head_bytes, is_raw=body.is_raw)
 
     async def _asked(self, name: str, context: Any, path: bytes, body: HttpRequest | None = None) -> Exchange:
         """A request to a program and its answer. Raises Busy, ReplicaFailed, and what the scheduler refuses."""
         request = request_for(context, self._host, path, body, is_secure=self._is_secure)
         async with self._proxy.watching.service(name) as service:
             user = await self._user(request, service.access)
-            exchange = Exchange(request, body)
+            exchange = Exchange(request, body.taken() if body is not None else deque())
             await self._proxy.pass_on(service, request, path, user, exchange)
             return exchange
 
@@ -197,7 +206,7 @@ async def _first(messages: AsyncIterator[bytes]) -> bytes:
 async def _refuse_as(model: str, exchange: Exchange, context: Any) -> None:
     """Refuse a call as a program did; always raises."""
     retry_after = exchange.header(b"retry-after")
-    status = status_of_program(model, exchange.status, exchange.whole(), retry_after)
+    status = status_of_program(model, exchange.status, exchange.answer, retry_after)
     log.debug("a program has refused", extra=fields(model=model, status=exchange.status))
     await context.abort_with_status(status)
 

@@ -59,7 +59,7 @@ def code_of(status: int) -> Code:
     return Code.INTERNAL if status in SERVER_ERRORS else Code.UNIMPLEMENTED
 
 
-def status_of_program(model: str, status: int, body: bytes, retry_after: str) -> grpc.Status:
+def status_of_program(model: str, status: int, body: bytes | bytearray, retry_after: str) -> grpc.Status:
     """A program's refusal: its own sentence, when to ask again, and which items have which errors."""
     said = _said(body)
     message = said.get("error")
@@ -101,7 +101,7 @@ def status_of(problem: GpufleetError | Busy | ReplicaFailed | NotSpoken) -> grpc
     return to_status(error)
 
 
-def _said(body: bytes) -> dict[str, Any]:
+def _said(body: bytes | bytearray) -> dict[str, Any]:
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cli.local.folders import read_record
 from tests.cli.terminal import Terminal
@@ -125,6 +127,11 @@ def test_a_gateway_with_a_certificate_shows_its_page_by_https(
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     with urlopen(f"{page[1]}/healthz", timeout=WAIT_S_MAX, context=context) as answer:
         assert json.load(answer)["scheduler"] == "connected"
+    models = re.search(r"^gRPC +(localhost:\d+) ", up.stdout, re.MULTILINE)
+    assert models is not None, up.stdout
+    with grpc.secure_channel(models[1], grpc.ssl_channel_credentials((tmp_path / "ca.pem").read_bytes())) as channel:
+        said = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S_MAX)
+        assert said.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_down_asks_before_it_ends_jobs_and_what_waits_stays_queued(data: Path, tmp_path: Path) -> None:

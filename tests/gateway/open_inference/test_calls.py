@@ -287,8 +287,8 @@ async def test_a_request_goes_elsewhere_if_no_replica_has_seen_it_and_fails_if_o
         await at.serve("m", gone, good)
         for _ in range(4):
             assert (await stub.ModelInfer(asked())).raw_output_contents == [bytes(8)]
-        await at.serve("m", breaks)
-        problem = await refused(stub.ModelInfer(asked()))
+        await at.serve("n", breaks)
+        problem = await refused(stub.ModelInfer(asked("n")))
         assert from_rpc_error(problem).reason is Reason.REPLICA_FAILED
         assert problem.code() is grpc.StatusCode.UNAVAILABLE and len(breaks.calls) == 1
 
@@ -331,6 +331,22 @@ async def test_who_holds_much_is_read_from_once_there_is_room(monkeypatch: pytes
         problem = await refused(stub.ModelInfer(asked("n")))
         assert from_rpc_error(problem).reason is Reason.QUOTA_EXCEEDED
         assert detail(problem, error_details_pb2.RetryInfo()).retry_delay.seconds > 0
+
+
+async def test_an_address_has_so_many_requests_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "ADDRESS_CALLS_MAX", 1)
+    held = Held()
+    async with calling() as (at, stub), program("r1", held) as replica:
+        await at.serve("m", replica)
+        first = stub.ModelInfer(asked())
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await held.has_come.wait()
+        problem = await refused(stub.ModelInfer(asked(), metadata=bearer(at.person("ann"))))
+        assert from_rpc_error(problem).reason is Reason.TOO_MANY_STREAMS
+        first.cancel()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await held.is_left.wait()
+        await until("it is counted no longer", lambda: at.grpc is not None and not at.grpc.service.room.calls)
 
 
 async def test_health_and_reflection_are_as_at_the_scheduler() -> None:
