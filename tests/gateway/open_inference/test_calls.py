@@ -22,10 +22,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from gateway.open_inference import room
+from gateway.open_inference.server import Server
 from gateway.open_inference.service import SERVICE
 from gateway.open_inference.statuses import CODE_OF, PROGRAM_DOMAIN, code_of
 from gateway.proxy import counting
-from gpufleet.errors import Code, Reason
+from gpufleet.config.gateway_settings import GatewaySettings
+from gpufleet.errors import Code, GpufleetError, Reason
 from gpufleet.net.channel import bearer
 from gpufleet.net.status import from_rpc_error
 from tests.e2e.processes import DEADLINE_SECONDS, until
@@ -347,6 +349,17 @@ async def test_an_address_has_so_many_requests_at_a_time(monkeypatch: pytest.Mon
         async with asyncio.timeout(DEADLINE_SECONDS):
             await held.is_left.wait()
         await until("it is counted no longer", lambda: at.grpc is not None and not at.grpc.service.room.calls)
+
+
+async def test_a_port_that_is_taken_is_named_with_its_flag() -> None:
+    async with calling() as (at, _):
+        assert at.grpc is not None
+        nothing: Any = None
+        with pytest.raises(GpufleetError) as caught:
+            Server(GatewaySettings(), at.grpc.address.port, nothing, bool)
+        assert caught.value.reason is Reason.PORT_TAKEN and "--grpc-port" in caught.value.next_step
+    assert [key for key, _ in GatewaySettings(port=7000, grpc_port=7000).conflicts()] == ["grpc_port"]
+    assert not list(GatewaySettings(port=0, grpc_port=0).conflicts())
 
 
 async def test_health_and_reflection_are_as_at_the_scheduler() -> None:
