@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from gpufleet.predict import TensorSpec
 from gpufleet.runtimes.facts import as_object
 
+from .metrics import CONTENT_TYPE, page
 from .predictor import Predictor, State
 from .requests import RequestError, read
 from .results import HEADER_LENGTH, VERSION, Answer, answer_of, error_of
@@ -49,6 +50,7 @@ class PredictService:
             Route("/v2", self._server),
             Route("/v2/health/live", self._live),
             Route("/v2/health/ready", self._ready),
+            Route("/metrics", self._metrics),
         ]
         for path in (model, f"{model}/versions/{{version}}"):
             routes += [
@@ -97,6 +99,11 @@ class PredictService:
                 },
             }
         )
+
+    async def _metrics(self, request: Request) -> Response:
+        predictor = self.predictor
+        text = page(predictor.counts, predictor.batcher.waiting, is_ready=predictor.state is State.READY)
+        return Response(text, media_type=CONTENT_TYPE)
 
     def _check(self, named: dict[str, Any]) -> None:
         """Raises RequestError with status 404 for another model or version."""

@@ -6,10 +6,9 @@ import asyncio
 import itertools
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -20,6 +19,7 @@ from ..core.batching import ANSWERED, Batcher, BatchLimits, Settled
 from ..loading import Wanted
 from .computing import Computed, PredictCallbacks, PredictThread
 from .loading import Ready, load
+from .metrics import Counts
 from .requests import InferRequest, RequestError
 from .results import ItemError, Values
 
@@ -49,15 +49,6 @@ class _Waiting:
     done: asyncio.Future[list[Values | ItemError]]
     found: list[Values | ItemError | None]
     left: int
-
-
-@dataclass(slots=True)
-class Counts:
-    """What was computed since the start: items by the status they were settled with, and batches by their size."""
-
-    items: Counter[int] = field(default_factory=Counter)
-    batches: Counter[int] = field(default_factory=Counter)
-    compute_us: int = 0
 
 
 class Predictor:
@@ -152,7 +143,7 @@ class Predictor:
         now_us = _now_us()
         if self.batcher.running is not None:
             self.counts.batches[len(self.batcher.running.items)] += 1
-            self.counts.compute_us += now_us - self.batcher.running.began_us
+            self.counts.compute_s.add((now_us - self.batcher.running.began_us) / 1e6)
         self.batcher.finish(now_us, computed.outcome)
         self._tell(computed.values)
         self._stir()
@@ -162,6 +153,8 @@ class Predictor:
         batch = self.batcher.take(_now_us())
         self._tell(())
         if batch is not None:
+            for item in batch.items:
+                self.counts.waits_s.add((batch.began_us - item.came_us) / 1e6)
             self._thread.begin([self._waiting[item.request].items[item.place] for item in batch.items])
         if self.batcher.is_hung and self.state is not State.HUNG:
             limit_s = self.batcher.limits.hang_us / 1e6
