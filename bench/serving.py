@@ -93,12 +93,12 @@ def measure(run: Run) -> list[Row]:
     if missing:
         print(f"not measured, for want of {' and '.join(missing)}: rates and what the gateway adds", file=sys.stderr)
     rows: list[Row] = []
-    with _house(folder) as house:
+    with house(folder) as running:
         if not missing:
-            rows += _proxy_rows(house, run)
-        rows += _stream_rows(house)
-        rows += _start_rows(house, run.repeats)
-        rows += _death_rows(house)
+            rows += _proxy_rows(running, run)
+        rows += _stream_rows(running)
+        rows += _start_rows(running, run.repeats)
+        rows += _death_rows(running)
     return rows + ([] if missing else _predict_rows(folder, run))
 
 
@@ -112,7 +112,7 @@ class House:
     def gpuctl(self, *words: str) -> str:
         """Run gpuctl there; what it printed."""
         command = [sys.executable, "-m", "gpufleet.cli", *words]
-        done = subprocess.run(command, env=_environment(self.folder), cwd=self.folder, check=False, capture_output=True)
+        done = subprocess.run(command, env=environment(self.folder), cwd=self.folder, check=False, capture_output=True)
         if done.returncode:
             raise RuntimeError(f"gpuctl {' '.join(words)}: {done.stderr.decode()}")
         return done.stdout.decode()
@@ -127,21 +127,23 @@ class House:
             self.gpuctl("serve", NAME, "--stop")
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
+    """Of gpuctl there: no setting of the account reaches it."""
     own = {f"XDG_{each}_HOME": str(folder / each.lower()) for each in ("CONFIG", "STATE", "RUNTIME", "CACHE")}
     return {**os.environ, **own, "HOME": str(folder)}
 
 
 @contextmanager
-def _house(folder: Path) -> Iterator[House]:
+def house(folder: Path) -> Iterator[House]:
+    """What `gpuctl up` starts, with four virtual GPUs, for the length of the block."""
     port, scheduler_port = _free_port(), _free_port()
-    house = House(folder, port)
+    running = House(folder, port)
     ports = ("--port", str(port), "--scheduler-port", str(scheduler_port))
-    house.gpuctl("up", "--detach", "--virtual-gpus", "4", *ports)
+    running.gpuctl("up", "--detach", "--virtual-gpus", "4", *ports)
     try:
-        yield house
+        yield running
     finally:
-        house.gpuctl("down", "--yes")
+        running.gpuctl("down", "--yes")
 
 
 def _free_port() -> int:
