@@ -123,9 +123,12 @@ def add(
         Path | None, Option("--ca-file", metavar="FILE", help="Certificates that vouch for the scheduler.")
     ] = None,
     insecure: Annotated[bool, Option("--insecure", help="Speak without TLS beyond this machine.")] = False,
+    gateway: Annotated[
+        str | None, Option("--gateway", metavar="URL", help="The gateway that served models are asked through.")
+    ] = None,
     use_now: Annotated[bool, Option("--use", help="Use it from now on.")] = False,
 ) -> None:
     """Add a context, or replace the one of that name."""
     from .config_files import add_context
 
-    add_context(name, scheduler, token_file, ca_file, is_insecure=insecure, is_used=use_now)
+    add_context(name, scheduler, token_file, ca_file, gateway, is_insecure=insecure, is_used=use_now)

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from gpufleet.config.contexts import Contexts, read_contexts, save_context
+from gpufleet.config.kinds import HTTP_URL, Unreadable
 from gpufleet.config.layers import Problem, config_error
 from gpufleet.config.merged import check_file as problems_in
 from gpufleet.config.merged import load_program
 from gpufleet.config.paths import contexts_file, program_config_file
 from gpufleet.config.program_settings import PROGRAMS, template
-from gpufleet.errors import GpufleetError, Reason
+from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.net.addresses import parse_address
 from gpufleet.security.tokens import read_token_file
 from gpufleet.text.spelling import did_you_mean
@@ -154,7 +155,14 @@ def use_context(name: str) -> None:
 
 
 def add_context(
-    name: str, scheduler: str, token_file: Path | None, ca_file: Path | None, *, is_insecure: bool, is_used: bool
+    name: str,
+    scheduler: str,
+    token_file: Path | None,
+    ca_file: Path | None,
+    gateway: str | None,
+    *,
+    is_insecure: bool,
+    is_used: bool,
 ) -> None:
     """Add a context; its token file must be usable now, so that the mistake shows now."""
     values: dict[str, str | bool | int] = {"scheduler": str(parse_address(scheduler))}
@@ -165,6 +173,11 @@ def add_context(
         values["ca_file"] = str(ca_file.absolute())
     if is_insecure:
         values["insecure"] = True
+    if gateway is not None:
+        try:
+            values["gateway"] = HTTP_URL.from_text(gateway)
+        except Unreadable as problem:
+            raise invalid("--gateway", str(problem)) from None
     file = contexts_file()
     save_context(file, name, values, make_current=is_used)
     screen.tell(f'Context "{name}" is in {file}. Use it with: gpuctl config context use {name}')

@@ -34,6 +34,8 @@ def settings_given(
         return given
     if gateway:
         given["gateway"] = gateway
+    elif is_unsaid("GATEWAY") and settings.config.settings.gateway is not None:
+        given["gateway"] = settings.config.settings.gateway
     elif settings.is_local and is_unsaid("GATEWAY"):
         given["gateway"] = f"http://127.0.0.1:{GATEWAY_PORT}"
     if is_unsaid("TOKEN", "TOKEN_FILE") and (found := settings.token()) is not None:

@@ -205,6 +205,8 @@ def _use_context(programs: Programs) -> str:
     file = contexts_file()
     before = read_contexts(file, []).current
     values = {"scheduler": programs.address, "token_file": str(programs.folders.admin_token)}
+    if programs.pages:
+        values["gateway"] = programs.pages[0]
     save_context(file, CONTEXT, values, make_current=True)
     return before
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpufleet.config.contexts import Contexts, context_of_address, read_contexts
 from gpufleet.config.files import line_of, parse_toml, read_text, table_layer
-from gpufleet.config.kinds import ADDRESS, BOOLEAN, INTEGER, PATH, SECONDS, one_of
+from gpufleet.config.kinds import ADDRESS, BOOLEAN, HTTP_URL, INTEGER, PATH, SECONDS, one_of
 from gpufleet.config.layers import Layer, Problem, config_error, flag_layer, variable_layer
 from gpufleet.config.merged import Resolved, resolve
 from gpufleet.config.paths import PROJECT_FILE, contexts_file
@@ -56,6 +56,13 @@ class CliSettings:
     )
     insecure: bool = setting(
         False, "Speak to a scheduler on another machine without encryption.", BOOLEAN, private=True
+    )
+    gateway: str | None = setting(
+        None,
+        "The gateway that served models are asked through.",
+        HTTP_URL,
+        default_text="http://127.0.0.1:7860, where the scheduler is on this machine",
+        private=True,
     )
     output: str = setting("table", "How reading commands print.", one_of("table", "wide", "json", "jsonl", "name"))
     connection_timeout: timedelta = setting(

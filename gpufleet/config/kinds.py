@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, invalid
 from gpufleet.net.addresses import Address, parse_address
 from gpufleet.text.units import exact_duration, exact_size, parse_duration, parse_seconds, parse_size
 
@@ -143,6 +143,22 @@ ADDRESSES: Kind[tuple[Address, ...]] = Kind(
     lambda text: _addresses([part for part in text.split(",") if part.strip()]),
     lambda value: f"[{', '.join(quoted(str(each)) for each in value)}]",
 )
+
+
+def _http_url(text: str) -> str:
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(text)
+    try:
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        is_whole = False
+    if not is_whole or parts.username is not None or parts.query or parts.fragment:
+        raise invalid("URL", f'"{text}" is no address of a web server', next_step="Write it as https://HOST:PORT.")
+    return text.rstrip("/")
+
+
+HTTP_URL: Kind[str] = _kind_of_text("a URL such as https://HOST:PORT", _http_url, str)
 
 
 def key(name: str) -> str:

@@ -110,7 +110,7 @@ def test_an_unknown_context_is_named_with_its_nearest(account: Account) -> None:
     assert 'there is no context "x"' in account.refusal('context = "x"')
 
 
-@pytest.mark.parametrize("line", ['token_file = "x"', 'ca_file = "x"', "insecure = true"])
+@pytest.mark.parametrize("line", ['token_file = "x"', 'ca_file = "x"', "insecure = true", 'gateway = "http://x"'])
 def test_a_projects_file_cannot_choose_tokens_or_weaken_encryption(account: Account, line: str) -> None:
     assert "may not be set by a project's file" in account.refusal(line)
 

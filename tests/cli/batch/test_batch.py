@@ -276,3 +276,16 @@ def test_the_gateway_is_asked_with_gpuctls_token_unless_a_variable_says_otherwis
     assert settings_given(settings, "m", [], None, 7, variables) == {"model": "m", "batch_size": 7, "insecure": True}
     assert settings_given(settings, "m", [], "https://x", None, variables)["gateway"] == "https://x"
     assert settings_given(settings, "m", ["a:1"], None, None, {}) == {"model": "m", "addresses": ["a:1"]}
+
+
+def test_the_contexts_gateway_is_asked_as_gpuctl_up_wrote_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("config", "context", "add", "lab", "--scheduler", "head", "--use")
+    assert run_here(*words, "--gateway", "https://head:8443/").code == 0
+    settings = Connection().settings()
+    assert settings_given(settings, "m", [], None, None, {})["gateway"] == "https://head:8443"
+    assert settings_given(settings, "m", [], "https://x", None, {})["gateway"] == "https://x"
+    assert "gateway" not in settings_given(settings, "m", [], None, None, {"GPUFLEET_INFERENCE_GATEWAY": "https://g"})
+    monkeypatch.setenv("GPUCTL_GATEWAY", "http://other:7860")
+    assert settings_given(Connection().settings(), "m", [], None, None, {})["gateway"] == "http://other:7860"
+    wrong = run_here(*words, "--gateway", "head:7860")
+    assert wrong.code == 2 and "--gateway" in wrong.err and "https://HOST:PORT" in wrong.err

@@ -84,6 +84,7 @@ def test_one_command_makes_a_fleet_that_works_without_flags_and_another_takes_it
     assert models is not None, up.stdout
     socket.create_connection(("127.0.0.1", int(models[1])), timeout=WAIT_S_MAX).close()
     assert "listening on" in (data / "gateway" / "logs" / "gateway.log").read_text()
+    assert f"http://localhost:{page[1]}" in gpuctl("config", "show").stdout, "infer and batch ask there"
     assert "2 × gpufleet virtual GPU" in up.stdout and 'context    "local" is in use now' in up.stdout
     done = gpuctl("run", "--gpus", "2", "--", "echo $CUDA_VISIBLE_DEVICES$HOME; echo oops >&2; exit 7")
     assert (done.returncode, done.stderr.splitlines()[0]) == (7, "oops")
