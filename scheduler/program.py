@@ -51,9 +51,9 @@ from .state.attempts import OutputEnd
 from .state.events import OutputSynced
 from .state.ids import ModelName, RankKey, UserName
 from .state.jobs import Job
-from .state.limits import BandRights, Limits, NodeOrder, ScoreWeights, WarningLimits
+from .state.limits import BandRights, GpuRouting, Limits, NodeOrder, ScoreWeights, WarningLimits
 from .state.sessions.session import Access, SessionLimits
-from .state.specs import Band
+from .state.specs import Band, GpuMode
 from .state.units import Instant, Span
 from .store.errors import StoreError
 from .store.opening import open_store
@@ -94,6 +94,11 @@ def limits_of(settings: SchedulerSettings) -> Limits:
             memory_span=_span(settings.warnings.memory_span),
             memory_percent=settings.warnings.memory_percent,
             throttled_span=_span(settings.warnings.throttled_span),
+        ),
+        routing=GpuRouting(
+            modes={pattern: GpuMode(mode) for pattern, mode in settings.routing.content_types},
+            gpu_wait=_span(settings.routing.gpu_wait),
+            gpu_queue_limit=settings.routing.gpu_queue_limit,
         ),
         sessions={ModelName(name): _numbers(numbers) for name, numbers in settings.sessions},
     )

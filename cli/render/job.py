@@ -11,7 +11,7 @@ from gpufleet.text.units import format_size
 
 from ..jobs.outcome import end_in_words, has_ended
 from ..submitting.job_spec import PASSED_ON, command_line_of, options_of, shell_line
-from ..submitting.option_kinds import resource_limit_text, signal_name
+from ..submitting.option_kinds import gpu_mode_word, resource_limit_text, signal_name
 from . import words
 from .jobs import counts_in_words, end_of, gpu_count, item_lines, name_of, ran, request_in_words
 from .table import Cell, Colour, Column, Look, clean, draw, painted, wrapped
@@ -149,6 +149,7 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
     spec = job.spec
     yield "user", job.user
     yield "asked for", _request(spec)
+    yield "GPUs are", _gpu_choice(job, now)
     if job.HasField("array_counts"):
         yield "array", request_in_words(spec.array, job.array_counts)
         yield "items", counts_in_words(job.array_counts)
@@ -188,6 +189,21 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
         yield "used", f"see: gpuctl stats {job.id}"
     if job.requeue_count:
         yield "requeued", words.counted(job.requeue_count, "time")
+
+
+def _gpu_choice(job: job_pb2.Job, now: datetime) -> str:
+    """How it takes its GPUs: `preferred (audio/mpeg matches …); it does without GPUs, as …, since 09:48`."""
+    if not job.HasField("gpu_choice"):
+        return ""
+    choice, spec = job.gpu_choice, job.spec
+    parts = [gpu_mode_word(choice.mode)]
+    parts += [f"by {gpu_mode_word(spec.gpu_mode)}"] if spec.gpu_mode != choice.mode else []
+    parts += [f"for {spec.content_type}"] if spec.content_type and not choice.sentence else []
+    told = f"{' '.join(parts)}{f': {choice.sentence}' if choice.sentence else ''}"
+    if choice.HasField("fall_back_time"):
+        at = words.clock(choice.fall_back_time, now)
+        told += f" (since {at})" if choice.fell_back else f"; from {at} on it does without"
+    return told
 
 
 def _copied(spec: job_pb2.JobSpec) -> str:

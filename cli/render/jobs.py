@@ -129,7 +129,7 @@ def job_columns(now: datetime, *, is_wide: bool = False) -> list[Column[job_pb2.
         Column("USER", lambda job: job.user, least=4, most=12),
         Column("STATE", lambda job: words.job_state(job.state)),
         Column("BAND", lambda job: words.band(job.spec.band), rank=2),
-        Column("GPUS", lambda job: gpus_in_words(job.spec), is_right=True),
+        Column("GPUS", gpus_of, is_right=True),
         Column("TIME", lambda job: time_of(job, now), is_right=True),
         Column("LEFT", lambda job: time_left(job, now), is_right=True, rank=1),
         Column("START", lambda job: start_of(job, now), is_right=True, rank=3),
@@ -157,6 +157,13 @@ def name_of(job: job_pb2.Job) -> str:
 def gpu_count(spec: job_pb2.JobSpec) -> int:
     """GPUs that the job asks for."""
     return spec.devices[0].count if spec.devices else 0
+
+
+def gpus_of(job: job_pb2.Job) -> str:
+    """GPUs of a job: `-` of one that is never on a GPU, `0/2` of one that does without the two that it prefers."""
+    if job.gpu_choice.mode == job_pb2.GPU_MODE_NEVER:
+        return "-"
+    return f"{'0/' if job.gpu_choice.fell_back else ''}{gpus_in_words(job.spec)}"
 
 
 def gpus_in_words(spec: job_pb2.JobSpec) -> str:
@@ -255,6 +262,11 @@ def why_it_waits(job: job_pb2.Job, now: datetime) -> str:
         return short
     if reason.reason not in OF_THE_LINE:
         return f"place {place:,} · {short}"
+    if job.gpu_choice.HasField("fall_back_time") and not job.gpu_choice.fell_back:
+        none_at = words.short_clock(job.gpu_choice.fall_back_time, now)
+        where = "next" if place == 1 else f"place {place:,}"
+        several = "s" if gpu_count(job.spec) > 1 else ""
+        return f"{where} · {gpus_in_words(job.spec)} GPU{several}, or none at {none_at}"
     if place == 1:
         return f"next · {short}"
     if job.HasField("estimated_start_time"):

@@ -47,6 +47,7 @@ class Kind(Enum):
     PAIRS = auto()
     """NAME=VALUE, repeated."""
     BAND = auto()
+    GPU_MODE = auto()
     SIGNAL = auto()
     AFTER = auto()
     RLIMITS = auto()
@@ -87,6 +88,21 @@ class JobOptions:
         int | None,
         device("--gpus", "-g", metavar="N", help="GPUs; 0 is none, as without this option."),
         Sets("devices[0].count", Kind.OWN),
+    ] = None
+    gpu_mode: Annotated[
+        str | None,
+        device(
+            "--gpu-mode",
+            metavar="MODE",
+            help="required: wait for the GPUs, as by default. preferred: run without rather than wait for long. "
+            "never: none. auto: by --content-type.",
+        ),
+        Sets("gpu_mode", Kind.GPU_MODE, usual="required"),
+    ] = None
+    content_type: Annotated[
+        str | None,
+        device("--content-type", metavar="TYPE", help="What it works on: audio/mpeg. What --gpu-mode auto decides by."),
+        Sets("content_type", Kind.TEXT, hint="Write it as audio/mpeg, or leave it out."),
     ] = None
     gpu_share: Annotated[
         str | None,

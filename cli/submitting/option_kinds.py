@@ -122,6 +122,13 @@ BANDS: Mapping[str, pb.Band.ValueType] = {
     "urgent": pb.BAND_URGENT,
 }
 
+GPU_MODES: Mapping[str, pb.GpuMode.ValueType] = {
+    "required": pb.GPU_MODE_REQUIRED,
+    "preferred": pb.GPU_MODE_PREFERRED,
+    "never": pb.GPU_MODE_NEVER,
+    "auto": pb.GPU_MODE_AUTO,
+}
+
 Values = Sequence[str | None]
 """What an option shows: a value for each time that it is given, None for one that takes none."""
 
@@ -239,6 +246,17 @@ def band(word: str, given_as: str = "--band") -> pb.Band.ValueType:
     return BANDS[word.lower()]
 
 
+def gpu_mode_word(mode: pb.GpuMode.ValueType) -> str:
+    """The word of a mode; a newer scheduler may have others."""
+    return next((word for word, number in GPU_MODES.items() if number == mode), "unknown")
+
+
+def _gpu_mode(option: str, word: str) -> pb.GpuMode.ValueType:
+    if word.lower() not in GPU_MODES:
+        check_known(option, word, GPU_MODES, "is not required, preferred, never or auto", "Write one of the four.")
+    return GPU_MODES[word.lower()]
+
+
 def at_least_one(option: str, number: int) -> int:
     if number < 1:
         raise invalid(option, f"{number} is less than 1", next_step=f"Leave {option} out, or ask for at least 1.")
@@ -293,6 +311,7 @@ READ: Mapping[Kind, Callable[[JobOption, Any], object]] = {
     Kind.NAMES: lambda option, typed: names(typed),
     Kind.PAIRS: lambda option, typed: pairs(option.flag, typed),
     Kind.BAND: lambda option, typed: band(typed, option.flag),
+    Kind.GPU_MODE: lambda option, typed: _gpu_mode(option.flag, typed),
     Kind.SIGNAL: lambda option, typed: limit_signal(typed),
     Kind.AFTER: lambda option, typed: [dependency(text) for text in names(typed)],
     Kind.RLIMITS: lambda option, typed: [resource_limit(option.flag, text) for text in typed],
@@ -311,6 +330,9 @@ SHOW: Mapping[Kind, Callable[[Any, Any], Values]] = {
     Kind.NAMES: lambda value, usual: (",".join(value),),
     Kind.PAIRS: lambda value, usual: [f"{name}={value[name]}" for name in sorted(value)],
     Kind.BAND: lambda value, usual: [word for word, number in BANDS.items() if number == value != pb.BAND_NORMAL],
+    Kind.GPU_MODE: lambda value, usual: [
+        word for word, number in GPU_MODES.items() if number == value and word != usual
+    ],
     Kind.SIGNAL: lambda value, usual: (limit_signal_text(value),),
     Kind.AFTER: lambda value, usual: [dependency_text(each) for each in value],
     Kind.RLIMITS: lambda value, usual: [resource_limit_text(each) for each in value],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpufleet.config.band_settings import BAND_SETTINGS, BandSettings
 from gpufleet.config.kinds import BOOLEAN, DURATION, INTEGER, NUMBER, PATH, SIZE, TEXT, one_of
+from gpufleet.config.routing_settings import CONTENT_TYPES, DEFAULT_MODES, ContentTypes
 from gpufleet.config.session_numbers import SESSIONS, ByModel
 from gpufleet.config.settings import data_folder, section, setting
 from gpufleet.config.shared_settings import LogSettings, MetricsSettings, listening_conflicts
@@ -212,6 +213,35 @@ class PolicySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingSettings:
+    """Which jobs are for GPUs, where they leave that open: see docs/gpu-or-cpu.md."""
+
+    content_types: ContentTypes = setting(
+        DEFAULT_MODES,
+        "What --gpu-mode auto makes of a content type: preferred, required or never. Entries add to these, or take the "
+        "place of one; the longest pattern that matches decides.",
+        CONTENT_TYPES,
+        reloadable=True,
+    )
+    gpu_wait: timedelta = setting(
+        MINUTE,
+        "A job that prefers GPUs waits for them for this long, and then runs without.",
+        DURATION,
+        low=timedelta(0),
+        high=30 * DAY,
+        reloadable=True,
+    )
+    gpu_queue_limit: int = setting(
+        10,
+        "Behind more jobs than this that wait for GPUs it does without at once.",
+        INTEGER,
+        low=0,
+        high=1_000_000,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WarningSettings:
     """When a job is warned: see docs/warnings.md."""
 
@@ -290,6 +320,7 @@ class SchedulerSettings:
     limits: LimitSettings = section(LimitSettings, "Bounds that keep one user or one bug from taking everything.")
     policy: PolicySettings = section(PolicySettings, "Who goes first, and what one user may have at once.")
     placement: PlacementSettings = section(PlacementSettings, "How devices are chosen among those that fit.")
+    routing: RoutingSettings = section(RoutingSettings, "Which jobs are for GPUs, where they leave that open.")
     warnings: WarningSettings = section(WarningSettings, "When a job is warned of what it holds and does not use.")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

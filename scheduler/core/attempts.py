@@ -12,6 +12,7 @@ from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, NodeCause, Stop
 from ..state.attempts import BLAMES_THE_JOB, NODE_LOSS_REASONS, Attempt, EndedAttempt, Rank, RankExit
 from ..state.commands import Command, ForgetAttempt, KillAttempt
 from ..state.events import OutputSynced, RankExited, RankRefused, RankStarted, SpoolFilled
+from ..state.gpu_choice import NEEDS_GPU_EXIT_CODE
 from ..state.ids import NodeName, RankKey
 from ..state.jobs import Finished, Job, Starting, Stopping, is_being_prepared, live_ranks, rank_keys
 from ..state.records import (
@@ -170,6 +171,8 @@ def what_follows(state: State, at: Instant, job: Job, ended: EndedAttempt, exit_
         return AttemptEnded(at=at, job=job.id, ended=ended)
     if exit_.stop_cause is StopCause.TIME_LIMIT:
         return _after_time_out(state, at, job, ended, exit_)
+    if cause in (None, StopCause.GANG) and _needs_gpus(job, exit_):
+        return AttemptEnded(at=at, job=job.id, ended=ended, needs_gpus=True)
     if cause in (None, StopCause.GANG) and job.retries_used < job.spec.retries and _may_be_retried(exit_):
         return AttemptEnded(at=at, job=job.id, ended=ended, is_retry=True)
     match exit_.exit:
@@ -202,6 +205,12 @@ def _was_stopped_for_its_node(ended: EndedAttempt, exit_: RankExit) -> bool:
         return True
     stopped = any(rank.exit is not None and rank.exit.stop_cause is StopCause.GANG for rank in ended.ranks)
     return stopped and exit_.exit == ExitCode(code=0) and exit_.stop_cause is None
+
+
+def _needs_gpus(job: Job, exit_: RankExit) -> bool:
+    """Whether a job that fell back says that it needs its GPUs; it gets them once. Rule: docs/rules/jobs.md 2.24."""
+    has_said_so = exit_.exit == ExitCode(code=NEEDS_GPU_EXIT_CODE) and _may_be_retried(exit_)
+    return has_said_so and job.fell_back is not None and job.spec.is_requeueable
 
 
 def _may_be_retried(exit_: RankExit) -> bool:

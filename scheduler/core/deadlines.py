@@ -9,6 +9,7 @@ from itertools import chain, islice, takewhile
 
 from ..policy.capacity import capacity
 from ..policy.preemption import may_be_taken_at
+from ..policy.routing import GPU_WAIT_OVER
 from ..state.attempts import Attempt, Rendezvous
 from ..state.commands import KillAttempt
 from ..state.events import ClockAdvanced, Event, NodeAnnounced, ReadingResumed, SchedulerStarted
@@ -20,7 +21,9 @@ from ..state.records import (
     AttemptUnreachable,
     AttemptVoided,
     BeginReached,
+    ItemsFellBack,
     ItemsFinished,
+    JobFellBack,
     JobFinished,
     NodeLost,
     NodeRegistered,
@@ -186,13 +189,21 @@ def _on_silent_job(state: State, at: Instant, node: NodeName, live: NodeLive, jo
 
 
 def _of_waiting_jobs(state: State, at: Instant) -> Iterator[Record]:
-    """Begin times that have come and queue time-outs that are over, the earliest first; a few at a time."""
+    """Begin times that have come, and queue time-outs and waits for GPUs that are over, the earliest first; a few at a
+    time.
+    """
     for wakes_at, job_id in state.durable.wakes[:WAKES_AT_ONCE]:
         if wakes_at > at:
             return
         job = state.durable.jobs[job_id]
         if isinstance(job.state, Deferred | Divided) and job.begins_at is not None:
             yield BeginReached(at=at, job=job_id)
+        elif wakes_at == job.falls_back_at and wakes_at != job.times_out_at:
+            why = GPU_WAIT_OVER
+            if isinstance(job.state, Divided):
+                yield ItemsFellBack(at=at, array=job_id, reason=why.reason, message=why.message)
+            else:
+                yield JobFellBack(at=at, job=job_id, reason=why.reason, message=why.message)
         elif isinstance(job.state, Divided):
             alike = state.durable.items_alike(job_id)
             assert alike is not None

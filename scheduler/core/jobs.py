@@ -6,6 +6,7 @@ from dataclasses import replace
 from gpufleet.jobs.runs import StopCause
 
 from ..policy.admission import notes_for, refusal
+from ..policy.routing import routed
 from ..state.access import RememberedRequest
 from ..state.attempts import Attempt, RankExit
 from ..state.commands import Command, KillAttempt, SignalAttempt, StopAttempt
@@ -19,6 +20,7 @@ from ..state.events import (
     SignalRequested,
     WantedJob,
 )
+from ..state.gpu_choice import without_gpus
 from ..state.ids import JobId, NodeName, UserName
 from ..state.jobs import (
     Deferred,
@@ -74,23 +76,28 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
             f"{known:,} of at most {state.limits.queued_jobs:,} jobs have not ended{more}",
             next_step="wait until some have started, or cancel some with: gpuctl cancel",
         )
-    first_of: dict[Asked, int] = {}
-    for number, wanted in enumerate(event.jobs):
-        first_of.setdefault(wanted.spec.asked, number)
-    for asked, number in first_of.items():
+    found = _routed(state, event.jobs)
+    if isinstance(found, Refused):
+        return Decision(reply=found)
+    first_of: dict[tuple[Asked, bool], int] = {}
+    for number, wanted in enumerate(found):
+        first_of.setdefault((wanted.spec.asked, wanted.spec.prefers_gpus), number)
+    for (asked, prefers_gpus), number in first_of.items():
         why = refusal(state, asked, f"specs[{number}]")
+        if why is not None and prefers_gpus and why.reason in WITHOUT_GPUS:
+            why = refusal(state, Asked(without_gpus(asked.resources), asked.run_span), f"specs[{number}]")
         if why is not None:
             return Decision(reply=why)
     first = state.durable.counters.next_job
     jobs: list[Job] = []
-    for index, wanted in enumerate(event.jobs):
+    for index, wanted in enumerate(found):
         still = unmet(state, wanted.spec.after, event.ended)
         if isinstance(still, Refused):
             return Decision(reply=replace(still, field=f"specs[{index}].after"))
         jobs.append(_new_job(event, wanted, JobId(first + index), still))
     if many:
         jobs[0] = replace(jobs[0], told_with=JobId(first + total - 1))
-    notes = notes_for(state, event.jobs[0].spec)
+    notes = notes_for(state, found[0].spec)
     if event.is_dry_run:
         return Decision(reply=Submitted(first=JobId(0), count=total, job=jobs[0], notes=notes))
     records: list[Record] = [JobQueued(at=event.at, job=job, count=event.count) for job in jobs]
@@ -98,6 +105,23 @@ def on_jobs_submitted(state: State, event: JobsSubmitted) -> Decision:
         records.append(_memory(event, event.user, jobs[0].id, total))
     reply = Submitted(first=jobs[0].id, count=total, job=jobs[0], notes=notes)
     return Decision(records=tuple(records), reply=reply)
+
+
+WITHOUT_GPUS = frozenset({"NEVER_FITS", "UNKNOWN_GPU_MODEL"})
+"""What a request is refused for that would do without GPUs all the same."""
+
+
+def _routed(state: State, jobs: tuple[WantedJob, ...]) -> tuple[WantedJob, ...] | Refused:
+    """The jobs with AUTO decided."""
+    if all(wanted.spec.gpu_choice is None for wanted in jobs):
+        return jobs  # as nearly all are
+    found: list[WantedJob] = []
+    for number, wanted in enumerate(jobs):
+        spec = routed(wanted.spec, state.limits.routing, f"specs[{number}]")
+        if isinstance(spec, Refused):
+            return spec
+        found.append(replace(wanted, spec=spec))
+    return tuple(found)
 
 
 def _new_job(event: JobsSubmitted, wanted: WantedJob, job_id: JobId, still: tuple[Dependency, ...]) -> Job:

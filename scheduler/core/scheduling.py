@@ -1,5 +1,7 @@
 """The pass: try the waiting jobs in their order and place what fits."""
 
+from dataclasses import replace
+
 from gpufleet.jobs.runs import StopCause
 
 from ..policy.admission import minimum_memory
@@ -7,10 +9,12 @@ from ..policy.node_cache import NodeCache
 from ..policy.order import queue_order
 from ..policy.placement_pass import PlacementPass
 from ..policy.preemption import victims_for
-from ..state.attempts import Attempt, Rank
+from ..policy.routing import falling_back
+from ..state.attempts import Attempt, Placement, Rank
 from ..state.commands import Command
-from ..state.jobs import Job, rank_keys
-from ..state.records import AttemptPlaced, AttemptStopping, Record
+from ..state.gpu_choice import fallen_back
+from ..state.jobs import FellBack, Job, rank_keys
+from ..state.records import AttemptPlaced, AttemptStopping, JobFellBack, Record
 from ..state.state import State
 from ..state.units import Instant, after
 from .decision import Decision
@@ -23,6 +27,8 @@ PLACEMENTS_PER_PASS = 256
 
 def schedule(state: State, at: Instant, known: NodeCache | None = None) -> Decision:
     """Place what fits now, in the order of the queue, around one reservation for the first that does not.
+
+    Of what waits then, those fall back that prefer GPUs and have none to wait for, and are tried without.
 
     `known` is what the last pass on this state remembered; it makes the pass faster and decides nothing.
     """
@@ -44,20 +50,42 @@ def schedule(state: State, at: Instant, known: NodeCache | None = None) -> Decis
                     job, {rank.placement.node for each in victims if each.attempt for rank in each.attempt.ranks}
                 )
             continue
-        ranks = tuple(Rank(placement=placement) for placement in placements)
-        forecast = state.live.waits.forecasts.get(job.id)
-        attempt = Attempt(number=job.attempt_count + 1, placed_at=at, ranks=ranks, forecast=forecast)
-        records.append(AttemptPlaced(at=at, job=job.id, attempt=attempt))
-        commands.extend(launch_command(state, job, attempt, key) for key in rank_keys(job, attempt))
+        _give(state, job, placements, at, records, commands)
         if len(records) >= PLACEMENTS_PER_PASS:
             break
+    else:
+        for job, why in list(falling_back(state, trial, at)):
+            records.append(JobFellBack(at=at, job=job.id, reason=why.reason, message=why.message))
+            fell_back = FellBack(at=at, reason=why.reason, message=why.message)
+            job = replace(job, spec=fallen_back(job.spec), fell_back=fell_back)
+            placements = trial.place(job) if job.spec.asked not in trial.given_up else None
+            if placements is not None:
+                _give(state, job, placements, at, records, commands)
     known.last_pass = trial
     return Decision(records=tuple(records), commands=tuple(commands))
 
 
+def _give(
+    state: State,
+    job: Job,
+    placements: tuple[Placement, ...],
+    at: Instant,
+    records: list[Record],
+    commands: list[Command],
+) -> None:
+    """Add what gives a job its places, and tells their nodes."""
+    ranks = tuple(Rank(placement=placement) for placement in placements)
+    forecast = state.live.waits.forecasts.get(job.id)
+    attempt = Attempt(number=job.attempt_count + 1, placed_at=at, ranks=ranks, forecast=forecast)
+    records.append(AttemptPlaced(at=at, job=job.id, attempt=attempt))
+    commands.extend(launch_command(state, job, attempt, key) for key in rank_keys(job, attempt))
+
+
 def _victims(state: State, trial: PlacementPass, job: Job, at: Instant) -> list[Job]:
-    """Whom to take off a node for the job with the reservation; nobody when it fits as soon by itself."""
-    if job.id in state.durable.claims:
+    """Whom to take off a node for the job with the reservation; nobody when it fits as soon by itself, or may do
+    without GPUs: whoever is stopped would be stopped for nothing.
+    """
+    if job.id in state.durable.claims or job.spec.prefers_gpus:
         return []
     minimum = minimum_memory(state, job.spec.resources)
     victims = victims_for(state, trial.views, job, trial.ranks_of(job), minimum, at)

@@ -15,7 +15,7 @@ from ..state.jobs import Deferred, Divided, Held, Job
 from ..state.records import Record
 from ..state.sessions.records import SessionRecord
 from ..state.shares import share_text
-from ..state.specs import Outcome
+from ..state.specs import GpuMode, Outcome
 from ..state.units import HOUR, MILLISECOND, MINUTE, SECOND
 from .session_story import session_sentence, tell_session
 
@@ -29,11 +29,12 @@ def sentence(record: Record) -> str:
             held = ", held" if isinstance(job.state, Held | Divided) and _not_eligible(job) == " held" else ""
             who = f"by {job.user} in band {job.band.name.lower()}{held}"
             if count > 1:
-                return f"Jobs {job.id} to {job.id + count - 1}, all alike, were submitted {who}."
+                return f"Jobs {job.id} to {job.id + count - 1}, all alike, were submitted {who}{_gpu_words(job)}."
             if job.items is not None:
                 number = job.items.indices.count
-                return f"Array {job.id} of {number:,} {'item' if number == 1 else 'items'} was submitted {who}."
-            return f"Job {job.id} was submitted {who}{_worker_words(job)}."
+                many = f"{number:,} {'item' if number == 1 else 'items'}"
+                return f"Array {job.id} of {many} was submitted {who}{_gpu_words(job)}."
+            return f"Job {job.id} was submitted {who}{_worker_words(job)}{_gpu_words(job)}."
         case records.RequestRemembered(request=request):
             return f"Request {request.request_id} of {request.user} was carried out."
         case records.RequestForgotten(user=user, request_id=request_id):
@@ -58,6 +59,10 @@ def sentence(record: Record) -> str:
             return f"{by} released array {array}."
         case records.ItemsMoved(array=array, by=by, band=band):
             return f"{by} moved array {array} to band {band.name.lower()}."
+        case records.JobFellBack(job=job_id, message=message):
+            return f"Job {job_id} does without GPUs from now on: {message}."
+        case records.ItemsFellBack(array=array, message=message):
+            return f"What waits of array {array} does without GPUs from now on: {message}."
         case records.ItemsFinished():
             return _items_end_sentence(record)
         case records.AttemptPlaced(job=job_id, attempt=attempt):
@@ -80,6 +85,7 @@ def sentence(record: Record) -> str:
             place = "behind those that wait" if has_timed_out else "in its old place in the queue"
             waits = "is held" if record.is_held else f"waits again, {place}"
             waits = f"is tried again: it {waits}" if record.is_retry else waits
+            waits = f"says that it needs its GPUs, is tried on them once, and {waits}" if record.needs_gpus else waits
             waits = waits if begins_at is None else f"waits for {span_text(begins_at - at)} and is tried again"
             why = f"{ended.reason}: {ended.message}" if ended.message else ended.reason
             return f"Attempt {job_id}/{ended.number} ended ({why}); job {job_id} {waits}."
@@ -151,6 +157,10 @@ def tell(record: Record) -> str:
             return f"{name} {updated} {_given_text(record)}"
         case records.ItemsHeld() | records.ItemsReleased():
             return f"{name} {record.array}"
+        case records.JobFellBack(reason=reason):
+            return f"{name} {record.job} {reason}"
+        case records.ItemsFellBack(array=array, reason=reason):
+            return f"{name} {array} {reason}"
         case records.ItemsFinished(array=array, spans=spans, finished=finished):
             return f"{name} {array}: {spans_text(spans)} {finished.outcome.value} {finished.reason}"
         case records.AttemptPlaced(job=job_id, attempt=attempt):
@@ -167,6 +177,7 @@ def tell(record: Record) -> str:
             return f"{name} {key} {exit_.reason}"
         case records.AttemptEnded(job=job_id, ended=ended, begins_at=begins_at, at=at):
             what = " held" if record.is_held else " retry" if record.is_retry else ""
+            what = " needs GPUs" if record.needs_gpus else what
             pause = "" if begins_at is None else f", again in {span_text(begins_at - at)}"
             return f"{name} {job_id}/{ended.number} {ended.reason}{what}{pause}"
         case records.AttemptVoided(job=job_id, number=number, reason=reason):
@@ -191,6 +202,23 @@ def tell(record: Record) -> str:
             return f"{name} {token_id}"
         case _:
             assert_never(record)
+
+
+def _gpu_words(job: Job) -> str:
+    """How it takes GPUs, where that is not as it asks for them."""
+    choice = job.spec.gpu_choice
+    if choice is None:
+        return ""
+    how = f", {MODE_WORDS[choice.mode]}"
+    return f"{how}: {choice.why}" if choice.why else how
+
+
+MODE_WORDS = {
+    GpuMode.REQUIRED: "GPUs required",
+    GpuMode.PREFERRED: "GPUs preferred",
+    GpuMode.NEVER: "never on a GPU",
+    GpuMode.AUTO: "GPUs as they are needed",
+}
 
 
 def _worker_words(job: Job) -> str:

@@ -5,6 +5,7 @@ The same line tells a person who asks before submitting, and a job that waited f
 
 from dataclasses import dataclass, replace
 
+from ..state.gpu_choice import fallen_back
 from ..state.jobs import Deferred, Divided, Job, items_alike
 from ..state.shares import share_text
 from ..state.specs import Resources
@@ -18,6 +19,7 @@ from .order import may_go_ahead
 from .page_reasons import PassReasons
 from .placement_pass import PlacementPass
 from .reservation import ends_if_placed
+from .routing import why_at_once
 
 NODES_TOLD = 3
 """Nodes whose free GPUs are counted by name."""
@@ -56,6 +58,10 @@ def capacity(state: State, job: Job, at: Instant) -> Capacity:
         where = nodes_text(list(dict.fromkeys(each.node for each in placed)))
         asked = asked_text(state, job.spec.resources)
         return Capacity(is_available=True, latest_start=at, message=f"{asked} would start now on {where}")
+    why = why_at_once(state, job, trial, at)
+    if why is not None:
+        told = capacity(state, replace(job, spec=fallen_back(job.spec)), at)
+        return replace(told, message=f"{told.message}; without GPUs, as {why.message}")
     went_ahead = len({hold.job for view in trial.views.values() for hold in view.taken})
     latest = bound(state, job, trial.views, max(0, may_go_ahead(state.durable, job) - went_ahead), at)
     when = f"free by {begin_text(latest.at)} at the latest" if latest.at is not None else latest.sentence

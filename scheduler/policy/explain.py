@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from ..state.durable import Durable
+from ..state.gpu_choice import fallen_back
 from ..state.ids import JobId, NodeName
 from ..state.jobs import Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, Stopping, items_alike
 from ..state.specs import EndWanted
@@ -24,6 +25,7 @@ from .placement_pass import PlacementPass
 from .promises import Promises, about_span
 from .ranges import Range, helps
 from .reservation import ends_if_placed
+from .routing import why_at_once
 
 AHEAD_SHOWN = 20
 USER_CAP = "USER_CAP"
@@ -88,17 +90,27 @@ def explain(state: State, job: Job, at: Instant, promises: Promises | None = Non
         case Starting(attempt=attempt):
             where = nodes_text([rank.placement.node for rank in attempt.ranks])
             how = "prepared" if attempt.is_gang and attempt.rendezvous is None else "started"
-            return Explanation(reason="STARTING", sentence=f"job {job.id} is being {how} on {where}")
+            sentence = f"job {job.id} is being {how} on {where}{_without_gpus(job)}"
+            return Explanation(reason="STARTING", sentence=sentence)
         case Running(attempt=attempt):
             where = nodes_text([rank.placement.node for rank in attempt.ranks])
             which = ", which has not" if not attempt.is_gang else ", of which not all have"
             lost = f"{which} been heard for {'its' if not attempt.is_gang else 'their'} lease"
             lost = lost if attempt.is_unreachable else ""
-            return Explanation(reason="RUNNING", sentence=f"job {job.id} runs on {where}{lost}")
+            return Explanation(reason="RUNNING", sentence=f"job {job.id} runs on {where}{lost}{_without_gpus(job)}")
         case Stopping(cause=cause):
             return Explanation(reason="STOPPING", sentence=f"job {job.id} is being stopped ({cause.value.lower()})")
         case Queued():
             return _explain_waiting(state, job, at, promises)
+
+
+def _without_gpus(job: Job) -> str:
+    """That a job fell back, and why; and of one that waits for GPUs which it prefers, when it will."""
+    if job.fell_back is not None:
+        return f"; it does without the GPUs that it prefers, as {job.fell_back.message}"
+    if isinstance(job.state, Queued) and job.falls_back_at is not None:
+        return f"; from {begin_text(job.falls_back_at)} on it does without GPUs"
+    return ""
 
 
 def _explain_array(state: State, array: Job, at: Instant, promises: Promises | None) -> Explanation:
@@ -171,8 +183,13 @@ def foretell(state: State, job: Job, at: Instant) -> Explanation:
     if placed is not None:
         where = nodes_text([each.node for each in placed])
         return Explanation(reason=NEXT_PASS, sentence=f"it would start now on {where}", nodes=verdicts)
+    why = why_at_once(state, job, trial, at)
+    if why is not None:
+        told = foretell(state, replace(job, spec=fallen_back(job.spec)), at)
+        return replace(told, sentence=f"{told.sentence}, without the GPUs that it prefers, as {why.message}")
     reason = main_reason(state, trial, job, verdicts, at)
-    return Explanation(reason=reason.name, sentence=f"it would wait because {reason.clause}", nodes=verdicts)
+    sentence = f"it would wait because {reason.clause}{_without_gpus(job)}"
+    return Explanation(reason=reason.name, sentence=sentence, nodes=verdicts)
 
 
 def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | None) -> Explanation:
@@ -192,6 +209,7 @@ def _explain_waiting(state: State, job: Job, at: Instant, promises: Promises | N
     aged = ""
     if is_old(state, job, at):
         aged = f"; older than {about_span(state.limits.age_limit)}, it goes in front of band {job.band.name.lower()}"
+    aged += _without_gpus(job)
     of_group = _in_its_group(state, job)
     told = Explanation(
         reason=reason.name,

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 
+from ..state.gpu_choice import fallen_back
 from ..state.ids import JobId, NodeName
-from ..state.jobs import Job, Running, Stopping
+from ..state.jobs import FellBack, Job, Running, Stopping
 from ..state.lines import Line
 from ..state.live import run_key
 from ..state.specs import Asked
@@ -83,6 +84,8 @@ class Estimates:
 
 def bound(state: State, job: Job, views: Views, ahead: int, at: Instant) -> Bound:
     """The upper bound for a job that `ahead` jobs are still ahead of, with the nodes as it finds them at its turn."""
+    if job.spec.prefers_gpus:
+        return Bound(at=None, sentence="no bound: where it waits for long it does without GPUs")
     minimum = minimum_memory(state, job.spec.resources)
     ranks = ranks_of([view.node for view in views.values()], job.spec.resources, minimum)
     those, take = ("no node that", "takes") if len(ranks) == 1 else ("too few nodes that", "take")
@@ -161,9 +164,12 @@ def estimates(state: State, at: Instant) -> Estimates:
                 for name, hold in taken:
                     heapq.heappush(ends, (after(now, run), next(ticket), name, hold))
         order = [job for job in order if job.id not in starts]
-        if not ends or not order:
+        falls_at = min((job.falls_back_at for job in order if job.falls_back_at is not None), default=None)
+        moments = [*([ends[0][0]] if ends else []), *([falls_at] if falls_at is not None else [])]
+        if not moments or not order:
             break
-        now = ends[0][0]
+        now = max(now, min(moments))
+        order = [_as_it_is_then(job, now) for job in order]
         ended: dict[JobId, None] = {}  # all ranks of a gang end at once, and count as one job
         while ends and ends[0][0] == now:
             _, _, name, hold = heapq.heappop(ends)
@@ -194,6 +200,14 @@ def forecast_of(estimate: Estimate) -> Forecast:
     assert estimate.at is not None
     latest = None if estimate.likely is None else estimate.likely.latest
     return Forecast(at=estimate.made_at, wait=Span(estimate.at - estimate.made_at), latest=latest)
+
+
+def _as_it_is_then(job: Job, now: Instant) -> Job:
+    """A job that still waits at a later moment: without the GPUs that it prefers, once it has waited long enough."""
+    if job.falls_back_at is None or job.falls_back_at > now:
+        return job
+    fell_back = FellBack(at=now, reason="", message="")
+    return replace(job, spec=fallen_back(job.spec), fell_back=fell_back)
 
 
 TOO_FAR = "no estimate: it starts later than is looked ahead"

@@ -10,6 +10,7 @@ from . import jobs, records
 from .attempts import NODE_LOSS_REASONS, Attempt, EndedAttempt
 from .durable import Durable, Entity, adopt, discard, drop_equals, key_of, request_key, take_out
 from .equal_jobs import EqualJobs
+from .gpu_choice import begun_anew, fallen_back, needing_gpus
 from .ids import JobId, RankKey
 from .indexes import index, index_equals, unindex_alike
 from .jobs import Job, JobState
@@ -65,6 +66,8 @@ def apply(durable: Durable, record: Record) -> None:
             _change(durable, job_id, lambda job: replace(job, band=band, version=job.version + 1))
         case records.JobUpdated(job=job_id) | records.ItemsUpdated(array=job_id):
             _change(durable, job_id, lambda job: _updated(job, record))
+        case records.JobFellBack(job=job_id) | records.ItemsFellBack(array=job_id):
+            _change(durable, job_id, lambda job: _fell_back(job, record))
         case records.ItemsFinished(array=array, spans=spans, finished=finished):
             equal = durable.items_alike(array)
             assert equal is not None and equal.spans == spans, f"array {array}: other items wait than those that end"
@@ -96,7 +99,9 @@ def apply(durable: Durable, record: Record) -> None:
                 state=jobs.Held() if record.is_held else jobs.Queued() if begins_at is None else jobs.Deferred(),
                 begins_at=begins_at,
                 past=_with(job.past, ended),
-                requeue_count=job.requeue_count + (not is_retry),
+                spec=needing_gpus(job.spec) if record.needs_gpus else begun_anew(job.spec),
+                fell_back=None,
+                requeue_count=job.requeue_count + (not is_retry and not record.needs_gpus),
                 retries_used=job.retries_used + is_retry,
                 waits_since=at,
                 node_loss_count=job.node_loss_count + (ended.reason in NODE_LOSS_REASONS),
@@ -204,6 +209,7 @@ def _change(durable: Durable, job_id: JobId, change: Callable[[Job], Job]) -> No
         eligible_at=first.eligible_at,
         unmet=first.unmet,
         begins_at=first.begins_at,
+        fell_back=first.fell_back,
         version=job.version + 1,
     )
     _put_job(durable, job, said)
@@ -217,6 +223,11 @@ def _updated(job: Job, record: records.JobUpdated | records.ItemsUpdated) -> Job
             warnings = with_marks_again(warnings)
         spec = replace(spec, time_limit=record.time_limit)
     return replace(job, spec=spec, warnings=warnings, version=job.version + 1)
+
+
+def _fell_back(job: Job, record: records.JobFellBack | records.ItemsFellBack) -> Job:
+    why = jobs.FellBack(at=record.at, reason=record.reason, message=record.message)
+    return replace(job, spec=fallen_back(job.spec), fell_back=why, version=job.version + 1)
 
 
 def _released(job: Job, at: Instant) -> Job:

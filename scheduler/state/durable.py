@@ -66,6 +66,8 @@ class Durable(Indexes):
     _largest_device_bytes: int | None = None
     could_hold: set[tuple[Asked, int]] = field(default_factory=set, compare=False)
     """Classes of request, each with the default of free memory, that the nodes could hold; known until one changes."""
+    lacking_gpu_nodes: dict[tuple[Asked, int], bool] = field(default_factory=dict, compare=False)
+    """The same of classes that prefer GPUs: whether no node is up that could give them any; see policy/routing.py."""
     touched: dict[EntityKey, Entity | None] = field(default_factory=dict)
     finished: dict[JobId, Job] = field(default_factory=dict)
 
@@ -109,6 +111,7 @@ class Durable(Indexes):
         """Keep a node, or drop it."""
         self._largest_device_bytes = None
         self.could_hold.clear()
+        self.lacking_gpu_nodes.clear()
         if node is None:
             self.nodes.pop(name, None)
         else:

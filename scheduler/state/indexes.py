@@ -12,6 +12,7 @@ from .jobs import Deferred, Divided, Finished, Held, Job, JobState, Queued, Runn
 from .lines import Lines
 from .sessions.session import ModelName
 from .shares import WHOLE_MILLI, DeviceShare
+from .specs import Asked
 from .units import Instant
 from .usage import UserHold
 
@@ -64,6 +65,8 @@ class Indexes:
     deferred: dict[JobId, None] = field(default_factory=dict)
     dependents: dict[JobId, dict[JobId, None]] = field(default_factory=dict)
     wakes: list[tuple[Instant, JobId]] = field(default_factory=list)
+    preferring: dict[Asked, dict[JobId, None]] = field(default_factory=dict)
+    """Jobs in line that prefer GPUs, by their class; for an array's items that never differed stands the array."""
     active: dict[JobId, type[JobState]] = field(default_factory=dict)
     gangs: dict[JobId, None] = field(default_factory=dict)
     services: dict[ModelName, dict[JobId, None]] = field(default_factory=dict)
@@ -112,6 +115,8 @@ def index(indexes: Indexes, job: Job) -> None:
             pass
         case Finished():
             return
+    if job.spec.prefers_gpus and job.is_waiting_in_line:
+        indexes.preferring.setdefault(job.spec.asked, {})[job.id] = None
     for dependency in job.unmet:
         indexes.dependents.setdefault(dependency.job, {})[job.id] = None
     if job.wakes_at is not None:
@@ -130,6 +135,8 @@ def index_equals(indexes: Indexes, equal: EqualJobs) -> None:
             indexes.deferred.update(dict.fromkeys(equal.ids()))
         case _:
             indexes.held.update(dict.fromkeys(equal.ids()))
+    if equal.first.spec.prefers_gpus and isinstance(equal.first.state, Queued):
+        indexes.preferring.setdefault(equal.first.spec.asked, {}).update(dict.fromkeys(equal.ids()))
     for dependency in equal.first.unmet:
         indexes.dependents.setdefault(dependency.job, {}).update(dict.fromkeys(equal.ids()))
     wakes_at = equal.first.wakes_at
@@ -201,6 +208,11 @@ def unindex(indexes: Indexes, job: Job) -> None:
             pass
         case Finished():
             return
+    if job.spec.prefers_gpus and job.is_waiting_in_line:
+        preferring = indexes.preferring[job.spec.asked]
+        del preferring[job.id]
+        if not preferring:
+            del indexes.preferring[job.spec.asked]
     for dependency in job.unmet:
         waiting = indexes.dependents[dependency.job]
         del waiting[job.id]

@@ -17,6 +17,7 @@ from .jobs import ATTEMPTS_KEPT, Deferred, Divided, Finished, Held, Job, Queued,
 from .live import Live
 from .nodes import Node
 from .shares import WHOLE_MILLI
+from .specs import GpuMode
 from .state import State
 from .warnings import WARNINGS_KEPT, is_told
 
@@ -85,6 +86,7 @@ def _of_job(durable: Durable, job: Job) -> Iterator[str]:
     if isinstance(job.state, Divided):
         yield from _of_array(durable, job, job.state)
         return
+    yield from _of_gpu_choice(job)
     waits = bool(job.unmet) or job.begins_at is not None
     if waits != isinstance(job.state, Deferred) and not isinstance(job.state, Held):
         yield f"{name}: is {job.state} and waits for {job.unmet} and {job.begins_at}"
@@ -103,6 +105,16 @@ def _of_warnings(job: Job) -> Iterator[str]:
     for number, each in enumerate(warnings):
         if each.about and all(is_told(warnings[:number], each.kind, about) for about in each.about):
             yield f"job {job.id}: was warned twice: {each}"
+
+
+def _of_gpu_choice(job: Job) -> Iterator[str]:
+    """What it does without it prefers, and has fallen back from; AUTO is decided before a job is kept."""
+    choice = job.spec.gpu_choice
+    if choice is not None and choice.mode is GpuMode.AUTO:
+        yield f"job {job.id}: nobody decided whether it runs on a GPU"
+    does_without = choice is not None and choice.mode is GpuMode.PREFERRED and not job.spec.resources.gpus
+    if does_without != (job.fell_back is not None):
+        yield f"job {job.id}: {job.fell_back}, and it asks for {job.spec.resources.gpus} GPUs as {choice}"
 
 
 def _of_array(durable: Durable, array: Job, state: Divided) -> Iterator[str]:
@@ -129,7 +141,7 @@ def _of_array(durable: Durable, array: Job, state: Divided) -> Iterator[str]:
         yield f"{name}: {tally.failures} items have failed, and others still wait"
 
 
-_SHARED = ("user", "spec", "band", "submitted_at", "eligible_at", "unmet", "begins_at")
+_SHARED = ("user", "spec", "band", "submitted_at", "eligible_at", "unmet", "begins_at", "fell_back")
 """What an array and those of its items have in common that never differed."""
 
 

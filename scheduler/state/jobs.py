@@ -94,6 +94,15 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FellBack:
+    """Since when, and why, a job does without the GPUs that it prefers."""
+
+    at: Instant
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Divided:
     """An array: where it is on its way are its items. `rest` is the state of those that never differed from another."""
 
@@ -184,6 +193,7 @@ class Job:
     story stands what befell all of them (`told_with`). `items` makes it an array itself. `drained_at` is
     when a worker was told to end once it has no turn any more. `warnings` are those of its newest attempt.
     `revision` is a worker's revision of its model, and `replaces` the worker that goes when this one is ready.
+    `fell_back` is set as long as it does without the GPUs that it prefers.
     """
 
     id: JobId
@@ -210,6 +220,7 @@ class Job:
     warnings: tuple[JobWarning, ...] = ()
     revision: int = 0
     replaces: JobId | None = None
+    fell_back: FellBack | None = None
 
     @property
     def age_since(self) -> Instant:
@@ -222,11 +233,36 @@ class Job:
         match self.state:
             case Deferred() | Divided(rest=Deferred()):
                 return self.begins_at
-            case Queued() | Divided(rest=Queued()) if self.spec.queue_timeout is not None:
-                # A release makes it eligible anew: while it is held, the time-out rests.
-                return after(max(self.waits_since or self.age_since, self.age_since), self.spec.queue_timeout)
+            case Queued() | Divided(rest=Queued()):
+                return min(filter(None, (self.times_out_at, self.falls_back_at)), default=None)
             case _:
                 return None
+
+    @property
+    def times_out_at(self) -> Instant | None:
+        """Of a job that waits in line: when it has waited for its whole queue time-out."""
+        timeout = self.spec.queue_timeout
+        return None if timeout is None else after(self._waits_from, timeout)
+
+    @property
+    def falls_back_at(self) -> Instant | None:
+        """Of a job that waits in line: when it does without the GPUs that it prefers, at the latest."""
+        choice = self.spec.gpu_choice
+        if choice is None or choice.wait is None or not self.spec.prefers_gpus:
+            return None
+        return after(self._waits_from, choice.wait)
+
+    @property
+    def _waits_from(self) -> Instant:
+        # A release makes it eligible anew: while it is held, its waits rest.
+        return max(self.waits_since or self.age_since, self.age_since)
+
+    @property
+    def is_waiting_in_line(self) -> bool:
+        """Whether it waits in line; of an array, whether those of its items do that never differed."""
+        return isinstance(self.state, Queued) or (
+            isinstance(self.state, Divided) and isinstance(self.state.rest, Queued)
+        )
 
     @property
     def attempt(self) -> Attempt | None:

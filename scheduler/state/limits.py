@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from .ids import ModelName, UserName
 from .sessions.session import SessionLimits
-from .specs import Band
+from .specs import Band, GpuMode
 from .units import DAY, MB, MINUTE, SECOND, Span
 
 
@@ -53,6 +53,27 @@ class BandRights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRouting:
+    """What AUTO is decided by, and when a job that prefers GPUs does without.
+
+    `modes` has a mode for each pattern of content types, a type such as `audio/mpeg` or what it begins with and a star;
+    of those that match the longest decides. A job waits for the GPUs that it prefers for `gpu_wait` at most, and not at
+    all behind more than `gpu_queue_limit` jobs that wait for GPUs.
+    """
+
+    modes: Mapping[str, GpuMode] = field(
+        default_factory=lambda: {
+            "audio/*": GpuMode.PREFERRED,
+            "image/*": GpuMode.PREFERRED,
+            "video/*": GpuMode.PREFERRED,
+            "*": GpuMode.NEVER,
+        }
+    )
+    gpu_wait: Span = Span(MINUTE)
+    gpu_queue_limit: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The numbers of the rules that a configuration may change. A cap of 0 is none.
 
@@ -86,3 +107,4 @@ class Limits:
     default_min_memory_bytes: int = 8_000 * MB
     warnings: WarningLimits = WarningLimits()
     sessions: Mapping[ModelName, SessionLimits] = field(default_factory=dict)
+    routing: GpuRouting = field(default_factory=GpuRouting)

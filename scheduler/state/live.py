@@ -14,7 +14,7 @@ from .attempts import BLAMES_DEVICES, BLAMES_NOBODY, BLAMES_THE_JOB, Attempt, En
 from .durable import Durable
 from .events import Event
 from .ids import DeviceUuid, JobId, NodeName, RankKey, UserName
-from .jobs import Finished, Job, is_being_prepared
+from .jobs import Finished, Job, Running, is_being_prepared
 from .limits import Limits
 from .nodes import DeviceSample, HostSample, Reachability
 from .programs import program_of
@@ -87,7 +87,8 @@ RunKey = tuple[UserName, str, str]
 
 def run_key(job: Job) -> RunKey:
     """The jobs that this one is like."""
-    return (job.user, job.spec.name, program_of(job.spec.argv))
+    program = program_of(job.spec.argv)
+    return (job.user, job.spec.name, program if job.fell_back is None else f"{program} without GPUs")
 
 
 @dataclass(slots=True)
@@ -274,6 +275,8 @@ def after_record(live: Live, durable: Durable, limits: Limits, record: Record) -
         case records.JobUpdated(job=job):
             live.waits.forecasts.pop(job, None)
             live.time_limits.go_on(durable.jobs[job])
+        case records.JobFellBack(job=job):
+            live.waits.forecasts.pop(job, None)
         case records.AttemptReady(job=job):
             for key in [key for key in live.ready if key.job == job]:
                 del live.ready[key]
@@ -337,6 +340,8 @@ ARRIVALS = (
     records.ItemsReleased,
     records.ItemsMoved,
     records.ItemsUpdated,
+    records.JobFellBack,
+    records.ItemsFellBack,
     records.AttemptEnded,
     records.AttemptVoided,
 )
@@ -399,7 +404,11 @@ def _observe_inventory(live: Live, durable: Durable, limits: Limits, event: even
         if isinstance(seen, events.ReportedExited):
             _note_exit(live, key, seen.exit)
         elif isinstance(seen, events.ReportedRunning) and durable.live_rank(key) is not None:
-            live.time_limits.begin(durable.jobs.get(key.job), Instant(event.at - seen.run_span))
+            job, began_at = durable.jobs.get(key.job), Instant(event.at - seen.run_span)
+            if job is not None and isinstance(job.state, Running) and job.state.attempt.is_gang:
+                # Of a gang the last rank to start counts, and its node may not have been heard again.
+                began_at = max(began_at, job.state.started_at)
+            live.time_limits.begin(job, began_at)
             _note_blocked(live, key, seen.output_blocked)
         elif isinstance(seen, events.ReportedRefused):
             refusal = events.RankRefused(at=event.at, node=event.node, key=key, reason=seen.reason)

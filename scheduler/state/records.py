@@ -151,6 +151,24 @@ class ItemsMoved(OfItems):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobFellBack(OfJob):
+    """A job does without the GPUs that it prefers, from now on until it is queued again. `reason` is a stable name."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsFellBack:
+    """The same of an array: of it, and of all of its items that wait and never differed, at once."""
+
+    at: Instant
+    array: JobId
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ItemsFinished:
     """All items of an array that never differed have ended at once, without an attempt. `spans` are their ids."""
 
@@ -209,11 +227,15 @@ class RankEnded(OfRank):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(OfJob):
-    """An attempt is over, its devices are free, and the job waits again; not eligible before `begins_at`."""
+    """An attempt is over, its devices are free, and the job waits again; not eligible before `begins_at`.
+
+    `needs_gpus`: it fell back and said that it needs its GPUs, which it waits for from now on.
+    """
 
     ended: EndedAttempt
     is_held: bool = False
     is_retry: bool = False
+    needs_gpus: bool = False
     begins_at: Instant | None = None
 
 
@@ -349,6 +371,8 @@ Record = (
     | ItemsReleased
     | ItemsMoved
     | ItemsUpdated
+    | JobFellBack
+    | ItemsFellBack
     | ItemsFinished
     | AttemptPlaced
     | AttemptReady
@@ -385,7 +409,7 @@ def job_of(record: Record) -> JobId | None:
             return record.job
         case OfRank():
             return record.key.job
-        case OfItems() | ItemsFinished():
+        case OfItems() | ItemsFellBack() | ItemsFinished():
             return record.array
         case _:
             return None
@@ -397,6 +421,7 @@ SHARED_KINDS = (
     ItemsReleased,
     ItemsMoved,
     ItemsUpdated,
+    ItemsFellBack,
     ItemsFinished,
     BeginReached,
     DependencyMet,

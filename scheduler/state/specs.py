@@ -122,6 +122,32 @@ class Resources:
         return self.gpus * (self.share_milli or WHOLE_MILLI)
 
 
+class GpuMode(Enum):
+    """Whether a job needs the GPUs that it asks for; AUTO is decided by what it works on, when it is submitted."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+    NEVER = "never"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuChoice:
+    """How a job takes GPUs, where it does not simply require those that it asks for.
+
+    `asked` is the mode that it was given, `mode` what that came to: never AUTO once the job is submitted. `why` says
+    by what it was decided, where it was. `wanted` is what it asks for with its GPUs, which are in `JobSpec.resources`
+    as long as it may have them. `wait` is how long it waits for those that it prefers.
+    """
+
+    asked: GpuMode
+    mode: GpuMode
+    content_type: str = ""
+    why: str = ""
+    wanted: Resources | None = None
+    wait: Span | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A class of request: jobs that ask for the same, for equally long, can all be placed now or none of them.
@@ -187,6 +213,18 @@ class JobSpec(_ClassCache):
     is_requeued_on_timeout: bool = False
     output_file: str = ""
     process: ProcessSettings | None = None
+    gpu_choice: GpuChoice | None = None
+
+    @property
+    def resources_asked(self) -> Resources:
+        """What was asked for, with the GPUs that the job does without."""
+        choice = self.gpu_choice
+        return self.resources if choice is None or choice.wanted is None else choice.wanted
+
+    @property
+    def prefers_gpus(self) -> bool:
+        """Whether it asks for GPUs, and would rather run without than wait for long."""
+        return self.gpu_choice is not None and self.gpu_choice.mode is GpuMode.PREFERRED and self.resources.gpus > 0
 
     @property
     def run_span(self) -> Span | None:

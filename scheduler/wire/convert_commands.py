@@ -11,6 +11,7 @@ from ..state.shares import DeviceShare
 from ..state.warnings import JobWarning
 from .convert import duration
 from .convert_jobs import share_proto
+from .gpu_choice import VARIABLES, variables_of
 from .limit_rules import limit_signal_proto
 from .output_file import output_path
 from .process_settings import process_settings_proto
@@ -89,9 +90,10 @@ OF_ARRAYS = ("GPUFLEET_ARRAY_ID", "GPUFLEET_ARRAY_INDEX")
 
 def _environment(command: commands.LaunchAttempt) -> dict[str, str]:
     spec = command.spec
-    env = {name: value for name, value in spec.env if name not in (*OF_ARRAYS, JOB_TOKEN_VARIABLE)}
+    env = {name: value for name, value in spec.env if name not in (*OF_ARRAYS, *VARIABLES, JOB_TOKEN_VARIABLE)}
     told = (spec.name, command.user, ",".join(command.nodes), command.node, spec.submit_cwd or spec.cwd)
     env |= zip(OF_SUBMIT, told, strict=True)
+    env |= variables_of(spec)
     if command.array is not None:
         env |= zip(OF_ARRAYS, (str(command.array), str(command.index)), strict=True)
     return env

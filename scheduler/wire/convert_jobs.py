@@ -17,10 +17,11 @@ from ..ports import StoredRecord
 from ..state.attempts import Attempt, EndedAttempt, OutputEnd, Rank
 from ..state.jobs import Deferred, Divided, Finished, Held, Job, Queued, Running, Starting, Stopping
 from ..state.shares import DeviceShare
-from ..state.specs import EndWanted, JobSpec, Outcome
+from ..state.specs import EndWanted, GpuMode, JobSpec, Outcome
 from ..state.units import MB
 from ..state.warnings import JobWarning
 from .convert import duration, numbers_of, timestamp
+from .gpu_choice import MODES, gpu_choice_proto
 from .limit_rules import limit_signal_proto
 from .process_settings import process_settings_proto
 
@@ -51,7 +52,7 @@ def state_of(job: Job) -> job_pb2.JobState.ValueType:
 
 def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
     """What was asked for, with every default filled in."""
-    resources = spec.resources
+    resources, choice = spec.resources_asked, spec.gpu_choice
     # `or None`: most jobs have none of these, and to fill in an empty list or map takes as long as five plain fields.
     message = job_pb2.JobSpec(
         argv=spec.argv,
@@ -87,7 +88,8 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         no_gpu_selection=resources.ignores_telemetry,
         node_count=resources.node_count,
         no_span=resources.no_span,
-        gpu_mode=job_pb2.GPU_MODE_REQUIRED,
+        gpu_mode=MODES[GpuMode.REQUIRED if choice is None else choice.asked],
+        content_type="" if choice is None else choice.content_type,
         kind=job_pb2.JOB_KIND_SERVICE if spec.serves else job_pb2.JOB_KIND_BATCH,
         serves=spec.serves,
         input=INPUT_MODES[spec.input],
@@ -211,6 +213,7 @@ def job_proto(job: Job, *, position: int = 0, omit_env: bool = False) -> job_pb2
         retries_used=job.retries_used,
         array_id=job.array or 0,
         warnings=[_warning_proto(each) for each in job.warnings] or None,
+        gpu_choice=gpu_choice_proto(job),
     )
     message.spec.band = job_pb2.Band.ValueType(job.band)
     message.spec.is_held = isinstance(job.state, Held)

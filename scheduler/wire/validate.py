@@ -19,6 +19,7 @@ from ..state.units import DAY, SECOND, Instant, Span
 from .alike_specs import CheckedSpec, Common, Key, KnownSpecs, key_of
 from .array_spec import items_of
 from .convert_jobs import CONDITIONS
+from .gpu_choice import gpu_choice_of
 from .limit_rules import limit_signal_of, requeue_on_timeout_of
 from .notify_targets import notify_of
 from .output_file import output_file_of
@@ -167,6 +168,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
             no_warnings=spec.no_warnings,
             submit_cwd=_submit_cwd(spec, path),
             process=process_settings_of(spec, path),
+            gpu_choice=gpu_choice_of(spec, path),
         ),
         band=band,
         is_held=spec.is_held,
@@ -263,7 +265,6 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
     if spec.input not in INPUT_MODE_OF:
         raise invalid(f"{path}.input", f"is {spec.input}; it must be PIPE or TERMINAL, or not set")
     later = {
-        "gpu_mode": spec.gpu_mode not in (job_pb2.GPU_MODE_UNSPECIFIED, job_pb2.GPU_MODE_REQUIRED),
         "devices[1]": len(spec.devices) > 1,
         "devices[0].share.profile": bool(spec.devices) and spec.devices[0].share.profile != "",
     }

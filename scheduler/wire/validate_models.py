@@ -52,6 +52,8 @@ UNFIT = (
     ("blame_limit", "a worker is started again as the model's restart policy says"),
     ("node_count", "a worker has one node"),
     ("input", "a worker reads nothing"),
+    ("gpu_mode", "a worker is loaded on the GPUs that it asks for"),
+    ("content_type", "a worker serves its model, whatever that works on"),
 )
 """Fields of a job that say nothing for a worker, and why."""
 

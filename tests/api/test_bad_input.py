@@ -117,6 +117,14 @@ BAD_SPECS = [
     Bad("a GPU pinned twice", pins(1, 1), "pins[0].device_indices", says="twice"),
     Bad("a negative GPU", pins(-1), "pins[0].device_indices[0]"),
     Bad("a GPU that the node does not have", pins(7), "pins[0].device_indices", Reason.UNKNOWN_DEVICE, "7"),
+    # How GPUs are taken.
+    Bad("a mode that there is not", {"gpu_mode": cast(job_pb2.GpuMode.ValueType, 9)}, "gpu_mode", says="PREFERRED"),
+    Bad("preferred GPUs, and none", {"gpu_mode": job_pb2.GPU_MODE_PREFERRED}, "gpu_mode", says="--gpus 1"),
+    Bad("nothing to decide by", {"gpu_mode": job_pb2.GPU_MODE_AUTO}, "gpu_mode", says="--content-type"),
+    Bad("pins that are never taken", pins(0, gpu_mode=job_pb2.GPU_MODE_NEVER), "gpu_mode", says="pins"),
+    Bad("no content type", {"content_type": "audio"}, "content_type", says="audio/mpeg"),
+    Bad("a content type that breaks a line", {"content_type": "a/b; x=\n"}, "content_type"),
+    Bad("a content type without an end", {"content_type": f"a/b;{'x' * 300}"}, "content_type"),
     # Times.
     Bad("a time limit of nothing", {"time_limit": seconds(0)}, "time_limit"),
     Bad("a negative time limit", {"time_limit": seconds(-5)}, "time_limit"),

@@ -343,7 +343,8 @@ class Fleet:
 HELD_AND_INDEXED = tuple(
     each.name
     for each in fields(Durable)
-    if each.name not in ("touched", "finished", "hold_changes", "_largest_device_bytes", "could_hold")
+    if each.name
+    not in ("touched", "finished", "hold_changes", "_largest_device_bytes", "could_hold", "lacking_gpu_nodes")
 )
 """Everything of a durable state but what it has yet to commit and what it only remembers."""
 

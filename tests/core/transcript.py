@@ -48,7 +48,7 @@ from scheduler.state.events import (
     WantedJob,
 )
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey, TokenId, UserName
-from scheduler.state.limits import Limits, NodeOrder, ScoreWeights, WarningLimits
+from scheduler.state.limits import GpuRouting, Limits, NodeOrder, ScoreWeights, WarningLimits
 from scheduler.state.nodes import DeviceProcess
 from scheduler.state.records import is_shared, job_of
 from scheduler.state.replies import Refused, Submitted
@@ -404,6 +404,10 @@ class Transcript:
             node_losses=words.integer("node-losses", self.fleet.limits.node_losses),
             time_outs=words.integer("time-outs", self.fleet.limits.time_outs),
             default_min_memory_bytes=words.memory("min-memory", self.fleet.limits.default_min_memory_bytes),
+            routing=GpuRouting(
+                gpu_wait=words.span("gpu-wait") or self.fleet.limits.routing.gpu_wait,
+                gpu_queue_limit=words.integer("gpu-queue", self.fleet.limits.routing.gpu_queue_limit),
+            ),
         )
         self.fleet.state.limits = self.fleet.limits
         return []

@@ -15,7 +15,7 @@ from scheduler.state.events import ReportedExited, ReportedRefused, ReportedRunn
 from scheduler.state.ids import DeviceUuid, JobId, NodeName, RankKey
 from scheduler.state.indices import Indices
 from scheduler.state.jobs import Items
-from scheduler.state.specs import Dependency, EndWanted, JobSpec, NodePins, Resources
+from scheduler.state.specs import Dependency, EndWanted, GpuChoice, GpuMode, JobSpec, NodePins, Resources
 from scheduler.state.units import Instant, Span
 from scheduler.state.used import DeviceUse, RankUse, Statistic
 
@@ -98,7 +98,10 @@ def spec_of(words: Words, now: Instant) -> JobSpec:
         node_count=words.integer("nodes", 0),
         no_span=words.switch("no-span"),
     )
+    mode, content_type = words.value("gpu-mode"), words.value("content-type")
+    asked = GpuMode(mode or "required")
     return JobSpec(
+        gpu_choice=GpuChoice(asked=asked, mode=asked, content_type=content_type) if mode or content_type else None,
         argv=("python", "train.py"),
         name="train",
         cwd="/",

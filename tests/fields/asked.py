@@ -51,6 +51,8 @@ VALUES: Values = {
     "limit_signal.before": timedelta(seconds=90),
     "requeue_fence": timedelta(hours=1),
     "output_file": "train-%j.log",
+    "gpu_mode": job_pb2.GPU_MODE_PREFERRED,
+    "content_type": "audio/mpeg",
     "env": {"A": "1"},
     "process.rlimits.name": "CORE",
     "process.rlimits.soft": 150,
@@ -74,6 +76,7 @@ NEEDS: Needs = {
     "pins.device_indices": PINS,
     "devices.share.profile": GPUS,
     "no_gpu_selection": GPUS,
+    "gpu_mode": GPUS,
     "after.job_id": AFTER,
     "after.condition": AFTER,
     "array.indices": {"array.indices": "1-3"},
@@ -117,6 +120,8 @@ TYPED: dict[str, Any] = {
     "queue_timeout": "90m",
     "sample_every": "5s",
     "output_file": "train-%j.log",
+    "gpu_mode": "preferred",
+    "content_type": "audio/mpeg",
     "notify": "true",
     "rlimit": ["NOFILE=100:200"],
 }
@@ -127,6 +132,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "gpu_model": {"gpus": 2},
     "gpus_per_node": {"gpus": 4},
     "allow_busy": {"gpus": 2},
+    "gpu_mode": {"gpus": 2},
     "max_fails": {"array": "1-9"},
 }
 """What an option needs beside it."""

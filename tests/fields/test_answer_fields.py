@@ -79,12 +79,17 @@ NOT_SHOWN = {
     "items*": "added by show_items",
     "drained_at*": "for the rules of workers",
     "warnings.about": "of which device, for telling it once",
+    "spec.gpu_choice.wanted*": "what is asked for, which is what the spec shows",
+    "spec.gpu_choice.wait*": "when it falls back is shown, of one that waits",
 }
 """Fields of a job's state that its message does not say, and why."""
 
 
 def one_decides(job: Job) -> Job:
-    """An example has one rank, which is the first."""
+    """An example has one rank, which is the first; and it does without none of what it asks for."""
+    choice = job.spec.gpu_choice
+    if choice is not None:
+        job = replace(job, spec=replace(job.spec, gpu_choice=replace(choice, wanted=job.spec.resources)))
     return replace(job, past=tuple(replace(each, deciding_rank=0) for each in job.past))
 
 

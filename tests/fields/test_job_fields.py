@@ -39,7 +39,6 @@ OF_NO_OPTION = {
     "input": "gpuctl run -i, and gpuctl shell",
     "kind": "gpuctl serve makes services; everything else is a batch job",
     "serves": "the scheduler's own, of a service",
-    "gpu_mode": "not built: only REQUIRED is taken",
     "devices.share.memory_bytes": "min_memory_bytes says the same, and --min-memory sets that",
     "devices.share.profile": "not built",
 }
@@ -55,7 +54,6 @@ NOT_REPEATED = {
 NOT_SHOWN_AS_ASKED = {
     "kind": "refused: the scheduler makes services itself",
     "serves": "refused: the scheduler makes services itself",
-    "gpu_mode": "every job is shown as REQUIRED, and nothing else is taken",
     "devices.share.profile": "refused: not built",
     "devices.per_node_count": "shown only together with several nodes; with four GPUs, two on each, there are two",
 }

@@ -29,7 +29,7 @@ from scheduler.state.commands import Command
 from scheduler.state.events import Event, OutputSynced
 from scheduler.state.ids import RankKey, TokenId, UserName
 from scheduler.state.jobs import Job
-from scheduler.state.limits import Limits, WarningLimits
+from scheduler.state.limits import GpuRouting, Limits, WarningLimits
 from scheduler.state.replies import Reply
 from scheduler.state.sessions.commands import SessionCommand
 from scheduler.state.state import State
@@ -49,6 +49,7 @@ LIMITS = Limits(
     unreachable_span=Span(200 * SECOND),
     preemptible_after=Span(5 * SECOND),
     warnings=WarningLimits(idle_span=Span(15 * SECOND), throttled_span=Span(6 * SECOND)),
+    routing=GpuRouting(gpu_wait=Span(8 * SECOND), gpu_queue_limit=1),
 )
 """The spans of the rules, shorter, so that a run of minutes meets all of them. (A fence is at least 30 s.)"""
 

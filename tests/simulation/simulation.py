@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scheduler.core.story import sentence
 from scheduler.state.jobs import Finished
-from scheduler.state.records import AttemptEnded, AttemptVoided, JobFinished, JobWarned, job_of
+from scheduler.state.records import AttemptEnded, AttemptVoided, JobFellBack, JobFinished, JobWarned, job_of
 from scheduler.state.units import SECOND
 from tests.simulation.checks import Checks
 from tests.simulation.faults import Troubles
@@ -112,6 +112,10 @@ class Simulation(Run[World]):
         for _, record in self.store.story:
             name = type(record).__name__
             match record:
+                case AttemptEnded(needs_gpus=True):
+                    seen.add(f"{name} needs GPUs")
+                case JobFellBack(reason=reason):
+                    seen.add(f"{name} {reason}")
                 case AttemptEnded(ended=ended):
                     seen.add(f"{name} {ended.reason}")
                 case AttemptVoided(reason=reason):

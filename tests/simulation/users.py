@@ -17,11 +17,12 @@ from scheduler.state.events import (
     SignalRequested,
     WantedJob,
 )
+from scheduler.state.gpu_choice import NEEDS_GPU_EXIT_CODE
 from scheduler.state.ids import JobId, NodeName, UserName
 from scheduler.state.indices import Indices
 from scheduler.state.jobs import Items
 from scheduler.state.replies import Refused, Reply, Submitted
-from scheduler.state.specs import Band, Dependency, EndWanted, JobSpec, Resources
+from scheduler.state.specs import Band, Dependency, EndWanted, GpuChoice, GpuMode, JobSpec, Resources
 from scheduler.state.units import SECOND, Instant, Span, seconds
 from tests.simulation.machine import NEVER, Plan
 from tests.simulation.world import Broken, World
@@ -64,9 +65,12 @@ class Submission:
     def run_seconds(self) -> float:
         """How long one job of it takes at most, if it runs as often as its retries let it, and once more.
 
-        Once more: a person, a preemption or what went wrong before may have cut a run short.
+        Once more: a person, a preemption or what went wrong before may have cut a run short. What prefers GPUs may run
+        without them first.
         """
-        return (self.spec.retries + 2) * (Plan.of(self.spec.argv).seconds + AROUND_SECONDS_MAX)
+        return (self.spec.retries + 2 + (self.spec.gpu_choice is not None)) * (
+            Plan.of(self.spec.argv).seconds + AROUND_SECONDS_MAX
+        )
 
 
 class Users:
@@ -74,7 +78,7 @@ class Users:
 
     def __init__(self, world: World, jobs: int, submit_seconds: float) -> None:
         self._world = world
-        self._rng = world.rng("users")
+        self._rng, self._modes = world.rng("users"), world.rng("gpu modes")
         self.submissions: list[Submission] = []
         left = jobs
         while left > 0:
@@ -108,7 +112,11 @@ class Users:
             lingers_seconds=rng.choice((0.0,) * 8 + (0.5, 4.0)),
             trouble=rng.choice(("-",) * 22 + ("no folder", "no command")),
         )
+        choice = self._invent_gpu_choice(resources)
+        if choice is not None and self._modes.random() < 0.3:
+            plan = replace(plan, code=NEEDS_GPU_EXIT_CODE)
         spec = JobSpec(
+            gpu_choice=choice,
             argv=plan.argv(),
             name="train",
             cwd="/",
@@ -129,6 +137,14 @@ class Users:
             is_held=rng.random() < 0.08,
             count=count,
         )
+
+    def _invent_gpu_choice(self, resources: Resources) -> GpuChoice | None:
+        """How some take their GPUs, by chances of its own."""
+        rng = self._modes
+        mode = rng.choice((None, None, GpuMode.PREFERRED, GpuMode.PREFERRED, GpuMode.NEVER, GpuMode.AUTO))
+        if mode is None or (mode is GpuMode.PREFERRED and not resources.gpus):
+            return None
+        return GpuChoice(asked=mode, mode=mode, content_type=rng.choice(("audio/mpeg", "text/plain")))
 
     def _invent_items(self) -> Items:
         rng = self._rng

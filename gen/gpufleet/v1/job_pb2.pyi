@@ -164,25 +164,33 @@ class _GpuModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GpuMode.Value
     GPU_MODE_REQUIRED: _GpuMode.ValueType  # 1
     """The job waits until it has the GPUs that it asked for."""
     GPU_MODE_PREFERRED: _GpuMode.ValueType  # 2
-    """GPUs when free, else without."""
+    """It waits for its GPUs for a while at most ([routing] gpu_wait), and then runs without any: it falls back. At once
+    where no node is up that could give them, or where the line for GPUs is long ([routing] gpu_queue_limit).
+    """
     GPU_MODE_NEVER: _GpuMode.ValueType  # 3
-    """Never on a GPU."""
+    """It gets no GPU, whatever it asks for."""
     GPU_MODE_AUTO: _GpuMode.ValueType  # 4
-    """The scheduler decides by what was learned of the command."""
+    """The scheduler decides by content_type, when the job is submitted; see [routing] content_types. Where the content
+    wants a GPU and no number is asked for, it is one on each node.
+    """
 
 class GpuMode(_GpuMode, metaclass=_GpuModeEnumTypeWrapper):
-    """GpuMode says whether a job needs GPUs or only likes them. Only REQUIRED is built."""
+    """GpuMode says whether a job needs the GPUs that it asks for or only likes them."""
 
 GPU_MODE_UNSPECIFIED: GpuMode.ValueType  # 0
 """Not set: the scheduler uses GPU_MODE_REQUIRED."""
 GPU_MODE_REQUIRED: GpuMode.ValueType  # 1
 """The job waits until it has the GPUs that it asked for."""
 GPU_MODE_PREFERRED: GpuMode.ValueType  # 2
-"""GPUs when free, else without."""
+"""It waits for its GPUs for a while at most ([routing] gpu_wait), and then runs without any: it falls back. At once
+where no node is up that could give them, or where the line for GPUs is long ([routing] gpu_queue_limit).
+"""
 GPU_MODE_NEVER: GpuMode.ValueType  # 3
-"""Never on a GPU."""
+"""It gets no GPU, whatever it asks for."""
 GPU_MODE_AUTO: GpuMode.ValueType  # 4
-"""The scheduler decides by what was learned of the command."""
+"""The scheduler decides by content_type, when the job is submitted; see [routing] content_types. Where the content
+wants a GPU and no number is asked for, it is one on each node.
+"""
 Global___GpuMode: _TypeAlias = GpuMode  # noqa: Y015
 
 class _InputMode:
@@ -696,6 +704,7 @@ class JobSpec(_message.Message):
     REQUEUE_ON_TIMEOUT_FIELD_NUMBER: _builtins.int
     OUTPUT_FILE_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
+    CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
     node_count: _builtins.int
@@ -727,7 +736,9 @@ class JobSpec(_message.Message):
     no_gpu_selection: _builtins.bool
     """Whether placement ignores telemetry and uses plain order."""
     gpu_mode: Global___GpuMode.ValueType
-    """Whether GPUs are required or only liked. Only REQUIRED is built."""
+    """Whether its GPUs are required or only liked; REQUIRED by default. A job is given back with what was asked for; what
+    that came to is in Job.gpu_choice. Any other than REQUIRED does not go with pins.
+    """
     kind: Global___JobKind.ValueType
     """Batch or service; batch by default. A service is made by ServeModel, and is refused by Submit."""
     notify: _builtins.str
@@ -754,6 +765,10 @@ class JobSpec(_message.Message):
     """A file on the node that gets a copy of what it writes, both streams as they come, beside what the scheduler keeps; it is
     appended to. A relative path lies in cwd. %j is the job's id, %A its array's, %a its index, %x its name, %N the node, %t
     or %r the rank, %u the user, %% a percent sign; a number behind the percent sign fills ids up with zeros. Empty for none.
+    """
+    content_type: _builtins.str
+    """What it works on, as a media type: "audio/mpeg", "text/html; charset=utf-8"; 255 characters at most. AUTO decides by
+    it, and the job is told it. Empty where nobody said so.
     """
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -873,10 +888,11 @@ class JobSpec(_message.Message):
         requeue_on_timeout: _builtins.bool = ...,
         output_file: _builtins.str = ...,
         process: Global___ProcessSettings | None = ...,
+        content_type: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "retries", b"retries", "sampling_interval", b"sampling_interval", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "retries", b"retries", "sampling_interval", b"sampling_interval", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1280,6 +1296,48 @@ class JobWarning(_message.Message):
 Global___JobWarning: _TypeAlias = JobWarning  # noqa: Y015
 
 @_typing.final
+class GpuChoice(_message.Message):
+    """GpuChoice is how a job takes GPUs, and why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    FELL_BACK_FIELD_NUMBER: _builtins.int
+    FELL_BACK_REASON_FIELD_NUMBER: _builtins.int
+    FALL_BACK_TIME_FIELD_NUMBER: _builtins.int
+    mode: Global___GpuMode.ValueType
+    """What it is treated as now: REQUIRED, PREFERRED or NEVER; what AUTO was decided to. One that fell back and said that
+    it needs a GPU (exit code 75) is REQUIRED from then on.
+    """
+    sentence: _builtins.str
+    """One sentence for people: by what it was decided, and why it fell back."""
+    fell_back: _builtins.bool
+    """Whether it fell back: it runs, waits or ran without the GPUs that it prefers, and counts as asking for none."""
+    fell_back_reason: _builtins.str
+    """Stable UPPER_SNAKE reason of that: NO_GPU_NODE, GPU_QUEUE_LONG or GPU_WAIT_OVER; empty where it did not."""
+    @_builtins.property
+    def fall_back_time(self) -> _timestamp_pb2.Timestamp:
+        """When it fell back; of one that waits for the GPUs that it prefers, when it will at the latest; absent else."""
+
+    def __init__(
+        self,
+        *,
+        mode: Global___GpuMode.ValueType = ...,
+        sentence: _builtins.str = ...,
+        fell_back: _builtins.bool = ...,
+        fell_back_reason: _builtins.str = ...,
+        fall_back_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fall_back_time", b"fall_back_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fall_back_time", b"fall_back_time", "fell_back", b"fell_back", "fell_back_reason", b"fell_back_reason", "mode", b"mode", "sentence", b"sentence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuChoice: _TypeAlias = GpuChoice  # noqa: Y015
+
+@_typing.final
 class Job(_message.Message):
     """Job is a submitted job with all that is known of it."""
 
@@ -1317,6 +1375,7 @@ class Job(_message.Message):
     OUTPUT_BLOCKED_FIELD_NUMBER: _builtins.int
     MODEL_REVISION_FIELD_NUMBER: _builtins.int
     REPLACES_JOB_ID_FIELD_NUMBER: _builtins.int
+    GPU_CHOICE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The job's id, from 1."""
     user: _builtins.str
@@ -1414,6 +1473,10 @@ class Job(_message.Message):
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobWarning]:
         """What a person would want to know of its newest attempt, oldest first, 20 at most."""
 
+    @_builtins.property
+    def gpu_choice(self) -> Global___GpuChoice:
+        """How it takes GPUs; absent where it simply requires those that it asks for."""
+
     def __init__(
         self,
         *,
@@ -1449,10 +1512,11 @@ class Job(_message.Message):
         output_blocked: _builtins.str = ...,
         model_revision: _builtins.int = ...,
         replaces_job_id: _builtins.int = ...,
+        gpu_choice: Global___GpuChoice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "end_time", b"end_time", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "gpu_choice", b"gpu_choice", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "spec", b"spec", "start_time", b"start_time", "submit_time", b"submit_time", "wait_reason", b"wait_reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["array_counts", b"array_counts", "array_id", b"array_id", "array_index", b"array_index", "attempt_count", b"attempt_count", "attempts", b"attempts", "bound_sentence", b"bound_sentence", "end_time", b"end_time", "estimate_sentence", b"estimate_sentence", "estimated_start_time", b"estimated_start_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_choice", b"gpu_choice", "has_stats", b"has_stats", "id", b"id", "latest_start_time", b"latest_start_time", "likely_earliest_start_time", b"likely_earliest_start_time", "likely_latest_start_time", b"likely_latest_start_time", "model_revision", b"model_revision", "output_blocked", b"output_blocked", "output_is_complete", b"output_is_complete", "queue_position", b"queue_position", "replaces_job_id", b"replaces_job_id", "requeue_count", b"requeue_count", "retries_used", b"retries_used", "spec", b"spec", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time", "user", b"user", "version", b"version", "wait_reason", b"wait_reason", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,7 +11,7 @@ from gpufleet.v1 import job_pb2
 
 from cli.full_screen.view import View, Wish
 from cli.queue_watch.picture import HELP, SORTS, QueueRows, Reading, frame
-from cli.render.jobs import job_columns, job_lines, likely_start, start_of, time_left, totals, why_it_waits
+from cli.render.jobs import gpus_of, job_columns, job_lines, likely_start, start_of, time_left, totals, why_it_waits
 from cli.render.table import Look, shown_width
 from tests.cli.cluster import NOW, ago, held, nodes, queue_answer, queued, running
 from tests.cli.fake_scheduler import FakeScheduler
@@ -33,6 +33,23 @@ def waiting(
     return job
 
 
+def preferring(job: job_pb2.Job) -> job_pb2.Job:
+    """One that does without its GPUs in half an hour."""
+    job.spec.gpu_mode = job.gpu_choice.mode = job_pb2.GPU_MODE_PREFERRED
+    job.gpu_choice.fall_back_time.CopyFrom(ago(-1800))
+    return job
+
+
+def test_the_gpus_of_a_job_are_those_that_it_does_without_and_those_that_it_has() -> None:
+    job = preferring(waiting(1))
+    assert gpus_of(job) == "8"
+    job.gpu_choice.fell_back = True
+    assert gpus_of(job) == "0/8"
+    job.gpu_choice.Clear()
+    job.gpu_choice.mode = job_pb2.GPU_MODE_NEVER
+    assert gpus_of(job) == "-"
+
+
 @pytest.mark.parametrize(
     ("job", "shown"),
     [
@@ -44,6 +61,8 @@ def waiting(
         (waiting(0, "DEPENDENCY", "after 41"), "after 41"),
         (waiting(2, about=ago(-86400)), "place 2 · about Mar 05 15:00"),
         (held(), "held"),
+        (preferring(waiting(1)), "next · 8 GPUs, or none at 15:30"),
+        (preferring(waiting(3)), "place 3 · 8 GPUs, or none at 15:30"),
     ],
 )
 def test_why_a_job_waits_in_the_fewest_words_that_are_true_for_it(job: job_pb2.Job, shown: str) -> None:

@@ -235,6 +235,8 @@ TRIED: dict[str, st.SearchStrategy[Any]] = {
     "nice": st.integers(1, 19),
     "rlimit": st.sampled_from([["NOFILE=4096"], ["CORE=unlimited", "AS=8GB:16GB"]]),
     "no_gpu_selection": st.booleans(),
+    "gpu_mode": st.sampled_from(["preferred", "never", "AUTO"]),
+    "content_type": st.sampled_from(["audio/mpeg", "text/html; charset=utf-8"]),
     "no_warnings": st.booleans(),
     "hold": st.just(False),
 }

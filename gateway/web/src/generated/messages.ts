@@ -110,7 +110,7 @@ export type Stream =
   | "STREAM_STDOUT"
   | "STREAM_STDERR";
 
-/** GpuMode says whether a job needs GPUs or only likes them. Only REQUIRED is built. */
+/** GpuMode says whether a job needs the GPUs that it asks for or only likes them. */
 export type GpuMode =
   | "GPU_MODE_UNSPECIFIED"
   | "GPU_MODE_REQUIRED"
@@ -386,7 +386,10 @@ export interface JobSpec {
   readonly trace_context: string;
   /** Whether placement ignores telemetry and uses plain order. */
   readonly no_gpu_selection: boolean;
-  /** Whether GPUs are required or only liked. Only REQUIRED is built. */
+  /**
+   * Whether its GPUs are required or only liked; REQUIRED by default. A job is given back with what was asked for; what
+   * that came to is in Job.gpu_choice. Any other than REQUIRED does not go with pins.
+   */
   readonly gpu_mode: GpuMode;
   /** Batch or service; batch by default. A service is made by ServeModel, and is refused by Submit. */
   readonly kind: JobKind;
@@ -429,6 +432,11 @@ export interface JobSpec {
   readonly output_file: string;
   /** How its processes run; absent means as the agent of their node does. */
   readonly process?: ProcessSettings;
+  /**
+   * What it works on, as a media type: "audio/mpeg", "text/html; charset=utf-8"; 255 characters at most. AUTO decides
+   * by it, and the job is told it. Empty where nobody said so.
+   */
+  readonly content_type: string;
 }
 
 /** ExitStatus is how a process ended. */
@@ -572,6 +580,23 @@ export interface JobWarning {
   readonly attempt: number;
 }
 
+/** GpuChoice is how a job takes GPUs, and why. */
+export interface GpuChoice {
+  /**
+   * What it is treated as now: REQUIRED, PREFERRED or NEVER; what AUTO was decided to. One that fell back and said that
+   * it needs a GPU (exit code 75) is REQUIRED from then on.
+   */
+  readonly mode: GpuMode;
+  /** One sentence for people: by what it was decided, and why it fell back. */
+  readonly sentence: string;
+  /** Whether it fell back: it runs, waits or ran without the GPUs that it prefers, and counts as asking for none. */
+  readonly fell_back: boolean;
+  /** Stable UPPER_SNAKE reason of that: NO_GPU_NODE, GPU_QUEUE_LONG or GPU_WAIT_OVER; empty where it did not. */
+  readonly fell_back_reason: string;
+  /** When it fell back; of one that waits for the GPUs that it prefers, when it will at the latest; absent else. */
+  readonly fall_back_time?: Timestamp;
+}
+
 /** Job is a submitted job with all that is known of it. */
 export interface Job {
   /** The job's id, from 1. */
@@ -650,6 +675,8 @@ export interface Job {
   readonly model_revision: number;
   /** Of a worker: the job of the one whose place it takes once it is ready; 0 for none. */
   readonly replaces_job_id: Int64;
+  /** How it takes GPUs; absent where it simply requires those that it asks for. */
+  readonly gpu_choice?: GpuChoice;
 }
 
 /** StoryLine is one thing that happened to a job. */

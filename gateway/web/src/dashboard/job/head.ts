@@ -7,7 +7,7 @@ import { addressOf } from "../router.ts";
 import { seconds, time, whole } from "../values.ts";
 import { blockedWords, hasEnded, isWaiting, sentence, toneOf, word } from "../words.ts";
 import { Facts, jobLink, nodeLink, type Content } from "./parts.ts";
-import { atLimitWords, clockWords, commandWords, endWords, lasted, listed, processWords, requestWords, size } from "./words.ts";
+import { atLimitWords, clockWords, commandWords, endWords, gpuChoiceWords, lasted, listed, processWords, requestWords, size } from "./words.ts";
 
 /** Labels beyond these are not shown here. */
 const LABELS_MAX = 20;
@@ -65,6 +65,7 @@ export class Head {
     facts.set("User", job.user);
     facts.set("Band", word(spec.band));
     facts.set("Asked for", requestWords(spec));
+    facts.set("GPUs are", gpuChoiceWords(job.gpu_choice));
     const started = time(attempt?.start_time ?? job.start_time);
     const ended = time(attempt?.end_time ?? job.end_time);
     const eitherOf = (running: string, over: string, content: Content): void => {

@@ -37,6 +37,13 @@ export function processWords(settings: JobSpec["process"]): string {
   return [...nice, ...(limits.length === 0 ? [] : [`limits: ${limits.join("; ")}`])].join("; ");
 }
 
+/** How a job takes its GPUs: "preferred; it does without GPUs, as …"; empty where it simply requires them. */
+export function gpuChoiceWords(choice: Job["gpu_choice"]): string {
+  if (choice === undefined) return "";
+  const mode = choice.mode.replace("GPU_MODE_", "").toLowerCase();
+  return choice.sentence === "" ? mode : `${mode}: ${choice.sentence}`;
+}
+
 /** How a job, attempt or rank ended: the sentence that was told, and the code where it does not tell it. */
 export function endWords(ended: Pick<Job | Attempt | PlacedRank, "exit" | "exit_message" | "exit_reason">): string {
   const code = exitWords(ended.exit);

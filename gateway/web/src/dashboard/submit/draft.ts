@@ -77,12 +77,13 @@ export type Wrong = Partial<Record<Field, string>>;
 const NOT_TAKEN = ["after", "begin_time", "trace_context", "kind", "serves", "is_held", "submit_cwd"] as const satisfies readonly (keyof JobSpec)[];
 /** What says something of a time limit, and nothing without one. */
 const OF_LIMIT: readonly string[] = ["limit_signal", "requeue_on_timeout"] satisfies (keyof JobSpec)[];
-/** What stands in fields of the form, and `gpu_mode`, of which only one is built. */
-type InTheForm = Exclude<Field, "command" | "gpus" | "min_memory" | "model" | "nodes" | "memory"> | "argv" | "devices" | "node_count" | "memory_bytes" | "gpu_mode";
+/** What stands in fields of the form. */
+type InTheForm = Exclude<Field, "command" | "gpus" | "min_memory" | "model" | "nodes" | "memory"> | "argv" | "devices" | "node_count" | "memory_bytes";
 /** What is kept must have words: a field of a job that has none here does not compile. */
 type Kept = Exclude<keyof JobSpec, InTheForm | (typeof NOT_TAKEN)[number]>;
 
 const GRACE_DEFAULT_S = 30;
+const GPU_MODE_DEFAULT = "GPU_MODE_REQUIRED";
 
 /** What a form does not show of a job, and what stays as it was: "labels", "array" … */
 export function keptOf(spec: JobSpec): string[] {
@@ -109,6 +110,8 @@ export function keptOf(spec: JobSpec): string[] {
     limit_signal: "the signal before its time limit",
     requeue_on_timeout: "that its time limit queues it again",
     output_file: "the copy of its output",
+    gpu_mode: "whether it waits for its GPUs",
+    content_type: "what it works on",
   };
   const told = (Object.keys(words) as Kept[]).filter((name) => !isUsual(name, spec[name])).map((name) => words[name]);
   const request = spec.devices[0];
@@ -118,7 +121,7 @@ export function keptOf(spec: JobSpec): string[] {
 }
 
 function isUsual(name: Kept, value: JobSpec[Kept]): boolean {
-  return isEmpty(value) || (name === "grace" && typeof value === "string" && Number.parseFloat(value) === GRACE_DEFAULT_S);
+  return isEmpty(value) || (name === "gpu_mode" && value === GPU_MODE_DEFAULT) || (name === "grace" && typeof value === "string" && Number.parseFloat(value) === GRACE_DEFAULT_S);
 }
 
 function isEmpty(value: unknown): boolean {
