@@ -242,11 +242,13 @@ class Held:
         self.is_left = asyncio.Event()
 
     async def __call__(self, call: Call) -> None:
-        await call.body()
-        self.has_come.set()
-        await call.is_left()
-        self.is_left.set()
         call.keeps = False
+        try:
+            await call.body()
+            self.has_come.set()
+            await call.is_left()
+        finally:  # on a busy machine also before the body has come
+            self.is_left.set()
 
 
 async def test_who_cancels_or_reaches_the_deadline_leaves_the_replica_too() -> None:
