@@ -28,7 +28,8 @@ def serve(
     ] = None,
     no_wait: Annotated[bool, Option("--no-wait", help="Do not stay until a worker is ready.")] = False,
     update: Annotated[
-        bool, Option("--update", help="Change the numbers of the line and the turn that are named, and nothing else.")
+        bool,
+        Option("--update", help="Change what is named of a model that is served, and nothing else."),
     ] = False,
     rollback: Annotated[
         bool, Option("--rollback", help="Serve what was served before, with the numbers of now.")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
@@ -31,6 +32,7 @@ from ..submitting.job_spec import spec_of
 from ..submitting.submission import OPTION_OF_FIELD, in_options, working_folder
 from .predicting import as_program
 from .serve_options import PredictOptions, ProgramOptions, TurnOptions, WorkerOptions
+from .updating import idle_of_a_program, paths_of, worker_changes
 
 
 def model_of(
@@ -68,6 +70,11 @@ def program_of(
     if program.exclusive_group is not None and worker.min_workers is None:
         worker = replace(worker, min_workers=0)
     model = _with_workers(name, worker, environment, folder)
+    _add_program(model, argv, program, turns)
+    return model
+
+
+def _add_program(model: sessions_pb2.Model, argv: Sequence[str], program: ProgramOptions, turns: TurnOptions) -> None:
     model.exclusive_group = _group_of(program)
     model.limits.access = _access_of(turns)
     model.http.argv.extend(argv)
@@ -77,7 +84,6 @@ def program_of(
     model.http.target_concurrency = program.target_concurrency or 0
     _set_duration("--target-wait", program.target_wait, model.http.target_wait)
     _set_duration("--idle", turns.idle, model.http.idle)
-    return model
 
 
 def _with_workers(name: str, worker: WorkerOptions, environment: Mapping[str, str], folder: str) -> sessions_pb2.Model:
@@ -86,14 +92,18 @@ def _with_workers(name: str, worker: WorkerOptions, environment: Mapping[str, st
     most = worker.max_workers if worker.max_workers is not None else max(1, least)
     if most < least:
         raise invalid("--max", f"{most} is less than --min {least}")
-    # The interpreter that runs gpuctl is the one that has gpufleet, and, in a project's environment, what the model
-    # needs. -P: the folder is searched last, by the worker itself.
-    program = [worker.python or sys.executable, "-P", "-m", "gpufleet.inference"]
+    program = _program_of_a_worker(worker)
     asked = {each.name for each in fields(JobOptions)}
     options = JobOptions(**{name: value for name, value in asdict(worker).items() if name in asked})
     spec = spec_of(options, program, environment, folder)
     spec.ClearField("trace_context")
     return sessions_pb2.Model(name=name, worker=spec, min_workers=least, max_workers=most)
+
+
+def _program_of_a_worker(worker: WorkerOptions) -> list[str]:
+    # The interpreter that runs gpuctl is the one that has gpufleet, and, in a project's environment, what the model
+    # needs. -P: the folder is searched last, by the worker itself.
+    return [worker.python or sys.executable, "-P", "-m", "gpufleet.inference"]
 
 
 def _group_of(program: ProgramOptions) -> str:
@@ -210,9 +220,9 @@ def request_of(
             step = "Leave out --rollback or the rest."
             raise invalid("--rollback", "it serves what was served before, and nothing else is said", next_step=step)
         return sessions_pb2.ServeModelRequest(model=sessions_pb2.Model(name=called), rollback=True, in_place=in_place)
+    if update and is_said:
+        return _changes(called, argv, worker, turns, program, predict, in_place=in_place)
     if update:
-        if is_said:
-            raise invalid("--update", "it changes the numbers of the line and the turn only", next_step="Leave it out.")
         numbers = sessions_pb2.Model(name=called, limits=limits_of(turns))
         return sessions_pb2.ServeModelRequest(model=numbers, in_place=in_place)
     if predict != PredictOptions():
@@ -226,6 +236,26 @@ def request_of(
     else:
         wanted = model_of(model, called, worker, turns, os.environ, working_folder())
     return sessions_pb2.ServeModelRequest(model=wanted, in_place=in_place)
+
+
+def _changes(
+    name: str,
+    argv: Sequence[str],
+    worker: WorkerOptions,
+    turns: TurnOptions,
+    program: ProgramOptions,
+    predict: PredictOptions,
+    *,
+    in_place: bool,
+) -> sessions_pb2.ServeModelRequest:
+    """The request to change what was typed of a program that is served, and nothing else of it."""
+    paths = paths_of(argv, worker, program, turns, predict)
+    changes = worker_changes(worker, _program_of_a_worker(worker), os.environ, working_folder())
+    changes.name = name
+    if program.exclusive_group == "":
+        program = replace(program, exclusive_group=None)  # that leaves the group that it is in
+    _add_program(changes, argv, program, turns)
+    return sessions_pb2.ServeModelRequest(model=changes, in_place=in_place, update_mask=FieldMask(paths=paths))
 
 
 def stop_model(settings: Settings, name: str) -> None:
@@ -243,16 +273,20 @@ def serve_model(settings: Settings, request: sessions_pb2.ServeModelRequest, *, 
 
 async def _serve(settings: Settings, request: sessions_pb2.ServeModelRequest, *, waits: bool) -> int:
     async with connected_async(settings) as client:
-        is_new = bool(request.model.entry_point or request.model.http.argv)
+        is_update = request.HasField("update_mask")
+        is_new = not is_update and bool(request.model.entry_point or request.model.http.argv)
         if not is_new:
-            await _model(client, request.model.name)  # a name that is spelled wrong must not become a model of its own
+            # A name that is spelled wrong must not become a model of its own.
+            known = await _model(client, request.model.name)
+            if known.HasField("http") and not is_update and request.model.limits.HasField("idle"):
+                request = idle_of_a_program(request)
         try:
             answer = await client.call(client.scheduler.ServeModel, request)
         except GpufleetError as problem:
             raise in_options(problem, _option_of) from None
         model: sessions_pb2.Model = answer.model
         is_started = bool(model.min_workers or (model.HasField("update") and model.workers))
-        if waits and is_started and (is_new or request.rollback or request.in_place):
+        if waits and is_started and (is_new or is_update or request.rollback or request.in_place):
             try:
                 model = await until_told_to_leave(_until_ready(client, model))
             except Left as left:
@@ -335,6 +369,8 @@ def _show(settings: Settings, model: sessions_pb2.Model) -> None:
 
 def _option_of(field: str) -> str:
     within = field.removeprefix("model.")
+    if within == "update_mask":
+        return "--update"
     if within in ("rollback", "in_place"):
         return "--" + within.replace("_", "-")
     if within.startswith("worker."):

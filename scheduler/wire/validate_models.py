@@ -133,7 +133,7 @@ def worker_of(model: sessions_pb2.Model, name: ModelName, http: HttpService | No
         arguments = (word for key, value in arguments_of(model) for word in ("--model-arg", f"{key}={value}"))
         served = [entry_point_of(model.entry_point), "--name", name, *arguments]
     else:
-        served = _of_program(name, http)
+        served = of_program(name, http)
     argv = [*(spec.argv or PROGRAM), *served]
     del spec.argv[:]
     spec.argv.extend(argv)
@@ -188,7 +188,7 @@ def _counted(said: int, otherwise: int, most: int, field: str) -> int:
     return said or otherwise
 
 
-def _of_program(name: ModelName, http: HttpService) -> list[str]:
+def of_program(name: ModelName, http: HttpService) -> list[str]:
     """What is run beside a replica's program, to tell the scheduler how far it is and to let gateways reach it."""
     options = ["--name", name, "--port-env", http.port_env, "--concurrency", str(http.concurrency)]
     ready = ["--ready", http.ready_path] if http.ready_path else []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from gpufleet.v1 import inference_pb2, scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
+from google.protobuf import field_mask_pb2
+from gpufleet.v1 import inference_pb2, job_pb2, scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
 
 from gpufleet.errors import Reason
 from gpufleet.security.pass_phrases import hash_pass_phrase
@@ -101,6 +102,50 @@ async def test_a_program_is_in_its_owners_group_until_it_is_served_without_one(f
         named = sessions_pb2.Model(name="grouped", exclusive_group="shared")
         error = await refusal(admin.stub.ServeModel(sessions_pb2.ServeModelRequest(model=named)))
         assert error.violations[0].field == "model.exclusive_group"
+
+
+async def test_an_update_keeps_what_it_does_not_name(fleet: Fleet, admin: Client) -> None:
+    asked = program(admin, "kept", ready_path="/health", port_env="LISTEN", concurrency=3)
+    worker: job_pb2.JobSpec = asked["worker"]
+    worker.env["KEPT"] = "1"
+    worker.labels["a"] = "b"
+    del worker.devices[:]
+    worker.devices.add(count=1, allow_busy=True, share=job_pb2.DeviceShare(milli=500))
+    asked |= {"max_workers": 4, "exclusive_group": "kept"}
+
+    async def update(client: Client, *paths: str, name: str = "kept", **said: Any) -> sessions_pb2.Model:
+        request = sessions_pb2.ServeModelRequest(
+            model=sessions_pb2.Model(name=name, **said), update_mask=field_mask_pb2.FieldMask(paths=paths)
+        )
+        return (await client.stub.ServeModel(request)).model
+
+    async with served(admin, "kept", **asked) as model:
+        # A number makes no revision: all else is what it was, to the last variable.
+        changed = await update(admin, "max_workers", max_workers=7)
+        assert (changed.max_workers, changed.revision, changed.exclusive_group) == (7, 1, "kept")
+        assert (changed.worker, changed.http, changed.limits) == (model.worker, model.http, model.limits)
+        said = sessions_pb2.HttpService(argv=["serve", "--better"], ready_path="/not-named")
+        changed = await update(admin, "http.argv", http=said)
+        assert (changed.revision, changed.http.ready_path, list(changed.http.argv)) == (2, "/health", list(said.argv))
+        devices = [job_pb2.DeviceRequest(share=job_pb2.DeviceShare(milli=250))]
+        more = job_pb2.JobSpec(env={"MORE": "2"}, devices=devices, cwd="/not-named")
+        changed = await update(admin, "worker.env", "worker.devices", worker=more)
+        (had,) = changed.worker.devices
+        assert (had.count, had.allow_busy, had.share.milli, changed.worker.cwd) == (1, True, 250, model.worker.cwd)
+        # Said again it changes nothing, so that the variables are KEPT and MORE now.
+        both = job_pb2.JobSpec(env={"KEPT": "1", "MORE": "2"})
+        assert (await update(admin, "worker.env", worker=both)).revision == changed.revision
+        assert (await update(admin, "exclusive_group")).exclusive_group == ""
+
+        error = await refusal(update(admin, "max_workers", name="typed-wrong", max_workers=2))
+        assert error.reason == Reason.MODEL_NOT_FOUND
+        for paths in ((), ("owner",), ("worker.time_limit",)):
+            error = await refusal(update(admin, *paths))
+            assert (error.reason, error.violations[0].field) == (Reason.INVALID_ARGUMENT, "update_mask")
+        made = await admin.stub.CreateToken(scheduler_pb2.CreateTokenRequest(user="eve", role=scheduler_pb2.ROLE_USER))
+        async with fleet.client(made.secret) as eve:
+            assert (await refusal(update(eve, "max_workers", max_workers=1))).reason == Reason.PERMISSION_DENIED
+        assert (await shown(admin, "kept")).max_workers == 7
 
 
 async def test_who_may_use_a_program_changes_alone_and_nothing_else_of_people_does(admin: Client) -> None:

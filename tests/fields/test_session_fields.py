@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from gpufleet.v1 import inference_pb2, job_pb2, sessions_pb2
 
-from cli.sessions.serve_options import TurnOptions, WorkerOptions
+from cli.sessions.serve_options import ProgramOptions, TurnOptions, WorkerOptions
 from cli.sessions.serving import limits_of as limits_typed
-from cli.sessions.serving import model_of
+from cli.sessions.serving import model_of, program_of
 from gpufleet.errors import GpufleetError
 from gpufleet.model import Card
 from inference import wire
@@ -29,6 +29,7 @@ from scheduler.state.sessions.session import EndReason, HttpService, Model, Sess
 from scheduler.state.sessions.turns import Turns, WorkerLive
 from scheduler.state.units import SECOND, Instant
 from scheduler.wire import convert_sessions as convert
+from scheduler.wire.updated_models import asked_of
 from scheduler.wire.validate_models import (
     UNFIT,
     arguments_of,
@@ -157,6 +158,28 @@ def test_every_field_of_a_program_reaches_the_state_and_its_replicas() -> None:
     scaling = "how many replicas there are"
     exceptions = dict.fromkeys(("target_concurrency", "target_wait", "idle"), scaling)
     assert not unheard(started, base, values=values, exceptions=exceptions)
+
+
+@pytest.mark.parametrize("option", [each.name for each in fields(WorkerOptions) if each.name != "model_arg"])
+def test_a_program_of_which_some_is_changed_is_asked_for_as_it_was(option: str) -> None:
+    workers = WorkerOptions(**BESIDE.get(option, {}), **{option: TYPED[option]})
+    asked = program_of("chat", ["serve", "$PORT"], ProgramOptions(), workers, TurnOptions(), ENVIRONMENT, FOLDER)
+    name, http = ModelName("chat"), http_of(asked.http)
+    worker, band = worker_of(asked, name, http)
+    least, most = workers_of(asked)
+    model = Model(
+        name=name,
+        owner=UserName("ann"),
+        worker=worker,
+        band=band,
+        http=http,
+        min_workers=least,
+        max_workers=most,
+        exclusive_group="small",
+    )
+    again = asked_of(model)
+    assert (worker_of(again, name, http_of(again.http)), http_of(again.http)) == ((worker, band), http)
+    assert (workers_of(again), group_of(again)) == ((least, most), "small")
 
 
 def test_every_field_of_a_program_is_shown() -> None:

@@ -6,6 +6,7 @@ Models, workers and live sessions."""
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -651,6 +652,7 @@ class ServeModelRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ROLLBACK_FIELD_NUMBER: _builtins.int
     IN_PLACE_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """A random id of this request; it is not needed, since a request says how things are to be."""
     rollback: _builtins.bool
@@ -663,6 +665,13 @@ class ServeModelRequest(_message.Message):
     def model(self) -> Global___Model:
         """The model."""
 
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """Change the program that is served by this name, and these fields of it alone: paths such as "min_workers",
+        "http.argv" or "worker.cwd". All others stay as they are; of "worker.env" and "worker.devices" what is said is laid
+        over what there is. Refused where nothing, or a class, is served by that name. Absent: model is what is to be.
+        """
+
     def __init__(
         self,
         *,
@@ -670,10 +679,11 @@ class ServeModelRequest(_message.Message):
         request_id: _builtins.str = ...,
         rollback: _builtins.bool = ...,
         in_place: _builtins.bool = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_place", b"in_place", "model", b"model", "request_id", b"request_id", "rollback", b"rollback"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_place", b"in_place", "model", b"model", "request_id", b"request_id", "rollback", b"rollback", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

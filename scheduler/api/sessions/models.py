@@ -15,6 +15,7 @@ from ...state.ids import ModelName, RankKey, UserName
 from ...state.sessions.events import ServeRequested, StopModelRequested
 from ...state.sessions.session import Model, ModelFailure
 from ...wire.convert_sessions import card_proto, model_proto
+from ...wire.updated_models import updated
 from ...wire.validate_models import (
     WORKER_BAND,
     arguments_of,
@@ -52,6 +53,10 @@ class ModelCalls(Calls):
         """Serve a model, or change it."""
         wanted = request.model
         name = model_name(wanted.name, "model.name")
+        names_band = True
+        if request.HasField("update_mask"):
+            wanted = self._updated(request, name)
+            names_band = "worker.band" in request.update_mask.paths
         limits, chosen = limits_of(wanted.limits)
         model = Model(name=name, owner=self._owner_of(name), limits=limits, chosen=chosen)
         keeps_workers = not wanted.entry_point and not wanted.HasField("http")
@@ -65,7 +70,7 @@ class ModelCalls(Calls):
             http = http_of(wanted.http) if wanted.HasField("http") else None
             _refuse_of_a_class(wanted)
             worker, band = worker_of(wanted, name, http)
-            if band is not WORKER_BAND:
+            if band is not WORKER_BAND and names_band:
                 check_band(self.engine.view.limits.bands, band, "model.worker.band")
             model = Model(
                 name=name,
@@ -90,6 +95,17 @@ class ModelCalls(Calls):
         )
         await reply_of(self.engine.request(event))
         return sessions_pb2.ServeModelResponse(model=await self._shown(self.engine.view.durable.models[name]))
+
+    def _updated(self, request: sessions_pb2.ServeModelRequest, name: ModelName) -> sessions_pb2.Model:
+        """A program as it is to be where only some of it is named. Raises MODEL_NOT_FOUND, INVALID_ARGUMENT."""
+        if request.rollback:
+            raise invalid("update_mask", "does not go with a rollback", next_step="leave it out")
+        known = self.engine.view.durable.models.get(name)
+        if known is None:
+            step = "see what is served with: gpuctl models"
+            raise GpufleetError(Reason.MODEL_NOT_FOUND, f"no model is called {name!r}", next_step=step)
+        self._owner_of(name)  # what it is asked for is nobody else's to change, nor to learn of by an error
+        return updated(known, request.model, request.update_mask)
 
     def _owner_of(self, name: ModelName) -> UserName:
         """Whose model it is, or becomes. Only its owner and admins change it. Errors: PERMISSION_DENIED."""

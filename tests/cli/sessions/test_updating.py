@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
+from cli.sessions.serve_options import PredictOptions, ProgramOptions, TurnOptions, WorkerOptions
+from cli.sessions.updating import PATHS, paths_of
+from scheduler.wire.updated_models import PATHS as KNOWN_PATHS
 from tests.cli.conftest import Gpuctl
 from tests.cli.fake_scheduler import FakeScheduler
 
@@ -71,3 +76,47 @@ def test_nothing_else_is_said_with_a_rollback(
     done = gpuctl("serve", "chat", "--rollback", *beside)
     assert done.code == 2 and "--rollback" in done.err
     assert not fake.asked("ServeModel")
+
+
+def test_an_update_names_what_was_typed_and_nothing_else(
+    fake: FakeScheduler, gpuctl: Gpuctl, chat: sessions_pb2.Model
+) -> None:
+    typed = ("--gpu-share", "0.5", "--min", "0", "--env", "A=1", "--idle", "5m", "--", "serve", "--better")
+    done = gpuctl("serve", "chat", "--update", *typed)
+    assert done.code == 0, done.err
+    (request,) = fake.asked("ServeModel")
+    said = ["http.argv", "http.idle", "min_workers", "worker.devices", "worker.env"]
+    assert list(request.update_mask.paths) == said
+    (devices,) = request.model.worker.devices
+    assert (devices.count, devices.share.milli, request.model.worker.env["A"]) == (0, 500, "1")
+    assert list(request.model.http.argv) == ["serve", "--better"]
+
+
+def test_the_idle_time_alone_is_that_of_the_program(
+    fake: FakeScheduler, gpuctl: Gpuctl, chat: sessions_pb2.Model
+) -> None:
+    assert gpuctl("serve", "chat", "--update", "--idle", "5m").code == 0
+    (request,) = fake.asked("ServeModel")
+    assert (list(request.update_mask.paths), request.model.http.idle.seconds) == (["http.idle"], 300)
+
+
+@pytest.mark.parametrize("typed", [("--min", "0"), ("--", "serve", "--better"), ("--idle", "5m")])
+def test_a_name_that_is_spelled_wrong_is_not_served(
+    fake: FakeScheduler, gpuctl: Gpuctl, chat: sessions_pb2.Model, typed: tuple[str, ...]
+) -> None:
+    done = gpuctl("serve", "caht", "--update", *typed)
+    assert done.code != 0 and "no model is called 'caht'" in done.err
+    assert not fake.asked("ServeModel")
+
+
+def test_every_option_of_a_program_can_be_changed_alone() -> None:
+    options = {each.name for of in (WorkerOptions, ProgramOptions) for each in fields(of)} | {"idle", "access"}
+    assert options - {"model_arg"} == PATHS.keys()
+    assert {*PATHS.values(), "http.argv", "worker.submit_cwd"} == KNOWN_PATHS
+
+
+def test_what_is_not_changed_alone_is_refused(gpuctl: Gpuctl, chat: sessions_pb2.Model) -> None:
+    for typed in (("--model-arg", "a=1"), ("--predict",), ("--min", "0", "--turn", "60s")):
+        done = gpuctl("serve", "chat", "--update", *typed)
+        assert done.code == 2, done.err
+    assert paths_of((), WorkerOptions(), ProgramOptions(), TurnOptions(), PredictOptions()) == []

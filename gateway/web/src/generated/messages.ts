@@ -1636,6 +1636,12 @@ export interface ServeModelRequest {
    * update that is under way.
    */
   readonly in_place: boolean;
+  /**
+   * Change the program that is served by this name, and these fields of it alone: paths such as "min_workers",
+   * "http.argv" or "worker.cwd". All others stay as they are; of "worker.env" and "worker.devices" what is said is laid
+   * over what there is. Refused where nothing, or a class, is served by that name. Absent: model is what is to be.
+   */
+  readonly update_mask?: FieldMask;
 }
 
 /** ServeModelResponse is the model after it. */
