@@ -276,7 +276,7 @@ async def test_who_may_not_be_let_in_is_told_why() -> None:
         assert (await browser.enter("localhost", "chat", good, foreign)).error == "PERMISSION_DENIED"
         browser.log_in("10.0.0.7:7860", at.person("bob"))
         by_number = await browser.enter("10.0.0.7:7860", "chat", good)
-        assert by_number.status == 400 and "program_hosts" in json.loads(by_number.body)["next_step"]
+        assert by_number.status == 400 and "program_hosts" in json.loads(by_number.body)["error"]["next_step"]
 
 
 async def test_a_token_that_is_revoked_leads_to_the_login_anew() -> None:

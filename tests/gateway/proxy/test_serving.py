@@ -62,7 +62,7 @@ async def test_a_running_job_asks_programs_in_its_owners_name_and_gets_nothing_e
         assert (status, json.loads(body)["gpufleet-user"]) == (200, "ann")
         for token, path in ((job, "/api/v1/me"), (worker, "/m/chat/")):
             status, _, body = await asked(at, path, headers={"Authorization": f"Bearer {token}"})
-            assert (status, json.loads(body)["error"]) == (403, "PERMISSION_DENIED"), path
+            assert (status, json.loads(body)["error"]["reason"]) == (403, "PERMISSION_DENIED"), path
         assert len(replica.calls) == 1
 
 
