@@ -131,6 +131,11 @@ async def test_wrong_requests_name_the_field_and_change_nothing(stage: Stage) ->
         *(400, "INVALID_ARGUMENT"),
         "specs[0].cwd",
     )
+    framed = {"transfer-encoding": "chunked", "content-type": "application/json"}
+    assert await wrong("POST", "/jobs", body=b"0\r\n\r\n", headers=framed) == (
+        *(400, "INVALID_ARGUMENT"),
+        "transfer-encoding",
+    )
     for body in (b"{", b"[" * 100_000, b"\xff", b'{"specs": [], "specs": []}', b"{" * 999_999):
         assert await wrong("POST", "/jobs", body=body) == (400, "INVALID_ARGUMENT", "body")
     assert await wrong("POST", "/jobs", body=b" " * (BODY_BYTES_MAX + 1)) == (413, "MESSAGE_TOO_LARGE", "")
