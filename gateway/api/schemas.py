@@ -32,7 +32,7 @@ DIGITS: Schema = {"type": "string", "pattern": "^-?[0-9]{1,20}$"}
 TEXTS: Mapping[str, Schema] = {
     Timestamp.DESCRIPTOR.full_name: {"type": "string", "format": "date-time"},
     Duration.DESCRIPTOR.full_name: {"type": "string", "pattern": r"^-?[0-9]{1,12}(\.[0-9]{1,9})?s$"},
-    FieldMask.DESCRIPTOR.full_name: {"type": "string", "pattern": r"^([A-Za-z]+(,[A-Za-z]+)*)?$"},
+    FieldMask.DESCRIPTOR.full_name: {"type": "string", "pattern": r"^([A-Za-z.]+(,[A-Za-z.]+)*)?$"},
 }
 
 PLAIN: Mapping[int, Schema] = {

@@ -90,8 +90,8 @@ class Row:
 
     @property
     def masked(self) -> bool:
-        """Whether the fields that are said are those that are changed."""
-        return "update_mask" in self.asked.fields_by_name
+        """Whether the fields that are said are those that are changed; a PUT says how all of it is to be."""
+        return self.verb == "PATCH" and "update_mask" in self.asked.fields_by_name
 
     @property
     def takes_key(self) -> bool:

@@ -127,6 +127,8 @@ def test_what_a_change_does_not_name_stays_as_it_is() -> None:
     assert list(change.update_mask.paths) == ["band", "time_limit"] and not change.HasField("time_limit")
     named: Any = asked("PATCH", "/jobs", '{"jobs": {"all_mine": true}, "update_mask": "isHeld", "is_held": false}')
     assert list(named.update_mask.paths) == ["is_held"] and named.jobs.all_mine
+    whole: Any = asked("PUT", "/models/{name}", '{"model": {}}', name="chat")
+    assert not whole.HasField("update_mask"), "a PUT says how all of it is to be"
 
 
 HUGE = "9" * 30
