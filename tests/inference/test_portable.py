@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import subprocess
@@ -11,10 +12,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from gpufleet.v1 import inference_pb2_grpc
 
 from gpufleet.net.addresses import parse_address
 from gpufleet.net.channel import Target, connect_async
+from gpufleet.runtimes.probe import one_node_model
 from gpufleet.security.tickets import sign_ticket, ticket_for
 from gpufleet.security.tokens import make_token
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
@@ -106,3 +109,67 @@ async def test_a_worker_by_hand_dials_its_scheduler_and_certifies_itself_without
             await until("the scheduler hears that it takes turns", lambda: any(each.seats for each in fake.reports))
     assert fake.hellos[0].model == "drawn"
     assert "BEGIN CERTIFICATE" in fake.hellos[0].certificate and fake.hellos[0].ticket_secret
+
+
+IMPORT_THE_LIBRARY = """
+import gpufleet, gpufleet.client, gpufleet.onnx, gpufleet.predict, gpufleet.runtimes
+
+for package in (gpufleet.client, gpufleet.runtimes):
+    for each in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(each.name)
+"""
+
+ANSWERS = """
+from gpufleet.inference.predict.__main__ import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+ASKS = """
+from gpufleet.client import InferenceClient
+
+with InferenceClient(model="OnnxModel", addresses=sys.argv[1:]) as client:
+    print([float(each.unwrap()) for each in client.predict([np.float32(1), np.float32(-2.5)])])
+"""
+
+
+async def test_a_file_of_onnx_is_served_and_asked_where_there_is_no_posix(tmp_path: Path) -> None:
+    """The server's program and its client, each without what Windows lacks; ONNX Runtime itself is real."""
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "twice.onnx").write_bytes(one_node_model())
+    log = tmp_path / "predict.log"
+    served = ("gpufleet.onnx:OnnxModel", "--port", "0", "--model-arg", f"file={tmp_path / 'twice.onnx'}")
+    environment = clean_environment(tmp_path, {})
+    with log.open("wb") as opened:
+        # NumPy and ONNX Runtime are Linux's own here, and look at the machine when they are loaded.
+        code = "import numpy, onnxruntime" + WITHOUT_POSIX + IMPORT_THE_LIBRARY + ANSWERS
+        server = subprocess.Popen(  # noqa: ASYNC220
+            [sys.executable, "-P", "-c", code, *served, "--device", "cpu"],
+            stdin=subprocess.DEVNULL,
+            stdout=opened,
+            stderr=opened,
+            env=environment,
+        )
+    try:
+
+        def listens() -> re.Match[str] | None:
+            assert server.poll() is None, log.read_text()
+            return re.search(r"listening on (127\.0\.0\.1:\d+) .* ready", log.read_text(), re.DOTALL)
+
+        await until("it is ready", listens)
+        found = listens()
+        assert found is not None
+        code = "import numpy as np" + WITHOUT_POSIX + IMPORT_THE_LIBRARY + ASKS
+        asked = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-P", "-c", code, found[1]],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+        )
+        assert (asked.stdout, asked.returncode) == ("[2.0, -5.0]\n", 0), asked.stderr
+    finally:
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(DEADLINE_SECONDS) == 0, log.read_text()
+    assert "computes with onnxruntime" in log.read_text() and "2 items answered" in log.read_text()
