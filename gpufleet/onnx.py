@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import GpufleetError, Reason
+from .predict import TensorSpec
 from .runtimes.drivers import Hardware
 from .runtimes.facts import RuntimeFacts, hardware_of, note, of_hardware
 from .runtimes.probe import PROVIDERS, computes, one_line, send_no_telemetry, why_not_loaded
@@ -52,6 +53,15 @@ LIMITS = {
     "migraphx": "migraphx_mem_limit",
 }
 """The option of each provider that bounds the device's memory; others have none."""
+
+DATATYPES_OF = {
+    **{f"tensor({sign}int{bits})": f"{sign}int{bits}".upper() for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "tensor(bool)": "BOOL",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+}
+"""ONNX Runtime's names of types, and those of the Open Inference Protocol."""
 
 SHARE_VARIABLE = "GPUFLEET_GPU_MEMORY_BYTES"
 CPUS_VARIABLE = "GPUFLEET_CPUS_PER_NODE"
@@ -151,14 +161,23 @@ def finds_gpu() -> bool:
 class OnnxModel:
     """Answers requests with a file of ONNX as it is: `file`, on the `providers` that are named, separated by commas.
 
-    The first number of each input's and each output's shape is how many items there are. Inputs and outputs are called
-    as in the file.
+    Inputs and outputs are those of the file, without the first number of their shapes, which is that of the items.
     """
 
+    max_batch = 0
+
     def load(self, device: str, file: str, providers: str = "", memory_limit: str = "") -> None:
-        """Load the file; see `session`."""
+        """Load the file; see `session`. Raises ValueError for one that does not take any number of items, or one."""
         names = [each for each in providers.split(",") if each]
         self.net = session(file, device, providers=names, memory_limit=memory_limit or None)
+        taken, given = self.net.raw.get_inputs(), self.net.raw.get_outputs()
+        for each in taken:
+            if not each.shape or (isinstance(each.shape[0], int) and each.shape[0] != 1):
+                raise ValueError(f"input {each.name} of {file} has the shape {each.shape}, which is not one of items")
+            self.max_batch = 1 if each.shape[0] == 1 else self.max_batch
+        self.inputs = [_spec(each) for each in taken]
+        is_known = all(each.type in DATATYPES_OF for each in given)
+        self.outputs = [_spec(each) for each in given] if is_known else []  # else results say what they are
 
     def predict(self, items: list[Item]) -> list[Result]:
         """The outputs of each item."""
@@ -166,8 +185,19 @@ class OnnxModel:
 
         names = self.net.inputs
         by_name = [item if isinstance(item, dict) else {names[0]: item} for item in items]
-        found = self.net.run({name: np.stack([item[name] for item in by_name]) for name in by_name[0]})
+        found = self.net.run({name: np.stack([item[name] for item in by_name]) for name in names})
         return [{name: values[place] for name, values in found.items()} for place in range(len(items))]
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    """What the file says of an input or an output, of one item. Raises ValueError for a type that has no datatype."""
+    if tensor.type not in DATATYPES_OF:
+        raise ValueError(f"{tensor.name} is of the type {tensor.type}, which no request can hold")
+    return TensorSpec(
+        tensor.name,
+        DATATYPES_OF[tensor.type],
+        tuple(each if isinstance(each, int) and each >= 0 else -1 for each in tensor.shape[1:]),
+    )
 
 
 def _runtime() -> Any:

@@ -76,8 +76,8 @@ class PredictModel(Protocol):
 
     What else it may have, as an attribute or a method (`traits_of` reads them):
 
-    * `inputs`, `outputs` (list of TensorSpec): what it takes and gives. Without `inputs` requests may send anything,
-      and without `outputs` results say what they are.
+    * `inputs`, `outputs` (list of TensorSpec): what it takes and gives; `load` may still set them. Without `inputs`
+      requests may send anything, and without `outputs` results say what they are.
     * `max_batch` (int): the most items of a batch that it takes, whatever was asked for.
     * `examples` (list of items): items to warm up with, and to find the batch size with. Without them, items of zeros
       are made where `inputs` say every shape.

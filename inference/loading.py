@@ -17,7 +17,7 @@ from typing import Any
 from gpufleet.errors import GpufleetError
 from gpufleet.model import Progress, Traits, traits_of
 from gpufleet.onnx import finds_gpu
-from gpufleet.runtimes.facts import RuntimeFacts, runtimes_in_use
+from gpufleet.runtimes.facts import RuntimeFacts, runtimes_in_use, torch_was_looked_at
 from gpufleet.runtimes.probe import send_no_telemetry
 from gpufleet.text.spelling import did_you_mean
 
@@ -209,6 +209,9 @@ def best_device() -> str:
     """
     if importlib.util.find_spec("torch") is None:
         return "cuda:0" if finds_gpu() else "cpu"
+    is_the_models = "torch" in sys.modules
     import torch
 
+    if not is_the_models:
+        torch_was_looked_at()
     return "cuda:0" if torch.cuda.is_available() else "cpu"

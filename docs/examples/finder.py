@@ -1,6 +1,6 @@
 """A model that answers requests: where the digits are in a picture of a page. It needs torch and Pillow.
 
-    gpuctl serve finder:Finder --predict --name finder --gpus 1
+    gpuctl serve finder:Finder --predict --name finder
     gpuctl serve digits:Digits --predict --name digits --gpus 1 --model-arg steps=300
     python read_pages.py page.png other.jpg
 

@@ -87,13 +87,16 @@ class Sentences:
         return (summed / np.linalg.norm(summed)).astype(np.float32)
 
 
-if __name__ == "__main__":  # the sentences of the command line, the nearest to the first one first
+def nearest(sentences: list[str], client) -> list[tuple[float, str]]:
+    """How near the others are to the first sentence, the nearest one first; without those that have no vector."""
+    first, *others = client.predict([sentence.encode() for sentence in sentences])
+    found = [(result, text) for result, text in zip(others, sentences[1:], strict=True) if result.is_ok]
+    return sorted(((float(np.dot(first.unwrap(), result.value)), text) for result, text in found), reverse=True)
+
+
+if __name__ == "__main__":
     from gpufleet.client import InferenceClient
 
     with InferenceClient(model="Sentences") as client:
-        results = client.predict([sentence.encode() for sentence in sys.argv[1:]])
-    first = results[0].unwrap()
-    others = zip(results[1:], sys.argv[2:], strict=True)
-    others = [(float(first @ result.value), text) for result, text in others if result.is_ok]
-    for nearness, text in sorted(others, reverse=True):
-        print(f"{nearness:5.2f}  {text}")
+        for nearness, text in nearest(sys.argv[1:], client):
+            print(f"{nearness:5.2f}  {text}")

@@ -47,6 +47,7 @@ class RuntimeFacts:
 
 _noted: dict[RuntimeFacts, None] = {}
 _lock = threading.Lock()
+_is_looked_at = False
 
 
 def note(facts: RuntimeFacts) -> None:
@@ -56,9 +57,15 @@ def note(facts: RuntimeFacts) -> None:
             _noted[facts] = None
 
 
+def torch_was_looked_at() -> None:
+    """Torch was imported to look for a GPU, and by no model: without a context on one it is not told."""
+    global _is_looked_at
+    _is_looked_at = True
+
+
 def runtimes_in_use(device: str = "") -> tuple[RuntimeFacts, ...]:
-    """What this process has loaded: sessions of ONNX Runtime that gpufleet.onnx opened; torch, where there are none, or
-    where it has a context on a GPU beside them.
+    """What this process has loaded: sessions of ONNX Runtime that gpufleet.onnx opened; torch, where it has a context
+    on a GPU, or where there are none and the model has imported it.
 
     `device` is the one that the model was given, as torch writes it. Never raises, and loads nothing.
     """
@@ -67,7 +74,7 @@ def runtimes_in_use(device: str = "") -> tuple[RuntimeFacts, ...]:
     torch = sys.modules.get("torch")
     if torch is not None:
         with suppress(Exception):  # a torch that is half loaded, or whose driver fails just now
-            if not noted or torch.cuda.is_initialized():
+            if torch.cuda.is_initialized() or not (noted or _is_looked_at):
                 return (*noted, torch_facts(torch, device))
     return noted
 

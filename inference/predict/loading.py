@@ -56,6 +56,7 @@ def load(wanted: Wanted, batch_max: int | None, progress: Progress) -> Ready:
     arguments = arguments_for(model.load, chosen, progress, whole="args")
     progress(0.1, f"loading on {device}" if device else "loading")
     tried(lambda: model.load(**arguments))
+    traits = tried(lambda: traits_of(model))  # what a file says of itself is known only now
     progress(0.9, "warming up")
     most = min(batch_max or SIZE_FIRST, traits.max_batch or sys.maxsize)
     _warm_up(model, traits, most)

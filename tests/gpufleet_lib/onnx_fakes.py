@@ -55,7 +55,7 @@ class Build:
         loaded = [PROVIDERS[name] for name in named if self.troubles[name] is None]
         return SimpleNamespace(
             get_providers=lambda: loaded,
-            get_inputs=lambda: [SimpleNamespace(name="x")],
-            get_outputs=lambda: [SimpleNamespace(name="y")],
+            get_inputs=lambda: [SimpleNamespace(name="x", shape=["n"], type="tensor(float)")],
+            get_outputs=lambda: [SimpleNamespace(name="y", shape=["n"], type="tensor(float)")],
             run=lambda names, given: [np.asarray(given["x"]) * 2 for _ in names or ["y"]],
         )

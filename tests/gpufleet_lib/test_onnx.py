@@ -27,6 +27,7 @@ H200 = Hardware(name="NVIDIA H200", memory_bytes=150_000_000_000, driver_version
 def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sessions of other tests are not told, nor does a share of the job that runs the tests count."""
     monkeypatch.setattr(facts, "_noted", {})
+    monkeypatch.setattr(facts, "_is_looked_at", False)
     monkeypatch.delenv("GPUFLEET_GPU_MEMORY_BYTES", raising=False)
     monkeypatch.delenv("GPUFLEET_CPUS_PER_NODE", raising=False)
     return iter([None])
@@ -227,6 +228,9 @@ def test_torch_is_told_with_its_device_where_it_computes(monkeypatch: pytest.Mon
     assert facts.runtimes_in_use()[0].device == "cuda:3"
     monkeypatch.setitem(sys.modules, "torch", Torch(is_on=False))
     assert facts.runtimes_in_use("cuda:1")[0].provider == "cpu"
+    monkeypatch.setattr(facts, "_is_looked_at", False)
+    facts.torch_was_looked_at()  # by nobody else
+    assert not facts.runtimes_in_use("cpu")
     built(monkeypatch)
     session(one_node_model())
     assert [each.name for each in facts.runtimes_in_use("cuda:0")] == ["onnxruntime"]

@@ -102,10 +102,14 @@ def texts(tmp_path: Path) -> Path:
 
 
 async def test_sentences_that_mean_alike_are_near(texts: Path) -> None:
+    import sentences  # type: ignore[import-not-found]
+
     asked = ["cook the onion in butter", "a soup boils in the oven", "the train leaves the tunnel", "xyz"]
     async with answering("", entry_point="sentences:Sentences", texts=str(texts)) as server:
         with client_of(server) as client:
             results = await asyncio.to_thread(client.predict, [each.encode() for each in asked])
+            near = await asyncio.to_thread(sentences.nearest, asked, client)
+    assert [text for _, text in near] == asked[1:3]
     cook, soup, train = (np.asarray(each.value) for each in results[:3])
     assert cook @ soup > 0.4 > 0 > max(cook @ train, soup @ train)
     assert abs(cook @ cook - 1) < 1e-5
@@ -131,7 +135,7 @@ def voice(rate: int, seconds: float, pitch: float) -> np.ndarray:
         mouth = sum(1 / (1 - (hertz / at) ** 2 + 0.12j * hertz / at) for at in VOWELS[number % len(VOWELS)])
         sound = np.fft.irfft(np.fft.rfft(part, 2 * length) * mouth)[: len(part)]
         said[begin : begin + length] = sound * np.hanning(len(part)) ** 0.5
-    return 0.5 * said / np.abs(said).max()
+    return np.asarray(0.5 * said / np.abs(said).max())
 
 
 def recording(rate: int, channels: int, noise: float, *spoken: tuple[float, float, float]) -> bytes:

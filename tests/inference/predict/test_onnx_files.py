@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from gpufleet.onnx import OnnxModel
+from gpufleet.predict import TensorSpec
 from gpufleet.runtimes import facts
 from gpufleet.runtimes.probe import one_node_model
 from inference.core.batching import BatchLimits
@@ -47,6 +50,13 @@ async def test_a_file_answers_and_its_metadata_say_where_it_computes(twice: str)
             "data": floats(2, 5, -6),
             "parameters": None,
         }
+        # What callers send is held against the file, as against any class.
+        wrong = await server.infer(tensor([1, 2], "INT64", "x"))
+        assert wrong.status == 400 and "FP32" in wrong.said["error"]
+        assert (await server.infer(tensor([1.0], name="z"))).status == 400
+        metadata = (await server.ask(f"/v2/models/{server.name}")).said
+        assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1]}]
+        assert metadata["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1]}]
         (said,) = (await server.ask(f"/v2/models/{server.name}")).said["parameters"]["runtimes"]
         assert (said["name"], said["provider"], said["device"]) == ("onnxruntime", "cpu", "cpu")
         assert said["version"] and said["device_name"] and said["device_memory_bytes"] > 0
@@ -98,6 +108,28 @@ def test_a_model_without_torch_is_given_a_gpu_that_onnx_runtime_was_built_for(
     given = Wanted(entry_point=SERVED, arguments={"file": twice}, device="cuda:0")
     ready = load(given, 4, lambda share, words: None)
     assert ready.device == "cpu" and ready.runtimes[0].passed_over == ("cuda: no CUDA-capable device",)
+
+
+@pytest.mark.parametrize(
+    "shape, kind, words",
+    [
+        ([], "tensor(float)", "which is not one of items"),
+        ([8, 3], "tensor(float)", "has the shape [8, 3], which is not one of items"),
+        (["n"], "tensor(string)", "is of the type tensor(string), which no request can hold"),
+    ],
+)
+def test_a_file_that_does_not_take_items_is_refused(
+    monkeypatch: pytest.MonkeyPatch, twice: str, shape: list[int | str], kind: str, words: str
+) -> None:
+    model = OnnxModel()
+    made = SimpleNamespace(get_inputs=lambda: [SimpleNamespace(name="x", shape=shape, type=kind)], get_outputs=list)
+    monkeypatch.setattr("gpufleet.onnx.session", lambda *given, **more: SimpleNamespace(raw=made, inputs=("x",)))
+    with pytest.raises(ValueError) as refused:
+        model.load("cpu", twice)
+    assert words in str(refused.value)
+    shape[:], kind = [1, 3, "width"], "tensor(uint8)"
+    model.load("cpu", twice)
+    assert model.max_batch == 1 and model.inputs == [TensorSpec("x", "UINT8", (3, -1))]
 
 
 def test_the_device_is_told_by_what_computes_on_it() -> None:
