@@ -32,6 +32,12 @@ from .decision import NOTHING, Decision, refused, together
 FOUND_WITHIN = Span(1 * SECOND)
 """A replica that has waited for less may yet find a device at once."""
 
+TURN_KEPT = Span(15 * SECOND)
+"""The replica that nobody waits for any more stays in its place for so long: who gave up waiting is told to come again.
+
+Where more programs are busy than have GPUs, one that lost its place each time might never have its turn.
+"""
+
 GIVEN_SPAN_MAX = Span(5 * MINUTE)
 """What one leaves to another is kept for that one so long: for as long as it may drain, and some more."""
 

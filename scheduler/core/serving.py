@@ -31,7 +31,7 @@ from ..state.specs import Outcome
 from ..state.state import State
 from ..state.units import SECOND, Instant, Span, after
 from .decision import NOTHING, Decision, refused, together
-from .exclusive import looks_again, noted_awake, put_to_sleep, refusal_of_group, with_those_that_wait
+from .exclusive import TURN_KEPT, looks_again, noted_awake, put_to_sleep, refusal_of_group, with_those_that_wait
 from .jobs import stop_commands
 
 TAKEN_AFTER = Span(5 * SECOND)
@@ -473,11 +473,21 @@ class _Workers:
         if grows is not None:
             self.wakes.append(grows)
         wanted = replicas_wanted(self.model, self.requests, len(self.staying), grows, self.at)
-        if self.quiet_since is None or wanted or all(waits(job) for job in self.staying):
+        if self.quiet_since is None or wanted:
             return wanted
+        if all(waits(job) for job in self.staying):
+            return 1 if self._keeps_its_turn(self.quiet_since) else 0
         ends_at = after(self.quiet_since, http.idle)
         self.wakes.append(ends_at)
         return 0 if ends_at <= self.at else 1
+
+    def _keeps_its_turn(self, quiet_since: Instant) -> bool:
+        """Whether the replica that waits stays in its place, as who asked was told to come again."""
+        if group_of(self.model) is None or not any(isinstance(job.state, Queued) for job in self.staying):
+            return False
+        ends_at = after(quiet_since, TURN_KEPT)
+        self.wakes.append(ends_at)
+        return self.at < ends_at
 
     def _sessions_on(self, job: Job) -> int:
         worker = self.of_job.get(job.id)

@@ -127,6 +127,8 @@ def _falling_back(state: State, trial: PlacementPass, at: Instant) -> Iterator[t
     if len(lacking) == len(durable.preferring):
         return
     limit = state.limits.routing.gpu_queue_limit
+    if durable.lines.count <= limit:
+        return  # so that a limit which nobody reaches costs nothing, however long the queue is
     before: set[JobId] = set()
     for job in queue_order(state, at, _NotInLine(trial, lacking)):
         if job.id in trial.placed:

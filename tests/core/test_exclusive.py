@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.jobs.runs import ExitCode
+from scheduler.core.exclusive import TURN_KEPT
 from scheduler.policy.exclusive import MEMBERS_MAX, Holder, sleepers
 from scheduler.policy.letting_go import measured_memory, would_be_placed, would_have_room
 from scheduler.state.attempts import RankExit
@@ -279,3 +280,26 @@ def test_whatever_is_asked_for_nobody_changes_twice_in_a_span_and_everybody_has_
     again = [name for name in group.own if group.woke.get(name, 0) != began.get(name, 0)]
     assert len(again) == len(group.own) or len(group.node.info.devices) > 1, f"only {again} had a turn"
     assert set(group.own) <= group.woke.keys(), "one never had a turn"
+
+
+def test_a_program_whose_requests_gave_up_waiting_has_its_turn_all_the_same() -> None:
+    """Where two others are busy, a request waits for longer than the gateway lets it, and comes again."""
+    group = next(each for each in map(Group, range(20)) if len(each.node.info.devices) == 1)
+    a, b, c = group.own[:3]
+    group.ask(a, 1)
+    group.ask(b, 1)
+    group.advance(2)
+    group.ask(c, 1)
+    (waiting,) = group.fleet.state.durable.services[b]
+    group.ask(b, 0)
+    group.advance(TURN_KEPT // SECOND - 1)
+    assert isinstance(group.fleet.job(waiting).state, Queued), "its turn was taken from it at once"
+    group.ask(b, 1)
+    group.advance(60)
+    assert group.woke[b] < group.woke[c], "one that began to wait later went before it"
+    group.ask(a, 1)
+    group.advance(2)
+    (waiting,) = group.fleet.state.durable.services[a]
+    group.ask(a, 0)
+    group.advance(TURN_KEPT // SECOND)
+    assert a not in group.fleet.state.durable.services, "it is kept although nobody came again"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.policy.order import queue_order
+from scheduler.policy.order import GivenUp, queue_order
 from scheduler.policy.routing import pattern_for, routed
 from scheduler.state.ids import UserName
-from scheduler.state.jobs import Queued
+from scheduler.state.jobs import Job, Queued
 from scheduler.state.limits import GpuRouting, Limits
 from scheduler.state.replies import Refused
 from scheduler.state.specs import Band, GpuChoice, GpuMode, JobSpec, Resources
-from scheduler.state.units import MINUTE, Span
+from scheduler.state.state import State
+from scheduler.state.units import MINUTE, Instant, Span
 from tests.core.fleet import Fleet, spec
 
 ROUTING = GpuRouting(
@@ -111,3 +113,21 @@ def test_who_falls_back_at_once_stands_behind_more_jobs_than_the_limit(
     fell = [job.id for job in fleet.state.durable.jobs.values() if job.fell_back is not None]
     assert sorted(fell) == sorted(behind)
     assert all(isinstance(job.state, Queued) for job in fleet.state.durable.jobs.values() if job.id != 1)
+
+
+def test_a_limit_that_no_line_reaches_costs_no_look_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(Limits(routing=GpuRouting(gpu_queue_limit=3, gpu_wait=Span(60 * MINUTE))))
+    list(fleet.join(fleet.add_node("n1", gpus=1, cpus=4)))
+    fleet.submit(spec(gpus=1, cpus=1))
+    looked: list[Instant] = []
+
+    def looks(state: State, at: Instant, given_up: GivenUp) -> Iterator[Job]:
+        looked.append(at)
+        return queue_order(state, at, given_up)
+
+    monkeypatch.setattr("scheduler.policy.routing.queue_order", looks)
+    for _ in range(3):
+        fleet.submit(choosing(GpuMode.PREFERRED, gpus=1))
+    assert not looked
+    fleet.submit(choosing(GpuMode.PREFERRED, gpus=1))
+    assert looked
