@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc.aio
 from gpufleet.v1 import inference_pb2, scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
@@ -33,7 +32,7 @@ from gpufleet.telemetry.spans import OFF, Telemetry
 
 from . import page
 from .api.serving import Api
-from .dashboard.guard import refusal
+from .dashboard.guard import is_own_origin, refusal
 from .dashboard.serving import Dashboard
 from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
 from .lines import Lines
@@ -262,9 +261,7 @@ class Gateway:
         """Pages of this host and those that were named; programs send no origin."""
         settings = self._settings()
         origin = socket.headers.get("origin")
-        if origin is None or origin in settings.origins:
-            return True
-        return urlsplit(origin).netloc == socket.headers.get("host")
+        return origin in settings.origins or is_own_origin(origin, socket.headers.get("host"))
 
 
 async def _answered(ask: Callable[[Any], Any], channel: grpc.aio.Channel) -> Response:

@@ -15,7 +15,7 @@ from gpufleet.errors import Code, GpufleetError, Reason, invalid
 from gpufleet.net.json_messages import shown
 from gpufleet.telemetry.logs import fields
 
-from ..dashboard.guard import NO_HEADERS, bearer_in, check_origin, json_body, refusal
+from ..dashboard.guard import NO_HEADERS, bearer_in, check_origin, json_body, length_of, on_a_thread_if_long, refusal
 from ..dashboard.serving import Dashboard
 from ..dashboard.streamed import BrokenOff
 from ..dashboard.streams import Events
@@ -77,7 +77,8 @@ class Api:
     async def _call(self, row: Row, request: Request) -> Response:
         token = self._dashboard.token_in(request, by_cookie=row.rpc not in NOT_BY_COOKIE)
         body = await _body(row, request)
-        asked = asked_of(row, request.path_params, request.query_params.multi_items(), body, _key(request))
+        in_path, query, key = request.path_params, request.query_params.multi_items(), _key(request)
+        asked = await on_a_thread_if_long(length_of(request), lambda: asked_of(row, in_path, query, body, key))
         if row.form is Form.OBJECT:
             return await self._dashboard.answer(request, row.rpc, asked, token)
         chunks = lines if row.form is Form.LINES else written

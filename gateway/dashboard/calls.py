@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,12 +16,10 @@ from gpufleet.net.json_messages import message_object, message_of
 from gpufleet.net.status import from_rpc_error
 
 from ..api.table import kinds_of
+from .guard import on_a_thread_if_long
 
 CALL_S_MAX = 20.0
 """How long the scheduler may take to answer."""
-
-AT_ONCE_BYTES_MAX = 16_000
-"""A longer message becomes JSON on a thread, so that nobody's frames wait for it."""
 
 CALLS, STREAMS = kinds_of(is_stream=False), kinds_of(is_stream=True)
 """What a page may ask for by a call's name: what the API has, but for what wants the token itself."""
@@ -77,9 +74,7 @@ def request_of(kinds: dict[str, type[Message]], name: str, said: dict[str, Any])
 
 async def json_text(message: Message) -> bytes:
     """A message as JSON, fields without a value included."""
-    if message.ByteSize() > AT_ONCE_BYTES_MAX:
-        return await asyncio.to_thread(_json_text, message)
-    return _json_text(message)
+    return await on_a_thread_if_long(message.ByteSize(), lambda: _json_text(message))
 
 
 def _json_text(message: Message) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
@@ -17,8 +17,13 @@ from gpufleet.errors import Code, GpufleetError, Reason, as_object, invalid
 from gpufleet.net.json_messages import json_object
 from gpufleet.security.tokens import TOKEN_CHARACTERS, TOKEN_PREFIX
 
+T = TypeVar("T")
+
 BODY_BYTES_MAX = 1_000_000
 """The longest request; a longer list of jobs goes by the scheduler's own RPCs."""
+
+AT_ONCE_BYTES_MAX = 16_000
+"""A longer message is read and written on a thread, so that nobody's frames wait for it."""
 
 BODY_S_MAX = 10.0
 """How long a request may take to come."""
@@ -34,13 +39,22 @@ def check_origin(request: HTTPConnection) -> None:
     """
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site")
-    is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
-    if not is_own or (site is not None and site not in OWN_SITES):
+    if not is_own_origin(origin, request.headers.get("host")) or (site is not None and site not in OWN_SITES):
         raise GpufleetError(
             Reason.PERMISSION_DENIED,
             f"a page of {origin or 'another site'} may not use this gateway",
             next_step="Open the dashboard at this gateway's own address; a program leaves out Origin.",
         )
+
+
+def is_own_origin(origin: str | None, host: str | None) -> bool:
+    """Whether a page of this host asks, or a program, which sends no origin."""
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:  # such as http://[x, which no browser sends
+        return False
 
 
 def bearer_in(request: HTTPConnection) -> str | None:
@@ -67,10 +81,25 @@ async def json_body(request: Request) -> dict[str, Any]:
                 if len(body) > BODY_BYTES_MAX:
                     raise GpufleetError(Reason.MESSAGE_TOO_LARGE, f"a request is at most {BODY_BYTES_MAX:,} bytes long")
     except TimeoutError:
-        raise GpufleetError(Reason.DEADLINE, f"the request did not come within {BODY_S_MAX:g} s") from None
+        message = f"the request did not come within {BODY_S_MAX:g} s"
+        raise GpufleetError(
+            Reason.DEADLINE, message, next_step="Send all of it at once, and as much as is said."
+        ) from None
     except ClientDisconnect:
         raise GpufleetError(Reason.CANCELLED) from None
-    return json_object("body", bytes(body))
+    return await on_a_thread_if_long(len(body), lambda: json_object("body", bytes(body)))
+
+
+def length_of(request: Request) -> int:
+    """How many bytes of a body may come, before any did."""
+    if "transfer-encoding" in request.headers:
+        return BODY_BYTES_MAX
+    return int(request.headers.get("content-length", "0"))
+
+
+async def on_a_thread_if_long(length: int, work: Callable[[], T]) -> T:
+    """What `work` makes of a message of so many bytes; of a long one on a thread, so that the loop goes on."""
+    return await asyncio.to_thread(work) if length > AT_ONCE_BYTES_MAX else work()
 
 
 def not_a_token() -> GpufleetError:

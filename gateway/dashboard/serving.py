@@ -23,7 +23,18 @@ from gpufleet.telemetry.logs import fields
 
 from .bounds import Guesses, Rates, Streams
 from .calls import CALLS, STREAMS, Scheduler, Who, json_text, request_of, who_is
-from .guard import NOT_KEPT, address_of, as_json, bearer_in, check_origin, json_body, not_a_token, refusal
+from .guard import (
+    NOT_KEPT,
+    address_of,
+    as_json,
+    bearer_in,
+    check_origin,
+    json_body,
+    length_of,
+    not_a_token,
+    on_a_thread_if_long,
+    refusal,
+)
 from .login import LOGIN_SECONDS, Seals, name_over, person_of
 from .streamed import Streamed
 from .streams import POLICY, Events, Page
@@ -106,7 +117,8 @@ class Dashboard:
     async def _rpc(self, request: Request) -> Response:
         token = self.token_in(request)
         name = request.path_params["method"]
-        asked = request_of(CALLS, name, await json_body(request))
+        said = await json_body(request)
+        asked = await on_a_thread_if_long(length_of(request), lambda: request_of(CALLS, name, said))
         return await self.answer(request, name, asked, token)
 
     async def _stream(self, request: Request) -> Response:

@@ -16,7 +16,7 @@ import hmac
 import json
 import secrets
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from cryptography.fernet import Fernet, InvalidToken
 from starlette.requests import HTTPConnection
@@ -25,7 +25,7 @@ from starlette.responses import RedirectResponse, Response
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.security.tokens import is_token
 
-from ..dashboard.guard import NOT_KEPT, OWN_SITES
+from ..dashboard.guard import NOT_KEPT, OWN_SITES, is_own_origin
 from ..dashboard.login import name_over
 from .core.hosts import ProgramHost, is_path
 
@@ -137,8 +137,7 @@ def is_navigation(request: HTTPConnection) -> bool:
 def _is_from_here(request: HTTPConnection) -> bool:
     """Whether a page of this very host asks, or a person who opens an address: a browser adds the cookie also to what
     pages of hosts beside this one send."""
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if not is_own_origin(request.headers.get("origin"), request.headers.get("host")):
         return False
     site = request.headers.get("sec-fetch-site")
     return site is None or site in OWN_SITES or is_navigation(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from gpufleet.v1 import job_pb2
 from starlette.applications import Starlette
 
 from gateway.api.serving import Api
-from gateway.dashboard.guard import BODY_BYTES_MAX
+from gateway.dashboard.guard import AT_ONCE_BYTES_MAX, BODY_BYTES_MAX, on_a_thread_if_long
 from gateway.dashboard.serving import Dashboard
 from gateway.dashboard.streams import Events
 from gpufleet.net.addresses import parse_address
@@ -24,7 +25,9 @@ from tests.gateway.asking import Answer, ask, connection
 from tests.gateway.stage import Stage
 from tests.gateway.test_dashboard import logged_in, refused, revoke, token_for
 
-SLEEPS = {"specs": [{"argv": ["sleep", "600"], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}, "is_held": True}]}
+SLEEPS: dict[str, Any] = {
+    "specs": [{"argv": ["sleep", "600"], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}, "is_held": True}]
+}
 
 
 async def asked(stage: Stage, method: str, path: str, said: object = None, **given: Any) -> Answer:
@@ -76,7 +79,8 @@ async def test_a_login_of_the_dashboard_does_for_its_own_pages_but_not_for_token
     for method, path, said in (("GET", "/tokens", None), ("POST", "/tokens", {"user": "x"}), ("PATCH", "/server", {})):
         answer = await asked(stage, method, path, said, cookie=cookie, headers=own)
         assert refused(answer) == (401, "TOKEN_MISSING"), path
-    for headers in ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+    origins = ({"origin": origin} for origin in ("http://evil.example", "null", "http://[x"))
+    for headers in (*origins, {"sec-fetch-site": "cross-site"}):
         for method, path in (("GET", "/jobs"), ("POST", "/jobs/cancel"), ("DELETE", "/nodes/n1")):
             answer = await asked(stage, method, path, cookie=cookie, headers=headers)
             assert refused(answer) == (403, "PERMISSION_DENIED"), (path, headers)
@@ -138,6 +142,9 @@ async def test_wrong_requests_name_the_field_and_change_nothing(stage: Stage) ->
     )
     for body in (b"{", b"[" * 100_000, b"\xff", b'{"specs": [], "specs": []}', b"{" * 999_999):
         assert await wrong("POST", "/jobs", body=body) == (400, "INVALID_ARGUMENT", "body")
+    # Found while it is read: to look for it among all names took minutes, for everybody.
+    many = b",".join(b'"%x":0' % number for number in range(100_000))
+    assert await wrong("POST", "/jobs", body=b"{%b,%b}" % (many, b'"1869f":0')) == (400, "INVALID_ARGUMENT", "body")
     assert await wrong("POST", "/jobs", body=b" " * (BODY_BYTES_MAX + 1)) == (413, "MESSAGE_TOO_LARGE", "")
     plain = {"content-type": "application/x-www-form-urlencoded"}
     assert await wrong("POST", "/jobs", body=b"a=b", headers=plain) == (415, "CONTENT_TYPE_UNKNOWN", "content-type")
@@ -145,6 +152,22 @@ async def test_wrong_requests_name_the_field_and_change_nothing(stage: Stage) ->
     assert await wrong("POST", "/jobs", SLEEPS, headers=key) == (400, "INVALID_ARGUMENT", "idempotency-key")
     assert await wrong("GET", "/jobs", headers={"idempotency-key": "x"}) == (400, "INVALID_ARGUMENT", "idempotency-key")
     assert (await asked(stage, "GET", "/jobs?user=clumsy", token=token)).json["jobs"] == []
+
+
+async def test_what_is_long_is_read_beside_the_loop() -> None:
+    here = threading.current_thread()
+    assert await on_a_thread_if_long(AT_ONCE_BYTES_MAX, threading.current_thread) is here
+    assert await on_a_thread_if_long(AT_ONCE_BYTES_MAX + 1, threading.current_thread) is not here
+
+
+async def test_a_long_request_is_answered_as_a_short_one(stage: Stage) -> None:
+    token = (await token_for(stage, "long")).secret
+    spec = SLEEPS["specs"][0] | {"argv": ["sleep", "600", "x" * AT_ONCE_BYTES_MAX]}
+    assert (await asked(stage, "POST", "/jobs", {"specs": [spec], "dry_run": True}, token=token)).status == 200
+    wrong = {"specs": [spec | {"nme": "x"}]}
+    for path in ("/jobs", "/rpc/Submit"):
+        answer = await asked(stage, "POST", path, wrong, token=token)
+        assert answer.json["error"]["field"] == "specs[0].nme", path
 
 
 async def test_the_same_key_submits_once(stage: Stage) -> None:
