@@ -106,8 +106,8 @@ def _operation(row: Row, schemas: Schemas) -> dict[str, Any]:
         "responses": {"200": {"description": "The answer.", "content": _content(row, schemas)}, **_refusals(row)},
     }
     if row.has_body:
-        schema = schemas.body(row.asked, row.in_path)
-        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+        schema = schemas.body(row.asked, row.in_path, row.needed)
+        operation["requestBody"] = {"required": bool(row.needed), "content": {"application/json": {"schema": schema}}}
     return operation
 
 
@@ -133,7 +133,7 @@ def _parameters(row: Row, schemas: Schemas) -> list[dict[str, Any]]:
                 shape = {"schema": schemas.parameter(field)}
             found.append(described({"name": field.name, "in": "query", **shape}, f"{row.asked.name}.{field.name}"))
     if row.takes_key:
-        key = {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]+$"}
+        key = {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]([ -~]*[!-~])?$"}
         text = "The request_id: the same key and content is done once."
         found.append({"name": KEY_HEADER, "in": "header", "schema": key, "description": text})
     return found

@@ -51,6 +51,9 @@ def asked_of(
         said = query_object(row.asked, query)
     for name in row.in_path & said.keys():
         raise invalid(name, "is said by the path already")
+    for name in row.needed:
+        if said.get(name) is None:
+            raise invalid(name, "is not said, and left out it is not left as it is", next_step=f"Say {name}, too.")
     if row.masked and "update_mask" not in said:
         said["update_mask"] = mask_of(row, said)
     for name, field in row.parameters.items():

@@ -7,7 +7,7 @@ A message that is asked and told has two: `JobSpec` as it is told, with every fi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -65,9 +65,10 @@ class Schemas:
         """A message as an answer holds it."""
         return self._message(kind, is_asked=False)
 
-    def body(self, kind: Descriptor, left_out: frozenset[str]) -> Schema:
-        """A request as a body says it, without some fields."""
-        return self._object(kind, is_asked=True, left_out=left_out)
+    def body(self, kind: Descriptor, left_out: frozenset[str], needed: Sequence[str] = ()) -> Schema:
+        """A request as a body says it, without some fields, and with those that it needs."""
+        schema = self._object(kind, is_asked=True, left_out=left_out)
+        return schema | {"required": list(needed)} if needed else schema
 
     def parameter(self, field: FieldDescriptor) -> Schema:
         """A field that a query or a path says as a text, a list as several."""

@@ -38,13 +38,15 @@ class Form(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """One path with one verb. `subject` is what OpenAPI groups it by."""
+    """One path with one verb. `subject` is what OpenAPI groups it by; `needed` are fields that a request says, since
+    left out they would be taken for false."""
 
     subject: str
     verb: str
     written: str
     rpc: str
     form: Form = Form.OBJECT
+    needed: tuple[str, ...] = ()
 
     @cached_property
     def path(self) -> str:
@@ -127,7 +129,7 @@ ROWS: tuple[Row, ...] = (
     Row("jobs", "GET", "/jobs/{job_id}/output/pieces", "StreamOutput", LINES),
     Row("jobs", "GET", "/watch", "Watch", LINES),
     Row("nodes", "GET", "/nodes", "ListNodes"),
-    Row("nodes", "PATCH", "/nodes/{node}", "UpdateNode"),
+    Row("nodes", "PATCH", "/nodes/{node}", "UpdateNode", needed=("is_draining",)),
     Row("nodes", "DELETE", "/nodes/{node}", "ForgetNode"),
     Row("nodes", "GET", "/devices", "ListDevices"),
     Row("nodes", "GET", "/devices/watch", "WatchDevices", LINES),

@@ -129,6 +129,20 @@ def test_what_a_change_does_not_name_stays_as_it_is() -> None:
     assert list(named.update_mask.paths) == ["is_held"] and named.jobs.all_mine
     whole: Any = asked("PUT", "/models/{name}", '{"model": {}}', name="chat")
     assert not whole.HasField("update_mask"), "a PUT says how all of it is to be"
+    # Nothing said of it is not false: another reason would resume a node that drains.
+    for said in ("", '{"reason": "new disks"}', '{"is_draining": null, "reason": "new disks"}'):
+        assert refused("PATCH", "/nodes/{node}", said, node="n1") == "is_draining"
+    drain: Any = asked("PATCH", "/nodes/{node}", '{"is_draining": true, "reason": "new disks"}', node="n1")
+    assert (drain.node, drain.is_draining, drain.reason) == ("n1", True, "new disks")
+
+
+def test_a_key_as_the_docs_show_it_is_one_as_openapi_tells_it() -> None:
+    told = json.loads(document())["paths"][f"{PREFIX}/jobs"]["post"]["parameters"]
+    (key,) = (each["schema"] for each in told if each["name"] == "idempotency-key")
+    for text in ("k", "first try", "a  b~"):
+        assert re.search(key["pattern"], text), text
+    for text in ("", " k", "k ", "k\n", "\u00e9"):
+        assert not re.fullmatch(key["pattern"], text), text
 
 
 HUGE = "9" * 30
