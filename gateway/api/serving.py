@@ -76,6 +76,8 @@ class Api:
 
     async def _call(self, row: Row, request: Request) -> Response:
         token = self._dashboard.token_in(request, by_cookie=row.rpc not in NOT_BY_COOKIE)
+        if row.has_body:
+            await self._dashboard.know_sender_if_long(request, token)
         body = await _body(row, request)
         in_path, query, key = request.path_params, request.query_params.multi_items(), _key(request)
         asked = await on_a_thread_if_long(length_of(request), lambda: asked_of(row, in_path, query, body, key))

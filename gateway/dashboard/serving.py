@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from google.protobuf.message import Message
+from gpufleet.v1 import scheduler_pb2
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -24,6 +25,7 @@ from gpufleet.telemetry.logs import fields
 from .bounds import Guesses, Rates, Streams
 from .calls import CALLS, STREAMS, Scheduler, Who, json_text, request_of, who_is
 from .guard import (
+    AT_ONCE_BYTES_MAX,
     NOT_KEPT,
     address_of,
     as_json,
@@ -117,6 +119,7 @@ class Dashboard:
     async def _rpc(self, request: Request) -> Response:
         token = self.token_in(request)
         name = request.path_params["method"]
+        await self.know_sender_if_long(request, token)
         said = await json_body(request)
         asked = await on_a_thread_if_long(length_of(request), lambda: request_of(CALLS, name, said))
         return await self.answer(request, name, asked, token)
@@ -202,6 +205,13 @@ class Dashboard:
             raise not_a_token()
         self._rates.take(person_of(token), time.monotonic())
         return token
+
+    async def know_sender_if_long(self, request: Request, token: str) -> None:
+        """Ask the scheduler whether it knows the token before a long body is read: to read it takes seconds of a
+        processor, which nobody unknown is given. Raises what it is refused with."""
+        if length_of(request) > AT_ONCE_BYTES_MAX:
+            asked = scheduler_pb2.GetServerInfoRequest()
+            await self._checked(request, lambda: self._scheduler.call("GetServerInfo", asked, token))
 
     async def _checked(
         self, request: HTTPConnection, ask: Callable[[], Awaitable[_Asked]], *, is_login: bool = False

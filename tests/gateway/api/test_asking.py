@@ -168,6 +168,8 @@ async def test_a_long_request_is_answered_as_a_short_one(stage: Stage) -> None:
     for path in ("/jobs", "/rpc/Submit"):
         answer = await asked(stage, "POST", path, wrong, token=token)
         assert answer.json["error"]["field"] == "specs[0].nme", path
+        # Of who is not known nothing long is read.
+        assert refused(await asked(stage, "POST", path, wrong, token=make_token())) == (401, "TOKEN_INVALID")
 
 
 async def test_the_same_key_submits_once(stage: Stage) -> None:
