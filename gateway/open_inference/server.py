@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -26,6 +27,17 @@ log = logging.getLogger(__name__)
 FLAG = "--grpc-port"
 
 
+def channel_options() -> dict[str, Any]:
+    """Options of the listening server, by name."""
+    return dict(server_options(MESSAGE_BYTES_MAX)) | {
+        "grpc.max_send_message_length": 2 * MESSAGE_BYTES_MAX,
+        "grpc.max_concurrent_streams": CONNECTION_CALLS_MAX,
+        # By default gRPC cancels calls by chance once 1,000 have come that the loop has not begun, without a word why.
+        "grpc.server.max_pending_requests": CALLS_MAX,
+        "grpc.server.max_pending_requests_hard_limit": CALLS_MAX,
+    }
+
+
 class Server:
     """Made inside the running loop, which it listens in at once; `running` answers. Raises PORT_TAKEN, ADDRESS_INVALID.
 
@@ -33,10 +45,7 @@ class Server:
     """
 
     def __init__(self, settings: GatewaySettings, port: int, proxy: Proxy, is_ready: Callable[[], bool]) -> None:
-        options = dict(server_options(MESSAGE_BYTES_MAX))
-        options["grpc.max_send_message_length"] = 2 * MESSAGE_BYTES_MAX
-        options["grpc.max_concurrent_streams"] = CONNECTION_CALLS_MAX
-        self._server = grpc.aio.server(options=list(options.items()), maximum_concurrent_rpcs=CALLS_MAX)
+        self._server = grpc.aio.server(options=list(channel_options().items()), maximum_concurrent_rpcs=CALLS_MAX)
         tls = settings.tls
         credentials = None
         if tls.cert_file is not None and tls.key_file is not None:

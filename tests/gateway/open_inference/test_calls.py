@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from gateway.open_inference import room
-from gateway.open_inference.server import Server
+from gateway.open_inference.server import Server, channel_options
 from gateway.open_inference.service import SERVICE
 from gateway.open_inference.statuses import CODE_OF, PROGRAM_DOMAIN, code_of
 from gateway.proxy import counting
@@ -388,3 +388,9 @@ async def test_the_states_of_programs_are_the_protocols() -> None:
     failed = model(failure=sessions_pb2.ModelFailure(message="/home/bob/x.py is missing"))
     assert _state(failed) == ("UNAVAILABLE", "its replicas fail")
     assert _state(model())[1].startswith("asleep")
+
+
+def test_calls_that_come_at_once_are_not_cancelled_by_chance() -> None:
+    options = channel_options()
+    assert options["grpc.server.max_pending_requests"] >= room.CALLS_MAX
+    assert options["grpc.server.max_pending_requests_hard_limit"] >= room.CALLS_MAX
