@@ -38,6 +38,8 @@ KEPT_S_MAX = 1.5
 """How long one waits: shorter than any usual server keeps it (gunicorn 2 s, uvicorn and Node 5 s), so that a request
 seldom meets a connection that is just being closed."""
 
+CLOSED = "it closed the connection before it had answered"
+
 PROBES = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """A replica's machine that does not answer is given up after 50 s."""
 
@@ -187,12 +189,15 @@ class Connection(asyncio.Protocol):
     async def next_event(self) -> h11.Event:
         """The next part of the answer; Data is what has come so far. Raises ReplicaFailed."""
         while True:
+            was_silent = self._http.their_state is h11.SEND_RESPONSE
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as problem:
+                if was_silent and self._http.trailing_data == (b"", True):
+                    raise ReplicaFailed(CLOSED) from None
                 raise ReplicaFailed(f"its answer is no HTTP: {problem}") from None
             if isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
-                raise ReplicaFailed("it closed the connection before it had answered")
+                raise ReplicaFailed(CLOSED)
             if event is not h11.NEED_DATA:
                 assert not isinstance(event, type)
                 return event
