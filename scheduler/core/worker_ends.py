@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpufleet.jobs.runs import ExitCode, ExitStatus
 
 from ..policy.revisions import fallback_of, started_revision
-from ..policy.serving import DEATHS_MAX, DEATHS_SPAN, deaths_since, may_start_at
+from ..policy.serving import DEATHS_MAX, DEATHS_SPAN, deaths_since, is_steady, may_start_at
 from ..state.attempts import BLAMES_THE_JOB, NODE_LOSS_REASONS, EndedAttempt
 from ..state.jobs import Finished, Job
 from ..state.records import AttemptEnded, JobFinished, Record
@@ -19,7 +19,7 @@ from ..state.sessions.session import Model, ModelFailure, Revision, SessionId
 from ..state.specs import Outcome
 from ..state.state import State
 from ..state.units import MINUTE, Instant, after
-from .decision import NOTHING, Decision, together
+from .decision import Decision, together
 from .sessions import without_worker
 
 CANNOT_LOAD = ExitCode(code=1)
@@ -56,7 +56,7 @@ def with_worker_ends(state: State, decision: Decision) -> Decision:
 def _worker_gone(state: State, at: Instant, job: Job, moved: frozenset[SessionId]) -> Decision:
     worker = state.live.turns.worker_of_job(job.id)
     if worker is None:
-        return NOTHING
+        return Decision(notes=(WorkerGone(worker=None, job=job.id),))
     gone = Decision(notes=(WorkerGone(worker=worker.id, job=job.id),))
     return together(without_worker(state, at, worker.id, but=moved), gone)
 
@@ -68,11 +68,13 @@ def _end_of_worker(
     if model is None or job.drained_at is not None or not _is_its_own(record, ended):
         return (record,)
     at, message = record.at, _why(state, record, job, ended)
+    was_steady = is_steady(state.live.turns.ready_since.get(job.id), at)
     of = _revision_of(model, job)
     if of is None:
         return (record,)
-    since = after(at, -DEATHS_SPAN)
-    count = deaths_since(of.deaths, at) + 1
+    since = at if was_steady else after(at, -DEATHS_SPAN)
+    deaths = (at,) if was_steady else (*of.deaths, at)
+    count = deaths_since(deaths, at)
     is_hopeless = not of.has_been_ready and _says_that_it_cannot(state, record, job, ended)
     is_started = job.revision == started_revision(model).number
     if is_started and (is_hopeless or count >= DEATHS_MAX):
@@ -85,7 +87,7 @@ def _end_of_worker(
             JobFinished(at=at, job=job.id, finished=finished, ended=ended),
             has_failed(at=at, model=model.name, failure=failure),
         )
-    begins_at = may_start_at((*of.deaths, at), at)
+    begins_at = may_start_at(deaths, at)
     is_former = of is model.former
     return (
         AttemptEnded(at=at, job=job.id, ended=ended, begins_at=begins_at),

@@ -23,6 +23,9 @@ DEATHS_MAX = 5
 
 DEATHS_SPAN = Span(10 * MINUTE)
 
+STEADY_SPAN = Span(10 * SECOND)
+"""A worker that had been ready for so long before it ended shows that its model works: earlier ends count no more."""
+
 BACKOFF_MIN = Span(1 * SECOND)
 """The pause before the second worker that is started again; the first is at once, and each later one doubles it."""
 
@@ -41,6 +44,11 @@ def numbers_of(limits: Limits, model: Model) -> SessionLimits:
 def deaths_since(deaths: Iterable[Instant], at: Instant) -> int:
     """How many of these ends count at an instant."""
     return sum(1 for died in deaths if died >= after(at, -DEATHS_SPAN))
+
+
+def is_steady(ready_since: Instant | None, ended_at: Instant) -> bool:
+    """Whether a worker that ends had been ready for STEADY_SPAN; None: it was not ready, or nobody knows."""
+    return ready_since is not None and ended_at >= after(ready_since, STEADY_SPAN)
 
 
 def may_start_at(deaths: tuple[Instant, ...], at: Instant) -> Instant | None:

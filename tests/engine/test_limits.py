@@ -11,15 +11,16 @@ from gpufleet.config.scheduler_settings import (
     NodeSettings,
     PlacementSettings,
     PolicySettings,
+    RoutingSettings,
     SchedulerSettings,
     WarningSettings,
 )
 from gpufleet.config.session_numbers import SessionNumbers
 from scheduler.program import limits_of
 from scheduler.state.ids import ModelName, UserName
-from scheduler.state.limits import BandRights, Limits, NodeOrder, ScoreWeights, WarningLimits
+from scheduler.state.limits import BandRights, GpuRouting, Limits, NodeOrder, ScoreWeights, WarningLimits
 from scheduler.state.sessions.session import SessionLimits
-from scheduler.state.specs import Band
+from scheduler.state.specs import Band, GpuMode
 from scheduler.state.units import GB, MINUTE, SECOND, Span
 
 NO_SETTINGS = {"unreachable_span", "sample_age", "node_losses", "prepare_span", "gang_start_span", "time_outs"}
@@ -54,6 +55,7 @@ OTHERS = SchedulerSettings(
         memory_percent=50,
         throttled_span=timedelta(seconds=1),
     ),
+    routing=RoutingSettings(content_types=(("model/*", "required"),), gpu_wait=timedelta(minutes=3), gpu_queue_limit=4),
     sessions=(("canvas", SessionNumbers(turn=timedelta(seconds=90), line_length=3)),),
 )
 
@@ -87,6 +89,7 @@ def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
         warnings=WarningLimits(
             idle_span=Span(MINUTE), memory_span=Span(2 * MINUTE), memory_percent=50, throttled_span=Span(SECOND)
         ),
+        routing=GpuRouting(modes={"model/*": GpuMode.REQUIRED}, gpu_wait=Span(3 * MINUTE), gpu_queue_limit=4),
         sessions={ModelName("canvas"): SessionLimits(turn=Span(90 * SECOND), line_length=3)},
     )
 

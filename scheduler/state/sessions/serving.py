@@ -59,9 +59,9 @@ class WorkersChecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerGone:
-    """A worker's process is over, though its stream has not broken yet."""
+    """A worker's process is over, though its stream may not have broken yet; None: it has."""
 
-    worker: WorkerId
+    worker: WorkerId | None
     job: JobId
 
 

@@ -251,14 +251,15 @@ Note = (
 class Turns:
     """Workers, turns and people as they are now. `dirty` are models whose line has to be seen to.
 
-    `yields` are sessions that missed a claim and let the next person pass. `causes` say what last made a model's
-    bounds later; `turn_spans` is how long turns lasted lately. `unreachable` are people who could not reach a worker,
+    `yields` are sessions that missed a claim and let the next person pass. `causes` say what last made a model's bounds
+    later; `turn_spans` is how long turns lasted lately. `unreachable` are people who could not reach a worker,
     `avoided` says which one and until when it is not offered to them. `lost` are turns whose worker went down, until
     the next one has begun. `missing` are workers that hold turns and have not come back since the start. `serving` is
-    how the workers of each model were seen to, `last_words` what workers said of why they fail. `addresses` say where
-    people come from, as far as that counts, `at_address` who comes from each. `cards` are what people are shown of
-    models, as their workers said last. `requests` are those of programs, by model and the gateway that has them.
-    `slept` says for whom programs of exclusive groups sleep, `given` what they leave to the jobs that wait for it.
+    how the workers of each model were seen to, `last_words` what workers said of why they fail, `ready_since` since
+    when those of jobs have been ready, until their attempt has ended. `addresses` say where people come from, as far as
+    that counts, `at_address` who comes from each. `cards` are what people are shown of models, as their workers said
+    last. `requests` are those of programs, by model and the gateway that has them. `slept` says for whom programs of
+    exclusive groups sleep, `given` what they leave to the jobs that wait for it.
     """
 
     workers: dict[WorkerId, WorkerLive] = field(default_factory=dict)
@@ -277,6 +278,7 @@ class Turns:
     turn_spans: dict[ModelName, Span] = field(default_factory=dict)
     serving: dict[ModelName, Serving] = field(default_factory=dict)
     last_words: dict[JobId, str] = field(default_factory=dict)
+    ready_since: dict[JobId, Instant] = field(default_factory=dict)
     cards: dict[ModelName, Card] = field(default_factory=dict)
     addresses: dict[SessionId, str] = field(default_factory=dict)
     at_address: dict[str, dict[SessionId, None]] = field(default_factory=dict)
@@ -346,6 +348,7 @@ def apply_event(turns: Turns, sessions: Sessions, event: SessionEvent) -> None:
         case events.WorkerJoined(worker=worker, model=model, stream=stream):
             if event.job is not None and worker not in turns.workers:
                 turns.last_words.pop(event.job, None)  # those of the start before
+                turns.ready_since.pop(event.job, None)
             turns.workers[worker] = WorkerLive(
                 id=worker,
                 model=model,
@@ -367,8 +370,8 @@ def apply_event(turns: Turns, sessions: Sessions, event: SessionEvent) -> None:
                 known.state, known.progress, known.message = event.state, event.progress, event.message
                 known.seats, known.load, known.heard_at = event.seats, event.load, event.at
                 known.reports += 1
-                if event.state is events.WorkerState.FAILED and known.job is not None:
-                    turns.last_words[known.job] = event.message
+                if known.job is not None:
+                    _note_state(turns, known.job, event)
                 if event.card is not None:
                     turns.cards[known.model] = event.card
                 _see(turns, sessions, event.turns, event.at)
@@ -525,6 +528,9 @@ def apply_note(turns: Turns, sessions: Sessions, note: Note) -> None:
             else:
                 turns.slept[model] = slept
         case WorkerGone(worker=worker, job=job):
+            turns.ready_since.pop(job, None)
+            if worker is None:
+                return
             gone = turns.workers.pop(worker, None)
             turns.last_words.pop(job, None)
             if gone is not None:
@@ -532,6 +538,16 @@ def apply_note(turns: Turns, sessions: Sessions, note: Note) -> None:
                 turns.causes[gone.model] = "a worker was lost"
         case _:
             assert_never(note)
+
+
+def _note_state(turns: Turns, job: JobId, said: events.WorkerReported) -> None:
+    """Since when a job's worker has been ready, and what it says where it has failed."""
+    if said.state is events.WorkerState.FAILED:
+        turns.last_words[job] = said.message
+    if said.state is events.WorkerState.READY:
+        turns.ready_since.setdefault(job, said.at)
+    elif said.state is not events.WorkerState.DRAINING:
+        turns.ready_since.pop(job, None)
 
 
 def _see(turns: Turns, sessions: Sessions, seen: tuple[events.ReportedTurn, ...], at: Instant) -> None:
