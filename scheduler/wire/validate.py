@@ -441,6 +441,13 @@ def instant_of(time: Timestamp, least_seconds: int) -> Instant | None:
     return Instant(time.seconds * SECOND + time.nanos // 1000)
 
 
+def check_no_node(program: scheduler_pb2.ProgramSelector) -> None:
+    """Raises INVALID_ARGUMENT where a node is named with the scheduler, which is meant to be an agent."""
+    if program.node:
+        step = 'Leave it out, or say program "agent" for the agent of that node.'
+        raise invalid("program.node", "is said of the scheduler, which is no program of a node", next_step=step)
+
+
 def node_name(name: str, path: str = "node") -> NodeName:
     """A node's name, checked."""
     if not NODE_NAME.fullmatch(name):

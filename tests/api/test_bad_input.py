@@ -318,6 +318,9 @@ def _calls() -> list[tuple[str, str, Any, Reason, str]]:
     nowhere, gone = 999_999_999, Reason.JOB_NOT_FOUND
     agent = s.ProgramSelector(program="agent", node="nowhere")
 
+    def scheduler_on(name: str) -> Any:
+        return s.ProgramSelector(program=name, node="n1")
+
     def output(**fields: Any) -> Any:
         return s.StreamOutputRequest(job_id=1, **fields)
 
@@ -394,6 +397,14 @@ def _calls() -> list[tuple[str, str, Any, Reason, str]]:
             s.StreamOutputRequest(program=s.ProgramSelector(program="coffee")),
             bad,
             "program.program",
+        ),
+        *(
+            (f"a node of the scheduler, in {call}", call, request, bad, "program.node")
+            for name in ("scheduler", "")
+            for call, request in (
+                ("UpdateServer", s.UpdateServerRequest(program=scheduler_on(name), log_level="info")),
+                *([("StreamOutput", s.StreamOutputRequest(program=scheduler_on(name)))] if name else []),
+            )
         ),
         (
             "no node",

@@ -198,7 +198,7 @@ class ProgramSelector(_message.Message):
     program: _builtins.str
     """"scheduler" or "agent"."""
     node: _builtins.str
-    """The node, for an agent."""
+    """The node, for an agent; with the scheduler it is refused."""
     def __init__(
         self,
         *,

@@ -24,7 +24,7 @@ from ...state.replies import NodeChanged, NodeGone
 from ...state.units import DAY, after
 from ...wire.convert import ROLES, timestamp, token_proto
 from ...wire.convert_nodes import node_proto
-from ...wire.validate import SPAN_MAX, USER_NAME, check_nodes, no_such_node, node_name, span_of
+from ...wire.validate import SPAN_MAX, USER_NAME, check_no_node, check_nodes, no_such_node, node_name, span_of
 from ..answers import Calls, reply_of
 from ..jobs.bands import bands_of_caller
 from ..paging import PageTokens, page_size
@@ -153,6 +153,7 @@ class NodeCalls(Calls):
             raise invalid("log_level", f"is {request.log_level!r}; it must be debug, info, warning or error")
         match request.program.program:
             case "" | "scheduler":
+                check_no_node(request.program)
                 self.facts.set_log_level(request.log_level)
             case "agent":
                 name = node_name(request.program.node, "program.node")

@@ -13,7 +13,7 @@ from gpufleet.telemetry.log_follow import TAIL_LINES_MAX, LogReader, follow
 from ...clock import wall_time
 from ...links import Links
 from ...state.ids import NodeName
-from ...wire.validate import no_such_node, node_name
+from ...wire.validate import check_no_node, no_such_node, node_name
 from ..roles import caller
 from .beginnings import since_of
 
@@ -44,6 +44,7 @@ class ProgramLogs:
             raise invalid("tail_lines", f"is {lines}; it must be 0 or more")
         match request.program.program:
             case "scheduler":
+                check_no_node(request.program)
                 source = self._own(request, lines)
             case "agent":
                 source = self._agent(request, lines)

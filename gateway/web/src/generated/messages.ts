@@ -1939,7 +1939,7 @@ export interface SubmitResponse {
 export interface ProgramSelector {
   /** "scheduler" or "agent". */
   readonly program: string;
-  /** The node, for an agent. */
+  /** The node, for an agent; with the scheduler it is refused. */
   readonly node: string;
 }
 
