@@ -73,7 +73,9 @@ async def test_an_open_loop_sends_what_is_due() -> None:
             (500, None, 20),
             (1000, None, 20),
         ]
-    assert told["loop"] == "open" and all(row["seconds"] >= 19 / row["rate"] * 0.99 for row in told["rows"])
+    assert told["loop"] == "open"
+    for row in told["rows"]:  # counted from the first that was sent, which a busy machine sends late
+        assert row["seconds"] >= 19 / row["rate"] * 0.99 - row["late_ms_max"] / 1e3
 
 
 async def test_cpu_workers_are_measured_beside(tmp_path: Path) -> None:
