@@ -59,7 +59,7 @@ class HttpRequest:
         """Of the whole body."""
         return len(self.head) + sum(map(len, self.tensors))
 
-    def taken(self) -> deque[bytes]:
+    def release_parts(self) -> deque[bytes]:
         """The parts of the body, for whoever lets go of them; the request then has no tensors any more."""
         parts = deque([self.head, *self.tensors])
         self.tensors.clear()

@@ -145,7 +145,7 @@ class OpenInference:
         request = request_for(context, self._host, path, body, is_secure=self._is_secure)
         async with self._proxy.watching.service(name) as service:
             user = await self._user(request, service.access)
-            exchange = Exchange(request, body.taken() if body is not None else deque())
+            exchange = Exchange(request, body.release_parts() if body is not None else deque())
             await self._proxy.pass_on(service, request, path, user, exchange)
             return exchange
 
