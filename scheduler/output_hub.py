@@ -86,7 +86,8 @@ class OutputHub:
         self._sync_is_due = asyncio.Event()
         self._sync_at_once = asyncio.Event()
         self._superseded: TermSuperseded | None = None
-        self.synced_listeners: set[Callable[[list[tuple[RankKey, OutputStream, int]]], None]] = set()
+        # In the order in which they came, as they are told: a simulated run is the same each time.
+        self.synced_listeners: dict[Callable[[list[tuple[RankKey, OutputStream, int]]], None], None] = {}
         self._append_error = ""
         self._sync_error = ""
 

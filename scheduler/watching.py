@@ -70,7 +70,7 @@ class ChangeHub:
         self.term = term
         self.number = 0
         self._kept: deque[tuple[int, Key, Change]] = deque(maxlen=CHANGES_KEPT)
-        self._watchers: set[Watcher] = set()
+        self._watchers: dict[Watcher, None] = {}  # in the order in which they came, as they are told
         self._waiting: dict[JobId, set[asyncio.Event]] = {}
         self._watching_workers: dict[ModelName, set[asyncio.Event]] = {}
         self.node_listeners: set[Callable[[NodeName], None]] = set()
@@ -101,12 +101,12 @@ class ChangeHub:
     def join(self, items: Iterable[JobId] = ()) -> Watcher:
         """A new watcher, which gets everything from now on, of items of arrays these."""
         watcher = Watcher(items=frozenset(items))
-        self._watchers.add(watcher)
+        self._watchers[watcher] = None
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
         """The watcher is gone."""
-        self._watchers.discard(watcher)
+        self._watchers.pop(watcher, None)
 
     def since(self, term: int, number: int) -> list[tuple[int, Change]] | None:
         """What changed after a number, the newest value of each key, or None when that is no longer known."""
