@@ -14,6 +14,7 @@ from gpufleet.v1 import node_agent_pb2
 from gpufleet.telemetry.logs import fields
 from gpufleet.telemetry.spans import Telemetry
 
+from .listeners import Listeners
 from .state.commands import Command, ForgetAttempt, LaunchAttempt, PrepareAttempt
 from .state.ids import NodeName
 from .wire.convert_commands import command_proto
@@ -154,7 +155,7 @@ class Links:
         self._connections: dict[NodeName, AgentStream] = {}
         self._requests = itertools.count(1)
         self._streams = itertools.count(1)
-        self.beat_listeners: set[Callable[[NodeName], None]] = set()
+        self.beat_listeners: Listeners[Callable[[NodeName], None]] = Listeners()
 
     def join(self, connection: AgentStream) -> None:
         """A node has a new connection, which gets its number; an older one ends."""

@@ -16,6 +16,7 @@ from typing import TypeVar
 from gpufleet.telemetry.logs import fields
 
 from .clock import is_set_within
+from .listeners import Listeners, add, drop
 from .outputs.errors import OutputStoreUnavailable
 from .ports import OutputStore
 from .state.attempts import OutputEnd, OutputStream
@@ -79,15 +80,14 @@ class OutputHub:
         self._on_trouble = on_trouble
         self._telling_trouble: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="output")
-        self._followers: dict[JobId, set[OutputFollower]] = {}
+        self._followers: dict[JobId, Listeners[OutputFollower]] = {}
         self._awaited: dict[RankKey, tuple[OutputEnd, ...]] = {}
         self._checks: set[asyncio.Task[None]] = set()
         self._unsynced_bytes = 0
         self._sync_is_due = asyncio.Event()
         self._sync_at_once = asyncio.Event()
         self._superseded: TermSuperseded | None = None
-        # In the order in which they came, as they are told: a simulated run is the same each time.
-        self.synced_listeners: dict[Callable[[list[tuple[RankKey, OutputStream, int]]], None], None] = {}
+        self.synced_listeners: Listeners[Callable[[list[tuple[RankKey, OutputStream, int]]], None]] = Listeners()
         self._append_error = ""
         self._sync_error = ""
 
@@ -216,16 +216,12 @@ class OutputHub:
     def follow(self, job: JobId) -> OutputFollower:
         """A new follower of a job's output."""
         follower = OutputFollower()
-        self._followers.setdefault(job, set()).add(follower)
+        add(self._followers, job, follower)
         return follower
 
     def unfollow(self, job: JobId, follower: OutputFollower) -> None:
         """The follower is gone."""
-        followers = self._followers.get(job)
-        if followers is not None:
-            followers.discard(follower)
-            if not followers:
-                del self._followers[job]
+        drop(self._followers, job, follower)
 
     @property
     def store(self) -> OutputStore:

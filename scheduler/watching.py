@@ -5,9 +5,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
 
 from .engine import Changes
+from .listeners import Listeners, add, drop
 from .state.equal_jobs import EqualJobs
 from .state.ids import JobId, NodeName
 from .state.jobs import Job
@@ -18,19 +18,9 @@ CHANGES_KEPT = 10_000
 PENDING_PER_WATCHER = 2_000
 """Keys that may wait for a slow watcher; beyond them it gets RESYNC and a full picture."""
 
-K = TypeVar("K")
-V = TypeVar("V")
 Key = tuple[str, int | str]
 Change = Job | EqualJobs | NodeName
 """What changed: a job, equal ones that came, or the node of that name."""
-
-
-def drop(sets: dict[K, set[V]], key: K, member: V) -> None:
-    """Take a member, if it is there, out of the set of a key; a set that is empty then takes no room."""
-    members = sets.get(key, set())
-    members.discard(member)
-    if not members:
-        sets.pop(key, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -70,10 +60,10 @@ class ChangeHub:
         self.term = term
         self.number = 0
         self._kept: deque[tuple[int, Key, Change]] = deque(maxlen=CHANGES_KEPT)
-        self._watchers: dict[Watcher, None] = {}  # in the order in which they came, as they are told
-        self._waiting: dict[JobId, set[asyncio.Event]] = {}
-        self._watching_workers: dict[ModelName, set[asyncio.Event]] = {}
-        self.node_listeners: set[Callable[[NodeName], None]] = set()
+        self._watchers: Listeners[Watcher] = Listeners()
+        self._waiting: dict[JobId, Listeners[asyncio.Event]] = {}
+        self._watching_workers: dict[ModelName, Listeners[asyncio.Event]] = {}
+        self.node_listeners: Listeners[Callable[[NodeName], None]] = Listeners()
 
     def publish(self, changes: Changes) -> None:
         """Hand out what a commit changed."""
@@ -101,12 +91,12 @@ class ChangeHub:
     def join(self, items: Iterable[JobId] = ()) -> Watcher:
         """A new watcher, which gets everything from now on, of items of arrays these."""
         watcher = Watcher(items=frozenset(items))
-        self._watchers[watcher] = None
+        self._watchers.add(watcher)
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
         """The watcher is gone."""
-        self._watchers.pop(watcher, None)
+        self._watchers.discard(watcher)
 
     def since(self, term: int, number: int) -> list[tuple[int, Change]] | None:
         """What changed after a number, the newest value of each key, or None when that is no longer known."""
@@ -121,7 +111,7 @@ class ChangeHub:
 
     def follow_job(self, job: JobId, event: asyncio.Event) -> None:
         """Set an event whenever a job changes."""
-        self._waiting.setdefault(job, set()).add(event)
+        add(self._waiting, job, event)
 
     def unfollow_job(self, job: JobId, event: asyncio.Event) -> None:
         """Stop setting it."""
@@ -129,7 +119,7 @@ class ChangeHub:
 
     def follow_workers(self, model: ModelName, event: asyncio.Event) -> None:
         """Set an event whenever a model, or where and whether its workers take turns, changes."""
-        self._watching_workers.setdefault(model, set()).add(event)
+        add(self._watching_workers, model, event)
 
     def unfollow_workers(self, model: ModelName, event: asyncio.Event) -> None:
         """Stop setting it."""

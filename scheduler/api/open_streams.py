@@ -16,8 +16,8 @@ import grpc.aio
 
 from gpufleet.errors import GpufleetError, Reason
 
+from ..listeners import Listeners, add, drop
 from ..state.ids import TokenId
-from ..watching import drop
 from .refusing import refuse
 
 CHECK_SECONDS = 1.0
@@ -45,7 +45,7 @@ class OpenStreams:
 
     def __init__(self, is_good: Callable[[TokenId], bool]) -> None:
         self._is_good = is_good
-        self._by_token: dict[TokenId, set[_OpenStream]] = {}
+        self._by_token: dict[TokenId, Listeners[_OpenStream]] = {}
 
     async def end_revoked_for_ever(self) -> None:
         """Look after the streams until cancelled."""
@@ -117,7 +117,7 @@ class OpenStreams:
 
     def _join(self, token: TokenId) -> _OpenStream:
         stream = _OpenStream()
-        self._by_token.setdefault(token, set()).add(stream)
+        add(self._by_token, token, stream)
         return stream
 
     def _leave(self, token: TokenId, stream: _OpenStream) -> None:

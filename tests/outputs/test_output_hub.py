@@ -151,7 +151,7 @@ async def test_nothing_is_announced_of_a_job_that_has_ended_otherwise(bench: Ben
 
 async def test_nodes_are_told_what_is_synced(bench: Bench) -> None:
     told: list[tuple[RankKey, OutputStream, int]] = []
-    bench.hub.synced_listeners[told.extend] = None
+    bench.hub.synced_listeners.add(told.extend)
     await bench.append(0, b"abc", is_end=True)
     await until("it is told", lambda: told)
     assert told == [(KEY, OUT, 3)]

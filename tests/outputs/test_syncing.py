@@ -46,7 +46,7 @@ class Bench:
         self.store = CountedStore()
         self.hub = OutputHub(self.store, lambda key, ends: None)  # type: ignore[arg-type]
         self.heard: asyncio.Queue[int] = asyncio.Queue()
-        self.hub.synced_listeners[lambda risen: self.heard.put_nowait(risen[0][2])] = None
+        self.hub.synced_listeners.add(lambda risen: self.heard.put_nowait(risen[0][2]))
 
     async def append(self, count: int, *, is_end: bool = False) -> None:
         await self.hub.append([(KEY, OutputStream.STDOUT, self.store.end, bytes(count), is_end)])

@@ -260,13 +260,13 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
     ) -> None:
         """Output up in order; synced offsets down."""
         stream = _OutputStream(self._engine, self._outputs)
-        self._outputs.synced_listeners[stream.on_synced] = None
+        self._outputs.synced_listeners.add(stream.on_synced)
         writer = asyncio.create_task(stream.write(context), name="synced")
         try:
             async for request in request_iterator:
                 await stream.take(request)
         finally:
-            self._outputs.synced_listeners.pop(stream.on_synced, None)
+            self._outputs.synced_listeners.discard(stream.on_synced)
             stream.close()
             await let_end(writer)
 

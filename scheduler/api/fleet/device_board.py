@@ -7,6 +7,7 @@ from gpufleet.v1 import node_pb2
 
 from ...engine import Engine
 from ...links import Links
+from ...listeners import Listeners
 from ...policy.fit import NodeChanges, node_view
 from ...state.ids import DeviceUuid, NodeName
 from ...state.units import MILLISECOND, SECOND, Instant, Span
@@ -63,7 +64,7 @@ class DeviceBoard:
         self._engine = engine
         self._changes = changes
         self._links = links
-        self._listeners: set[Listener] = set()
+        self._listeners: Listeners[Listener] = Listeners()
         self._shown: dict[NodeName, NodeShown] = {}
         self._outdated: set[NodeName] = set()
         self._number = 0
