@@ -38,10 +38,11 @@ from . import gangs
 from .attempts import gang_without_nodes, without_its_node
 from .decision import Decision, together
 from .live_ranks import given_up_at, jobs_on
-from .serving import renumbered, serving_deadlines
+from .serving import renumbered
 from .story import span_text
 from .turns import on_time, session_deadlines
 from .warnings import of_time_limits
+from .workers import serving_deadlines
 
 WAKES_AT_ONCE = 1_000
 """Waiting jobs whose time has come that are seen to at once; the rest follow at once, in a turn of their own."""

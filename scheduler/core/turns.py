@@ -29,11 +29,12 @@ from ..state.sessions.turns import (
 )
 from ..state.state import State
 from ..state.units import SECOND, Instant, Span, after
-from . import serving
+from . import worker_seats
 from .decision import NOTHING, Decision, together
 from .dependencies import with_consequences
-from .serving import WorkerChanges
 from .sessions import end_session, news_for, offer, stage_news, without_missing_worker
+from .worker_seats import WorkerChanges
+from .workers import models_due, see_to_workers
 
 CLAIMS_MISSED_MAX = 2
 """Offers that a person may leave unclaimed; then the session ends."""
@@ -202,13 +203,11 @@ def settle(state: State, at: Instant) -> Decision:
     """See to every line that something happened to: seats first, then limits, then news."""
     live = state.live.turns
     is_sweep = bool(state.durable.sessions.lines) and at >= after(live.swept_at, NEWS_INTERVAL)
-    names = (
-        tuple(state.durable.models) if is_sweep else tuple(dict.fromkeys((*live.dirty, *serving.models_due(state, at))))
-    )
+    names = tuple(state.durable.models) if is_sweep else tuple(dict.fromkeys((*live.dirty, *models_due(state, at))))
     if not names:
         return NOTHING
-    workers = with_consequences(state, serving.see_to_workers(state, names, at))
-    changes = serving.changes_of(workers)
+    workers = with_consequences(state, see_to_workers(state, names, at))
+    changes = worker_seats.changes_of(workers)
     # A model may have given up a worker for another one.
     givers = (state.durable.jobs[job].spec.serves for job in changes.going)
     names = tuple(dict.fromkeys((*names, *givers)))
@@ -223,7 +222,7 @@ class _Line:
     def __init__(self, state: State, model: Model, at: Instant, changes: WorkerChanges) -> None:
         self.state = state
         self.changes = changes
-        self.starting_seats = serving.starting_seats(state, model, at, changes)
+        self.starting_seats = worker_seats.starting_seats(state, model, at, changes)
         self.model = model
         self.at = at
         self.live = state.live.turns
@@ -237,7 +236,7 @@ class _Line:
 
     def _free_seats(self, worker: WorkerLive) -> int:
         taken = len(self.state.durable.sessions.seated.get(worker.id, ()))
-        is_open = worker.state is WorkerState.READY and not serving.takes_nobody(self.state, worker, self.changes)
+        is_open = worker.state is WorkerState.READY and not worker_seats.takes_nobody(self.state, worker, self.changes)
         return max(0, worker.seats - taken) if is_open else 0
 
     def settled(self, *, is_sweep: bool) -> Decision:
@@ -305,7 +304,7 @@ class _Line:
 
     def _limit(self) -> None:
         limits = self.model.limits
-        draining = {worker.id for worker in self.workers if serving.is_drained(self.state, worker, self.changes)}
+        draining = {worker.id for worker in self.workers if worker_seats.is_drained(self.state, worker, self.changes)}
         turns: dict[SessionId, TurnNow] = {}
         for session_id, turn in self._turns().items():
             if turn.started_at is None:
@@ -350,7 +349,7 @@ class _Line:
 
         `firm_only`: without the turns that have no end, and are given none as long as seats are starting.
         """
-        going = {worker.id for worker in self.workers if serving.takes_nobody(self.state, worker, self.changes)}
+        going = {worker.id for worker in self.workers if worker_seats.takes_nobody(self.state, worker, self.changes)}
         turns = {session: turn for session, turn in self._turns().items() if turn.worker not in going}
         yield from (SeatNow(called_at=self.at) for _ in self.granted)
         limited = {note.session: note.ends_at for note in self.notes if isinstance(note, Limited)}
@@ -420,7 +419,7 @@ class _Line:
     def _why_no_bound(self) -> str:
         if any(self.free.values()):
             return "the worker that has a free seat could not be reached and is tried again soon"
-        return serving.why_no_bound(self.state, self.model, self.at, self.changes)
+        return worker_seats.why_no_bound(self.state, self.model, self.at, self.changes)
 
 
 def _why_later(told: PlaceNotice | None, bound: Instant, cause: str) -> str:

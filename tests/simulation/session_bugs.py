@@ -11,7 +11,7 @@ import pytest
 from inference.core.presence import Presence
 from inference.core.turns import Turns as WorkerTurns
 from scheduler import engine
-from scheduler.core import serving, sessions, turns
+from scheduler.core import sessions, turns, worker_seats
 from scheduler.policy.turns import LimitChanges, next_called
 from scheduler.state import apply
 from scheduler.state import live as live_state
@@ -151,7 +151,7 @@ def seats_that_start_are_promised(plant: pytest.MonkeyPatch) -> None:
 
 def a_worker_that_is_going_is_offered(plant: pytest.MonkeyPatch) -> None:
     """Who is next is sent to a worker that was told to end, and another one is taken to have no seat."""
-    plant.setattr(serving, "takes_nobody", lambda state, worker, changes: worker.state is WorkerState.READY)
+    plant.setattr(worker_seats, "takes_nobody", lambda state, worker, changes: worker.state is WorkerState.READY)
 
 
 def to_be_there_is_evidence(plant: pytest.MonkeyPatch) -> None:

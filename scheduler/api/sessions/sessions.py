@@ -12,7 +12,7 @@ from gpufleet.net.tls import OWN_CERTIFICATE_CHARS_MAX, is_certificate
 from gpufleet.security.pass_phrases import CHARS_MAX
 from gpufleet.security.tickets import SECRET_BYTES, hash_place_key, make_place_key
 
-from ...core.serving import WorkerChanges, why_no_bound
+from ...core.worker_seats import WorkerChanges, why_no_bound
 from ...engine import Engine, StoreAway, TooManyEvents
 from ...session_links import GatewayLink, Outbox, SessionLinks, WorkerLink
 from ...state.access import Role

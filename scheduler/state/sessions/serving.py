@@ -1,4 +1,4 @@
-"""How a model's workers are seen to, as far as it is known only while the scheduler runs. See core/serving.py."""
+"""How a model's workers are seen to, as far as it is known only while the scheduler runs. See core/workers.py."""
 
 from dataclasses import dataclass
 
