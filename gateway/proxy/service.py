@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 from collections.abc import Callable
@@ -161,6 +162,9 @@ class Service:
     def failed(self, replica: Upstream, problem: ReplicaFailed) -> None:
         """A replica is passed over for a moment. One that took a request and broke it stays, where there is no other: a
         program that breaks on some requests is of use to others."""
+        if problem.was_sent:
+            problem.replica = hashlib.blake2b(replica.id.encode(), digest_size=8).hexdigest()
+            problem.is_shared = replica.broke(_now_s())
         if problem.was_kept:
             return
         log.warning("a replica failed", extra=fields(model=self.name, replica=replica.id, why=str(problem)))

@@ -119,7 +119,8 @@ class Proxy:
             return JSONResponse(said, 503, NOT_KEPT | {"Retry-After": str(busy.retry_after_s)})
         except ReplicaFailed as problem:
             error = GpufleetError(Reason.REPLICA_FAILED, f"a replica of the program did not answer: {problem}")
-            return JSONResponse(error_object(error), 502, NOT_KEPT)
+            had = {"replica": problem.replica, "shared": problem.is_shared} if problem.replica else {}
+            return JSONResponse(error_object(error) | had, 502, NOT_KEPT)
         except GpufleetError as error:
             return refusal(error)
         except TimeoutError:

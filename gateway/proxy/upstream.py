@@ -46,12 +46,15 @@ PROBES = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 class ReplicaFailed(Exception):
     """A replica did not answer as it must; the text says how. `was_sent`: it may have got the request. `was_kept`: on a
-    connection of before, which a server may close at any time."""
+    connection of before, which a server may close at any time. `replica` names the start of one that may have got it,
+    and `is_shared` says that it had other requests, too."""
 
     def __init__(self, why: str, *, was_sent: bool = True) -> None:
         super().__init__(why)
         self.was_sent = was_sent
         self.was_kept = False
+        self.replica = ""
+        self.is_shared = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, assert_never
 
 from .core.calls import AbortRequest, CheckWorker, FinishCall, Rules, SendRequest
 from .core.circuit import OUTCOMES_MAX, Circuit
 from .core.dispatch import Dispatcher
-from .core.outcomes import Answer, Backend, ErrorKind, Failure, InferenceFailed, ItemError, Reply, Result
+from .core.outcomes import Answer, Backend, Break, ErrorKind, Failure, InferenceFailed, ItemError, Reply, Result
 from .core.sums import Thresholds
 from .core.workers import Condition, Health, WorkerState
 from .http import HttpAnswer, HttpOriginClient, RequestFailed
@@ -167,6 +167,8 @@ class Engine:
             outcome = Failure(ErrorKind.TIMED_OUT, f"no answer within {action.timeout_s:g} s")
         except RequestFailed as problem:
             outcome = problem.failure
+            if outcome.kind is ErrorKind.BROKEN and await self._has_ended(self._workers[action.worker]):
+                outcome = replace(outcome, broke=Break())
         except CannotEncode as problem:
             outcome = Failure(ErrorKind.REJECTED, str(problem))
         except Exception as problem:
@@ -185,6 +187,10 @@ class Engine:
         encoded = encode(items, specs, binary=self.settings.binary, timeout_s=timeout_s)
         answer = await worker.http.request("POST", f"{worker.route.path}/infer", encoded.headers, encoded.body)
         return decode(answer.status, answer.headers, answer.body, items)
+
+    async def _has_ended(self, worker: _Connected) -> bool:
+        """Whether a worker that broke off has ended: nobody listens there any more. A gateway tells of its replicas."""
+        return not (worker.route.is_gateway or await worker.http.takes_connections())
 
     async def _ask_callable(self, items: list[Any]) -> Reply | Failure:
         assert self._fallback is not None
@@ -299,4 +305,5 @@ def _rules(settings: ClientSettings) -> Rules:
         timeout_s=settings.timeout_s,
         start_wait_s=settings.start_wait_s,
         health_interval_s=settings.health_interval_s,
+        poison_breaks=settings.poison_breaks,
     )

@@ -183,6 +183,14 @@ class HttpOriginClient:
                     raise
         return await self._exchange(await self._connect(), request, body)
 
+    async def takes_connections(self) -> bool:
+        """Whether anybody listens there now."""
+        try:
+            (await self._connect()).abort()
+        except RequestFailed:
+            return False
+        return True
+
     def close(self) -> None:
         """Close what is kept."""
         while self._kept:

@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .core.outcomes import ERROR_CHARACTERS_MAX, Answer, Backend, ErrorKind, Failure, Reply, failure_of_status
+from .core.outcomes import ERROR_CHARACTERS_MAX, Answer, Backend, Break, ErrorKind, Failure, Reply, failure_of_status
 from .tensors import CannotDecode, InputSpec, Tensor, as_content, is_array, tensors_of, values_of
 
 JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
 """How much of a body is JSON, where binary data follows."""
 
 MICROSECONDS = 1e6
+
+BROKEN_OFF = 502
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,15 @@ def _refused(status: int, headers: Mapping[str, str], body: bytes, count: int) -
         return failure_of_status(status, _text(body), retry_after_s)
     if len(failures) == count:
         return Reply(tuple(replace(failures[index], retry_after_s=retry_after_s) for index in range(count)))
-    return failure_of_status(status, message_of(document), retry_after_s)
+    return replace(failure_of_status(status, message_of(document), retry_after_s), broke=_break(status, document))
+
+
+def _break(status: int, document: Mapping[str, Any]) -> Break | None:
+    """What a gateway says of the replica that broke off a request: a server that says nothing of it has no such."""
+    start = document.get("replica")
+    if status != BROKEN_OFF or not isinstance(start, str) or not start:
+        return None
+    return Break(start[:ERROR_CHARACTERS_MAX], is_shared=document.get("shared") is True)
 
 
 def message_of(document: Mapping[str, Any]) -> str:

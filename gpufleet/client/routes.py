@@ -29,6 +29,7 @@ class Route:
     origin: Origin
     model: str
     backend: Backend | None = None
+    is_gateway: bool = False
 
     @property
     def path(self) -> str:
@@ -79,7 +80,8 @@ def _direct(settings: ClientSettings, key: str, text: str, backend: Backend | No
 def _behind(gateway: _Gateway, model: str, backend: Backend | None) -> Route:
     origin = gateway.origin
     prefix = f"{origin.prefix}/m/{quote(model, safe='')}"
-    return Route(Origin(origin.host, origin.port, origin.is_tls, prefix, gateway.token, origin.ca_file), model, backend)
+    through = Origin(origin.host, origin.port, origin.is_tls, prefix, gateway.token, origin.ca_file)
+    return Route(through, model, backend, is_gateway=True)
 
 
 def _gateway(settings: ClientSettings, environment: Mapping[str, str]) -> _Gateway:

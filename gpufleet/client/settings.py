@@ -122,6 +122,13 @@ class ClientSettings:
     health_timeout_s: float = setting(5.0, "The longest wait for that answer.", SECONDS_NUMBER, low=0.001, high=DAY_S)
 
     retries: int = setting(5, "How often a request that failed for a moment is sent again.", INTEGER, low=0, high=100)
+    poison_breaks: int = setting(
+        2,
+        "An item that so many workers ended with, asked alone, gets the error poison and is not asked again.",
+        INTEGER,
+        low=2,
+        high=100,
+    )
     backoff_first_s: float = setting(
         0.1,
         "The pause before the first retry; it doubles, and up to half of it is left to chance.",
@@ -202,6 +209,7 @@ class GivenSettings(TypedDict, total=False):
     health_interval_s: float | str | timedelta
     health_timeout_s: float | str | timedelta
     retries: int
+    poison_breaks: int
     backoff_first_s: float | str | timedelta
     backoff_max_s: float | str | timedelta
     circuit_failures: int

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.client.core.outcomes import Answer, Backend, ErrorKind, Failure, Reply
+from gpufleet.client.core.outcomes import Answer, Backend, Break, ErrorKind, Failure, Reply
 from gpufleet.client.core.workers import Condition, Health
 from tests.client.world import RULES, Behaviour, FakeWorker, World, answers, fails, in_turn
 
@@ -271,6 +271,88 @@ def test_a_call_that_is_given_up_ends_its_requests() -> None:
     assert number not in world.finished
 
 
+def breaks(bad: int, *starts: Break) -> Behaviour:
+    """A certain item ends whoever computes it; these are the starts of the workers, one after the other."""
+    rest = list(starts)
+
+    def does(items: tuple[int, ...]) -> Reply | Failure:
+        if bad not in items:
+            return answers(items)
+        return Failure(ErrorKind.BROKEN, "it closed", 502, broke=rest.pop(0) if len(rest) > 1 else rest[0])
+
+    return does
+
+
+def own(*names: str) -> tuple[Break, ...]:
+    return tuple(Break(name) for name in names)
+
+
+def test_an_item_for_which_two_workers_end_is_given_up_and_the_others_are_answered() -> None:
+    cpu = FakeWorker(answers, backend=CPU)
+    world = World(
+        {"a": FakeWorker(breaks(2, *own("1", "2", "3", "4"))), "cpu": cpu, "own": FakeWorker(answers, CALLABLE)}
+    )
+    results = world.predict(8)
+    assert [result.index for result in results if not result.is_ok] == [2]
+    error = results[2].error
+    assert error is not None and error.kind is ErrorKind.POISON and "2 workers ended" in error.message
+    # In its batch, alone, and alone at its worker; no lesser backend is asked for it.
+    assert [asked.worker for asked in world.asked if 2 in asked.items] == ["a"] * 3
+
+
+def test_a_suspect_is_asked_while_its_worker_has_nothing_else_and_other_workers_go_on() -> None:
+    slow = FakeWorker(answers, seats=3, takes_s=5.0)
+    world = World({"a": FakeWorker(breaks(0, *own("1")), seats=3), "b": slow})
+    under_way: list[int] = []
+
+    def watched(items: tuple[int, ...]) -> Reply | Failure | None:
+        if items == (0,):
+            under_way.append(slow.state.requests_under_way)
+            return Failure(ErrorKind.BROKEN, "it closed", 502, broke=Break("2"))
+        return answers(items)
+
+    slow.does = watched
+    results = world.predict([*["alone"], *["same"] * 80])
+    assert [result.index for result in results if not result.is_ok] == [0]
+    assert under_way == [1] and slow.state.kept_for is None
+    # While what that one had before came to its end, the other worker had all the rest.
+    (at_s,) = [asked.at_s for asked in world.asked if asked.worker == "b" and asked.items == (0,)]
+    assert sum(asked.worker == "a" for asked in world.asked) > sum(asked.worker == "b" for asked in world.asked)
+    assert not [asked for asked in world.asked if asked.worker == "b" and 0.2 < asked.at_s < at_s]
+
+
+def test_what_a_worker_had_together_makes_nobody_a_culprit() -> None:
+    shared = tuple(Break(str(number), is_shared=True) for number in range(9))
+    world = World({"a": FakeWorker(breaks(0, *shared))})
+    (result,) = world.predict(1)
+    assert result.error is not None and result.error.kind is ErrorKind.BROKEN
+    assert result.attempts == 1 + RULES.retries
+
+
+def test_a_worker_that_goes_on_after_it_broke_off_has_not_ended_for_an_item() -> None:
+    world = World({"a": FakeWorker(breaks(0, *own("same")))})
+    (result,) = world.predict(1)
+    assert result.error is not None and result.error.kind is ErrorKind.BROKEN
+    assert result.attempts == 1 + RULES.retries
+
+
+def test_one_worker_that_was_killed_costs_no_item() -> None:
+    broken = Failure(ErrorKind.BROKEN, "killed", 502, broke=Break("1"))
+    world = World({"a": FakeWorker(in_turn(*[lambda _: broken] * 4, answers), seats=4)})
+    results = world.predict(["w", "x", "y", "z"])
+    assert all(result.is_ok and result.attempts == 2 for result in results)
+
+
+def test_a_worker_that_is_kept_for_a_suspect_is_let_go_when_its_call_ends() -> None:
+    slow = FakeWorker(in_turn(breaks(0, *own("1")), lambda _: None), seats=2)
+    world = World({"a": slow})
+    first = world.submit(["x", "y"], deadline_s=3.0)
+    world.play()
+    assert {result.error.kind for result in world.finished[first] if result.error} == {ErrorKind.DEADLINE}
+    slow.does = answers
+    assert slow.state.kept_for is None and all(result.is_ok for result in world.predict(4))
+
+
 OUTCOMES = st.sampled_from(
     [
         answers,
@@ -283,6 +365,8 @@ OUTCOMES = st.sampled_from(
         fails(ErrorKind.UNAVAILABLE, 1e9),
         *(item_error(bad, kind) for bad in (0, 3) for kind in (ErrorKind.REJECTED, ErrorKind.UNAVAILABLE)),
         bad_item(1, ErrorKind.MODEL_FAILED),
+        breaks(1, *own("1", "2", "3")),
+        breaks(0, Break(), Break("1", is_shared=True), Break()),
     ]
 )
 HEALTHS = st.sampled_from(

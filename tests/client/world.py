@@ -24,6 +24,7 @@ RULES = Rules(
     timeout_s=60.0,
     start_wait_s=60.0,
     health_interval_s=10.0,
+    poison_breaks=2,
 )
 
 Behaviour = Callable[[tuple[int, ...]], "Reply | Failure | None"]

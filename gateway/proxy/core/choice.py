@@ -10,6 +10,9 @@ from typing import TypeVar
 PASSED_OVER_S = 1.0
 """A replica that refuses a connection, or closes one without an answer, gets no request for so long."""
 
+TOGETHER_S = 1.0
+"""Requests that a replica broke off within so long ended with it, and nobody knows which of them it ended for."""
+
 
 @dataclass(slots=True, eq=False)
 class Replica:
@@ -26,6 +29,14 @@ class Replica:
     """The number of the last request that it got; the highest is the newest."""
 
     passed_over_until_s: float = field(default=float("-inf"))
+    broke_at_s: float = field(default=float("-inf"))
+    """When it last broke off a request."""
+
+    def broke(self, now_s: float) -> bool:
+        """It broke off a request, which still counts as under way: whether it had others, too."""
+        is_shared = self.under_way > 1 or now_s - self.broke_at_s <= TOGETHER_S
+        self.broke_at_s = now_s
+        return is_shared
 
     def takes(self, now_s: float) -> bool:
         """Whether one more request can go there now."""

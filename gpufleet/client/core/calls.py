@@ -22,6 +22,7 @@ class Rules:
     timeout_s: float
     start_wait_s: float
     health_interval_s: float
+    poison_breaks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +63,22 @@ Action: TypeAlias = SendRequest | AbortRequest | CheckWorker | FinishCall
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Items of a call that are sent together. `tier` is the place of the first backend that they may go to."""
+    """Items of a call that are sent together. `tier` is the place of the first backend that they may go to.
+
+    `broken` are the starts of workers that broke off while they had this one item: it is a suspect.
+    """
 
     items: tuple[int, ...]
     retries: int = 0
     tier: int = 0
     avoided: str = ""
     fallback_reason: str = ""
+    broken: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Items that are to be answered by one deadline; `delayed` is a heap by time."""
+    """Items that are to be answered by one deadline; `delayed` is a heap by time, `suspects` go before `ready`."""
 
     number: int
     deadline_s: float
@@ -81,8 +86,22 @@ class Call:
     attempts: list[int]
     open_items: int
     ready: deque[Chunk] = field(default_factory=deque)
+    suspects: deque[Chunk] = field(default_factory=deque)
     delayed: list[tuple[float, int, Chunk]] = field(default_factory=list)
     last_failure: Failure | None = None
+
+    def wait_no_more(self, chunk: Chunk) -> None:
+        """A chunk that failed before is to be sent again, before others."""
+        if chunk.broken:
+            self.suspects.append(chunk)
+        else:
+            self.ready.appendleft(chunk)
+
+    def forget_waiting(self) -> None:
+        """Nothing more of it is to be sent."""
+        self.suspects.clear()
+        self.ready.clear()
+        self.delayed.clear()
 
 
 @dataclass(slots=True, eq=False)

@@ -20,6 +20,7 @@ from .outcomes import FAULTS_OF_WORKERS, PERHAPS_ONE_ITEM, Answer, Backend, Erro
 from .placing import Placing
 from .retrying import backoff_s
 from .sums import Batch, Sums
+from .suspects import broken_with, poison
 from .workers import RETRY_AFTER_S_MAX, Condition, Health, WorkerState
 
 
@@ -114,7 +115,11 @@ class Dispatcher:
             pause_s = min(max(0.0, failure.retry_after_s), RETRY_AFTER_S_MAX)
             worker.held_until_s = max(worker.held_until_s, now_s + pause_s)
         given_up = 0
-        if failure.is_transient and chunk.retries < self._rules.retries:
+        if failure.broke is not None and len(chunk.items) == 1:
+            chunk.broken = broken_with(chunk.broken, failure.broke)
+        if len(chunk.broken) >= self._rules.poison_breaks:
+            given_up = self._no_more(request, chunk.items, poison(failure, len(chunk.broken)))
+        elif failure.is_transient and chunk.retries < self._rules.retries:
             self._retry(request, chunk.items, failure, now_s, is_of_item=False)
         elif not failure.is_transient and failure.kind in PERHAPS_ONE_ITEM and len(chunk.items) > 1:
             # Not sent again as it was: taken apart, to find the one at fault. This is no retry.
@@ -136,7 +141,7 @@ class Dispatcher:
         self._check(now_s)
         for call in self._calls.values():
             while call.delayed and call.delayed[0][0] <= now_s:
-                call.ready.appendleft(heapq.heappop(call.delayed)[2])
+                call.wait_no_more(heapq.heappop(call.delayed)[2])
         # In turns, so that a long call does not keep out a short one.
         while sum(self._send_one(call, now_s) for call in list(self._calls.values())):
             pass
@@ -176,6 +181,9 @@ class Dispatcher:
 
     def _send_one(self, call: Call, now_s: float) -> bool:
         """Send the first batch of a call for which there is a worker; False where there is none, or nothing to send."""
+        if call.suspects and (found := self._placing.place(call.suspects[0], now_s)) is not None:
+            self._send_or_give_up(call, call.suspects.popleft(), found, now_s)
+            return True
         for place, chunk in enumerate(call.ready):
             found = self._placing.place(chunk, now_s)
             if found is None:
@@ -183,13 +191,17 @@ class Dispatcher:
                     continue
                 return False
             del call.ready[place]
-            if isinstance(found, Failure):
-                self._give_up_all(call, chunk.items, found)
-            else:
-                self._send(call, chunk, found, now_s)
-                self._calls[call.number] = self._calls.pop(call.number)  # now it is the others' turn
+            self._send_or_give_up(call, chunk, found, now_s)
             return True
         return False
+
+    def _send_or_give_up(self, call: Call, chunk: Chunk, found: WorkerState | Failure, now_s: float) -> None:
+        if isinstance(found, Failure):
+            self._placing.let_go([chunk])
+            self._give_up_all(call, chunk.items, found)
+        else:
+            self._send(call, chunk, found, now_s)
+            self._calls[call.number] = self._calls.pop(call.number)  # now it is the others' turn
 
     def _send(self, call: Call, chunk: Chunk, worker: WorkerState, now_s: float) -> None:
         if 0 < worker.batch_max < len(chunk.items):
@@ -215,6 +227,7 @@ class Dispatcher:
 
     def _end(self, number: int, now_s: float, *, is_success: bool | None) -> None:
         request = self._requests.pop(number)
+        self._placing.let_go([request.chunk])
         request.worker.requests_under_way -= 1
         request.worker.items_under_way -= len(request.chunk.items)
         request.worker.circuit.ended(now_s, is_success=is_success, was_probe=request.is_probe)
@@ -253,7 +266,7 @@ class Dispatcher:
                 self._give_up(request.call, item, failure, request)
             return len(items)
         why = f"{request.worker.id}: {failure.message}"
-        request.call.ready.appendleft(Chunk(items, tier=tier, fallback_reason=why))
+        request.call.wait_no_more(Chunk(items, tier=tier, fallback_reason=why, broken=request.chunk.broken))
         return 0
 
     def _settle(self, request: Request, index: int, answer: Answer, backend: Backend | None) -> None:
@@ -292,11 +305,11 @@ class Dispatcher:
         last = f"; before, {call.last_failure.message}" if call.last_failure else ""
         failure = Failure(ErrorKind.DEADLINE, f"the deadline of the call passed{last}")
         self._abort(call)
-        call.ready.clear()
-        call.delayed.clear()
+        call.forget_waiting()
         self._give_up_all(call, [index for index, each in enumerate(call.results) if each is None], failure)
 
     def _abort(self, call: Call) -> None:
+        self._placing.let_go(call.suspects)
         for number in [number for number, each in self._requests.items() if each.call is call]:
             self._end(number, 0.0, is_success=None)
             self._actions.append(AbortRequest(number))

@@ -43,6 +43,8 @@ class ErrorKind(StrEnum):
     """The call's deadline passed first."""
     NO_WORKER = "no-worker"
     """No worker was ready in time, and there was nothing to fall back to."""
+    POISON = "poison"
+    """Workers ended while they had it and nothing else: it is not asked again, of no backend."""
     CLOSED = "closed"
     """The client was closed, or the call given up."""
 
@@ -128,13 +130,26 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Break:
+    """A worker broke off a request that it had. `start` names that start of it; empty: nobody knows its name.
+
+    `is_shared`: it had other requests then, as far as is known, so that it may have ended for one of those.
+    """
+
+    start: str = ""
+    is_shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
-    """A request, or one item of it, failed. `retry_after_s` is the server's wish for the pause."""
+    """A request, or one item of it, failed. `retry_after_s` is the server's wish for the pause, `broke` tells of a
+    worker that broke it off and has ended, as far as is known."""
 
     kind: ErrorKind
     message: str
     status: int = 0
     retry_after_s: float | None = None
+    broke: Break | None = None
 
     @property
     def is_transient(self) -> bool:

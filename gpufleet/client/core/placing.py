@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from .calls import Chunk, Rules
 from .outcomes import Backend, ErrorKind, Failure, failure_of_status
@@ -47,11 +47,31 @@ class Placing:
             usable = [each for each in self._of(backend) if each.is_usable(now_s) and each.backend is backend]
             if usable:
                 self._missed_since_s.pop(backend, None)
+                if chunk.broken:
+                    return self._place_alone(chunk, usable, now_s)
                 free = [each for each in usable if each.has_room(now_s)]
                 return choose(free, chunk.avoided) if free else None
             if self._is_worth_a_wait(backend, now_s, is_last=backend is tiers[-1]):
                 return None
         return None if self._returns_for_sure(now_s) else self._no_worker(now_s)
+
+    def let_go(self, suspects: Collection[Chunk]) -> None:
+        """These are not asked any more: no worker is kept for them."""
+        for worker in self._workers.values():
+            if any(worker.kept_for is each for each in suspects):
+                worker.kept_for = None
+
+    def _place_alone(self, suspect: Chunk, usable: list[WorkerState], now_s: float) -> WorkerState | None:
+        """The worker for a suspect; None until what it has is over. Until then it is kept, and gets nothing else."""
+        kept = next((each for each in usable if each.kept_for is suspect), None)
+        if kept is None:
+            self.let_go([suspect])  # one that is of no use any more
+            unkept = [each for each in usable if each.kept_for is None]
+            if not unkept:
+                return None
+            kept = choose(unkept, suspect.avoided)
+            kept.kept_for = suspect
+        return kept if kept.is_free_for(suspect, now_s) else None
 
     def why_not_preferred(self, now_s: float) -> str:
         """Why the preferred backend is not asked, for people."""

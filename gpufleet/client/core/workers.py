@@ -67,6 +67,8 @@ class WorkerState:
     is_being_checked: bool = False
     needs_checks: bool = True
     place: int = field(default=0)
+    kept_for: object = None
+    """The suspect that it is asked for next, or now: it gets nothing else meanwhile."""
 
     def is_usable(self, now_s: float) -> bool:
         """Whether it takes requests at all, be it busy or not."""
@@ -78,7 +80,13 @@ class WorkerState:
 
     def has_room(self, now_s: float) -> bool:
         """Whether it can be given a request now."""
-        return self.is_usable(now_s) and self.requests_under_way < self.seats and self.circuit.allows(now_s)
+        has_seat = self.requests_under_way < self.seats and self.kept_for is None
+        return has_seat and self.is_usable(now_s) and self.circuit.allows(now_s)
+
+    def is_free_for(self, suspect: object, now_s: float) -> bool:
+        """Whether it can be given an item for which it may end: once it has nothing else of ours."""
+        is_alone = self.kept_for is suspect and not self.requests_under_way
+        return is_alone and self.is_usable(now_s) and self.circuit.allows(now_s)
 
     def may_come(self, now_s: float) -> bool:
         """Whether it is worth a wait before something lesser is asked: it starts, or asked for a pause."""

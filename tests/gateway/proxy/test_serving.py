@@ -10,6 +10,7 @@ import pytest
 from gpufleet.v1 import inference_pb2, sessions_pb2
 
 from gateway.proxy import watching as watching_module
+from gateway.proxy.core import choice as choice_module
 from gateway.proxy.core import waiting as waiting_module
 from gateway.proxy.service import RETRY_S_MAX, Busy
 from gpufleet.errors import GpufleetError, Reason
@@ -221,6 +222,32 @@ async def test_a_request_with_a_body_goes_to_another_replica_only_if_none_of_it_
         for _ in range(4):
             assert (await asked(at, "/m/chat/", "POST", b"x"))[0] == 200
         assert len(good.calls) == 4
+
+
+async def test_who_had_a_request_that_was_broken_off_is_told_and_whether_it_had_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_two = asyncio.Event()
+
+    async def closes_on_two(call: Call) -> None:
+        if len(replica.calls) == 2:
+            has_two.set()
+        await has_two.wait()
+        call.keeps = False
+
+    async with stage() as at, program("r1", closes_on_two) as replica, program("gone", who) as gone:
+        await at.serve("chat", replica)
+        both = await asyncio.gather(*(asked(at, "/m/chat/", "POST", b"x") for _ in range(2)))
+        said = [json.loads(body) for _, _, body in both]
+        assert [each["shared"] for each in said] == [True, True]
+        monkeypatch.setattr(choice_module, "TOGETHER_S", -1.0)  # as if that was long ago
+        _, _, body = await asked(at, "/m/chat/", "POST", b"x")
+        alone = json.loads(body)
+        assert (alone["shared"], alone["replica"]) == (False, said[0]["replica"]) and alone["replica"] != "r1"
+        gone.port = 1  # Nobody listens there, and nobody had it.
+        await at.serve("away", gone)
+        status, _, body = await asked(at, "/m/away/", "POST", b"x")
+        assert status == 502 and "replica" not in json.loads(body)
 
 
 async def test_a_connection_that_was_kept_and_closed_meanwhile_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
