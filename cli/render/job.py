@@ -10,7 +10,7 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 from gpufleet.text.units import format_size
 
 from ..jobs.outcome import end_in_words, has_ended
-from ..submitting.job_spec import PASSED_ON, command_line_of, options_of, shell_line
+from ..submitting.job_spec import PASSED_ON, command_line_of, hidden_when_repeated, options_of, shell_line
 from ..submitting.option_kinds import gpu_mode_word, resource_limit_text, signal_name
 from . import words
 from .jobs import counts_in_words, end_of, gpu_count, item_lines, name_of, ran, request_in_words
@@ -68,6 +68,10 @@ def job_screen(job: job_pb2.Job, now: datetime, look: Look, items: Sequence[sche
     again.CopyFrom(job.spec)
     if job.array_id:
         again.array.indices = str(job.array_index)
+    hidden = hidden_when_repeated(again)
+    if hidden:
+        whose = f"Only {clean(job.user)} and admins see {' and '.join(hidden)} of it"
+        return [*lines, "", f"{whose}, so that nobody else can submit it again as it was."]
     lines += ["", "Submit it again with:", f"  {clean(command_line_of(again))}"]
     if job.array_counts.failed or job.array_counts.timed_out:
         lines += ["or what failed of it with:", f"  gpuctl submit --rerun-failed {job.id}"]

@@ -192,6 +192,12 @@ def command_line_of(spec: pb.JobSpec) -> str:
     return shell_line([*words, "--", *spec.argv])
 
 
+def hidden_when_repeated(spec: pb.JobSpec) -> list[str]:
+    """What its line would have to say and cannot, as the job is somebody else's: options without their dashes."""
+    goes_by_itself = set(spec.env) <= set(PASSED_ON)
+    return [each for each in spec.hidden_fields if each != "env" or not goes_by_itself]
+
+
 def options_of(spec: pb.JobSpec) -> list[tuple[str, str | None]]:
     """Each option with its value, None for one that takes none; without what submitting again leaves out."""
     return [

@@ -262,6 +262,10 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
             "is set by the scheduler: it starts the workers of a model itself",
             next_step="serve a model with: gpuctl serve package.module:Class",
         )
+    if spec.hidden_fields:
+        hidden = ", ".join(spec.hidden_fields)
+        why = f"names {hidden}: it is somebody else's job, of which these were not shown"
+        raise invalid(f"{path}.hidden_fields", why, next_step="fill them in, and leave hidden_fields empty")
     if spec.input not in INPUT_MODE_OF:
         raise invalid(f"{path}.input", f"is {spec.input}; it must be PIPE or TERMINAL, or not set")
     later = {

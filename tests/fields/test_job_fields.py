@@ -39,6 +39,7 @@ OF_NO_OPTION = {
     "input": "gpuctl run -i, and gpuctl shell",
     "kind": "gpuctl serve makes services; everything else is a batch job",
     "serves": "the scheduler's own, of a service",
+    "hidden_fields": "the scheduler's own, of somebody else's job",
     "devices.share.memory_bytes": "min_memory_bytes says the same, and --min-memory sets that",
     "devices.share.profile": "not built",
 }
@@ -54,6 +55,7 @@ NOT_REPEATED = {
 NOT_SHOWN_AS_ASKED = {
     "kind": "refused: the scheduler makes services itself",
     "serves": "refused: the scheduler makes services itself",
+    "hidden_fields": "refused: only the job's owner can fill them in",
     "devices.share.profile": "refused: not built",
     "devices.per_node_count": "shown only together with several nodes; with four GPUs, two on each, there are two",
 }

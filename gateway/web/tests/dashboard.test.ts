@@ -143,6 +143,7 @@ test("a job that is submitted again is what it was, but for what it waited for",
     trace_context: "00-x",
     kind: "JOB_KIND_BATCH",
     serves: "",
+    hidden_fields: [],
     retries: 2,
     is_held: true,
   });

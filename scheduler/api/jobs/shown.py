@@ -8,12 +8,14 @@ from ...state.jobs import Job, Starting, keyed_ranks
 from ...state.live import Live
 from ...state.state import State
 from ...wire.convert_jobs import job_proto
+from ..sight import Sight
 from .arrays import show_items
 
 
 def shown_job(job: Job, view: State, output_error: str, *, position: int = 0, omit_env: bool = False) -> job_pb2.Job:
-    """A job as it is now. `output_error` says why no output can be stored here, empty when it can."""
+    """A job as its caller may see it now. `output_error` says why no output can be stored here, empty when it can."""
     message = job_proto(job, position=position, omit_env=omit_env)
+    Sight.of_caller().hide(message.spec, job.user)
     show_items(message, view.durable, job)
     message.has_stats = has_stats(job, view.live)
     message.output_blocked = output_blocked(job, view, output_error)

@@ -32,6 +32,7 @@ from ..jobs.reasons import WaitReasons
 from ..output.beginnings import tail_start
 from ..paging import PageTokens, page_size
 from ..roles import caller
+from ..sight import Sight
 
 LAST_LINES = 10
 """Lines of a failed worker's output that are shown with its model."""
@@ -119,6 +120,8 @@ class ModelCalls(Calls):
     async def _shown(self, model: Model) -> sessions_pb2.Model:
         """A model with its line and workers, and of one that has failed the last lines of its output."""
         shown = model_proto(model, self.engine.view.durable, self.engine.view.live.turns, self.reasons.of)
+        if shown.HasField("worker"):
+            Sight.of_caller().hide(shown.worker, model.owner)
         if model.failure is not None:
             await self._tell_more(shown.failure, model.failure)
         if model.update is not None and model.update.failure is not None:

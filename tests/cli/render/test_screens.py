@@ -368,6 +368,17 @@ def test_a_workers_job() -> None:
     assert_golden("job_worker", text(job_screen(job, NOW, LOOK)))
 
 
+def test_a_job_of_somebody_else_has_no_line_that_would_submit_another_one() -> None:
+    job = running()
+    job.spec.env["HF_TOKEN"] = "<hidden>"
+    job.spec.hidden_fields.append("env")
+    screen = text(job_screen(job, NOW, LOOK))
+    assert "gpuctl submit" not in screen
+    assert f"Only {job.user} and admins see env of it" in screen
+    del job.spec.env["HF_TOKEN"]
+    assert "gpuctl submit" in text(job_screen(job, NOW, LOOK)), "what goes by itself is not missed"
+
+
 def test_what_its_limit_does_and_where_its_output_is_copied_stand_on_a_jobs_screen() -> None:
     job = running()
     job.spec.time_limit.FromSeconds(3600)

@@ -5,7 +5,7 @@ import type { JobSpec, Partly } from "../generated/messages.ts";
 import { CallError, call, type Problem } from "./api.ts";
 import { bandWithin, maySubmit, user } from "./person.ts";
 import { addressOf } from "./router.ts";
-import { draftOf, fieldOf, keptOf, requestId, specOf, type Draft, type Wrong } from "./submit/draft.ts";
+import { draftOf, fieldOf, keptOf, requestId, specOf, withoutHidden, type Draft, type Wrong } from "./submit/draft.ts";
 import { Form } from "./submit/form.ts";
 import { showToast } from "./toast.ts";
 import { sentence, word } from "./words.ts";
@@ -52,13 +52,15 @@ class Submitting {
     try {
       const { job } = await call("GetJob", { job_id: id });
       if (this.until.aborted) return;
-      this.like = job.spec;
-      const kept = keptOf(job.spec);
+      const spec = withoutHidden(job.spec);
+      this.like = spec;
+      const kept = keptOf(spec);
       const also = kept.length === 0 ? "" : ` Kept as they were, too: ${kept.join(", ")}.`;
-      const draft = draftOf(job.spec);
+      const draft = draftOf(spec);
       const band = bandWithin(draft.band);
+      const hidden = job.spec.hidden_fields.length === 0 ? "" : " Variables and whom it tells are not shown to others, and left out here.";
       const moved = band === draft.band ? "" : ` Its band is ${word(draft.band)}, which you do not have: this one is ${word(band)}.`;
-      write(this.lead, `Filled in from job ${id} of ${job.user}.${also}${moved}`);
+      write(this.lead, `Filled in from job ${id} of ${job.user}.${hidden}${also}${moved}`);
       setShown(this.lead, true);
       this.form.fill({ ...draft, band });
       this.form.unfold();

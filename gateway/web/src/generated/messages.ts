@@ -437,6 +437,11 @@ export interface JobSpec {
    * by it, and the job is told it. Empty where nobody said so.
    */
   readonly content_type: string;
+  /**
+   * What of this spec the caller may not see, as it belongs to somebody else: names of fields, such as "env". Text of
+   * them is "<hidden>", values of a map one by one. Set by the scheduler; a spec with any is refused as a request.
+   */
+  readonly hidden_fields: readonly string[];
 }
 
 /** ExitStatus is how a process ended. */

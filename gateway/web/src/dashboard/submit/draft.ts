@@ -40,6 +40,17 @@ function quoted(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 }
 
+/** A spec without what was hidden of it, as it is somebody else's. */
+export function withoutHidden(spec: JobSpec): JobSpec {
+  const seen: JobSpec = { ...spec, hidden_fields: [] };
+  for (const name of spec.hidden_fields) {
+    if (name === "env") Object.assign(seen, { env: {} });
+    else if (name === "argv") Object.assign(seen, { argv: [] });
+    else Object.assign(seen, { [name]: "" });
+  }
+  return seen;
+}
+
 /** The form of a job that was submitted before. */
 export function draftOf(spec: JobSpec): Draft {
   const request = spec.devices[0];
@@ -74,7 +85,7 @@ function numberText(value: number): string {
 export type Wrong = Partial<Record<Field, string>>;
 
 /** What a job of another time waited for, and what the scheduler sets: not taken over. */
-const NOT_TAKEN = ["after", "begin_time", "trace_context", "kind", "serves", "is_held", "submit_cwd"] as const satisfies readonly (keyof JobSpec)[];
+const NOT_TAKEN = ["after", "begin_time", "trace_context", "kind", "serves", "is_held", "submit_cwd", "hidden_fields"] as const satisfies readonly (keyof JobSpec)[];
 /** What says something of a time limit, and nothing without one. */
 const OF_LIMIT: readonly string[] = ["limit_signal", "requeue_on_timeout"] satisfies (keyof JobSpec)[];
 /** What stands in fields of the form. */

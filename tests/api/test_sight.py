@@ -1,0 +1,135 @@
+"""What others see of a job: every call whose answer can carry a spec, from the descriptors, with another person's token."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2, sessions_pb2
+
+from gpufleet.errors import Reason
+from scheduler.api.sight import HIDDEN
+from tests.api.calls import METHODS
+from tests.e2e.client import Client, refusal, select
+from tests.e2e.fleet import Fleet
+from tests.e2e.processes import DEADLINE_SECONDS
+
+SECRET = "hf_only-anns"
+HOOK = "https://chat.example/hooks/only-anns"
+MODEL = "anns-model"
+
+pb, models = scheduler_pb2, sessions_pb2
+Call = Callable[[Client, int], Any]
+
+
+def _of_model() -> sessions_pb2.Model:
+    return models.Model(
+        name=MODEL,
+        entry_point="a:B",
+        worker=job_pb2.JobSpec(env={"TOKEN": SECRET}, notify=HOOK, cwd="/"),
+        max_workers=1,
+    )
+
+
+async def _attached(job: int) -> AsyncIterator[scheduler_pb2.AttachJobRequest]:
+    yield pb.AttachJobRequest(job_id=job)
+
+
+CARRY: dict[str, Call] = {
+    "Submit": lambda who, job: who.stub.Submit(pb.SubmitRequest(rerun_failed_job_id=job, dry_run=True)),
+    "StreamOutput": lambda who, job: who.stub.StreamOutput(pb.StreamOutputRequest(job_id=job)),
+    "Queue": lambda who, job: who.stub.Queue(pb.QueueRequest(include_finished=True, page_size=1000)),
+    "GetJob": lambda who, job: who.stub.GetJob(pb.GetJobRequest(job_id=job)),
+    "Explain": lambda who, job: who.stub.Explain(pb.ExplainRequest(job_id=job)),
+    "Watch": lambda who, job: who.stub.Watch(pb.WatchRequest(job_ids=[job])),
+    "AttachJob": lambda who, job: who.stub.AttachJob(_attached(job)),
+    "ServeModel": lambda who, job: who.stub.ServeModel(models.ServeModelRequest(model=_of_model())),
+    "ListModels": lambda who, job: who.stub.ListModels(models.ListModelsRequest()),
+}
+"""Each call whose answer can carry a spec, made so that it carries that of ann's job, or model, if it lets its caller."""
+
+ASKED_OF_A_JOB: dict[str, Call] = {
+    "GetStory": lambda who, job: who.stub.GetStory(pb.GetStoryRequest(job_id=job)),
+    "GetJobStats": lambda who, job: who.stub.GetJobStats(capacity_pb2.GetJobStatsRequest(job_id=job)),
+    "Cancel": lambda who, job: who.stub.Cancel(pb.CancelRequest(jobs=select(job))),
+    "RequeueJob": lambda who, job: who.stub.RequeueJob(pb.RequeueJobRequest(jobs=select(job))),
+}
+"""Calls whose answers have text of their own about a job."""
+
+
+def carries_spec(message: Any, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether a message of this kind can carry a spec, however deep."""
+    if message.full_name == job_pb2.JobSpec.DESCRIPTOR.full_name:
+        return True
+    inner = [field.message_type for field in message.fields if field.message_type is not None]
+    return any(carries_spec(each, seen | {message.full_name}) for each in inner if each.full_name not in seen)
+
+
+def test_every_call_whose_answer_can_carry_a_spec_is_tried_here() -> None:
+    found = {name for name, method in METHODS.items() if carries_spec(method.output_type)}
+    assert {f"Scheduler/{name}" for name in CARRY} == found
+
+
+async def said(call: Any) -> str:
+    """All that comes: the answer, the first messages of a stream, or the refusal."""
+    try:
+        if not hasattr(call, "read"):
+            return str(await call)
+        read = [str(message) for _ in range(2) if (message := await call.read())]
+        return "".join(read)
+    except Exception as problem:
+        return str(problem)
+    finally:
+        call.cancel()
+
+
+@pytest.fixture
+async def people(fleet: Fleet, admin: Client) -> AsyncIterator[dict[str, Client]]:
+    """Ann, whose things they are, bob, a viewer, one whose token has ann's name, and the admin."""
+
+    async def token(user: str, role: Any) -> str:
+        request = pb.CreateTokenRequest(user=user, role=role)
+        return str((await admin.stub.CreateToken(request, timeout=DEADLINE_SECONDS)).secret)
+
+    user, viewer = pb.ROLE_USER, pb.ROLE_VIEWER
+    async with (
+        fleet.client(await token("ann-sight", user)) as ann,
+        fleet.client(await token("bob-sight", user)) as bob,
+        fleet.client(await token("eve", viewer)) as eve,
+        fleet.client(await token("ann-sight", viewer)) as anns_screen,
+    ):
+        yield {"ann": ann, "bob": bob, "eve": eve, "ann's screen": anns_screen, "admin": admin}
+
+
+async def test_nobody_but_its_owner_and_admins_sees_values_of_variables_in_any_answer(
+    people: dict[str, Client],
+) -> None:
+    ann = people["ann"]
+    fields: dict[str, Any] = {"env": {"TOKEN": SECRET}, "notify": HOOK, "is_held": True}
+    held = await ann.submit("true", **fields, input=job_pb2.INPUT_MODE_PIPE)
+    failed = await ann.run("false", env={"TOKEN": SECRET})
+    array = (await ann.submit_specs([ann.spec("true", **fields, array=job_pb2.ArraySpec(indices="1-3"))])).first_job_id
+    served = await ann.stub.ServeModel(models.ServeModelRequest(model=_of_model()))
+    assert served.model.name == MODEL
+    try:
+        for job in (held, failed.id, array, array + 1):
+            for name, call in (CARRY | ASKED_OF_A_JOB).items():
+                for who in ("bob", "eve", "ann's screen"):
+                    answer = await said(call(people[who], job))
+                    assert SECRET not in answer, f"{name} tells {who} a value of job {job}"
+                    assert HOOK not in answer, f"{name} tells {who} whom job {job} notifies"
+        for who in ("ann", "admin"):
+            for name in ("GetJob", "Queue", "Explain"):
+                assert SECRET in await said(CARRY[name](people[who], held)), f"{name} hides {who} a value"
+        assert HOOK in await said(CARRY["ListModels"](ann, held))
+        spec = (await people["bob"].job(held)).spec
+        assert spec.env["TOKEN"] == HIDDEN
+        assert list(spec.hidden_fields) == ["env", "notify"]
+        error = await refusal(people["bob"].stub.Submit(pb.SubmitRequest(specs=[spec])))
+        assert error.reason is Reason.INVALID_ARGUMENT
+        assert "specs[0].hidden_fields" in str(error)
+        assert not (await ann.job(held)).spec.hidden_fields
+    finally:
+        await ann.stub.StopModel(models.StopModelRequest(name=MODEL))
+        await ann.cancel(held, array)
