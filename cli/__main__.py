@@ -57,6 +57,11 @@ def _failed(problem: Exception, command: str, arguments: Sequence[str]) -> int:
         case BrokenPipeError() | errors.ReaderLeft():
             _let_go_of_stdout()
             return errors.BROKEN_PIPE
+        case OSError(errno=number, filename=None) if number in errors.FULL:
+            # Files of our own are told by whoever writes them; what has no name is where the output goes.
+            _let_go_of_stdout()
+            errors.report(errors.unwritable(problem), command, as_json=_wants_json(arguments))
+            return errors.FAILED
         case errors.Declined():
             print(f"gpuctl: {problem}", file=sys.stderr)
             return errors.FAILED

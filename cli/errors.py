@@ -7,6 +7,7 @@ stderr either way. Codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused, 5 sch
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -51,12 +52,22 @@ _CODES: tuple[tuple[type[GpufleetError], int], ...] = (
 )
 
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What a system says of an output that takes no more."""
+
+
 class ReaderLeft(Exception):
     """Nobody reads our stdout any more: the end of a pipe has what it wanted."""
 
 
 class Declined(Exception):
     """A person was asked whether they are sure, and they are not."""
+
+
+def unwritable(problem: OSError) -> GpufleetError:
+    """The output, which the shell sent to a file, takes no more."""
+    why = f"the output cannot be written: {problem.strerror}"
+    return GpufleetError(Reason.FILE_NOT_FOUND, why, next_step="Make room where it goes, and give the command again.")
 
 
 def first_of(problem: Exception) -> Exception:

@@ -202,6 +202,8 @@ class Reason(Enum):
         "See its state with: gpuctl nodes")
     WORKER_NOT_READY = (Code.UNAVAILABLE, "The worker is loading its model, draining, or about to end.",
         "Try again in a few seconds, or at another worker.")
+    MODEL_DOWN = (Code.UNAVAILABLE, "A served model has failed, and no replica of it is started any more.",
+        "See its last lines with: gpuctl models -o wide; mended, serve it again: gpuctl serve")
     REPLICA_FAILED = (Code.UNAVAILABLE, "A replica of a served program closed the connection without an answer.",
         "Try again; what the program says is in the log of the replica's job: gpuctl logs ID")
     MODEL_HANGS = (Code.UNAVAILABLE, "A step of the model took so long that its worker was given up.",

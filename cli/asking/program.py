@@ -15,7 +15,7 @@ from ..batch.lines import answer_object, as_json
 from ..errors import FAILED
 from ..printing import print_object
 from .items import NamedItem
-from .reaching import check_reachable
+from .reaching import check_reachable, check_served
 
 
 def run_infer(items: Iterable[NamedItem], given: GivenSettings, form: str) -> int:
@@ -32,6 +32,7 @@ def run_infer(items: Iterable[NamedItem], given: GivenSettings, form: str) -> in
                 yield each.item
 
         for result in client.stream(asked()):
+            check_served(result, "Ask again, once it is served again.")
             name = names.pop(result.index)
             failed += not result.is_ok
             match form:

@@ -7,8 +7,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpufleet.client import ErrorKind, Result
 from gpufleet.client.http import HttpAnswer, HttpOriginClient, RequestFailed
-from gpufleet.client.protocol import ModelMetadata, error_text, metadata_of
+from gpufleet.client.protocol import ModelMetadata, error_text, failure_of_model, metadata_of
 from gpufleet.client.routes import Route, routes_of
 from gpufleet.client.settings import ClientSettings
 from gpufleet.client.tensors import CannotDecode
@@ -35,8 +36,15 @@ def check_reachable(settings: ClientSettings) -> None:
     asyncio.run(look(settings, routes_of(settings, has_callable=False)))
 
 
+def check_served(result: Result, next_step: str) -> None:
+    """Raise MODEL_DOWN where an item has no answer as its model has failed: no further one will have any."""
+    if result.error is not None and result.error.kind is ErrorKind.MODEL_DOWN:
+        raise GpufleetError(Reason.MODEL_DOWN, result.error.message, next_step=next_step)
+
+
 async def look(settings: ClientSettings, routes: Sequence[Route]) -> list[Reached]:
-    """Those that answer. Raises MODEL_NOT_FOUND, WORKER_NOT_READY where nobody does, or the gateway's own refusal."""
+    """Those that answer. Raises MODEL_NOT_FOUND, MODEL_DOWN, WORKER_NOT_READY where nobody does, or what the gateway
+    refuses itself."""
     found = await asyncio.gather(*(_asked(settings, route) for route in routes))
     reached = [each for each in found if isinstance(each, Reached)]
     problems = [each for each in found if isinstance(each, GpufleetError)]
@@ -79,7 +87,7 @@ async def _asked(settings: ClientSettings, route: Route) -> Reached | GpufleetEr
         return _nobody(route, problem.failure.message)
     finally:
         http.close()
-    if answer.status in FINAL:
+    if answer.status in FINAL or failure_of_model(answer.status, answer.body) is not None:
         return _refused(route, answer)
     if answer.status != 200:
         return Reached(route, None)

@@ -12,6 +12,7 @@ from typing import Any
 from gpufleet.client import InferenceClient
 from gpufleet.client.settings import GivenSettings
 
+from ..asking.reaching import check_served
 from ..errors import FAILED
 from .answers import AnswerFile, DoneRows
 from .given import own_job
@@ -48,6 +49,7 @@ def _answer_all(
             yield row.item
 
     for result in client.stream(items(), in_order=not as_they_come):
+        check_served(result, "The same command goes on where it was, once it is served again.")
         answers.add(asked.pop(result.index), result, time.monotonic())
         tell()
 

@@ -140,6 +140,7 @@ async def bench_endpoint(
     """Measure any HTTP endpoint; `shown` is its URL for people."""
     connections = max(UNDER_WAY_MAX if shape.rate else shape.concurrency for shape in shapes)
     target = EndpointTarget(request, settings, connections)
+    await target.check_listens()
     rows = await _rows(target, shapes, warm_up, None)
     return Report(main=Measured({"url": shown}, rows), warm_up=warm_up, note="an endpoint's GPUs are not known")
 

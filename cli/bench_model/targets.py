@@ -119,6 +119,16 @@ class EndpointTarget:
         """A request is an item."""
         return 1
 
+    async def check_listens(self) -> None:
+        """Raise WORKER_NOT_READY where nobody takes connections: no row would say more."""
+        try:
+            await self._http.check_listens()
+        except RequestFailed as problem:
+            origin = self._request.origin
+            why = f"no server answers at {origin.url.removesuffix(origin.prefix)}: {problem.failure.message}"
+            step = "Check the address, and that the server runs."
+            raise GpufleetError(Reason.WORKER_NOT_READY, why, next_step=step) from None
+
     async def ask(self, number: int) -> Outcome:
         """Send it, and read the whole answer."""
         request = self._request

@@ -101,6 +101,10 @@ class OpenInference:
             exchange = await self._asked(request.name, context, path)
         except Busy:
             return pb.ModelReadyResponse(ready=False)
+        except GpufleetError as error:
+            if error.reason is Reason.MODEL_DOWN:
+                return pb.ModelReadyResponse(ready=False)
+            raise
         if exchange.status not in (OK, UNAVAILABLE):
             await _refuse_as(request.name, exchange, context)
         return pb.ModelReadyResponse(ready=exchange.status == OK)

@@ -27,6 +27,9 @@ WAIT_S_MAX = 60.0
 RETRY_S_MIN, RETRY_S_MAX = 1, 60
 """What is said in Retry-After: the estimate within these bounds, or the first where there is none."""
 
+HOPEFUL = frozenset({inference_pb2.WORKER_STATE_LOADING, inference_pb2.WORKER_STATE_READY})
+"""States of a worker that takes requests, or may yet; no other one is started of a model that has failed."""
+
 SEATS = 64
 """Requests that a replica takes at a time where nothing else is said."""
 
@@ -63,6 +66,7 @@ class Service:
         self.name = name
         self.access: sessions_pb2.ModelAccess.ValueType = sessions_pb2.MODEL_ACCESS_UNSPECIFIED
         self.waits_for = ""
+        self._failure: str | None = None
         self.under_way = 0
         self._worker_target = worker_target
         self._waiting_in_all = waiting_in_all
@@ -96,6 +100,8 @@ class Service:
     def update(self, news: sessions_pb2.WatchWorkersResponse) -> None:
         """The scheduler has told its replicas."""
         self.access, self.waits_for = news.access, news.waits_for
+        has_hope = any(worker.state in HOPEFUL for worker in news.workers)
+        self._failure = news.failure.message if news.HasField("failure") and not has_hope else None
         seats = news.http.concurrency or SEATS
         before, self._replicas = self._replicas, {}
         for worker in news.workers:
@@ -113,6 +119,8 @@ class Service:
         for gone in before.values():
             gone.close()
         self._serve()
+        if self._failure is not None and not self._replicas:
+            self._refuse_all()
 
     def _made(self, worker: sessions_pb2.WorkerInfo, seats: int) -> Upstream:
         return Upstream(worker.worker_start, seats, Endpoint(self._worker_target(worker), worker.connect_key))
@@ -124,7 +132,9 @@ class Service:
             replica.close()
 
     async def replica(self, caller: str, session: str, deadline_s: float, avoided: Upstream | None) -> Upstream:
-        """The replica for a request, which is under way from now on; `release` follows. Raises Busy."""
+        """The replica for a request, which is under way from now on; `release` follows. Raises Busy, MODEL_DOWN."""
+        if self._failure is not None and not self._replicas:
+            raise self._down(self._failure)
         if not self.waiting:
             found = self._take(session, avoided)
             if found is not None:
@@ -141,8 +151,9 @@ class Service:
                 return await request.replica
         except BaseException as problem:
             if request.replica.done() and not request.replica.cancelled():
-                # It got one in the moment in which it left.
-                self.release(request.replica.result())
+                if request.replica.exception() is None:
+                    # It got one in the moment in which it left.
+                    self.release(request.replica.result())
                 raise
             place = self._waiting.place_of(request)
             self._waiting.remove(request)
@@ -191,6 +202,19 @@ class Service:
                 return
             self._waiting.take().replica.set_result(found)
             self._changed()
+
+    def _refuse_all(self) -> None:
+        """Nothing comes any more for those that wait."""
+        assert self._failure is not None
+        while self._waiting.first() is not None:
+            request = self._waiting.take()
+            if not request.replica.done():
+                request.replica.set_exception(self._down(self._failure))
+        self._changed()
+
+    def _down(self, words: str) -> GpufleetError:
+        step = f"See its last lines with: gpuctl models -o wide --model {self.name}. Mended, serve it again."
+        return GpufleetError(Reason.MODEL_DOWN, f"{self.name!r} has failed: {words}", next_step=step)
 
     def _why(self) -> str:
         if self._replicas:

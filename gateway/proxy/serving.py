@@ -139,7 +139,7 @@ class Proxy:
         """Have a replica answer a request of somebody's, at this path of the program; an answer is its refusal of a
         WebSocket. `prefix` is where the program lies at this host, /m/NAME by default.
 
-        Raises Busy, ReplicaFailed; TimeoutError where the client takes nothing of its answer.
+        Raises Busy, ReplicaFailed, MODEL_DOWN; TimeoutError where the client takes nothing of its answer.
         """
         given = value_of(request.headers.raw, TRACEPARENT.encode())
         client.reads_tokens = request.scope.get("method") == "POST" and path.startswith(OF_OPENAI)
@@ -172,8 +172,12 @@ class Proxy:
             while True:
                 try:
                     replica = await service.replica(caller_of(request, user), session, deadline_s, failed)
-                except Busy as busy:
-                    self._measures.turned_away(service.name, busy.error.reason.name)
+                except (Busy, GpufleetError) as refused:
+                    error = refused.error if isinstance(refused, Busy) else refused
+                    self._measures.turned_away(service.name, error.reason.name)
+                    if error.reason is Reason.MODEL_DOWN and not user:
+                        # Its last words name folders and the like: they are for people who are known.
+                        raise GpufleetError(Reason.MODEL_DOWN, f"{service.name!r} has failed") from None
                     raise
                 finally:
                     if failed is None:

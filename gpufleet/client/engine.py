@@ -19,7 +19,7 @@ from .core.sums import Thresholds
 from .core.workers import Condition, Health, WorkerState
 from .http import HttpAnswer, HttpOriginClient, RequestFailed
 from .metrics import ClientMetrics, metrics_of
-from .protocol import ModelMetadata, decode, encode, error_text, metadata_of
+from .protocol import ModelMetadata, decode, encode, error_text, failure_of_model, metadata_of
 from .routes import CALLABLE, Route
 from .settings import ClientSettings
 from .tensors import CannotDecode, CannotEncode, key_of
@@ -190,7 +190,13 @@ class Engine:
 
     async def _has_ended(self, worker: _Connected) -> bool:
         """Whether a worker that broke off has ended: nobody listens there any more. A gateway tells of its replicas."""
-        return not (worker.route.is_gateway or await worker.http.takes_connections())
+        if worker.route.is_gateway:
+            return False
+        try:
+            await worker.http.check_listens()
+        except RequestFailed:
+            return True
+        return False
 
     async def _ask_callable(self, items: list[Any]) -> Reply | Failure:
         assert self._fallback is not None
@@ -242,6 +248,8 @@ class Engine:
 
 
 def _not_ready(answer: HttpAnswer) -> Health:
+    if (failure := failure_of_model(answer.status, answer.body)) is not None:
+        return Health(Condition.FAILED, failure.message, status=answer.status)
     why = f"status {answer.status} {error_text(answer.body)}".strip()
     condition = Condition.REFUSED if answer.status in REFUSING_STATUSES else Condition.STARTING
     return Health(condition, why, status=answer.status)

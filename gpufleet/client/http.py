@@ -183,13 +183,9 @@ class HttpOriginClient:
                     raise
         return await self._exchange(await self._connect(), request, body)
 
-    async def takes_connections(self) -> bool:
-        """Whether anybody listens there now."""
-        try:
-            (await self._connect()).abort()
-        except RequestFailed:
-            return False
-        return True
+    async def check_listens(self) -> None:
+        """Return where anybody takes connections now. Raises RequestFailed."""
+        (await self._connect()).abort()
 
     def close(self) -> None:
         """Close what is kept."""

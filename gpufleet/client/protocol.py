@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpufleet.errors import Reason
+
 from .core.outcomes import ERROR_CHARACTERS_MAX, Answer, Backend, Break, ErrorKind, Failure, Reply, failure_of_status
 from .tensors import CannotDecode, InputSpec, Tensor, as_content, is_array, tensors_of, values_of
 
@@ -18,7 +20,7 @@ JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
 
 MICROSECONDS = 1e6
 
-BROKEN_OFF = 502
+BROKEN_OFF, UNAVAILABLE = 502, 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,25 @@ def _refused(status: int, headers: Mapping[str, str], body: bytes, count: int) -
         return failure_of_status(status, _text(body), retry_after_s)
     if len(failures) == count:
         return Reply(tuple(replace(failures[index], retry_after_s=retry_after_s) for index in range(count)))
+    if (down := _down(status, document)) is not None:
+        return down
     return replace(failure_of_status(status, message_of(document), retry_after_s), broke=_break(status, document))
+
+
+def failure_of_model(status: int, body: bytes) -> Failure | None:
+    """What a gateway says of a model that has failed, so that no wait helps; None of any other answer."""
+    try:
+        return _down(status, _object(body))
+    except CannotDecode:
+        return None
+
+
+def _down(status: int, document: Mapping[str, Any]) -> Failure | None:
+    error = document.get("error")
+    if status != UNAVAILABLE or not isinstance(error, dict) or error.get("reason") != Reason.MODEL_DOWN.name:
+        return None
+    words = f"{error.get('message')}. {error.get('next_step') or ''}".strip()
+    return Failure(ErrorKind.MODEL_DOWN, words[:ERROR_CHARACTERS_MAX], status)
 
 
 def _break(status: int, document: Mapping[str, Any]) -> Break | None:

@@ -235,7 +235,7 @@ def model_proto(
         worker=_worker_spec(model),
         min_workers=model.min_workers,
         max_workers=model.max_workers,
-        failure=_failure(model.failure),
+        failure=failure_proto(model.failure),
         revision=model.revision,
         former_revision=0 if model.former is None else model.former.number,
         update=_update(model.update),
@@ -279,7 +279,7 @@ def _worker_spec(model: Model) -> job_pb2.JobSpec | None:
     return spec
 
 
-def _failure(failure: ModelFailure | None) -> sessions_pb2.ModelFailure | None:
+def failure_proto(failure: ModelFailure | None) -> sessions_pb2.ModelFailure | None:
     """Why a model has failed, but for its output, which is read by who shows it."""
     if failure is None:
         return None
@@ -289,7 +289,7 @@ def _failure(failure: ModelFailure | None) -> sessions_pb2.ModelFailure | None:
 def _update(update: Update | None) -> sessions_pb2.ModelUpdate | None:
     if update is None:
         return None
-    failure = _failure(update.failure)
+    failure = failure_proto(update.failure)
     return sessions_pb2.ModelUpdate(time=timestamp(update.began_at), in_place=update.is_in_place, failure=failure)
 
 

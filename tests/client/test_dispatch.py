@@ -204,6 +204,30 @@ def test_workers_that_all_refuse_are_not_waited_for() -> None:
     assert world.now_s < 1.0
 
 
+DOWN_FOR_GOOD = Health(Condition.FAILED, "it ended with exit code 3", status=503)
+
+
+def test_a_model_that_has_failed_is_not_waited_for() -> None:
+    world = World({"a": FakeWorker(answers, health=DOWN_FOR_GOOD)})
+    results = world.predict(5)
+    assert {result.error.kind for result in results if result.error} == {ErrorKind.MODEL_DOWN}
+    assert results[0].error is not None and "exit code 3" in results[0].error.message and world.now_s < 1.0
+    with_cpu = World({"a": FakeWorker(answers, health=DOWN_FOR_GOOD), "cpu": FakeWorker(answers, backend=CPU)})
+    assert all(result.is_ok and result.is_fallback for result in with_cpu.predict(5)) and with_cpu.now_s < 1.0
+
+
+def test_a_model_that_fails_meanwhile_ends_the_wait_of_what_was_asked_and_of_the_rest() -> None:
+    down = FakeWorker(in_turn(answers, fails(ErrorKind.MODEL_DOWN)), seats=1)
+    world = World({"a": down})
+    number = world.submit(40)
+    world.play_until_asked()
+    down.health = DOWN_FOR_GOOD
+    world.play()
+    kinds = [result.error.kind if result.error else None for result in world.finished[number]]
+    assert kinds == [None] * 4 + [ErrorKind.MODEL_DOWN] * 36 and world.now_s < 1.0
+    assert down.state.circuit.openings == 0
+
+
 def test_a_worker_that_dies_is_asked_how_it_is_and_gets_nothing_until_it_is_well() -> None:
     dies = FakeWorker(in_turn(answers, fails(ErrorKind.UNREACHABLE)))
     world = World({"a": dies, "b": FakeWorker(answers, takes_s=1.0)})

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from typing import Any
 
 import pytest
 from gpufleet.v1 import inference_pb2, job_pb2, scheduler_pb2, sessions_pb2
@@ -98,3 +99,13 @@ async def test_a_program_that_is_not_there_fails_the_model_at_once_and_says_why(
         return "there is no program no-such-program in PATH" in model.failure.message
 
     await until("the model has failed", has_failed)
+    # Gateways are told, so that nobody waits there.
+    async with fleet.client(fleet.scheduler.token("gateway")) as gateway, asyncio.timeout(DEADLINE_SECONDS):
+        watching: Any = gateway.stub.WatchWorkers(sessions_pb2.WatchWorkersRequest(model="chat"))
+        told = await watching.read()
+        assert "there is no program no-such-program in PATH" in told.failure.message and not told.failure.last_lines
+        # Served again, it is tried anew.
+        await admin.stub.ServeModel(chat(admin))
+        while (await watching.read()).HasField("failure"):
+            pass
+        watching.cancel()

@@ -1586,6 +1586,7 @@ class WatchWorkersResponse(_message.Message):
     HTTP_FIELD_NUMBER: _builtins.int
     ACCESS_FIELD_NUMBER: _builtins.int
     WAITS_FOR_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     access: Global___ModelAccess.ValueType
     """Who may use it."""
     waits_for: _builtins.str
@@ -1598,6 +1599,10 @@ class WatchWorkersResponse(_message.Message):
     def http(self) -> Global___HttpService:
         """Of a program, its numbers; absent for a class."""
 
+    @_builtins.property
+    def failure(self) -> Global___ModelFailure:
+        """Why no worker is started any more, without its last lines; absent while all is well. Those that run go on."""
+
     def __init__(
         self,
         *,
@@ -1605,10 +1610,11 @@ class WatchWorkersResponse(_message.Message):
         http: Global___HttpService | None = ...,
         access: Global___ModelAccess.ValueType = ...,
         waits_for: _builtins.str = ...,
+        failure: Global___ModelFailure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["http", b"http"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "http", b"http"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "http", b"http", "waits_for", b"waits_for", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "failure", b"failure", "http", b"http", "waits_for", b"waits_for", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -104,13 +104,15 @@ class Dispatcher:
         request = self._requests.get(number)
         if request is None:
             return
-        counts = failure.kind in FAULTS_OF_WORKERS
+        counts = failure.kind in FAULTS_OF_WORKERS and failure.kind is not ErrorKind.MODEL_DOWN
         self._end(number, now_s, is_success=False if counts else None)
         worker, chunk = request.worker, request.chunk
         request.call.last_failure = failure
         if worker.needs_checks and failure.kind is ErrorKind.UNREACHABLE:
             worker.condition, worker.why = Condition.UNREACHABLE, failure.message
             worker.check_at_s = now_s
+        if failure.kind is ErrorKind.MODEL_DOWN:
+            worker.condition, worker.why, worker.status = Condition.FAILED, failure.message, failure.status
         if failure.retry_after_s is not None:
             pause_s = min(max(0.0, failure.retry_after_s), RETRY_AFTER_S_MAX)
             worker.held_until_s = max(worker.held_until_s, now_s + pause_s)

@@ -45,12 +45,21 @@ class ErrorKind(StrEnum):
     """No worker was ready in time, and there was nothing to fall back to."""
     POISON = "poison"
     """Workers ended while they had it and nothing else: it is not asked again, of no backend."""
+    MODEL_DOWN = "model-down"
+    """The gateway says that the model has failed: none of its workers is waited for, as none is started any more."""
     CLOSED = "closed"
     """The client was closed, or the call given up."""
 
 
 TRANSIENT = frozenset(
-    {ErrorKind.UNREACHABLE, ErrorKind.BROKEN, ErrorKind.TIMED_OUT, ErrorKind.UNAVAILABLE, ErrorKind.BUSY}
+    {
+        ErrorKind.UNREACHABLE,
+        ErrorKind.BROKEN,
+        ErrorKind.TIMED_OUT,
+        ErrorKind.UNAVAILABLE,
+        ErrorKind.BUSY,
+        ErrorKind.MODEL_DOWN,
+    }
 )
 """The same request may pass later, and is sent again."""
 
@@ -62,6 +71,7 @@ FAULTS_OF_WORKERS = frozenset(
         ErrorKind.UNAVAILABLE,
         ErrorKind.MODEL_FAILED,
         ErrorKind.BAD_ANSWER,
+        ErrorKind.MODEL_DOWN,
     }
 )
 """What counts against a worker's circuit, and what another backend may do better."""

@@ -113,6 +113,9 @@ class Placing:
 
     def _no_worker(self, now_s: float) -> Failure:
         workers = list(self._workers.values())
+        failed = next((each for each in workers if each.condition is Condition.FAILED), None)
+        if failed is not None and not any(each.may_come(now_s) for each in workers):
+            return Failure(ErrorKind.MODEL_DOWN, f"{failed.id}: {failed.why}", failed.status)
         if workers and all(each.condition is Condition.REFUSED for each in workers):
             first = workers[0]
             kind = failure_of_status(first.status, "").kind if first.status else ErrorKind.NO_WORKER

@@ -24,6 +24,7 @@ class Condition(StrEnum):
     STARTING = "starting"
     UNREACHABLE = "unreachable"
     REFUSED = "refused"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class WorkerState:
                 return not self.was_ready
             case Condition.READY:
                 return now_s < self.held_until_s
-            case Condition.REFUSED:
+            case Condition.REFUSED | Condition.FAILED:
                 return False
 
     def is_of(self, backend: Backend) -> bool:

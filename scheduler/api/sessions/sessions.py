@@ -124,7 +124,7 @@ class SessionCalls(ModelCalls):
                     raise GpufleetError(Reason.MODEL_NOT_FOUND, f"no model is called {name!r}")
                 news = self._workers_shown(durable.models[name])
                 # Numbers that change with each report are nobody's news.
-                shown = (workers_of_model(turns, name), news.http, news.access, news.waits_for)
+                shown = (workers_of_model(turns, name), news.http, news.access, news.waits_for, news.failure)
                 if shown != told:
                     told = shown
                     yield news
@@ -151,6 +151,7 @@ class SessionCalls(ModelCalls):
             http=convert.http_proto(model.http),
             access=convert.ACCESS[model.limits.access],
             waits_for="" if is_ready else why_no_bound(view, model, self.engine.now(), WorkerChanges()),
+            failure=convert.failure_proto(model.failure),
         )
 
     # --- gateways

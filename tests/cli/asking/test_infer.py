@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,3 +115,18 @@ async def test_no_gateway_no_model_and_no_token_are_told_at_once(monkeypatch: py
     monkeypatch.setenv("GPUCTL_TOKEN", make_token())
     done = await refuse(401, "TOKEN_REVOKED")
     assert done.code == 4 and "so it says" in done.err and "Do this" in done.err
+    done = await refuse(503, "MODEL_DOWN")
+    assert done.code == 5 and done.err == "gpuctl: so it says\nDo this\n", done.err
+
+
+def test_an_output_that_takes_no_more_is_said_in_a_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpufleet.cli", "config", "show"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpuctl: the output cannot be written: No space left on device\n"), done.stderr

@@ -20,11 +20,11 @@ from cli.batch.rows import ROW_BYTES_MAX, InputRow, rows_of
 from cli.options import Connection
 from gpufleet.client import Backend, ErrorKind, ItemError, Result
 from gpufleet.client.core.outcomes import Failure
-from gpufleet.errors import GpufleetError, Reason
+from gpufleet.errors import GpufleetError, Reason, as_object
 from gpufleet.security.tokens import make_token
 from tests.cli.conftest import Result as Ran
 from tests.cli.conftest import run_here
-from tests.client.servers import MODEL, HttpRequest, Server, closes, respond, says, serving
+from tests.client.servers import MODEL, HttpRequest, Server, closes, doubles, respond, says, serving
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +79,22 @@ async def test_a_full_disk_is_said_and_costs_no_answer(tmp_path: Path, monkeypat
         assert "the same command again" in done.err and "answered" not in done.err and "Traceback" not in done.err
         assert (await batch(server, source, to)).code == 0
     assert [row["output"] for row in lines(to)] == [2 * each for each in range(20)]
+
+
+async def test_a_model_that_fails_meanwhile_ends_it_and_its_rows_are_left_for_later(tmp_path: Path) -> None:
+    async def down(server: Server, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
+        error = GpufleetError(Reason.MODEL_DOWN, "it has failed", next_step="Serve it again.")
+        server.ready_status = 404  # so that its state does not turn
+        await respond(writer, 503, {"error": as_object(error)})
+
+    source, to = numbers(tmp_path / "in.jsonl", 100), tmp_path / "out.jsonl"
+    async with serving(doubles, *[down] * 99) as server:
+        done = await batch(server, source, to, "--batch-size", "10")
+        assert done.code == 5 and "it has failed. Serve it again" in done.err and "goes on where it was" in done.err
+        assert len(lines(to)) <= 10 and all("output" in row for row in lines(to))
+    async with serving() as server:
+        assert (await batch(server, source, to)).code == 0
+    assert len(lines(to)) == 100
 
 
 async def test_bad_rows_cost_themselves_alone(tmp_path: Path) -> None:

@@ -315,6 +315,19 @@ async def test_a_request_waits_for_a_replica_and_one_that_waits_too_long_is_told
         assert not (await stub.ModelReady(pb.ModelReadyRequest(name="none"))).ready
 
 
+async def test_a_program_that_has_failed_is_told_at_once() -> None:
+    async with calling() as (at, stub):
+        await at.serve("m")
+        at.scheduler.models["m"].failure.message = "it ended with exit code 3"
+        await at.scheduler.changed()
+        problem = await refused(stub.ModelInfer(asked(), metadata=bearer(at.person("ann"))))
+        assert from_rpc_error(problem).reason is Reason.MODEL_DOWN
+        assert problem.code() is grpc.StatusCode.UNAVAILABLE and "exit code 3" in str(problem.details())
+        status = rpc_status.from_call(problem)
+        assert not [each for each in status.details if each.Is(error_details_pb2.RetryInfo.DESCRIPTOR)]
+        assert not (await stub.ModelReady(pb.ModelReadyRequest(name="m"))).ready
+
+
 async def test_who_holds_much_is_read_from_once_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "CALLER_BYTES_MAX", 1)
     held = Held()

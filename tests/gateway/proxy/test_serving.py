@@ -184,6 +184,43 @@ async def test_a_request_that_waited_too_long_is_told_why(monkeypatch: pytest.Mo
         assert "no GPU is free" in error["message"] and int(headers["retry-after"]) >= 1
 
 
+async def test_a_program_that_has_failed_is_told_at_once_and_so_is_who_waits_for_it() -> None:
+    async with stage() as at, program("r1", who) as replica:
+        await at.serve("chat")
+        ann = {"Authorization": f"Bearer {at.person('ann')}"}
+        waiting = [asyncio.create_task(asked(at, "/m/chat/", "POST", b"x", ann)) for _ in range(2)]
+        await until("they wait", lambda: at.scheduler.reported("chat") == (0, 2))
+        failure = sessions_pb2.ModelFailure(message="it ended with exit code 3")
+        at.scheduler.models["chat"].failure.CopyFrom(failure)
+        await at.scheduler.changed()
+        for status, headers, body in [*await asyncio.gather(*waiting), await asked(at, "/m/chat/x", headers=ann)]:
+            error = json.loads(body)["error"]
+            assert (status, error["reason"]) == (503, "MODEL_DOWN") and "retry-after" not in headers
+            assert "it ended with exit code 3" in error["message"] and "--model chat" in error["next_step"]
+        stranger = json.loads((await asked(at, "/m/chat/"))[2])["error"]
+        assert stranger["message"] == "'chat' has failed", "its words may name folders"
+        body = json.dumps({"model": "chat"}).encode()
+        json_of_ann = {"Content-Type": "application/json", **ann}
+        status, headers, body = await asked(at, "/v1/completions", "POST", body, json_of_ann)
+        error = json.loads(body)["error"]
+        assert (status, error["code"], "retry-after" in headers) == (503, "model_down", False)
+        assert "it ended with exit code 3" in error["message"]
+        # Those that run go on, and one that still loads is waited for.
+        await at.serve("chat", replica)
+        at.scheduler.models["chat"].failure.CopyFrom(failure)
+        await at.scheduler.changed()
+        assert (await asked(at, "/m/chat/"))[0] == 200
+        replica.state = inference_pb2.WORKER_STATE_LOADING
+        await at.serve("chat", replica)
+        at.scheduler.models["chat"].failure.CopyFrom(failure)
+        await at.scheduler.changed()
+        waits = asyncio.create_task(asked(at, "/m/chat/"))
+        await until("it waits", lambda: at.scheduler.reported("chat") == (0, 1))
+        replica.state = inference_pb2.WORKER_STATE_READY
+        await at.serve("chat", replica)
+        assert (await waits)[0] == 200
+
+
 async def test_who_leaves_while_waiting_waits_no_longer() -> None:
     async with stage() as at:
         await at.serve("chat")

@@ -1843,6 +1843,8 @@ export interface WatchWorkersResponse {
   readonly access: ModelAccess;
   /** While no worker is ready, why not, in a clause. */
   readonly waits_for: string;
+  /** Why no worker is started any more, without its last lines; absent while all is well. Those that run go on. */
+  readonly failure?: ModelFailure;
 }
 
 /** CountedRequests is what the requests of one user to one program came to. */
