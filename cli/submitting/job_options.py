@@ -48,6 +48,8 @@ class Kind(Enum):
     """NAME=VALUE, repeated."""
     BAND = auto()
     GPU_MODE = auto()
+    COMMAND = auto()
+    """A program and its arguments, quoted as for a shell."""
     SIGNAL = auto()
     AFTER = auto()
     RLIMITS = auto()
@@ -103,6 +105,16 @@ class JobOptions:
         str | None,
         device("--content-type", metavar="TYPE", help="What it works on: audio/mpeg. What --gpu-mode auto decides by."),
         Sets("content_type", Kind.TEXT, hint="Write it as audio/mpeg, or leave it out."),
+    ] = None
+    cpu_command: Annotated[
+        str | None,
+        device(
+            "--cpu-command",
+            metavar="LINE",
+            help="What runs in place of the command where the job has no GPU: './transcribe-small talk.mp3'. Words are "
+            "quoted as for a shell.",
+        ),
+        Sets("cpu_argv", Kind.COMMAND, hint="Write it as './transcribe-small talk.mp3', or leave it out."),
     ] = None
     gpu_share: Annotated[
         str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
@@ -285,6 +286,13 @@ def _text(option: JobOption, text: str) -> str:
     return text
 
 
+def _words(option: JobOption, text: str) -> list[str]:
+    try:
+        return shlex.split(_text(option, text))
+    except ValueError:
+        raise invalid(option.flag, "a quote in it does not end", next_step=option.sets.hint) from None
+
+
 def _number(option: JobOption, number: int) -> int:
     if number < 0:
         raise invalid(option.flag, f"{number} is not 0 or more", next_step=f"Leave {option.flag} out for none.")
@@ -312,6 +320,7 @@ READ: Mapping[Kind, Callable[[JobOption, Any], object]] = {
     Kind.PAIRS: lambda option, typed: pairs(option.flag, typed),
     Kind.BAND: lambda option, typed: band(typed, option.flag),
     Kind.GPU_MODE: lambda option, typed: _gpu_mode(option.flag, typed),
+    Kind.COMMAND: _words,
     Kind.SIGNAL: lambda option, typed: limit_signal(typed),
     Kind.AFTER: lambda option, typed: [dependency(text) for text in names(typed)],
     Kind.RLIMITS: lambda option, typed: [resource_limit(option.flag, text) for text in typed],
@@ -333,6 +342,7 @@ SHOW: Mapping[Kind, Callable[[Any, Any], Values]] = {
     Kind.GPU_MODE: lambda value, usual: [
         word for word, number in GPU_MODES.items() if number == value and word != usual
     ],
+    Kind.COMMAND: lambda value, usual: (shlex.join(value),),
     Kind.SIGNAL: lambda value, usual: (limit_signal_text(value),),
     Kind.AFTER: lambda value, usual: [dependency_text(each) for each in value],
     Kind.RLIMITS: lambda value, usual: [resource_limit_text(each) for each in value],

@@ -84,6 +84,7 @@ def routed(spec: JobSpec, routing: GpuRouting, field: str) -> JobSpec | Refused:
         why=why,
         wanted=asked if asked.gpus else None,
         wait=routing.gpu_wait if mode is GpuMode.PREFERRED else None,
+        cpu_argv=choice.cpu_argv,
     )
     return replace(spec, resources=without_gpus(asked) if mode is GpuMode.NEVER else asked, gpu_choice=decided)
 

@@ -137,7 +137,8 @@ class GpuChoice:
 
     `asked` is the mode that it was given, `mode` what that came to: never AUTO once the job is submitted. `why` says
     by what it was decided, where it was. `wanted` is what it asks for with its GPUs, which are in `JobSpec.resources`
-    as long as it may have them. `wait` is how long it waits for those that it prefers.
+    as long as it may have them. `wait` is how long it waits for those that it prefers. `cpu_argv` is what runs where it
+    has none; empty: the same as on them.
     """
 
     asked: GpuMode
@@ -146,6 +147,7 @@ class GpuChoice:
     why: str = ""
     wanted: Resources | None = None
     wait: Span | None = None
+    cpu_argv: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,12 @@ class JobSpec(_ClassCache):
     def prefers_gpus(self) -> bool:
         """Whether it asks for GPUs, and would rather run without than wait for long."""
         return self.gpu_choice is not None and self.gpu_choice.mode is GpuMode.PREFERRED and self.resources.gpus > 0
+
+    @property
+    def argv_now(self) -> tuple[str, ...]:
+        """What runs, with the GPUs that it has, or without any."""
+        choice = self.gpu_choice
+        return self.argv if choice is None or self.resources.gpus else choice.cpu_argv or self.argv
 
     @property
     def run_span(self) -> Span | None:

@@ -58,7 +58,7 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
     spec = command.spec
     return pb.Launch(
         key=key,
-        argv=spec.argv,
+        argv=spec.argv_now,
         env=_environment(command),
         cwd=spec.cwd,
         device_uuids=[device.uuid for device in command.placement.devices],

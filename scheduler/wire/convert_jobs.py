@@ -90,6 +90,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         no_span=resources.no_span,
         gpu_mode=MODES[GpuMode.REQUIRED if choice is None else choice.asked],
         content_type="" if choice is None else choice.content_type,
+        cpu_argv=None if choice is None else choice.cpu_argv or None,
         kind=job_pb2.JOB_KIND_SERVICE if spec.serves else job_pb2.JOB_KIND_BATCH,
         serves=spec.serves,
         input=INPUT_MODES[spec.input],

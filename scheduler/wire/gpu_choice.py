@@ -8,6 +8,7 @@ from gpufleet.errors import invalid
 
 from ..state.jobs import Job
 from ..state.specs import GpuChoice, GpuMode, JobSpec
+from .argv import check_argv
 from .convert import timestamp
 
 CONTENT_TYPE_CHARS_MAX = 255
@@ -36,6 +37,13 @@ def gpu_choice_of(spec: job_pb2.JobSpec, path: str) -> GpuChoice | None:
             f"{content_type[:80]!r} is not a content type",
             next_step="write a type and a subtype, such as audio/mpeg or text/plain",
         )
+    if mode is GpuMode.REQUIRED and spec.cpu_argv:
+        raise invalid(
+            f"{path}.cpu_argv",
+            "would never run: the job waits for its GPUs for as long as it takes",
+            next_step="add --gpu-mode preferred, never or auto, or leave out --cpu-command",
+        )
+    check_argv(spec.cpu_argv, f"{path}.cpu_argv", may_be_none=True)
     if mode is GpuMode.REQUIRED and not content_type:
         return None
     if mode is not GpuMode.REQUIRED and spec.pins:
@@ -44,7 +52,7 @@ def gpu_choice_of(spec: job_pb2.JobSpec, path: str) -> GpuChoice | None:
             f"is {mode.name}, and pins say exactly which GPUs it must have",
             next_step="leave one of the two out",
         )
-    return GpuChoice(asked=mode, mode=mode, content_type=content_type)
+    return GpuChoice(asked=mode, mode=mode, content_type=content_type, cpu_argv=tuple(spec.cpu_argv))
 
 
 def gpu_choice_proto(job: Job) -> job_pb2.GpuChoice | None:

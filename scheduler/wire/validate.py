@@ -17,6 +17,7 @@ from ..state.shares import WHOLE_MILLI
 from ..state.specs import DEFAULT_GRACE, Band, Dependency, EndWanted, JobSpec, NodePins, Resources
 from ..state.units import DAY, SECOND, Instant, Span
 from .alike_specs import CheckedSpec, Common, Key, KnownSpecs, key_of
+from .argv import ARGUMENT_BYTES_MAX, ARGV_BYTES_MAX, check_argv
 from .array_spec import items_of
 from .convert_jobs import CONDITIONS
 from .gpu_choice import gpu_choice_of
@@ -26,11 +27,6 @@ from .output_file import output_file_of
 from .process_settings import process_settings_of
 
 SPECS_MAX = 10_000
-ARGV_BYTES_MAX = 2_000_000
-ARGUMENT_BYTES_MAX = 131_071
-"""Linux starts no program with a single argument or variable longer than this (MAX_ARG_STRLEN)."""
-UTF8_BYTES_MAX = 4
-"""Bytes of a character, at most."""
 PATH_BYTES_MAX = 4_095
 """The longest path that Linux takes (PATH_MAX)."""
 GPUS_MAX = 10_000
@@ -94,7 +90,7 @@ def _wanted_like_others(spec: job_pb2.JobSpec, path: str, here: dict[Key, Common
         lately.keep(key, here[key])
         return first
     here[key] = known
-    _check_command(spec, path)
+    check_argv(spec.argv, f"{path}.argv")
     return known.with_own(tuple(spec.argv), _checked_name(spec, path), _trace_context(spec))
 
 
@@ -107,7 +103,7 @@ def check_request_id(request_id: str) -> None:
 def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
     """One checked spec; `path` is its place in the request."""
     _refuse_what_is_not_built(spec, path)
-    _check_command(spec, path)
+    check_argv(spec.argv, f"{path}.argv")
     _check_environment(spec.env, f"{path}.env")
     band = band_of(spec.band, f"{path}.band") if spec.band else Band.NORMAL
     name = _checked_name(spec, path)
@@ -275,24 +271,6 @@ def _refuse_what_is_not_built(spec: job_pb2.JobSpec, path: str) -> None:
     for field, is_asked in later.items():
         if is_asked:
             raise invalid(f"{path}.{field}", "is not built yet", reason=Reason.NOT_BUILT, next_step="submit without it")
-
-
-def _check_command(spec: job_pb2.JobSpec, path: str) -> None:
-    if not spec.argv or not spec.argv[0]:
-        raise invalid(f"{path}.argv", "is empty", reason=Reason.COMMAND_EMPTY)
-    whole = "".join(spec.argv)
-    if len(whole) * UTF8_BYTES_MAX <= ARGUMENT_BYTES_MAX and "\0" not in whole:
-        return  # as nearly all are
-    sizes = [len(argument.encode()) for argument in spec.argv]
-    if max(sizes) > ARGUMENT_BYTES_MAX or sum(sizes) > ARGV_BYTES_MAX:
-        raise invalid(
-            f"{path}.argv",
-            f"holds {sum(sizes):,} bytes; at most {ARGV_BYTES_MAX:,} in all and {ARGUMENT_BYTES_MAX:,} an argument",
-            reason=Reason.ARGV_TOO_LONG,
-        )
-    for number, argument in enumerate(spec.argv):
-        if "\0" in argument:
-            raise invalid(f"{path}.argv[{number}]", "holds a NUL byte")
 
 
 def _check_environment(env: Mapping[str, str], path: str) -> None:

@@ -54,6 +54,7 @@ UNFIT = (
     ("input", "a worker reads nothing"),
     ("gpu_mode", "a worker is loaded on the GPUs that it asks for"),
     ("content_type", "a worker serves its model, whatever that works on"),
+    ("cpu_argv", "a worker is loaded on the GPUs that it asks for"),
 )
 """Fields of a job that say nothing for a worker, and why."""
 

@@ -122,6 +122,8 @@ BAD_SPECS = [
     Bad("preferred GPUs, and none", {"gpu_mode": job_pb2.GPU_MODE_PREFERRED}, "gpu_mode", says="--gpus 1"),
     Bad("nothing to decide by", {"gpu_mode": job_pb2.GPU_MODE_AUTO}, "gpu_mode", says="--content-type"),
     Bad("pins that are never taken", pins(0, gpu_mode=job_pb2.GPU_MODE_NEVER), "gpu_mode", says="pins"),
+    Bad("a command that never runs", {"cpu_argv": ["true"]}, "cpu_argv", says="--gpu-mode"),
+    Bad("an empty command", {"cpu_argv": [""], "gpu_mode": job_pb2.GPU_MODE_NEVER}, "cpu_argv", Reason.COMMAND_EMPTY),
     Bad("no content type", {"content_type": "audio"}, "content_type", says="audio/mpeg"),
     Bad("a content type that breaks a line", {"content_type": "a/b; x=\n"}, "content_type"),
     Bad("a content type without an end", {"content_type": f"a/b;{'x' * 300}"}, "content_type"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler.policy.order import GivenUp, queue_order
 from scheduler.policy.routing import pattern_for, routed
+from scheduler.state.gpu_choice import begun_anew, fallen_back
 from scheduler.state.ids import UserName
 from scheduler.state.jobs import Job, Queued
 from scheduler.state.limits import GpuRouting, Limits
@@ -54,6 +55,28 @@ def test_the_longest_pattern_decides(content_type: str, pattern: str) -> None:
 
 def test_without_a_pattern_that_matches_a_job_is_none_for_a_gpu() -> None:
     assert pattern_for(GpuRouting(modes={}), "audio/mpeg")[1] is GpuMode.NEVER
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_without", "program"),
+    [
+        (GpuMode.NEVER, False, "on-cpus"),
+        (GpuMode.PREFERRED, False, "on-gpus"),
+        (GpuMode.PREFERRED, True, "on-cpus"),
+    ],
+)
+def test_another_command_runs_where_a_job_has_no_gpu(mode: GpuMode, is_without: bool, program: str) -> None:
+    asked = choosing(mode, gpus=1)
+    assert asked.gpu_choice is not None
+    with_both = replace(asked, argv=("on-gpus",), gpu_choice=replace(asked.gpu_choice, cpu_argv=("on-cpus",)))
+    kept = routed(with_both, ROUTING, "")
+    assert isinstance(kept, JobSpec)
+    now = fallen_back(kept) if is_without else kept
+    assert now.argv_now == (program,)
+    assert begun_anew(now).argv_now == kept.argv_now
+    assert replace(
+        now, gpu_choice=replace(now.gpu_choice or GpuChoice(asked=mode, mode=mode), cpu_argv=())
+    ).argv_now == ("on-gpus",), "the same, where there is no other"
 
 
 def test_what_was_decided_for_a_job_is_decided_anew_for_one_like_it() -> None:

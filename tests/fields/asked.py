@@ -53,6 +53,7 @@ VALUES: Values = {
     "output_file": "train-%j.log",
     "gpu_mode": job_pb2.GPU_MODE_PREFERRED,
     "content_type": "audio/mpeg",
+    "cpu_argv": ["./on-cpus", "a b"],
     "env": {"A": "1"},
     "process.rlimits.name": "CORE",
     "process.rlimits.soft": 150,
@@ -77,6 +78,7 @@ NEEDS: Needs = {
     "devices.share.profile": GPUS,
     "no_gpu_selection": GPUS,
     "gpu_mode": GPUS,
+    "cpu_argv": {"gpu_mode": job_pb2.GPU_MODE_NEVER},
     "after.job_id": AFTER,
     "after.condition": AFTER,
     "array.indices": {"array.indices": "1-3"},
@@ -122,6 +124,7 @@ TYPED: dict[str, Any] = {
     "output_file": "train-%j.log",
     "gpu_mode": "preferred",
     "content_type": "audio/mpeg",
+    "cpu_command": "./on-cpus 'a b'",
     "notify": "true",
     "rlimit": ["NOFILE=100:200"],
 }
@@ -133,6 +136,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "gpus_per_node": {"gpus": 4},
     "allow_busy": {"gpus": 2},
     "gpu_mode": {"gpus": 2},
+    "cpu_command": {"gpus": 2, "gpu_mode": "preferred"},
     "max_fails": {"array": "1-9"},
 }
 """What an option needs beside it."""

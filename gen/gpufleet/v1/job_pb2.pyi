@@ -706,6 +706,7 @@ class JobSpec(_message.Message):
     PROCESS_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     HIDDEN_FIELDS_FIELD_NUMBER: _builtins.int
+    CPU_ARGV_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
     node_count: _builtins.int
@@ -851,6 +852,12 @@ class JobSpec(_message.Message):
         is "<hidden>", values of a map one by one. Set by the scheduler; a spec with any is refused as a request.
         """
 
+    @_builtins.property
+    def cpu_argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What runs in place of argv where the job has no GPU: in mode NEVER, and where it fell back; as long as argv at most. Empty
+        means argv in any case. It does not go with GPU_MODE_REQUIRED.
+        """
+
     def __init__(
         self,
         *,
@@ -897,10 +904,11 @@ class JobSpec(_message.Message):
         process: Global___ProcessSettings | None = ...,
         content_type: _builtins.str = ...,
         hidden_fields: _abc.Iterable[_builtins.str] | None = ...,
+        cpu_argv: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "retries", b"retries", "sampling_interval", b"sampling_interval", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "retries", b"retries", "sampling_interval", b"sampling_interval", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

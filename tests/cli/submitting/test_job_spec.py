@@ -237,6 +237,7 @@ TRIED: dict[str, st.SearchStrategy[Any]] = {
     "no_gpu_selection": st.booleans(),
     "gpu_mode": st.sampled_from(["preferred", "never", "AUTO"]),
     "content_type": st.sampled_from(["audio/mpeg", "text/html; charset=utf-8"]),
+    "cpu_command": st.sampled_from(["./on-cpus 'a b'", "sh -c 'echo \"$1\" | wc'"]),
     "no_warnings": st.booleans(),
     "hold": st.just(False),
 }

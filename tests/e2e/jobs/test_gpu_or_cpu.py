@@ -27,6 +27,9 @@ async def test_a_job_falls_back_is_told_so_and_gets_a_gpu_that_it_needs_after_al
         assert (job.spec.gpu_mode, job.spec.devices[0].count) == (job_pb2.GPU_MODE_AUTO, 1)
         assert (job.gpu_choice.mode, job.gpu_choice.fell_back) == (PREFERRED, True)
         assert job.gpu_choice.fell_back_reason == "NO_GPU_NODE" and "audio/*" in job.gpu_choice.sentence
+        other = await person.submit("true", cpu_argv=["echo", "on a CPU"], **asked)
+        assert (await person.wait(other)).state == job_pb2.JOB_STATE_SUCCEEDED
+        assert await person.stdout(other) == b"on a CPU\n" and (await person.job(other)).spec.argv == ["true"]
         needs = await person.submit("sh", "-c", NEEDS_ONE, **asked)
 
         async def has_said_so() -> bool:

@@ -442,6 +442,11 @@ export interface JobSpec {
    * them is "<hidden>", values of a map one by one. Set by the scheduler; a spec with any is refused as a request.
    */
   readonly hidden_fields: readonly string[];
+  /**
+   * What runs in place of argv where the job has no GPU: in mode NEVER, and where it fell back; as long as argv at
+   * most. Empty means argv in any case. It does not go with GPU_MODE_REQUIRED.
+   */
+  readonly cpu_argv: readonly string[];
 }
 
 /** ExitStatus is how a process ended. */

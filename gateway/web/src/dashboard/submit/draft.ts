@@ -123,6 +123,7 @@ export function keptOf(spec: JobSpec): string[] {
     output_file: "the copy of its output",
     gpu_mode: "whether it waits for its GPUs",
     content_type: "what it works on",
+    cpu_argv: "what runs without a GPU",
   };
   const told = (Object.keys(words) as Kept[]).filter((name) => !isUsual(name, spec[name])).map((name) => words[name]);
   const request = spec.devices[0];
