@@ -2,17 +2,20 @@
 
 `python protos/generate.py` writes. With `--check` it writes nothing and fails, naming the files, when what
 is committed is not what the protos say. For Python: messages, servicers, and typed stubs for both; the proto package is
-the import path, so generated code is used exactly as the generators wrote it: no rewriting, no patching. Beside them
-the protos' comments, for the gateway's OpenAPI. For the dashboard: the types of the JSON that the gateway passes on,
-which `page_types.py` writes.
+the import path, so generated code is used exactly as the generators wrote it: no rewriting, no patching, but of the one
+line with which it asks for the grpcio of its own patch release. That line asks for what pyproject.toml asks for. Beside
+them the protos' comments, for the gateway's OpenAPI. For the dashboard: the types of the JSON that the gateway passes
+on, which `page_types.py` writes.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from importlib.resources import files
 from pathlib import Path
 
@@ -59,10 +62,27 @@ def generate(output_root: Path) -> None:
     ]
     if subprocess.run(command, check=False).returncode != 0:
         raise SystemExit("protoc failed; its words are above")
+    _ask_for(least_grpcio(), python)
     page = output_root / PAGE_TYPES
     page.parent.mkdir(parents=True)
     page.write_text(page_types(descriptors.read_bytes()))
     (output_root / COMMENTS).write_text(comments(descriptors.read_bytes()), encoding="utf-8")
+
+
+def least_grpcio() -> str:
+    """The oldest grpcio that pyproject.toml allows."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (found,) = (match[1] for each in dependencies if (match := re.match(r"grpcio>=([\d.]+)", each)))
+    return f"{found}.0"
+
+
+def _ask_for(version: str, folder: Path) -> None:
+    for path in folder.rglob("*_pb2_grpc.py"):
+        text, count = re.subn(
+            r"(?m)^GRPC_GENERATED_VERSION = '.*'$", f"GRPC_GENERATED_VERSION = '{version}'", path.read_text()
+        )
+        assert count == 1, f"{path.name} asks for its version in another way"
+        path.write_text(text)
 
 
 def generated_files(root: Path) -> dict[Path, bytes]:

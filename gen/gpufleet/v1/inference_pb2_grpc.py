@@ -5,7 +5,7 @@ import warnings
 
 from gpufleet.v1 import inference_pb2 as gpufleet_dot_v1_dot_inference__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.83.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

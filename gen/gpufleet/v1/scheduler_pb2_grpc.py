@@ -9,7 +9,7 @@ from gpufleet.v1 import history_pb2 as gpufleet_dot_v1_dot_history__pb2
 from gpufleet.v1 import scheduler_pb2 as gpufleet_dot_v1_dot_scheduler__pb2
 from gpufleet.v1 import sessions_pb2 as gpufleet_dot_v1_dot_sessions__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.83.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
