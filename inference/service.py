@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from gpufleet.errors import GpufleetError, invalid
 from gpufleet.net.addresses import Address
 from gpufleet.net.channel import server_options
+from gpufleet.net.decoding import DecodingInterceptor
 from gpufleet.net.listening import listen
 from gpufleet.net.reflection import serve_reflection
 from gpufleet.net.status import to_status
@@ -118,7 +119,11 @@ class Server:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._server = grpc.aio.server(options=server_options(REQUEST_BYTES_MAX), maximum_concurrent_rpcs=CALLS_MAX)
+        self._server = grpc.aio.server(
+            interceptors=[DecodingInterceptor()],
+            options=server_options(REQUEST_BYTES_MAX),
+            maximum_concurrent_rpcs=CALLS_MAX,
+        )
         inference_pb2_grpc.add_InferenceServicer_to_server(InferenceService(worker), self._server)
         self._health: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] (its stubs lack it)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

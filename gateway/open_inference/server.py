@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from gpufleet.config.gateway_settings import GatewaySettings
 from gpufleet.net.addresses import Address
 from gpufleet.net.channel import server_options
+from gpufleet.net.decoding import DecodingInterceptor
 from gpufleet.net.listening import listen
 from gpufleet.net.reflection import serve_reflection
 from gpufleet.net.tls import server_credentials
@@ -45,7 +46,11 @@ class Server:
     """
 
     def __init__(self, settings: GatewaySettings, port: int, proxy: Proxy, is_ready: Callable[[], bool]) -> None:
-        self._server = grpc.aio.server(options=list(channel_options().items()), maximum_concurrent_rpcs=CALLS_MAX)
+        self._server = grpc.aio.server(
+            interceptors=[DecodingInterceptor()],
+            options=list(channel_options().items()),
+            maximum_concurrent_rpcs=CALLS_MAX,
+        )
         tls = settings.tls
         credentials = None
         if tls.cert_file is not None and tls.key_file is not None:

@@ -6,6 +6,7 @@ the place of the status that has just arrived (grpc issue 36066). Our own client
 """
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -39,8 +40,13 @@ def checked(handler: Any, problem_of: Callable[[Any], GpufleetError | None]) -> 
         async for message in handler.unary_stream(request, context):
             yield message
 
+    async def write(request: Any, context: Any) -> None:
+        await check(request, context)
+        await handler.unary_stream(request, context)
+
     if handler.response_streaming:
-        return handler._replace(unary_stream=stream)
+        yields = inspect.isasyncgenfunction(handler.unary_stream)
+        return handler._replace(unary_stream=stream if yields else write)
     return handler._replace(unary_unary=answer)
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import grpc.aio
 
 from gpufleet.errors import FieldViolation, GpufleetError, Reason
+from gpufleet.net.refusing import refuse
 from gpufleet.telemetry.logs import fields
 
 from ..engine import StoreAway, TooManyEvents
 from ..outputs.errors import OutputStoreUnavailable
 from ..state.replies import Refused, Reply
 from ..store.errors import StoreUnavailable, TermSuperseded
-from .refusing import refuse
 
 log = logging.getLogger(__name__)
 Method = Callable[..., Any]

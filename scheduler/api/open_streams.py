@@ -15,10 +15,10 @@ from typing import Any
 import grpc.aio
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.net.refusing import refuse
 
 from ..listeners import Listeners, add, drop
 from ..state.ids import TokenId
-from .refusing import refuse
 
 CHECK_SECONDS = 1.0
 """How often it is seen whose token has been revoked, or has expired."""

@@ -10,9 +10,10 @@ from typing import Any
 from gpufleet.v1 import scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.net.decoding import UNREADABLE
+from gpufleet.net.refusing import checked
 
 from ..state.ids import JobId
-from .refusing import checked
 
 
 def _selected(request: Any) -> int:
@@ -50,7 +51,9 @@ def for_own_job(handler: Any, method: str, own: JobId) -> Any:
         next_step=OTHERS_STEP,
     )
     # One that cannot be read is refused behind this.
-    return checked(handler, lambda request: not_its_own if request is not None and named(request) != own else None)
+    return checked(
+        handler, lambda request: not_its_own if request is not UNREADABLE and named(request) != own else None
+    )
 
 
 OTHERS_STEP = "In a job, use a token of yours for anything else: --context NAME, or --token-file FILE."

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.net.refusing import refuse
 from gpufleet.security.tokens import hash_token
 
 from .. import job_tokens, worker_secrets
@@ -22,7 +23,6 @@ from ..state.units import Instant
 from ..worker_secrets import WorkerSecrets
 from .open_streams import OpenStreams
 from .own_job import JOB_NAMED_BY, OTHERS_STEP, for_own_job
-from .refusing import refuse
 
 ALL = frozenset(Role)
 PEOPLE = frozenset({Role.ADMIN, Role.USER})
@@ -150,6 +150,8 @@ class Authenticator:
         return found
 
     def _caller(self, secret: str) -> Caller | None:
+        if not secret.isascii():
+            return None  # no token is like that, and what compares secrets takes no other text
         token = self._token(hash_token(secret))
         if token is not None:
             return Caller(token.user, token.role, token.id)

@@ -12,8 +12,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.addresses import Address
 from gpufleet.net.channel import server_options
+from gpufleet.net.decoding import DecodingInterceptor
 from gpufleet.net.listening import listen
 from gpufleet.net.reflection import serve_reflection
+from gpufleet.net.refusing import refuse
 from gpufleet.telemetry.spans import Telemetry
 
 from ..engine import Engine
@@ -26,7 +28,6 @@ from ..series.visit_log import VisitLog
 from ..session_links import SessionLinks
 from ..watching import ChangeHub
 from ..wire.alike_specs import KnownSpecs
-from .decoding import DecodingInterceptor
 from .fleet.agents import AgentService
 from .fleet.device_board import DeviceBoard
 from .fleet.device_watch import DeviceCalls
@@ -41,7 +42,6 @@ from .open_streams import OpenStreams
 from .output.channels import Channels, Keyboards
 from .output.program_logs import ProgramLogs
 from .paging import PageTokens
-from .refusing import refuse
 from .roles import ROLES_OF, Authenticator, RoleInterceptor
 from .server_facts import ServerFacts
 from .sessions.joining import Joining

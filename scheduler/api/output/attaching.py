@@ -316,7 +316,9 @@ async def serve_channel(
     reader = asyncio.create_task(read(), name="channel-up")
     writer = asyncio.create_task(write(), name="channel-down")
     try:
-        await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
     finally:
         channel.close()
         reader.cancel()
