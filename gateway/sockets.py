@@ -39,6 +39,9 @@ UNREAD_BYTES_MAX = 4_000_000
 LINGER_S_MAX = 5.0
 """A connection that has ended is cut when its last bytes were not taken after this."""
 
+NOT_UTF_8 = 1007
+"""The close code of a text that is none (RFC 6455)."""
+
 RESTARTS = 1012
 """The close code of a gateway that leaves: connect again, here or to another one."""
 
@@ -134,6 +137,28 @@ class BrowserSocket(_Counted, WebSocketsSansIOProtocol):
             self.transport.abort()
             return
         super().data_received(data)
+
+    def send_receive_event_to_app(self) -> None:
+        """Hand on a message that is whole; a text that is not UTF-8 ends the connection, by the browser's mistake."""
+        if self.conn.close_rcvd is not None:
+            self.frames = []  # it said that nothing follows
+            return
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                log.debug("a browser sent a text that is not UTF-8", extra=fields(address=self._address))
+                self.frames = []
+                self.conn.send_close(NOT_UTF_8)
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()
+
+    async def send(self, message: Any) -> None:
+        """Pass on what the application says; a refusal that is whole is an answer, which uvicorn takes for none."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
 
     def shutdown(self) -> None:
         """The gateway leaves: say so."""

@@ -143,12 +143,29 @@ class ProgramLog:
 
 
 def _plainly(record: logging.LogRecord) -> bool:
-    """gRPC shows a trace when a caller's line breaks just while something is sent; it is no error."""
-    if record.name.startswith("grpc") and record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError":
-        record.exc_info, record.exc_text = None, None
-        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
-        record.msg, record.args = f"a caller went away while something was sent: {record.getMessage()}", ()
+    """What libraries tell of a caller's mistake in a trace, or as a warning, in one line of level info.
+
+    gRPC shows a trace when a caller's line breaks just while something is sent, and of metadata that are no text.
+    """
+    problem = record.exc_info[1] if record.exc_info else None
+    if record.name.startswith("grpc") and problem is not None:
+        if type(problem).__name__ == "ExecuteBatchError":
+            _tell_plainly(record, f"a caller went away while something was sent: {record.getMessage()}")
+        elif isinstance(problem, UnicodeDecodeError):
+            _tell_plainly(record, f"a caller sent metadata that are no text: {problem.reason}")
+    elif record.name.startswith("uvicorn") and record.msg == _NO_REQUEST:
+        _tell_plainly(record, str(record.msg))
     return True
+
+
+_NO_REQUEST = "Invalid HTTP request received."
+"""Words of uvicorn for a caller's mistake."""
+
+
+def _tell_plainly(record: logging.LogRecord, message: str) -> None:
+    record.exc_info, record.exc_text = None, None
+    record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+    record.msg, record.args = message, ()
 
 
 class _Once(logging.Formatter):

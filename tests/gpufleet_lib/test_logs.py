@@ -46,6 +46,19 @@ def program(tmp_path: Path) -> Iterator[Program]:
     assert before == (logging.root.level, list(logging.root.handlers), sys.excepthook, threading.active_count())
 
 
+def test_a_callers_mistake_that_a_library_warns_of_is_one_line_of_level_info(program: Program) -> None:
+    with program.start():
+        try:
+            b"\xff".decode()
+        except UnicodeDecodeError:
+            logging.getLogger("grpc._cython.cygrpc").exception("Invalid encoding on %s", b"\xff" * 9_000)
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+        logging.getLogger("uvicorn.error").warning("something else")
+    metadata, request, other = program.lines()
+    assert " INFO " in metadata and "a caller sent metadata that are no text" in metadata and len(metadata) < 200
+    assert " INFO " in request and " WARNING " in other
+
+
 def test_a_line_that_breaks_while_something_is_sent_is_told_without_a_trace(program: Program) -> None:
     class ExecuteBatchError(Exception):
         """Named as that of gRPC, which it shows to nobody."""
