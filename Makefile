@@ -89,6 +89,10 @@ sim: $(READY) ## the simulated fleet: SEED=7 replays one run, ARGS="--count 500"
 drill: $(READY) ## break a fleet of real processes: SEED=7 replays, ARGS="--minutes 30 --nodes 4"; needs root
 	PYTHONPATH=.:gen $(BIN)/python -m tests.drills $(SEED) $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(READY) ## send a fleet what nobody should: ARGS="--seed 7 --messages 100000 --only WebSocket"
+	PYTHONPATH=.:gen $(BIN)/python -m tests.fuzz $(ARGS)
+
 .PHONY: traces
 traces: $(READY) ## replay logs of real machines through the core, beside EASY; ARGS="--jobs 2000 --only kth" for less
 	PYTHONPATH=.:gen $(BIN)/python -m bench.traces $(ARGS)

@@ -65,6 +65,7 @@ LONG_FILES = (
     "tests/cli/local/test_up.py",
     "tests/e2e/faults/test_driver_trouble.py",
     "tests/e2e/faults/test_full_disks.py",
+    "tests/fuzz/test_fuzz.py",
     "tests/several_nodes/test_nodes.py",
     "tests/several_nodes/test_doctor.py",
     "tests/e2e/tracking/test_tracking.py",
