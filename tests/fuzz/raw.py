@@ -184,17 +184,24 @@ def _tls(random: Random, secret: str) -> bytes:
 
 
 def _frames(random: Random, secret: str) -> bytes:
-    said: tuple[Any, ...] = (
-        {},
-        [],
-        1,
-        "x",
-        {"op": "x"},
-        {"id": 1, "op": "hello"},
-        {"hello": {"version": 99}},
-        {"id": 10**30, "op": "signal"},
-    )
-    body = random.choice(
-        (json.dumps(random.choice(said)).encode(), b"{", b"\xff" * 9, b"[" * 9_000, b'{"a": NaN}', b'"\\ud800"')
-    )
-    return random.choice((len(body), 0, 2**32 - 1, len(body) + 5)).to_bytes(4, "big") + body
+    """For the keeper: greetings of agents that it cannot talk to, and requests of who has not greeted.
+
+    Steered: who greets it well is its agent from then on, and the one before leaves.
+    """
+    hello = {"id": 1, "do": "hello", "protocol": random.choice((2, -1, 2**70, "1", None, [1], {}))}
+    return b"".join(_framed(random, each) for each in (hello, *(_asked(random) for _ in range(random.randrange(4)))))
+
+
+def _asked(random: Random) -> Any:
+    odd: tuple[Any, ...] = (None, -1, 2**70, 1.5, "", "1.1.0", "1.1", "\ud800", [], {}, [1], {"a": 1}, True)
+    does = random.choice(("launch", "check", "stop", "inventory", "shutdown", "", 1, None, "\ud800"))
+    said: Any = {"id": random.choice((2, 3, *odd)), "do": does, "key": random.choice(odd)}
+    return said if random.random() < 0.9 else random.choice(odd)
+
+
+def _framed(random: Random, said: Any) -> bytes:
+    body = json.dumps(said).encode()
+    if random.random() < 0.2:
+        body = random.choice((b"{", b"\xff" * 9, b"[" * 9_000, b'{"a": NaN}', b'"\\ud800"', b"[]", b"1"))
+    length = random.choice((*[len(body)] * 9, 0, 2**32 - 1, len(body) + 5))
+    return length.to_bytes(4, "big") + body

@@ -15,13 +15,15 @@ from random import Random
 
 import grpc.aio
 
+from gateway.api.table import ROWS, Row
 from gpufleet.net.channel import client_options
 from scheduler.api.roles import ROLES_OF
 from tests.e2e.processes import clean_environment
-from tests.fuzz import raw, web_socket
+from tests.fuzz import http_api, raw, web_socket
 from tests.fuzz.calls import Call, Caller, Tally, calls_of
+from tests.fuzz.messages import Forge
 from tests.fuzz.site import Site, site
-from tests.fuzz.steering import PROGRAM
+from tests.fuzz.steering import PROGRAM, STEERED
 from tests.fuzz.watching import Size
 
 WEB_SOCKETS = ("/ws", f"/m/{PROGRAM}/ws")
@@ -31,6 +33,9 @@ AT_ONCE = 24
 """Connections and calls that are made at a time."""
 CHANNELS = 3
 """Connections of calls to each port."""
+MADE_UP_SHARE = 0.002
+"""Of requests to the HTTP API, with a token that is none."""
+
 WARM_SHARE = 0.25
 """After so much of a run the programs are measured first: caches are filled, and threads there, by then."""
 SETTLE_SECONDS = 2.0
@@ -192,6 +197,9 @@ async def _steps(place: Site, order: Order, tally: Tally, stack: AsyncExitStack)
     for each in place.ports:
         if order.only in (name := f"raw bytes/{each.name}"):
             steps += [partial(_raw, each, name, place, tally)] * 2
+    for row in ROWS:
+        if order.only in (name := f"HTTP API/{row.verb} {row.path}"):
+            steps += [partial(_http_api, place, row, name, tally)]
     for where in WEB_SOCKETS:
         if order.only in (name := f"WebSocket/{where}"):
             steps += [partial(_web_socket, place, where, name, tally)] * 6
@@ -205,6 +213,20 @@ async def _raw(port: raw.Port, name: str, place: Site, tally: Tally, random: Ran
     secret = random.choice(list(place.tokens.values()))
     status = await raw.trouble(port, random, secret)
     tally.statuses[name, f"HTTP {status}" if status else "closed or silent"] += 1
+    if status == "500":
+        tally.wrong.append(f"{name}: HTTP 500")
+
+
+async def _http_api(place: Site, row: Row, name: str, tally: Tally, random: Random) -> None:
+    tally.messages[name] += 1
+    tally.calls[name] += 1
+    steered = STEERED.get(f"Scheduler/{row.rpc}")
+    # An address that tries many made-up tokens is let wait, and nothing of it is looked at meanwhile.
+    made_up = random.random() < MADE_UP_SHARE
+    secret = "made-up" if made_up else random.choice((*place.tokens.values(), *place.admins, ""))
+    forge = Forge(random, place.known)
+    status = await http_api.trouble(place.stage.gateway, row, forge, steered.steer if steered else None, secret)
+    tally.statuses[name, f"HTTP {status}" if status else "no answer in time"] += 1
     if status == "500":
         tally.wrong.append(f"{name}: HTTP 500")
 

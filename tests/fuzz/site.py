@@ -21,6 +21,7 @@ from tests.fuzz.watching import Watched
 from tests.gateway.stage import Browser, Stage, browser
 from tests.ports import kept_port
 
+ADMINS = 10
 HELD_JOBS = 110
 """Jobs with the ids that are drawn most often: they wait, and may be changed in every way."""
 
@@ -66,6 +67,8 @@ class Site:
     """Every port, and the keeper's socket."""
     tokens: dict[str, str] = field(default_factory=dict)
     """A secret by role; `job` is that of a running job, of itself."""
+    admins: list[str] = field(default_factory=list)
+    """Secrets of several admins: the HTTP API lets each person ask so often, and no more."""
     known: dict[str, list[Any]] = field(default_factory=dict)
     watched: list[Watched] = field(default_factory=list)
 
@@ -133,7 +136,6 @@ async def site(folder: Path) -> AsyncIterator[Site]:
                 await page.hello(MODEL)
                 await page.text("turn")
                 made = Site(stage, admin, page)
-                made.holding = asyncio.create_task(made.hold(), name="session")
                 inference = await worker.address()
                 made.grpc = {
                     "scheduler": stage.fleet.scheduler.address,
@@ -153,15 +155,16 @@ async def site(folder: Path) -> AsyncIterator[Site]:
                 await _know(made, folder, owners)
                 assert worker.process is not None and gateway.process is not None
                 (keeper_pid,) = agent.keeper_pids()
-                (job,) = (await admin.job(replica.job_id)).attempts[-1:]
+                replica_pid = _pid_of_worker(admin.cwd)
                 made.watched = [
                     Watched("scheduler", stage.fleet.scheduler.pid, stage.fleet.scheduler.log),
                     Watched("agent", agent.pid, agent.log),
                     Watched("keeper", keeper_pid, agent.data / "keeper" / "keeper.log"),
                     Watched("gateway", gateway.process.pid, gateway.log),
                     Watched("worker", worker.process.pid, worker.log),
-                    Watched("replica", _pid_of_job(replica.job_id, job.number), folder / "replica.log"),
+                    Watched("replica", replica_pid, folder / "replica.log"),
                 ]
+                made.holding = asyncio.create_task(made.hold(), name="session")
                 try:
                     yield made
                 finally:
@@ -213,6 +216,9 @@ async def _know(made: Site, folder: Path, owners: str) -> None:
         made.tokens[role] = answer.secret
         spare = await admin.stub.CreateToken(scheduler_pb2.CreateTokenRequest(user=role, role=kind))
         thrown_away.append(spare.token.id)
+    for number in range(ADMINS):
+        request = scheduler_pb2.CreateTokenRequest(user=f"admin-{number}", role=scheduler_pb2.ROLE_ADMIN)
+        made.admins.append((await admin.stub.CreateToken(request)).secret)
     async with stage.fleet.client(owners) as owner:
         said = folder / "token-of-the-job"
         line = f"printenv GPUFLEET_JOB_TOKEN > {said}.new && mv {said}.new {said}; exec sleep 100000"
@@ -240,16 +246,13 @@ async def _know(made: Site, folder: Path, owners: str) -> None:
     }
 
 
-def _pid_of_job(job: int, attempt: int) -> int:
-    """The process that an attempt's first rank is."""
-    name = f"GPUFLEET_JOB_ID={job}\0".encode()
+def _pid_of_worker(folder: Path) -> int:
+    """The replica: the one of its kind that works in this folder."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if (
-                name in (process / "environ").read_bytes()
-                and b"gpufleet.inference" in (process / "cmdline").read_bytes()
-            ):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if b"gpufleet.inference" in words and (process / "cwd").readlink() == folder:
                 return int(process.name)
         except OSError:
             continue
-    raise AssertionError(f"attempt {attempt} of job {job} has no process")
+    raise AssertionError(f"no replica works in {folder}")
