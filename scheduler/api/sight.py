@@ -1,4 +1,4 @@
-"""What a caller sees of somebody else's jobs and models: the one place where it is decided, and where it is carried out.
+"""What a caller sees of somebody else's jobs and models: the one place where that is decided, and carried out.
 
 Whose job it is, its name, its state and what it holds everybody sees: it is what the queue is for.
 """
@@ -25,7 +25,7 @@ class Sight:
 
     @classmethod
     def of_caller(cls) -> Self:
-        """That of who makes the call that is being served. A viewer owns nothing, whatever its token's user is called."""
+        """That of who makes the call that is being served. A viewer owns nothing, whatever its user is called."""
         who = caller()
         return cls(who.user if who.role in (Role.USER, Role.JOB) else None, who.is_admin)
 
