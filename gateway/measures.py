@@ -62,6 +62,9 @@ class Measures:
         self._refusals = metrics.counter(
             "gpufleet.program.refusals", "{request}", "Requests for which there was no replica."
         )
+        self._fallbacks = metrics.counter(
+            "gpufleet.program.fallbacks", "{request}", "Requests that went to a program's CPU model in its place."
+        )
         self._models: set[str] = set()
         self._refused = metrics.counter("gpufleet.people.refusals", "{person}", "People who were told to come later.")
 
@@ -103,6 +106,11 @@ class Measures:
         """A request was refused for want of a replica, with this reason of errors.py."""
         if self.is_on:
             self._refusals.add(1, model=self.label_of(model), reason=reason)
+
+    def fell_back(self, model: str, reason: str) -> None:
+        """A request that prefers a GPU goes to the CPU model, for this reason of core/gpu_choice.py."""
+        if self.is_on:
+            self._fallbacks.add(1, model=self.label_of(model), reason=reason)
 
     def label_of(self, model: str) -> str:
         """As what a program is told: its name, or as one of the others, once there are too many."""

@@ -44,6 +44,8 @@ def models_screen(models: Sequence[sessions_pb2.Model], now: datetime, look: Loo
     columns = list(MODEL_COLUMNS)
     if any(model.exclusive_group for model in models):
         columns.insert(-1, Column("GROUP", lambda model: model.exclusive_group or ABSENT))
+    if any(model.http.cpu_model for model in models):
+        columns.insert(-1, Column("CPU MODEL", lambda model: model.http.cpu_model or ABSENT))
     lines = draw(columns, models, look)
     workers = [(model, worker) for model in models for worker in model.workers]
     if look.is_wide and workers:

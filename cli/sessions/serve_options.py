@@ -139,6 +139,22 @@ class ProgramOptions:
             help="Share GPUs with your other programs of this group: who was asked the longest ago sleeps for another.",
         ),
     ] = None
+    cpu_model: Annotated[
+        str | None,
+        for_program(
+            "--cpu-model",
+            metavar="NAME",
+            help="The program that does the same on CPUs, for requests that may do without a GPU.",
+        ),
+    ] = None
+    request_gpu_mode: Annotated[
+        str | None,
+        for_program(
+            "--request-gpu-mode",
+            metavar="MODE",
+            help="How requests take GPUs that do not say so: required, preferred, never or auto.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from ..render.words import counted
 from ..settings import Settings
 from ..submitting.job_options import JobOptions
 from ..submitting.job_spec import spec_of
+from ..submitting.option_kinds import gpu_mode_of
 from ..submitting.submission import OPTION_OF_FIELD, in_options, working_folder
 from .predicting import as_program
 from .serve_options import PredictOptions, ProgramOptions, TurnOptions, WorkerOptions
@@ -82,6 +83,9 @@ def _add_program(model: sessions_pb2.Model, argv: Sequence[str], program: Progra
     model.http.ready_path = program.ready or ""
     model.http.concurrency = program.concurrency or 0
     model.http.target_concurrency = program.target_concurrency or 0
+    model.http.cpu_model = program.cpu_model or ""
+    if program.request_gpu_mode is not None:
+        model.http.gpu_mode = gpu_mode_of("--request-gpu-mode", program.request_gpu_mode)
     _set_duration("--target-wait", program.target_wait, model.http.target_wait)
     _set_duration("--idle", turns.idle, model.http.idle)
 
@@ -194,6 +198,8 @@ OPTION_OF_PROGRAM = {
     "concurrency": "--concurrency",
     "target_concurrency": "--target-concurrency",
     "target_wait": "--target-wait",
+    "cpu_model": "--cpu-model",
+    "gpu_mode": "--request-gpu-mode",
     "idle": "--idle",
 }
 

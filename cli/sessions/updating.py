@@ -40,6 +40,8 @@ PATHS = {
     "target_concurrency": "http.target_concurrency",
     "target_wait": "http.target_wait",
     "exclusive_group": "exclusive_group",
+    "cpu_model": "http.cpu_model",
+    "request_gpu_mode": "http.gpu_mode",
     "idle": "http.idle",
     "access": "limits.access",
 }

@@ -252,7 +252,8 @@ def gpu_mode_word(mode: pb.GpuMode.ValueType) -> str:
     return next((word for word, number in GPU_MODES.items() if number == mode), "unknown")
 
 
-def _gpu_mode(option: str, word: str) -> pb.GpuMode.ValueType:
+def gpu_mode_of(option: str, word: str) -> pb.GpuMode.ValueType:
+    """The mode of a word. Raises INVALID_ARGUMENT with the option."""
     if word.lower() not in GPU_MODES:
         check_known(option, word, GPU_MODES, "is not required, preferred, never or auto", "Write one of the four.")
     return GPU_MODES[word.lower()]
@@ -319,7 +320,7 @@ READ: Mapping[Kind, Callable[[JobOption, Any], object]] = {
     Kind.NAMES: lambda option, typed: names(typed),
     Kind.PAIRS: lambda option, typed: pairs(option.flag, typed),
     Kind.BAND: lambda option, typed: band(typed, option.flag),
-    Kind.GPU_MODE: lambda option, typed: _gpu_mode(option.flag, typed),
+    Kind.GPU_MODE: lambda option, typed: gpu_mode_of(option.flag, typed),
     Kind.COMMAND: _words,
     Kind.SIGNAL: lambda option, typed: limit_signal(typed),
     Kind.AFTER: lambda option, typed: [dependency(text) for text in names(typed)],

@@ -27,7 +27,12 @@ TIMEOUT_HEADER = b"x-request-timeout-ms"
 TIMEOUT_MS_MAX = 24 * 3_600 * 1_000
 """A later deadline is told to no replica."""
 
-PASSED = frozenset({"authorization", "traceparent", "tracestate", "gpufleet-session", "x-request-id"})
+PASSED = frozenset(
+    {
+        *("authorization", "traceparent", "tracestate", "x-request-id"),
+        *("gpufleet-session", "gpufleet-gpu-mode", "gpufleet-content-type"),
+    }
+)
 """Metadata of a call that become headers of the request; the proxy says which of them a program gets."""
 
 

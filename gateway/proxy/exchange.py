@@ -66,6 +66,9 @@ class Client:
         self.is_whole = False
         """Whether the program's answer was passed on to its end."""
 
+        self.said: list[Header] = []
+        """What the gateway itself says in the answer's head."""
+
         self.reads_tokens = False
         """Whether the answer is read for how many tokens the request took."""
 
@@ -141,7 +144,7 @@ class Client:
         self.is_answered, self.status = True, status
         if self.reads_tokens:
             self._reader = TokenReader(value_of(headers, b"content-type"), value_of(headers, b"content-encoding"))
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.start", "status": status, "headers": [*headers, *self.said]})
 
     async def pass_on(self, data: bytes) -> None:
         """A part of the answer; returns once the client has taken about as much."""

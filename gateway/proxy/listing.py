@@ -5,9 +5,8 @@ from __future__ import annotations
 from gpufleet.v1 import sessions_pb2
 from starlette.requests import HTTPConnection
 
+from .serving import OPEN as OPEN
 from .serving import Proxy
-
-OPEN = sessions_pb2.MODEL_ACCESS_OPEN
 
 
 async def programs_for(

@@ -6,16 +6,17 @@ import asyncio
 import hashlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gpufleet.v1 import inference_pb2, sessions_pb2
+from gpufleet.v1 import inference_pb2, job_pb2, sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.channel import Target
 from gpufleet.telemetry.logs import fields
 
 from .core.choice import PASSED_OVER_S, choose
+from .core.gpu_choice import MODEL_DOWN, NO_GPU_NODE, GpuMode, Line, Routing
 from .core.waiting import Ends, Waiting, WaitingRequests
 from .upstream import Endpoint, ReplicaFailed, Upstream
 
@@ -32,6 +33,14 @@ HOPEFUL = frozenset({inference_pb2.WORKER_STATE_LOADING, inference_pb2.WORKER_ST
 
 SEATS = 64
 """Requests that a replica takes at a time where nothing else is said."""
+
+
+MODES: Mapping[int, GpuMode] = {
+    job_pb2.GPU_MODE_REQUIRED: GpuMode.REQUIRED,
+    job_pb2.GPU_MODE_PREFERRED: GpuMode.PREFERRED,
+    job_pb2.GPU_MODE_NEVER: GpuMode.NEVER,
+    job_pb2.GPU_MODE_AUTO: GpuMode.AUTO,
+}
 
 
 class Busy(Exception):
@@ -66,6 +75,10 @@ class Service:
         self.name = name
         self.access: sessions_pb2.ModelAccess.ValueType = sessions_pb2.MODEL_ACCESS_UNSPECIFIED
         self.waits_for = ""
+        self.cpu_model = ""
+        self.gpu_mode = GpuMode.REQUIRED
+        self.routing = Routing()
+        self._lacks_gpu_nodes = False
         self._failure: str | None = None
         self.under_way = 0
         self._worker_target = worker_target
@@ -97,9 +110,18 @@ class Service:
             said.longest_wait.FromMilliseconds(round((_now_s() - oldest_s) * 1e3))
         return said
 
+    def line(self) -> Line:
+        """How it stands with it, for a request that may go elsewhere."""
+        why = ""
+        if not self._replicas:
+            why = MODEL_DOWN if self._failure is not None else NO_GPU_NODE if self._lacks_gpu_nodes else ""
+        return Line(waiting=self.waiting, why_none=why)
+
     def update(self, news: sessions_pb2.WatchWorkersResponse) -> None:
         """The scheduler has told its replicas."""
         self.access, self.waits_for = news.access, news.waits_for
+        self.cpu_model, self.gpu_mode = news.http.cpu_model, MODES.get(news.http.gpu_mode, GpuMode.REQUIRED)
+        self.routing, self._lacks_gpu_nodes = routing_of(news.routing), news.lacks_gpu_nodes
         has_hope = any(worker.state in HOPEFUL for worker in news.workers)
         self._failure = news.failure.message if news.HasField("failure") and not has_hope else None
         seats = news.http.concurrency or SEATS
@@ -224,6 +246,15 @@ class Service:
     def _busy(self, error: GpufleetError, place: int) -> Busy:
         estimate_s = self._ends.estimate_s(place, _now_s()) if self._replicas else None
         return Busy(error, place, estimate_s)
+
+
+def routing_of(said: sessions_pb2.GpuRouting) -> Routing:
+    """The scheduler's table."""
+    return Routing(
+        modes={pattern: MODES[mode] for pattern, mode in said.content_types.items() if mode in MODES},
+        gpu_wait_s=said.gpu_wait.ToTimedelta().total_seconds(),
+        gpu_queue_limit=said.gpu_queue_limit,
+    )
 
 
 def _now_s() -> float:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from gpufleet.v1 import sessions_pb2
@@ -26,7 +26,21 @@ from ..dashboard.guard import NOT_KEPT, address_of, error_object, refusal
 from ..dashboard.serving import Dashboard
 from ..measures import UNMEASURED, Measures
 from .access import Access, caller_of
-from .core.headers import Origin, as_it_is, has_body, is_ambiguous, to_program, value_of
+from .core.gpu_choice import (
+    CONTENT_TYPE_HEADER,
+    FELL_BACK_SAID,
+    GPU_QUEUE_LONG,
+    GPU_WAIT_OVER,
+    MODE_HEADER,
+    MODE_SAID,
+    MODEL_DOWN,
+    MODEL_SAID,
+    Choice,
+    choose,
+    mode_of,
+    path_at,
+)
+from .core.headers import Header, Origin, as_it_is, has_body, is_ambiguous, to_program, value_of
 from .core.hosts import NAME
 from .core.request_sums import EndedRequest
 from .counting import Counting
@@ -39,6 +53,7 @@ from .web_socket import pass_web_socket
 log = logging.getLogger(__name__)
 
 PREFIX = "/m"
+OPEN = sessions_pb2.MODEL_ACCESS_OPEN
 OF_OPENAI = b"/v1/"
 """Where a program has the paths of OpenAI's API: an answer to a POST there says how many tokens it took."""
 
@@ -139,8 +154,58 @@ class Proxy:
         """Have a replica answer a request of somebody's, at this path of the program; an answer is its refusal of a
         WebSocket. `prefix` is where the program lies at this host, /m/NAME by default.
 
-        Raises Busy, ReplicaFailed, MODEL_DOWN; TimeoutError where the client takes nothing of its answer.
+        Where the program has a CPU model, the request may go there: docs/rules/sessions.md 3.16. Raises Busy,
+        ReplicaFailed, MODEL_DOWN; TimeoutError where the client takes nothing of its answer.
         """
+        headers = request.headers.raw
+        asked = mode_of(value_of(headers, MODE_HEADER))
+        if not service.cpu_model and asked is None:
+            return await self._pass(service, request, path, user, client, prefix)
+        prefix = f"{PREFIX}/{service.name}" if prefix is None else prefix
+        async with self._cpu_model(service) as twin:
+            name = twin.name if twin is not None else ""
+            content_type = value_of(headers, CONTENT_TYPE_HEADER) or value_of(headers, b"content-type")
+            choice = choose(asked, service.gpu_mode, content_type, service.line(), service.routing, cpu_model=name)
+            if choice.is_gpu:
+                client.said = _said(service, choice)
+                try:
+                    return await self._pass(service, request, path, user, client, prefix, wait_s=choice.wait_s)
+                except (Busy, GpufleetError) as refused:
+                    why = _why_elsewhere(refused)
+                    if choice.wait_s is None or not why:
+                        raise
+                    choice = choice.after(why)
+            assert twin is not None
+            if choice.fell_back:
+                self._measures.fell_back(service.name, choice.fell_back)
+            client.said = _said(twin, choice)
+            return await self._pass(twin, request, path_at(path, service.name, name), user, client, prefix)
+
+    @asynccontextmanager
+    async def _cpu_model(self, service: Service) -> AsyncIterator[Service | None]:
+        """The CPU model of a program; None where it has none that is for everybody who may use the program."""
+        async with AsyncExitStack() as held:
+            twin: Service | None = None
+            if service.cpu_model:
+                try:
+                    twin = await held.enter_async_context(self._watching.service(service.cpu_model))
+                except GpufleetError as error:
+                    if error.reason is not Reason.MODEL_NOT_FOUND:
+                        raise
+            yield twin if twin is not None and twin.access in (service.access, OPEN) else None
+
+    async def _pass(
+        self,
+        service: Service,
+        request: HTTPConnection,
+        path: bytes,
+        user: str,
+        client: Client,
+        prefix: str | None,
+        *,
+        wait_s: float | None = None,
+    ) -> Response | None:
+        """The same at this program alone. With `wait_s` it goes elsewhere once that is over, and is not turned away."""
         given = value_of(request.headers.raw, TRACEPARENT.encode())
         client.reads_tokens = request.scope.get("method") == "POST" and path.startswith(OF_OPENAI)
         span = self._telemetry.begin("served request", parent=given if is_traceparent(given) else "")
@@ -164,7 +229,7 @@ class Proxy:
             passed = replace(passed, headers=as_it_is(passed.headers))
         session = value_of(request.headers.raw, SESSION)[:SESSION_CHARS_MAX]
         came_s = asyncio.get_running_loop().time()
-        deadline_s = came_s + WAIT_S_MAX
+        deadline_s = came_s + (WAIT_S_MAX if wait_s is None else min(wait_s, WAIT_S_MAX))
         failed: Upstream | None = None
         begun_s: float | None = None
         is_broken = False
@@ -174,7 +239,8 @@ class Proxy:
                     replica = await service.replica(caller_of(request, user), session, deadline_s, failed)
                 except (Busy, GpufleetError) as refused:
                     error = refused.error if isinstance(refused, Busy) else refused
-                    self._measures.turned_away(service.name, error.reason.name)
+                    if wait_s is None:
+                        self._measures.turned_away(service.name, error.reason.name)
                     if error.reason is Reason.MODEL_DOWN and not user:
                         # Its last words name folders and the like: they are for people who are known.
                         raise GpufleetError(Reason.MODEL_DOWN, f"{service.name!r} has failed") from None
@@ -224,6 +290,23 @@ class Proxy:
         self._counting.add(model, user, ended)
         prompt, completion = (tokens.prompt, tokens.completion) if tokens is not None else (0, 0)
         self._measures.answered(model, method, client.status, lasted_s, prompt, completion)
+
+
+def _said(service: Service, choice: Choice) -> list[Header]:
+    """Which model an answer is of, and why."""
+    said = [(MODEL_SAID, service.name.encode()), (MODE_SAID, choice.mode.encode())]
+    return [*said, (FELL_BACK_SAID, choice.fell_back.encode())] if choice.fell_back else said
+
+
+def _why_elsewhere(refused: Busy | GpufleetError) -> str:
+    """Why a request for which there was no GPU replica goes to the CPU model; empty where it does not."""
+    reason = refused.error.reason if isinstance(refused, Busy) else refused.reason
+    whys = {
+        Reason.LINE_FULL: GPU_QUEUE_LONG,
+        Reason.WORKER_NOT_READY: GPU_WAIT_OVER,
+        Reason.MODEL_DOWN: MODEL_DOWN,
+    }
+    return whys.get(reason, "")
 
 
 def check_framing(request: HTTPConnection) -> None:

@@ -58,7 +58,8 @@ def former_again(model: Model) -> Model | None:
     if http is not None and model.http is not None:
         now = model.http
         target = min(now.target_concurrency, http.concurrency)
-        http = replace(http, target_concurrency=target, target_wait=now.target_wait, idle=now.idle)
+        kept = replace(http, target_concurrency=target, target_wait=now.target_wait, idle=now.idle)
+        http = replace(kept, cpu_model=now.cpu_model, gpu_mode=now.gpu_mode)
     return replace(
         model,
         entry_point=former.entry_point,

@@ -104,7 +104,7 @@ def why_at_once(state: State, job: Job, trial: PlacementPass, at: Instant) -> Wh
     """Why a job that is not submitted yet would fall back at once, by a pass up to its turn; None where it waits."""
     if not job.spec.prefers_gpus:
         return None
-    if _lacks_gpu_nodes(state, job.spec.asked):
+    if lacks_gpu_nodes(state, job.spec.asked):
         return NO_GPU_NODE
     limit = state.limits.routing.gpu_queue_limit
     ahead = (each for each in queue_order(state, at, _NotInLine(trial), job) if each.id not in trial.placed)
@@ -122,7 +122,7 @@ def falling_back(state: State, trial: PlacementPass, at: Instant) -> Iterator[tu
 
 def _falling_back(state: State, trial: PlacementPass, at: Instant) -> Iterator[tuple[Job, Why]]:
     durable = state.durable
-    lacking = [asked for asked in durable.preferring if _lacks_gpu_nodes(state, asked)]
+    lacking = [asked for asked in durable.preferring if lacks_gpu_nodes(state, asked)]
     for asked in lacking:
         yield from ((job, NO_GPU_NODE) for job in _waiting(durable, asked, trial.placed))
     if len(lacking) == len(durable.preferring):
@@ -177,7 +177,7 @@ class _NotInLine(Collection[Asked | tuple[UserName, Asked] | JobId]):
         return 1  # never empty: what asks for no GPU is in it
 
 
-def _lacks_gpu_nodes(state: State, asked: Asked) -> bool:
+def lacks_gpu_nodes(state: State, asked: Asked) -> bool:
     """Whether no node is up that could hold such a request, though one is that could without the GPUs."""
     known, key = state.durable.lacking_gpu_nodes, (asked, state.limits.default_min_memory_bytes)
     lacks = known.get(key)

@@ -14,6 +14,7 @@ from ..policy.explain import WaitReason
 from ..state.durable import Durable
 from ..state.ids import JobId, ModelName
 from ..state.jobs import Deferred, Held, Job, Queued, Stopping
+from ..state.limits import GpuRouting
 from ..state.sessions.commands import EndTurn, ExpectTurn, TellEnd, TellPerson, TellPlace
 from ..state.sessions.events import ReportedTurn, WorkerState
 from ..state.sessions.serving import Requests
@@ -35,6 +36,7 @@ from ..state.sessions.turns import Stage, TurnLive, Turns, WorkerLive
 from ..state.units import Instant, Span, after
 from .convert import duration, numbers_of, timestamp
 from .convert_jobs import spec_proto
+from .gpu_choice import MODES
 
 ACCESS = numbers_of(Access, sessions_pb2.ModelAccess.Value, "MODEL_ACCESS")
 WORKER_STATES = numbers_of(WorkerState, inference_pb2.WorkerState.Value, "WORKER_STATE")
@@ -210,6 +212,17 @@ def http_proto(http: HttpService | None) -> sessions_pb2.HttpService | None:
         target_concurrency=http.target_concurrency,
         target_wait=duration(http.target_wait),
         idle=duration(http.idle),
+        cpu_model=http.cpu_model,
+        gpu_mode=MODES[http.gpu_mode],
+    )
+
+
+def routing_proto(routing: GpuRouting) -> sessions_pb2.GpuRouting:
+    """What decides whether a request does without a GPU."""
+    return sessions_pb2.GpuRouting(
+        content_types={pattern: MODES[mode] for pattern, mode in routing.modes.items()},
+        gpu_wait=duration(routing.gpu_wait),
+        gpu_queue_limit=routing.gpu_queue_limit,
     )
 
 

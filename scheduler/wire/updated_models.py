@@ -21,6 +21,8 @@ PATHS = frozenset(
         "exclusive_group",
         "http.argv",
         "http.concurrency",
+        "http.cpu_model",
+        "http.gpu_mode",
         "http.idle",
         "http.port_env",
         "http.ready_path",

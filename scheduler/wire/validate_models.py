@@ -12,9 +12,10 @@ from gpufleet.security.pass_phrases import is_hash
 
 from ..state.ids import ModelName
 from ..state.sessions.session import Access, HttpService, SessionLimits
-from ..state.specs import Band, JobSpec
+from ..state.specs import Band, GpuMode, JobSpec
 from ..state.units import DAY, SECOND, Span
 from .convert_sessions import ACCESS
+from .gpu_choice import MODE_OF
 from .validate import band_of, span_of, wanted_job
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -167,6 +168,15 @@ def http_of(http: sessions_pb2.HttpService) -> HttpService:
     concurrency = _counted(http.concurrency, default.concurrency, CONCURRENCY_MAX, "concurrency")
     usual = min(default.target_concurrency, concurrency)
     target = _counted(http.target_concurrency, usual, concurrency, "target_concurrency")
+    mode = MODE_OF.get(http.gpu_mode)
+    if mode is None:
+        step = "choose REQUIRED, PREFERRED, NEVER or AUTO"
+        raise invalid("model.http.gpu_mode", f"is {http.gpu_mode}", next_step=step)
+    if http.cpu_model:
+        model_name(http.cpu_model, "model.http.cpu_model")
+    elif mode is not GpuMode.REQUIRED:
+        step = "name the program that does the same on CPUs, or leave the mode out"
+        raise invalid("model.http.cpu_model", f"is missing, and gpu_mode is {mode.name}", next_step=step)
     spans = {field: getattr(default, field) for field in HTTP_SPANS}
     for field in spans:
         if http.HasField(field):  # type: ignore[arg-type]
@@ -179,6 +189,8 @@ def http_of(http: sessions_pb2.HttpService) -> HttpService:
         ready_path=http.ready_path,
         concurrency=concurrency,
         target_concurrency=target,
+        cpu_model=http.cpu_model,
+        gpu_mode=mode,
         **spans,
     )
 

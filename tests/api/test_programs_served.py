@@ -137,6 +137,26 @@ async def test_an_update_keeps_what_it_does_not_name(fleet: Fleet, admin: Client
         assert (await update(admin, "worker.env", worker=both)).revision == changed.revision
         assert (await update(admin, "exclusive_group")).exclusive_group == ""
 
+        # Its CPU model is a number as well, and what decides between the two is told to gateways.
+        mode = job_pb2.GPU_MODE_PREFERRED
+        said = sessions_pb2.HttpService(cpu_model="slow", gpu_mode=mode)
+        changed = await update(admin, "http.cpu_model", "http.gpu_mode", http=said)
+        assert (changed.http.cpu_model, changed.http.gpu_mode, changed.revision) == ("slow", mode, 3)
+        watching: Any = admin.stub.WatchWorkers(sessions_pb2.WatchWorkersRequest(model="kept"))
+        news = await watching.read()
+        watching.cancel()
+        assert (
+            news.routing.content_types["image/*"] == mode and news.routing.content_types["*"] == job_pb2.GPU_MODE_NEVER
+        )
+        assert (news.routing.gpu_wait.seconds, news.routing.gpu_queue_limit) == (60, 10)
+        for wrong, field in (
+            (sessions_pb2.HttpService(cpu_model="kept", gpu_mode=mode), "model.http.cpu_model"),
+            (sessions_pb2.HttpService(cpu_model="no name", gpu_mode=mode), "model.http.cpu_model"),
+            (sessions_pb2.HttpService(gpu_mode=mode), "model.http.cpu_model"),
+        ):
+            error = await refusal(update(admin, "http.cpu_model", "http.gpu_mode", http=wrong))
+            assert (error.reason, error.violations[0].field) == (Reason.INVALID_ARGUMENT, field)
+
         error = await refusal(update(admin, "max_workers", name="typed-wrong", max_workers=2))
         assert error.reason == Reason.MODEL_NOT_FOUND
         for paths in ((), ("owner",), ("worker.time_limit",)):

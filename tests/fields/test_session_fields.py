@@ -150,14 +150,17 @@ def test_every_field_of_a_model_reaches_the_state() -> None:
 def test_every_field_of_a_program_reaches_the_state_and_its_replicas() -> None:
     base = sessions_pb2.HttpService(argv=["serve"])
     values = {"ready_path": "/health", "concurrency": 100, "target_concurrency": 5}
-    assert not unheard(http_of, base, values=values)
+    values["gpu_mode"] = job_pb2.GPU_MODE_PREFERRED
+    needs = {"gpu_mode": {"cpu_model": "slow"}}
+    assert not unheard(http_of, base, values=values, needs=needs)
 
     def started(http: sessions_pb2.HttpService) -> object:
         return worker_of(sessions_pb2.Model(worker=BASE), ModelName("chat"), http_of(http))
 
     scaling = "how many replicas there are"
     exceptions = dict.fromkeys(("target_concurrency", "target_wait", "idle"), scaling)
-    assert not unheard(started, base, values=values, exceptions=exceptions)
+    exceptions |= dict.fromkeys(("cpu_model", "gpu_mode"), "which of two programs gateways send a request to")
+    assert not unheard(started, base, values=values, needs=needs, exceptions=exceptions)
 
 
 @pytest.mark.parametrize("option", [each.name for each in fields(WorkerOptions) if each.name != "model_arg"])

@@ -301,6 +301,8 @@ class HttpService(_message.Message):
     TARGET_CONCURRENCY_FIELD_NUMBER: _builtins.int
     TARGET_WAIT_FIELD_NUMBER: _builtins.int
     IDLE_FIELD_NUMBER: _builtins.int
+    CPU_MODEL_FIELD_NUMBER: _builtins.int
+    GPU_MODE_FIELD_NUMBER: _builtins.int
     port_env: _builtins.str
     """The variable that tells the program the port to listen on, on 127.0.0.1; PORT by default."""
     ready_path: _builtins.str
@@ -309,6 +311,12 @@ class HttpService(_message.Message):
     """Requests under way that a replica takes at a time; further ones wait in the gateway. 64 by default, 10,000 at most."""
     target_concurrency: _builtins.int
     """Requests, under way or waiting, for which there is to be one replica; 8 by default, concurrency at most."""
+    cpu_model: _builtins.str
+    """The program that does the same on CPUs, for requests that may do without a GPU; empty, the default: there is none. It
+    need not be served yet.
+    """
+    gpu_mode: _job_pb2.GpuMode.ValueType
+    """How requests take GPUs that do not say so themselves; GPU_MODE_REQUIRED by default. Others need a cpu_model."""
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The program and its arguments, 1,000 at most. "$PORT", as port_env names it, stands for the port in each of them."""
@@ -331,14 +339,72 @@ class HttpService(_message.Message):
         target_concurrency: _builtins.int = ...,
         target_wait: _duration_pb2.Duration | None = ...,
         idle: _duration_pb2.Duration | None = ...,
+        cpu_model: _builtins.str = ...,
+        gpu_mode: _job_pb2.GpuMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle", "target_wait", b"target_wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["argv", b"argv", "concurrency", b"concurrency", "idle", b"idle", "port_env", b"port_env", "ready_path", b"ready_path", "target_concurrency", b"target_concurrency", "target_wait", b"target_wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["argv", b"argv", "concurrency", b"concurrency", "cpu_model", b"cpu_model", "gpu_mode", b"gpu_mode", "idle", b"idle", "port_env", b"port_env", "ready_path", b"ready_path", "target_concurrency", b"target_concurrency", "target_wait", b"target_wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HttpService: _TypeAlias = HttpService  # noqa: Y015
+
+@_typing.final
+class GpuRouting(_message.Message):
+    """GpuRouting is what decides whether a request, or a job, does without a GPU: [routing] of the scheduler's settings."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ContentTypesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _job_pb2.GpuMode.ValueType
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _job_pb2.GpuMode.ValueType = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CONTENT_TYPES_FIELD_NUMBER: _builtins.int
+    GPU_WAIT_FIELD_NUMBER: _builtins.int
+    GPU_QUEUE_LIMIT_FIELD_NUMBER: _builtins.int
+    gpu_queue_limit: _builtins.int
+    """Behind more than so many that wait it does without at once."""
+    @_builtins.property
+    def content_types(self) -> _containers.ScalarMap[_builtins.str, _job_pb2.GpuMode.ValueType]:
+        """What AUTO is for each pattern of content types: a type, or what types begin with and a star. The longest that matches
+        decides; where none does it is GPU_MODE_NEVER.
+        """
+
+    @_builtins.property
+    def gpu_wait(self) -> _duration_pb2.Duration:
+        """How long one that prefers a GPU waits for it."""
+
+    def __init__(
+        self,
+        *,
+        content_types: _abc.Mapping[_builtins.str, _job_pb2.GpuMode.ValueType] | None = ...,
+        gpu_wait: _duration_pb2.Duration | None = ...,
+        gpu_queue_limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["gpu_wait", b"gpu_wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_types", b"content_types", "gpu_queue_limit", b"gpu_queue_limit", "gpu_wait", b"gpu_wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuRouting: _TypeAlias = GpuRouting  # noqa: Y015
 
 @_typing.final
 class ModelFailure(_message.Message):
@@ -1587,10 +1653,14 @@ class WatchWorkersResponse(_message.Message):
     ACCESS_FIELD_NUMBER: _builtins.int
     WAITS_FOR_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    ROUTING_FIELD_NUMBER: _builtins.int
+    LACKS_GPU_NODES_FIELD_NUMBER: _builtins.int
     access: Global___ModelAccess.ValueType
     """Who may use it."""
     waits_for: _builtins.str
     """While no worker is ready, why not, in a clause."""
+    lacks_gpu_nodes: _builtins.bool
+    """Of a program with a cpu_model, whether no node is up that could give a replica its GPUs."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerInfo]:
         """The workers."""
@@ -1603,6 +1673,10 @@ class WatchWorkersResponse(_message.Message):
     def failure(self) -> Global___ModelFailure:
         """Why no worker is started any more, without its last lines; absent while all is well. Those that run go on."""
 
+    @_builtins.property
+    def routing(self) -> Global___GpuRouting:
+        """Of a program with a cpu_model, what decides which of the two a request goes to; absent otherwise."""
+
     def __init__(
         self,
         *,
@@ -1611,10 +1685,12 @@ class WatchWorkersResponse(_message.Message):
         access: Global___ModelAccess.ValueType = ...,
         waits_for: _builtins.str = ...,
         failure: Global___ModelFailure | None = ...,
+        routing: Global___GpuRouting | None = ...,
+        lacks_gpu_nodes: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "http", b"http"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure", "http", b"http", "routing", b"routing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "failure", b"failure", "http", b"http", "waits_for", b"waits_for", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access", b"access", "failure", b"failure", "http", b"http", "lacks_gpu_nodes", b"lacks_gpu_nodes", "routing", b"routing", "waits_for", b"waits_for", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

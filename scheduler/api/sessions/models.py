@@ -69,6 +69,8 @@ class ModelCalls(Calls):
         else:
             least, most = workers_of(wanted)
             http = http_of(wanted.http) if wanted.HasField("http") else None
+            if http is not None and http.cpu_model == name:
+                raise invalid("model.http.cpu_model", "is the program itself", next_step="name another one")
             _refuse_of_a_class(wanted)
             worker, band = worker_of(wanted, name, http)
             if band is not WORKER_BAND and names_band:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gpufleet.v1 import sessions_pb2
@@ -14,6 +15,7 @@ from gpufleet.security.tickets import SECRET_BYTES, hash_place_key, make_place_k
 
 from ...core.worker_seats import WorkerChanges, why_no_bound
 from ...engine import Engine, StoreAway, TooManyEvents
+from ...policy.routing import lacks_gpu_nodes
 from ...session_links import GatewayLink, Outbox, SessionLinks, WorkerLink
 from ...state.access import Role
 from ...state.ids import JobId
@@ -43,6 +45,8 @@ HELLO_WAIT_SECONDS = 10.0
 """How long a worker's stream may be silent before its hello."""
 LAST_WRITE_SECONDS = 1.0
 """The same as of other streams, shorter: until then nobody knows that a worker or a gateway is lost."""
+LOOK_S = 5.0
+"""How often it is seen anew whether any node could hold a program that requests may do without."""
 REASON_CHARS_MAX = 200
 MESSAGE_CHARS_MAX = 1_000
 """Of what a worker says of itself or of an end; the rest is cut."""
@@ -124,11 +128,15 @@ class SessionCalls(ModelCalls):
                     raise GpufleetError(Reason.MODEL_NOT_FOUND, f"no model is called {name!r}")
                 news = self._workers_shown(durable.models[name])
                 # Numbers that change with each report are nobody's news.
-                shown = (workers_of_model(turns, name), news.http, news.access, news.waits_for, news.failure)
+                choice = news.routing, news.lacks_gpu_nodes
+                shown = (workers_of_model(turns, name), news.http, news.access, news.waits_for, news.failure, choice)
                 if shown != told:
                     told = shown
                     yield news
-                await changed.wait()
+                # Nodes come and go, and settings change, without a word of the model.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S if news.http.cpu_model else None):
+                        await changed.wait()
         finally:
             self.changes.unfollow_workers(name, changed)
 
@@ -138,6 +146,7 @@ class SessionCalls(ModelCalls):
         workers = sorted(view.live.turns.workers_of(model.name), key=lambda worker: worker.id)
         has_keys = model.http is not None and caller().role is Role.GATEWAY
         is_ready = any(worker.state is events.WorkerState.READY for worker in workers)
+        has_choice = model.http is not None and bool(model.http.cpu_model)
         return sessions_pb2.WatchWorkersResponse(
             workers=[
                 convert.worker_proto(
@@ -152,6 +161,8 @@ class SessionCalls(ModelCalls):
             access=convert.ACCESS[model.limits.access],
             waits_for="" if is_ready else why_no_bound(view, model, self.engine.now(), WorkerChanges()),
             failure=convert.failure_proto(model.failure),
+            routing=convert.routing_proto(view.limits.routing) if has_choice else None,
+            lacks_gpu_nodes=has_choice and model.worker is not None and lacks_gpu_nodes(view, model.worker.asked),
         )
 
     # --- gateways

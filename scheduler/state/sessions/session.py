@@ -13,7 +13,7 @@ from typing import NewType
 
 from ..ids import JobId, UserName
 from ..ids import ModelName as ModelName
-from ..specs import Band, JobSpec
+from ..specs import Band, GpuMode, JobSpec
 from ..units import MINUTE, SECOND, Instant, Span
 
 SessionId = NewType("SessionId", int)
@@ -94,7 +94,8 @@ class HttpService:
     `argv` may name the port as "$PORT", by the name in `port_env`. A replica is well while `ready_path` answers, or,
     where that is empty, while its port is open. It takes `concurrency` requests at a time; there is to be one for each
     `target_concurrency` of them, and one more where a request has waited for `target_wait`. `idle` is how long the last
-    ones above the model's fewest stay without a request.
+    ones above the model's fewest stay without a request. `cpu_model` is the program that does the same on CPUs, empty:
+    none; `gpu_mode` is how requests take GPUs that do not say so.
     """
 
     argv: tuple[str, ...]
@@ -104,6 +105,8 @@ class HttpService:
     target_concurrency: int = 8
     target_wait: Span = Span(2 * SECOND)
     idle: Span = Span(10 * MINUTE)
+    cpu_model: str = ""
+    gpu_mode: GpuMode = GpuMode.REQUIRED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -209,15 +209,18 @@ async def test_a_program_that_has_failed_is_told_at_once_and_so_is_who_waits_for
         await at.serve("chat", replica)
         at.scheduler.models["chat"].failure.CopyFrom(failure)
         await at.scheduler.changed()
-        assert (await asked(at, "/m/chat/"))[0] == 200
+
+        async def is_answered() -> bool:
+            return (await asked(at, "/m/chat/"))[0] == 200
+
+        await until("its replica is known", is_answered)
         replica.state = inference_pb2.WORKER_STATE_LOADING
-        await at.serve("chat", replica)
-        at.scheduler.models["chat"].failure.CopyFrom(failure)
-        await at.scheduler.changed()
-        waits = asyncio.create_task(asked(at, "/m/chat/"))
-        await until("it waits", lambda: at.scheduler.reported("chat") == (0, 1))
+        await at.serve("loads", replica)
+        at.scheduler.models["loads"].failure.CopyFrom(failure)
+        waits = asyncio.create_task(asked(at, "/m/loads/"))
+        await until("it waits", lambda: at.scheduler.reported("loads") == (0, 1))
         replica.state = inference_pb2.WORKER_STATE_READY
-        await at.serve("chat", replica)
+        await at.serve("loads", replica)
         assert (await waits)[0] == 200
 
 

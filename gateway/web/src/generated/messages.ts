@@ -1503,6 +1503,28 @@ export interface HttpService {
   readonly target_wait?: Duration;
   /** The last replicas above min_workers are stopped after so long without a request; 10 min by default. */
   readonly idle?: Duration;
+  /**
+   * The program that does the same on CPUs, for requests that may do without a GPU; empty, the default: there is none.
+   * It need not be served yet.
+   */
+  readonly cpu_model: string;
+  /** How requests take GPUs that do not say so themselves; GPU_MODE_REQUIRED by default. Others need a cpu_model. */
+  readonly gpu_mode: GpuMode;
+}
+
+/**
+ * GpuRouting is what decides whether a request, or a job, does without a GPU: [routing] of the scheduler's settings.
+ */
+export interface GpuRouting {
+  /**
+   * What AUTO is for each pattern of content types: a type, or what types begin with and a star. The longest that
+   * matches decides; where none does it is GPU_MODE_NEVER.
+   */
+  readonly content_types: Readonly<Record<string, GpuMode>>;
+  /** How long one that prefers a GPU waits for it. */
+  readonly gpu_wait?: Duration;
+  /** Behind more than so many that wait it does without at once. */
+  readonly gpu_queue_limit: number;
 }
 
 /**
@@ -1850,6 +1872,10 @@ export interface WatchWorkersResponse {
   readonly waits_for: string;
   /** Why no worker is started any more, without its last lines; absent while all is well. Those that run go on. */
   readonly failure?: ModelFailure;
+  /** Of a program with a cpu_model, what decides which of the two a request goes to; absent otherwise. */
+  readonly routing?: GpuRouting;
+  /** Of a program with a cpu_model, whether no node is up that could give a replica its GPUs. */
+  readonly lacks_gpu_nodes: boolean;
 }
 
 /** CountedRequests is what the requests of one user to one program came to. */
