@@ -157,6 +157,8 @@ class Reason(Enum):
         "Choose a band that you have, or ask an admin for an entry in [policy] bands of scheduler.toml.")
     TIME_LIMIT_REFUSED = (Code.PERMISSION_DENIED, "Only admins may let a job run for longer than it asked for.",
         "Choose a shorter limit, or ask an admin.")
+    OUTPUT_PRIVATE = (Code.PERMISSION_DENIED, "Here only a job's owner and admins read what it does.",
+        "Ask its owner or an admin.")
     NOT_YOUR_JOB = (Code.PERMISSION_DENIED, "The job belongs to another user.",
         "Ask its owner or an admin.")
 

@@ -190,6 +190,7 @@ class Program:
             log_level=lambda: self._log_level,
             set_log_level=self._set_log_level,
             streams_max=lambda: settings.now.limits.streams_max,
+            output_is_shared=lambda: settings.now.privacy.output == "team",
         )
         logs = ProgramLogs(log_file, self._links, self._engine.view.durable.nodes)
         channels = Channels(self._links)

@@ -281,6 +281,19 @@ class WarningSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacySettings:
+    """What people see of each other's jobs: see SECURITY.md."""
+
+    output: str = setting(
+        "team",
+        "Who reads output, arguments, stories and statistics of a job, and sessions of a model: team is everybody with "
+        "a token, owner its owner and admins.",
+        one_of("team", "owner"),
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
     """`gpuctl scheduler` and scheduler.toml."""
 
@@ -322,6 +335,7 @@ class SchedulerSettings:
     placement: PlacementSettings = section(PlacementSettings, "How devices are chosen among those that fit.")
     routing: RoutingSettings = section(RoutingSettings, "Which jobs are for GPUs, where they leave that open.")
     warnings: WarningSettings = section(WarningSettings, "When a job is warned of what it holds and does not use.")
+    privacy: PrivacySettings = section(PrivacySettings, "What people see of each other's jobs.")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""

@@ -19,3 +19,5 @@ class ServerFacts:
     log_level: Callable[[], str]
     set_log_level: Callable[[str], None]
     streams_max: Callable[[], int]
+    output_is_shared: Callable[[], bool]
+    """Whether everybody with a token reads what jobs write, and how they run: `[privacy] output`."""

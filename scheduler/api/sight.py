@@ -1,16 +1,20 @@
-"""What a caller sees of somebody else's jobs and models: the one place where that is decided, and carried out.
+"""What a caller sees of somebody else's jobs and models: the one place where it is decided, and carried out.
 
-Whose job it is, its name, its state and what it holds everybody sees: it is what the queue is for.
+Whose job it is, its name, its state, how it ended and what it holds everybody sees: it is what the queue is for.
+Values of variables, and whom a job tells, nobody else sees. The rest is as `[privacy] output` says.
 """
 
 from dataclasses import dataclass
 from typing import Self
 
-from gpufleet.v1 import job_pb2
+from gpufleet.v1 import job_pb2, sessions_pb2
+
+from gpufleet.errors import GpufleetError, Reason
 
 from ..state.access import Role
-from ..state.ids import UserName
+from ..state.ids import JobId, UserName
 from .roles import caller
+from .server_facts import ServerFacts
 
 HIDDEN = "<hidden>"
 """What stands in the place of a text that the caller may not see."""
@@ -18,20 +22,41 @@ HIDDEN = "<hidden>"
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Whose jobs and models a caller sees the whole of: those of `owner`; of everybody where they are an admin."""
+    """Whose jobs and models a caller sees the whole of: those of `owner`; of everybody where they are an admin.
+
+    Of others they see what jobs write and how they run where that is `shared`.
+    """
 
     owner: UserName | None
     is_admin: bool
+    is_shared: bool
 
     @classmethod
-    def of_caller(cls) -> Self:
-        """That of who makes the call that is being served. A viewer owns nothing, whatever its user is called."""
+    def of_caller(cls, facts: ServerFacts) -> Self:
+        """That of who makes the call that is being served. A viewer owns nothing, whoever its token's user is."""
         who = caller()
-        return cls(who.user if who.role in (Role.USER, Role.JOB) else None, who.is_admin)
+        return cls(
+            owner=who.user if who.role in (Role.USER, Role.JOB) else None,
+            is_admin=who.is_admin,
+            is_shared=facts.output_is_shared(),
+        )
 
     def is_whole(self, owner: UserName) -> bool:
         """Whether nothing of what belongs to this owner is hidden."""
         return self.is_admin or owner == self.owner
+
+    def reads(self, owner: UserName) -> bool:
+        """Whether what jobs of this owner write, and how they run, is for this caller."""
+        return self.is_shared or self.is_whole(owner)
+
+    def check_reads(self, job: JobId, owner: UserName) -> None:
+        """Before anything of that is answered. Errors: OUTPUT_PRIVATE."""
+        if not self.reads(owner):
+            raise GpufleetError(
+                Reason.OUTPUT_PRIVATE,
+                f"job {job} belongs to {owner}, and here only its owner and admins read what it does",
+                next_step=f'ask {owner}, or an admin; [privacy] output = "owner" in scheduler.toml says so',
+            )
 
     def hide(self, spec: job_pb2.JobSpec, owner: UserName) -> None:
         """Take out of a message what the caller may not see: values of variables, and where the job tells of itself.
@@ -47,3 +72,31 @@ class Sight:
         if spec.notify:
             spec.notify = HIDDEN
             spec.hidden_fields.append("notify")
+        if self.is_shared:
+            return
+        if spec.argv:
+            del spec.argv[:]
+            spec.argv.append(HIDDEN)
+            spec.hidden_fields.append("argv")
+        if spec.output_file:
+            spec.output_file = HIDDEN
+            spec.hidden_fields.append("output_file")
+
+    def hide_of_model(self, model: sessions_pb2.Model) -> None:
+        """The same for a model, its worker and its arguments."""
+        owner = UserName(model.owner)
+        if model.HasField("worker"):
+            self.hide(model.worker, owner)
+        if self.reads(owner):
+            return
+        for name in list(model.arguments):
+            model.arguments[name] = HIDDEN
+        if model.http.argv:
+            del model.http.argv[:]
+            model.http.argv.append(HIDDEN)
+
+    def hide_of_session(self, session: sessions_pb2.Session, owner: UserName) -> sessions_pb2.Session:
+        """What is left of a session of a model of this owner: that there is one, and its place."""
+        if self.reads(owner):
+            return session
+        return sessions_pb2.Session(id=session.id, model=session.model, state=session.state, place=session.place)

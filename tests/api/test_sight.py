@@ -1,4 +1,4 @@
-"""What others see of a job: every call whose answer can carry a spec, by descriptor, with another person's token."""
+"""What others see of a job: every call whose answer can carry a spec, by the descriptors, as another person."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CARRY: dict[str, Call] = {
     "ServeModel": lambda who, job: who.stub.ServeModel(models.ServeModelRequest(model=_of_model())),
     "ListModels": lambda who, job: who.stub.ListModels(models.ListModelsRequest()),
 }
-"""Each call whose answer can carry a spec, made so that it carries that of ann's job, or model, if it may."""
+"""Each call whose answer can carry a spec, made so that it carries that of ann's job, or model, where it may."""
 
 ASKED_OF_A_JOB: dict[str, Call] = {
     "GetStory": lambda who, job: who.stub.GetStory(pb.GetStoryRequest(job_id=job)),

@@ -15,9 +15,12 @@ from gpufleet.v1 import capacity_pb2, job_pb2, sessions_pb2
 
 from scheduler.api.fleet import tracking
 from scheduler.api.fleet.tracking import TrackingCalls
+from scheduler.api.roles import Caller, _caller
 from scheduler.policy.capacity import Capacity
 from scheduler.session_links import SessionLinks
+from scheduler.state.access import Role
 from scheduler.state.attempts import EndedAttempt
+from scheduler.state.ids import TokenId
 from scheduler.state.jobs import Job, Queued
 from scheduler.state.sessions.commands import OfferSeat
 from scheduler.state.sessions.events import Connection
@@ -115,8 +118,12 @@ def test_every_field_of_what_is_asked_of_a_jobs_use_is_heard() -> None:
 
     def asked(request: capacity_pb2.GetJobStatsRequest) -> object:
         calls: Any = SimpleNamespace(
-            find=find, engine=SimpleNamespace(now=lambda: NOW), series=SimpleNamespace(of=no_courses)
+            find=find,
+            engine=SimpleNamespace(now=lambda: NOW),
+            series=SimpleNamespace(of=no_courses),
+            facts=SimpleNamespace(output_is_shared=lambda: True),
         )
+        _caller.set(Caller(whole.user, Role.ADMIN, TokenId("admin")))
         calls._use = lambda key, rank: TrackingCalls._use(
             SimpleNamespace(engine=SimpleNamespace(view=SimpleNamespace(live=None))),  # type: ignore[arg-type]
             key,

@@ -110,7 +110,7 @@ SET_BY_THE_SCHEDULER = {
 }
 """Fields of a model that say nothing in a request."""
 
-REFUSED = {*(field for field, _ in UNFIT), "kind", "serves", "gpu_mode", "devices", "no_span"}
+REFUSED = {*(field for field, _ in UNFIT), "kind", "serves", "gpu_mode", "devices", "no_span", "hidden_fields"}
 """Where a spec is refused: `no_span`, which a worker has by itself, for GPUs of several nodes."""
 
 OF_NO_WORKER = {

@@ -36,6 +36,8 @@ from ...wire.validate import check_nodes, span_of, wanted_jobs
 from ..answers import Calls, reply_of
 from ..paging import PageTokens, page_size
 from ..roles import caller
+from ..server_facts import ServerFacts
+from ..sight import Sight
 from .freshness import Freshness
 
 WAIT_SPAN_MAX = DAY
@@ -58,12 +60,14 @@ class TrackingCalls(Calls):
     links: Links
     one_stream: Callable[[], AbstractContextManager[None]]
     find: Callable[[int], Awaitable[Job]]
+    facts: ServerFacts
     series: AttemptSeries
     histories: HistoryQueries
 
     async def GetJobStats(self, request: capacity_pb2.GetJobStatsRequest) -> capacity_pb2.GetJobStatsResponse:
         """What an attempt of a job used, or uses so far."""
         job = await self.find(request.job_id)
+        Sight.of_caller(self.facts).check_reads(job.id, job.user)
         known: dict[int, Attempt | EndedAttempt] = {each.number: each for each in job.past}
         if job.attempt is not None:
             known[job.attempt.number] = job.attempt

@@ -13,6 +13,7 @@ from ...wire.convert_jobs import wait_reason_proto
 from ..answers import Calls
 from ..roles import caller
 from ..server_facts import ServerFacts
+from ..sight import Sight
 from .arrays import find_job, who_waits
 from .reasons import WaitReasons
 from .shown import shown_job
@@ -65,6 +66,10 @@ class JobsFound(Calls):
         if job.user != caller().user and not caller().is_admin:
             raise GpufleetError(Reason.NOT_YOUR_JOB, f"job {job.id} belongs to {job.user}")
 
+    def check_may_read(self, job: Job) -> None:
+        """Who may read what a job writes, and how it runs: `[privacy] output`. Errors: OUTPUT_PRIVATE."""
+        Sight.of_caller(self.facts).check_reads(job.id, job.user)
+
     def check_has_output(self, job: Job) -> None:
         """An array has no output, and nothing to type to, of its own. Errors: IS_AN_ARRAY."""
         if job.items is not None:
@@ -79,7 +84,8 @@ class JobsFound(Calls):
         durable = self.engine.view.durable
         waits = who_waits(durable, job)
         place = position(self.engine.view, waits, self.engine.now())
-        message = shown_job(job, self.engine.view, self.facts.output_error(), position=place)
+        sight = Sight.of_caller(self.facts)
+        message = shown_job(job, self.engine.view, self.facts.output_error(), sight, position=place)
         array = None if job.array is None else durable.jobs.get(job.array) or self._arrays.get(job.array)
         if array is not None:
             message.array_index = index_of(array, job)

@@ -22,6 +22,7 @@ from ..output.following import JobFollower, tell_last_offsets
 from ..output.program_logs import ProgramLogs
 from ..paging import PageTokens, page_size
 from ..roles import caller
+from ..sight import Sight
 from . import queue_page
 from .actions import ChangeCalls
 from .arrays import page_of_items, who_waits
@@ -86,10 +87,12 @@ class JobCalls(SubmitCalls, ChangeCalls):
         reasons = self.reasons.of(waiting)
         starts = self.reasons.starts() if any(row.position for row in rows) else Estimates()
         bounds = self.reasons.known_bounds()
-        output_error = self.facts.output_error()
+        output_error, sight = self.facts.output_error(), Sight.of_caller(self.facts)
         shown: list[job_pb2.Job] = []
         for row, waits in zip(rows, waiting, strict=True):
-            message = shown_job(row.job, self.engine.view, output_error, position=row.position, omit_env=omit_env)
+            message = shown_job(
+                row.job, self.engine.view, output_error, sight, position=row.position, omit_env=omit_env
+            )
             if waits.id in reasons:
                 message.wait_reason.CopyFrom(wait_reason_proto(waits, reasons[waits.id]))
             if row.position:
@@ -112,6 +115,7 @@ class JobCalls(SubmitCalls, ChangeCalls):
     async def GetStory(self, request: scheduler_pb2.GetStoryRequest) -> scheduler_pb2.GetStoryResponse:
         """A page of what happened to a job."""
         job = await self.find(request.job_id)
+        self.check_may_read(job)
         size = page_size(request.page_size)
         query = f"story {job.id}"
         cursor = self.pages.read(query, request.page_token)
@@ -141,7 +145,9 @@ class JobCalls(SubmitCalls, ChangeCalls):
         """The output of a job, or the log of a program."""
         match request.WhichOneof("source"):
             case "job_id":
-                self.check_has_output(await self.find(request.job_id))
+                job = await self.find(request.job_id)
+                self.check_may_read(job)
+                self.check_has_output(job)
                 responses: AsyncIterator[scheduler_pb2.StreamOutputResponse] = self._follower(request).stream()
             case "program":
                 responses = self.logs.stream(request)

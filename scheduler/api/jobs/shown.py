@@ -12,10 +12,15 @@ from ..sight import Sight
 from .arrays import show_items
 
 
-def shown_job(job: Job, view: State, output_error: str, *, position: int = 0, omit_env: bool = False) -> job_pb2.Job:
-    """A job as its caller may see it now. `output_error` says why no output can be stored here, empty when it can."""
+def shown_job(
+    job: Job, view: State, output_error: str, sight: Sight, *, position: int = 0, omit_env: bool = False
+) -> job_pb2.Job:
+    """A job as who has this `sight` may see it now.
+
+    `output_error` says why no output can be stored here, empty when it can.
+    """
     message = job_proto(job, position=position, omit_env=omit_env)
-    Sight.of_caller().hide(message.spec, job.user)
+    sight.hide(message.spec, job.user)
     show_items(message, view.durable, job)
     message.has_stats = has_stats(job, view.live)
     message.output_blocked = output_blocked(job, view, output_error)

@@ -18,6 +18,7 @@ from ...watching import Change, ChangeHub, Watcher
 from ...wire.convert_jobs import add_times, wait_reason_proto
 from ..fleet.nodes import shown_node
 from ..server_facts import ServerFacts
+from ..sight import Sight
 from .arrays import find_job, who_waits
 from .reasons import WaitReasons
 from .sent_reasons import SentReasons
@@ -194,7 +195,7 @@ def _is_wanted(job: Job, request: scheduler_pb2.WatchRequest) -> bool:
 def _job(source: Watchable, told: SentReasons, job: Job, array: Job | None = None) -> job_pb2.Job:
     """A job as it is told; `array` is that of an item, where it may have ended long ago."""
     engine = source.engine
-    message = shown_job(job, engine.view, source.facts.output_error(), omit_env=True)
+    message = shown_job(job, engine.view, source.facts.output_error(), Sight.of_caller(source.facts), omit_env=True)
     if job.array is not None:
         array = array or engine.view.durable.jobs.get(job.array) or engine.recently_finished.get(job.array)
         message.array_index = 0 if array is None else index_of(array, job)

@@ -32,6 +32,7 @@ from ..jobs.reasons import WaitReasons
 from ..output.beginnings import tail_start
 from ..paging import PageTokens, page_size
 from ..roles import caller
+from ..server_facts import ServerFacts
 from ..sight import Sight
 
 LAST_LINES = 10
@@ -49,6 +50,7 @@ class ModelCalls(Calls):
     pages: PageTokens
     reasons: WaitReasons
     _outputs: OutputHub
+    facts: ServerFacts
 
     async def ServeModel(self, request: sessions_pb2.ServeModelRequest) -> sessions_pb2.ServeModelResponse:
         """Serve a model, or change it."""
@@ -122,8 +124,10 @@ class ModelCalls(Calls):
     async def _shown(self, model: Model) -> sessions_pb2.Model:
         """A model with its line and workers, and of one that has failed the last lines of its output."""
         shown = model_proto(model, self.engine.view.durable, self.engine.view.live.turns, self.reasons.of)
-        if shown.HasField("worker"):
-            Sight.of_caller().hide(shown.worker, model.owner)
+        sight = Sight.of_caller(self.facts)
+        sight.hide_of_model(shown)
+        if not sight.reads(model.owner):
+            return shown
         if model.failure is not None:
             await self._tell_more(shown.failure, model.failure)
         if model.update is not None and model.update.failure is not None:

@@ -33,6 +33,7 @@ from ..answers import as_gpufleet_error, reply_of
 from ..long_streams import first_of, let_end, write_all
 from ..paging import page_size
 from ..roles import caller
+from ..sight import Sight
 from .joining import Joining
 from .models import ModelCalls
 
@@ -67,12 +68,19 @@ class SessionCalls(ModelCalls):
         query = f"sessions {request.model}"
         cursor = self.pages.read(query, request.page_token)
         durable, turns, now = self.engine.view.durable, self.engine.view.live.turns, self.engine.now()
+        sight = Sight.of_caller(self.facts)
         chosen = [each for each in durable.sessions.by_id.values() if request.model in ("", each.model)]
         keyed = sorted(((durable.sessions.place(each) or 0, each.id), each) for each in chosen)
         rest = [(key, each) for key, each in keyed if not cursor or key > tuple(cursor)]
         more = self.pages.sign(query, list(rest[size - 1][0])) if len(rest) > size else ""
         return sessions_pb2.ListSessionsResponse(
-            sessions=[convert.session_proto(each, durable, turns, now) for _, each in rest[:size]], next_page_token=more
+            sessions=[
+                sight.hide_of_session(
+                    convert.session_proto(each, durable, turns, now), durable.models[each.model].owner
+                )
+                for _, each in rest[:size]
+            ],
+            next_page_token=more,
         )
 
     async def CloseSession(self, request: sessions_pb2.CloseSessionRequest) -> sessions_pb2.CloseSessionResponse:

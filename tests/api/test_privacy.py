@@ -1,0 +1,152 @@
+"""`[privacy] output`: each call of the contract × who calls × whose job it is × the setting, from one table.
+
+What a call tells of a job is written here by hand, and a call without a row fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpufleet.v1 import job_pb2, scheduler_pb2, sessions_pb2
+
+from gpufleet.errors import Reason
+from scheduler.api.sight import HIDDEN
+from tests.api.calls import METHODS
+from tests.api.test_sight import ASKED_OF_A_JOB, CARRY, Call, said
+from tests.e2e.client import Client, refusal
+from tests.e2e.fleet import Fleet
+from tests.e2e.processes import DEADLINE_SECONDS, until
+
+pb = scheduler_pb2
+ARGUMENT = "--of-ann-alone"
+REFUSAL = "only its owner and admins read what it does"
+ROOT = Path(__file__).parents[2]
+
+TELLS = {
+    "what a job does": "StreamOutput GetStory GetJobStats DownloadFile",
+    "that there is a job, and its spec": "Submit Queue GetJob Explain Watch ServeModel ListModels ListSessions",
+    "that there is a job": "ListArrayItems ListEndedJobs ListDevices WatchDevices",
+    "nothing that its owner or an admin did not ask for": "Cancel UpdateJob SignalJob RequeueJob AttachJob StopModel "
+    "CloseSession DrainWorker OpenSession",
+    "nothing of a job": "ListNodes UpdateNode ForgetNode CheckCapacity Estimate GetNodeHistory GetQueueHistory "
+    "ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests ListRequestUsage "
+    "FindMissingBlobs UploadBlob CreateToken ListTokens RevokeToken ListAuditEntries",
+    "what is for the fleet's own programs": "ConnectWorker Register Heartbeat ReportOutput OpenChannel FetchBlob",
+}
+KIND = {name: kind for kind, names in TELLS.items() for name in names.split()}
+NOT_BUILT = {"DownloadFile"}
+
+
+def test_every_call_says_once_what_it_tells_of_a_job() -> None:
+    assert sorted(KIND) == sorted(name.partition("/")[2] for name in METHODS)
+    assert sum(len(names.split()) for names in TELLS.values()) == len(KIND)
+
+
+READS: dict[str, Call] = {
+    name: call for name, call in (CARRY | ASKED_OF_A_JOB).items() if KIND[name] == "what a job does"
+}
+SPECS: dict[str, Call] = {name: CARRY[name] for name in ("Queue", "GetJob", "Explain", "Watch")}
+
+
+@pytest.fixture(scope="module")
+def private(
+    long_lived: Callable[[str], AbstractContextManager[None]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Fleet, Path]]:
+    """A fleet of its own, whose settings file is to be changed."""
+    folder = tmp_path_factory.mktemp("private")
+    settings = folder / "scheduler.toml"
+    settings.write_text('[privacy]\noutput = "owner"\n')
+    fleet = Fleet(folder, "--config", str(settings))
+
+    async def start() -> None:
+        await fleet.scheduler.start()
+        await fleet.add_node("n1")
+
+    try:
+        with long_lived("the private fleet"):
+            asyncio.run(start())
+        yield fleet, settings
+    finally:
+        asyncio.run(fleet.end())
+
+
+@pytest.fixture
+async def people(private: tuple[Fleet, Path]) -> AsyncIterator[dict[str, Client]]:
+    """Ann, whose job it is, another user, viewers, and the admin."""
+    fleet, _ = private
+    async with fleet.client() as admin:
+
+        async def token(user: str, role: Any) -> str:
+            request = pb.CreateTokenRequest(user=user, role=role)
+            return str((await admin.stub.CreateToken(request, timeout=DEADLINE_SECONDS)).secret)
+
+        user, viewer = pb.ROLE_USER, pb.ROLE_VIEWER
+        async with (
+            fleet.client(await token("ann", user)) as ann,
+            fleet.client(await token("bob", user)) as bob,
+            fleet.client(await token("eve", viewer)) as eve,
+            fleet.client(await token("ann", viewer)) as anns_screen,
+        ):
+            yield {"ann": ann, "bob": bob, "eve": eve, "ann's screen": anns_screen, "admin": admin}
+
+
+async def test_what_a_job_does_is_read_by_whom_the_setting_says_and_a_sighup_changes_it(
+    private: tuple[Fleet, Path], people: dict[str, Client]
+) -> None:
+    fleet, settings = private
+    # It asks of itself with its own token, which no setting keeps from it.
+    story = f"{sys.executable} -P -m gpufleet.cli story $GPUFLEET_JOB_ID"
+    line = f"cd {ROOT}; echo printed; : {ARGUMENT}; {story} | head -1"
+    job = (await people["ann"].run("/bin/sh", "-c", line, output_file="out-of-ann.log")).id
+    assert b"printed\n" in (out := await people["ann"].stdout(job))
+    assert len(out.splitlines()) == 2, out
+    await _holds(people, job, readers={"ann", "admin"})
+    error = await refusal(people["bob"].stub.GetStory(pb.GetStoryRequest(job_id=job)))
+    assert error.reason is Reason.OUTPUT_PRIVATE
+    assert "ann" in error.message
+    assert "ask ann" in error.next_step
+    settings.write_text('[privacy]\noutput = "team"\n')
+    fleet.scheduler.signal(signal.SIGHUP)
+
+    async def is_shared() -> bool:
+        return (await people["bob"].job(job)).spec.argv[-1] != HIDDEN
+
+    await until("the setting is applied", is_shared)
+    await _holds(people, job, readers=set(people))
+
+
+async def _holds(people: dict[str, Client], job: int, readers: set[str]) -> None:
+    for who, client in people.items():
+        for name, call in READS.items():
+            answer = await said(call(client, job))
+            assert (REFUSAL in answer) == (who not in readers), f"{name} by {who}: {answer}"
+        for name, call in SPECS.items():
+            answer = await said(call(client, job))
+            assert (ARGUMENT in answer) == (who in readers), f"{name} by {who}: {answer}"
+            assert ("out-of-ann" in answer) == (who in readers), f"{name} by {who}: {answer}"
+
+
+async def test_a_models_arguments_and_program_are_hidden_with_what_its_worker_does(
+    private: tuple[Fleet, Path], people: dict[str, Client]
+) -> None:
+    fleet, settings = private
+    settings.write_text('[privacy]\noutput = "owner"\n')
+    fleet.scheduler.signal(signal.SIGHUP)
+    worker = job_pb2.JobSpec(cwd="/")
+    model = sessions_pb2.Model(name="m", entry_point="a:B", worker=worker, max_workers=1, arguments={"key": ARGUMENT})
+    await people["ann"].stub.ServeModel(sessions_pb2.ServeModelRequest(model=model))
+
+    async def is_hidden() -> bool:
+        return ARGUMENT not in await said(CARRY["ListModels"](people["bob"], 0))
+
+    await until("the setting is applied", is_hidden)
+    assert HIDDEN in await said(CARRY["ListModels"](people["eve"], 0))
+    assert ARGUMENT in await said(CARRY["ListModels"](people["ann"], 0))
+    assert ARGUMENT in await said(CARRY["ListModels"](people["admin"], 0))
