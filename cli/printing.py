@@ -11,6 +11,7 @@ from gpufleet.v1 import node_pb2, scheduler_pb2
 
 from . import screen
 from .render.table import Look
+from .render.terminal_text import for_terminal
 
 
 def message_object(message: Message) -> dict[str, Any]:
@@ -26,7 +27,8 @@ def print_object(value: object, form: str) -> None:
 
     text = json.dumps(value, indent=2 if form == "json" else None, ensure_ascii=False)
     # Names and paths may hold what the terminal's encoding lacks; JSON is UTF-8 whatever the locale says.
-    sys.stdout.buffer.write(text.encode(errors="replace") + b"\n")
+    data = text.encode(errors="replace")
+    sys.stdout.buffer.write((for_terminal(data) if sys.stdout.isatty() else data) + b"\n")
     sys.stdout.buffer.flush()
 
 

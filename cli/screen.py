@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from .render.table import WIDTH, Look
+from .render.terminal_text import for_terminal
 
 
 def look(form: str) -> Look:
@@ -45,6 +46,8 @@ def local_now() -> datetime:
 def print_lines(lines: Iterable[str]) -> None:
     """Print them; what the terminal's encoding lacks shows as `?`, and never as a traceback."""
     text = "".join(line + "\n" for line in lines)
+    if sys.stdout.isatty():
+        text = for_terminal(text.encode(errors="replace")).decode()
     sys.stdout.buffer.write(text.encode(sys.stdout.encoding or "utf-8", errors="replace"))
     sys.stdout.buffer.flush()
 

@@ -8,17 +8,25 @@ from typing import BinaryIO
 
 from gpufleet.v1 import job_pb2
 
+from ..render.terminal_text import TerminalText
+
 LINE_BYTES_MAX = 65_536
 """A longer line is broken, so that a job without line ends cannot fill the memory."""
 
 
 class Streams:
-    """This process's own stdout and stderr, as bytes."""
+    """This process's own stdout and stderr, as bytes.
 
-    def __init__(self, stdout: BinaryIO | None = None, stderr: BinaryIO | None = None) -> None:
+    A terminal gets what cannot change it, unless everything passes (`passes_all`), or a program of the job has it.
+    """
+
+    def __init__(
+        self, stdout: BinaryIO | None = None, stderr: BinaryIO | None = None, *, passes_all: bool = False
+    ) -> None:
         self._stdout = stdout or sys.stdout.buffer
         self._stderr = stderr or sys.stderr.buffer
-
+        shown = () if passes_all else (self._stdout, self._stderr)
+        self._texts = {id(each): TerminalText() for each in shown if each.isatty()}
         self.is_raw = False
         """Whether the terminal does not begin a new line by itself: a program of the job has it."""
         self._is_within_line = False
@@ -26,6 +34,9 @@ class Streams:
     def write(self, stream: int, data: bytes) -> None:
         """Bytes of the job's standard output or error, to our own, at once."""
         out = self._stderr if stream == job_pb2.STREAM_STDERR else self._stdout
+        text = None if self.is_raw else self._texts.get(id(out))
+        if text is not None:
+            data = text.passed(data)
         try:
             out.write(data)
             out.flush()

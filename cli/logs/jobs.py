@@ -30,7 +30,7 @@ async def show_logs(
     settings: Settings, wanted: Sequence[OutputRequest], *, is_raw: bool, workers: Workers | None = None
 ) -> int:
     """Write the output of each; with --follow until each has ended, and no worker can come. Answers the exit code."""
-    streams = Streams()
+    streams = Streams(passes_all=is_raw)
     follows = workers is not None or wanted[0].follow
     command = _command(wanted, workers)
     async with connected_async(settings) as client:

@@ -30,7 +30,9 @@ class LogOptions:
     )
     stdout: Annotated[bool, Option("--stdout", help="Only standard output.")] = False
     stderr: Annotated[bool, Option("--stderr", help="Only standard error.")] = False
-    raw: Annotated[bool, Option("--raw", help="The job's bytes and nothing else: no prefix, no remark.")] = False
+    raw: Annotated[
+        bool, Option("--raw", help="The job's bytes and nothing else, on a terminal too: no prefix, no remark.")
+    ] = False
     model: Annotated[str, Option("--model", metavar="NAME", help="The output of a model's workers.")] = ""
     all_workers: Annotated[bool, Option("--all-workers", help="The output of the workers of all models.")] = False
     program: Annotated[
