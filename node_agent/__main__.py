@@ -170,6 +170,7 @@ class _Program:
             sampling_seconds=settings.sampling.interval.total_seconds(),
             busy_sampling_seconds=settings.sampling.busy_interval.total_seconds(),
             spool_bytes=settings.spool.attempt_bytes_max,
+            notifies_local=settings.notify.allow_local,
         )
 
     def _target_of(self, address: Address) -> Target:

@@ -81,13 +81,14 @@ COMMAND_VALID_FOR_US = 30_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What a reload may change: how often devices are read, while nothing runs and while something does, and how large
-    an attempt's spool may grow.
+    """What a reload may change: how often devices are read, while nothing runs and while something does, how large an
+    attempt's spool may grow, and whether users may have servers of this machine told of their jobs.
     """
 
     sampling_seconds: float
     busy_sampling_seconds: float
     spool_bytes: int
+    notifies_local: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,9 @@ class NodeAgent:
         )
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
-        self._notices = Notices(node.name, NoticeRecords(folder.path / NOTICES_FOLDER))
+        self._notices = Notices(
+            node.name, NoticeRecords(folder.path / NOTICES_FOLDER), lambda: node.tuning().notifies_local
+        )
         self._usages = Usages(
             node.machine.source,
             tick_seconds=lambda: node.tuning().busy_sampling_seconds,

@@ -20,6 +20,8 @@ from urllib.error import URLError
 from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
+from .local_addresses import LocalAddress, connect_beyond, refuse_local_host
+
 COMMAND_SECONDS_MAX = 60.0
 """A command that runs longer is killed, and with it what it has started in its process group."""
 
@@ -94,13 +96,16 @@ def _read(loop: asyncio.AbstractEventLoop, fd: int, printed: bytearray) -> None:
     printed += data[: COMMAND_OUTPUT_BYTES_MAX - len(printed)]
 
 
-async def post(url: str, fields: Mapping[str, str | int | bool]) -> None:
-    """Post the fields as JSON, again after a while where that may help. NoticeNotDelivered when it never worked."""
+async def post(url: str, fields: Mapping[str, str | int | bool], *, allows_local: bool = False) -> None:
+    """Post the fields as JSON, again after a while where that may help. NoticeNotDelivered when it never worked.
+
+    With `allows_local` the server may be on this machine, or on its link: see `local_addresses.py`.
+    """
     pause_s = RETRY_SECONDS
     problem = ""
     for left in reversed(range(TRIES_MAX)):
         try:
-            status = await post_once(url, json.dumps(fields).encode(), POST_SECONDS_MAX)
+            status = await post_once(url, json.dumps(fields).encode(), POST_SECONDS_MAX, allows_local=allows_local)
         except TimeoutError:
             problem = f"there was no answer within {POST_SECONDS_MAX:.0f} s"
         except PostFailed as error:
@@ -148,13 +153,17 @@ class PostRefused(Exception):
     """The answer leads nowhere; the text says why, and another try would not help."""
 
 
-async def post_once(url: str, body: bytes, timeout_s: float) -> int:
+async def post_once(url: str, body: bytes, timeout_s: float, *, allows_local: bool = False) -> int:
     """Post JSON; the status of the last answer. A redirection repeats the POST; 303 is followed with a GET.
 
     By the standard library's client, on a thread of its own, with a wait that can be given up at any time. Proxies are
     those of the agent's environment (`http_proxy`, `https_proxy`, `no_proxy`). Redirections are followed by hand, so
     that none leads from https to http, and no answer's body is ever read. What follows the host of a URL may be a
     secret: no error here holds any of it.
+
+    Unless it `allows_local`, no connection is made to this machine or its link, whatever a name is resolved to at that
+    moment and wherever a redirection leads. A proxy of the agent's may be there: it is not the user's choice; it
+    resolves names itself, so that of what goes through one only addresses are refused here.
 
     Whoever stops waiting ends the connection, and with it the thread; a look-up of a name, or an attempt to connect,
     ends by itself within the system's time. Errors: TimeoutError, PostFailed, PostRefused.
@@ -163,7 +172,7 @@ async def post_once(url: str, body: bytes, timeout_s: float) -> int:
         raise PostFailed(f"{THREADS_MAX} requests are under way already, and none of them ends")
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[int] = loop.create_future()
-    exchange = _Exchange(url, body, timeout_s)
+    exchange = _Exchange(url, body, timeout_s, allows_local=allows_local)
 
     def work() -> None:
         try:
@@ -201,7 +210,8 @@ def _settle(answer: asyncio.Future[int], status: int, error: Exception | None) -
 class _Exchange:
     """One request with its redirections. `run` blocks its thread; `abort` is for any other one."""
 
-    def __init__(self, url: str, body: bytes, timeout_s: float) -> None:
+    def __init__(self, url: str, body: bytes, timeout_s: float, *, allows_local: bool) -> None:
+        self.allows_local = allows_local
         self._url = url
         self._body = body
         self._timeout_s = timeout_s
@@ -252,6 +262,8 @@ class _Exchange:
             opener.add_handler(handler)
         try:
             request = Request(url, data=body if method == "POST" else None, headers=headers, method=method)
+            if not self.allows_local:
+                refuse_local_host(urlsplit(url).hostname or "")
             answer: Any = opener.open(request, timeout=self._timeout_s)
             if answer is None:
                 raise PostRefused("it is no http:// or https:// URL")
@@ -259,6 +271,8 @@ class _Exchange:
                 return answer.status, answer.headers.get("Location", "")
         except OSError as error:
             raise _without_secrets(error) from None
+        except LocalAddress as error:
+            raise PostRefused(str(error)) from None
         except (http.client.InvalidURL, ValueError) as error:
             raise PostRefused(f"the URL cannot be used ({type(error).__name__})") from None
         except http.client.HTTPException as error:
@@ -271,6 +285,7 @@ class _WatchedConnection(http.client.HTTPConnection):
     """Shows its exchange the socket as soon as it is connected."""
 
     exchange: _Exchange
+    _create_connection: Any
 
     def connect(self) -> None:
         super().connect()
@@ -287,7 +302,7 @@ class _Http(HTTPHandler):
         self._exchange = exchange
 
     def http_open(self, req: Request) -> Any:
-        return self.do_open(functools.partial(_watched, _WatchedConnection, self._exchange), req)
+        return self.do_open(functools.partial(_watched, _WatchedConnection, self._exchange, req), req)
 
 
 class _Https(HTTPSHandler):
@@ -296,13 +311,16 @@ class _Https(HTTPSHandler):
         self._exchange = exchange
 
     def https_open(self, req: Request) -> Any:
-        make = functools.partial(_watched, _WatchedTlsConnection, self._exchange)
+        make = functools.partial(_watched, _WatchedTlsConnection, self._exchange, req)
         return self.do_open(make, req, context=ssl.create_default_context())
 
 
-def _watched(kind: type[_WatchedConnection], exchange: _Exchange, host: str, **given: Any) -> Any:
+def _watched(kind: type[_WatchedConnection], exchange: _Exchange, request: Request, host: str, **given: Any) -> Any:
     connection = kind(host, **given)
     connection.exchange = exchange
+    is_by_proxy = request.has_proxy() or getattr(request, "_tunnel_host", None)
+    if not (exchange.allows_local or is_by_proxy):
+        connection._create_connection = connect_beyond  # the one place where http.client connects
     return connection
 
 

@@ -57,7 +57,8 @@ CLOCK_SECONDS_MAX = 30.0
 class Notices:
     """The notices of one node's attempts."""
 
-    def __init__(self, node: str, records: NoticeRecords) -> None:
+    def __init__(self, node: str, records: NoticeRecords, allows_local: Callable[[], bool] = lambda: False) -> None:
+        self._allows_local = allows_local
         self._node = node
         self._records = records
         self._subjects: dict[RankKey, Subject] = {}
@@ -211,7 +212,7 @@ class Notices:
         try:
             if is_url(subject.target):
                 how = shown(subject.target)
-                await post(subject.target, fields)
+                await post(subject.target, fields, allows_local=self._allows_local())
                 said = ""
             else:
                 said = await run_command(subject.target, subject.cwd, {**subject.env, **variables_of(fields)})

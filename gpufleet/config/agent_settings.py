@@ -31,6 +31,18 @@ class SpoolSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotifySettings:
+    """Whom the node tells of its jobs: see docs/notifications.md."""
+
+    allow_local: bool = setting(
+        False,
+        "Let --notify name a URL of this machine, or of its link: loopback and link-local addresses.",
+        BOOLEAN,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSettings:
     """How the node's devices are watched."""
 
@@ -107,6 +119,7 @@ class AgentSettings:
     log: LogSettings = section(LogSettings, "The agent's own log.")
     spool: SpoolSettings = section(SpoolSettings, "Output that the scheduler has not confirmed as stored yet.")
     sampling: SamplingSettings = section(SamplingSettings, "How the node's devices are watched.")
+    notify: NotifySettings = section(NotifySettings, "Whom the node tells of its jobs.")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""

@@ -24,7 +24,7 @@ def shared_fleet(
 
     async def start() -> None:
         await fleet.scheduler.start()
-        await fleet.add_node("n1")
+        await fleet.add_node("n1", environment={"GPUCTL_AGENT_NOTIFY_ALLOW_LOCAL": "true"})
 
     try:
         with long_lived("the shared fleet"):

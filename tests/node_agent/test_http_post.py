@@ -82,12 +82,12 @@ async def test_a_proxy_of_the_environment_is_used_but_not_for_hosts_that_it_is_n
 ) -> None:
     async with loopback(OK) as proxy, loopback(OK) as server:
         monkeypatch.setenv("http_proxy", proxy.url)
-        assert await post_once("http://hooks.invalid/T00/b?c=d", BODY, WAIT_S) == 200
+        assert await post_once("http://hooks.invalid/T00/b?c=d", BODY, WAIT_S, allows_local=True) == 200
         head, _, body = proxy.asked[0].partition(b"\r\n\r\n")
         assert head.startswith(b"POST http://hooks.invalid/T00/b?c=d HTTP/1.1\r\n")
         assert b"host: hooks.invalid" in head.lower() and body == BODY
         monkeypatch.setenv("no_proxy", "127.0.0.1")
-        assert await post_once(f"{server.url}/hook", BODY, WAIT_S) == 200
+        assert await post_once(f"{server.url}/hook", BODY, WAIT_S, allows_local=True) == 200
         assert (len(proxy.asked), len(server.asked)) == (1, 1)
 
 
@@ -95,7 +95,7 @@ async def test_of_an_https_url_a_proxy_hears_the_host_alone(monkeypatch: pytest.
     async with loopback(b"HTTP/1.1 403 No\r\n\r\n") as proxy:
         monkeypatch.setenv("https_proxy", proxy.url)
         with pytest.raises(PostFailed, match="403"):
-            await post_once("https://hooks.invalid/secret?secret", BODY, WAIT_S)
+            await post_once("https://hooks.invalid/secret?secret", BODY, WAIT_S, allows_local=True)
     assert proxy.asked[0].startswith(b"CONNECT hooks.invalid:443 HTTP/1.")
     assert b"secret" not in b"".join(proxy.asked)
 
@@ -103,7 +103,7 @@ async def test_of_an_https_url_a_proxy_hears_the_host_alone(monkeypatch: pytest.
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirection_repeats_the_post_with_its_body(status: int) -> None:
     async with loopback(OK) as there, loopback(redirect(status, "/second"), redirect(status, f"{there.url}/x")) as here:
-        assert await post_once(f"{here.url}/first", BODY, WAIT_S) == 200
+        assert await post_once(f"{here.url}/first", BODY, WAIT_S, allows_local=True) == 200
     assert [each.split(b" HTTP")[0] for each in here.asked] == [b"POST /first", b"POST /second"]
     head, _, body = there.asked[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /x HTTP/1.1") and b"content-type: application/json" in head.lower()
@@ -112,7 +112,7 @@ async def test_a_redirection_repeats_the_post_with_its_body(status: int) -> None
 
 async def test_see_other_is_followed_with_a_get_without_the_body() -> None:
     async with loopback(redirect(303, "/seen"), OK) as server:
-        assert await post_once(f"{server.url}/hook", BODY, WAIT_S) == 200
+        assert await post_once(f"{server.url}/hook", BODY, WAIT_S, allows_local=True) == 200
     assert server.asked[1].startswith(b"GET /seen HTTP/1.1")
     assert b"notice" not in server.asked[1] and b"content-" not in server.asked[1].lower()
 
@@ -120,7 +120,7 @@ async def test_see_other_is_followed_with_a_get_without_the_body() -> None:
 async def test_a_circle_of_redirections_ends_and_is_not_tried_again() -> None:
     async with loopback(redirect(307, "/again")) as server:
         with pytest.raises(NoticeNotDelivered, match=f"redirected more than {REDIRECTS_MAX} times"):
-            await post(f"{server.url}/hook", {})
+            await post(f"{server.url}/hook", {}, allows_local=True)
     assert len(server.asked) == REDIRECTS_MAX + 1
 
 
@@ -131,12 +131,14 @@ async def test_no_redirection_leads_from_https_to_http(tmp_path: Path, monkeypat
     context.load_cert_chain(files.cert_file, files.key_file)
     async with loopback(OK) as plain, loopback(redirect(307, plain.url), OK, tls=context) as secure:
         with pytest.raises(PostRefused, match="from https to http"):
-            await post_once(f"{secure.url}/hook", BODY, WAIT_S)
+            await post_once(f"{secure.url}/hook", BODY, WAIT_S, allows_local=True)
         assert plain.asked == []
-        assert await post_once(f"{secure.url}/hook", BODY, WAIT_S) == 200, "TLS by itself works"
+        assert await post_once(f"{secure.url}/hook", BODY, WAIT_S, allows_local=True) == 200, "TLS by itself works"
         up = redirect(307, f"{secure.url}/hook")
         async with loopback(up) as from_plain:
-            assert await post_once(from_plain.url, BODY, WAIT_S) == 200, "from http to https is an improvement"
+            assert await post_once(from_plain.url, BODY, WAIT_S, allows_local=True) == 200, (
+                "from http to https is an improvement"
+            )
 
 
 @pytest.mark.parametrize(
@@ -146,12 +148,12 @@ async def test_no_redirection_leads_from_https_to_http(tmp_path: Path, monkeypat
 async def test_a_redirection_to_anything_but_a_host_of_the_web_is_refused(location: str) -> None:
     async with loopback(redirect(302, location)) as server:
         with pytest.raises(PostRefused, match="redirects to what is no"):
-            await post_once(server.url, BODY, WAIT_S)
+            await post_once(server.url, BODY, WAIT_S, allows_local=True)
 
 
 async def test_no_answer_is_read_beyond_its_head() -> None:
     async with loopback(b"HTTP/1.1 200 OK\r\n\r\nand on") as server:
-        assert await post_once(server.url, BODY, WAIT_S) == 200
+        assert await post_once(server.url, BODY, WAIT_S, allows_local=True) == 200
         async with asyncio.timeout(WAIT_S):
             await server.has_hung_up.wait()
 
@@ -160,7 +162,7 @@ async def test_no_answer_is_read_beyond_its_head() -> None:
 async def test_a_server_that_never_answers_is_left_with_its_thread(scheme: str) -> None:
     async with loopback(None) as server:  # for https it is the handshake that never ends
         with pytest.raises(TimeoutError):
-            await post_once(server.url.replace("http", scheme, 1), BODY, 0.2)
+            await post_once(server.url.replace("http", scheme, 1), BODY, 0.2, allows_local=True)
         async with asyncio.timeout(WAIT_S):
             await server.has_hung_up.wait()
         await until("the thread has ended", lambda: not threads())
@@ -177,13 +179,13 @@ async def test_a_server_that_sends_a_byte_now_and_then_is_left_all_the_same() ->
     listening = await asyncio.start_server(trickle, "127.0.0.1", 0)
     async with listening:
         with pytest.raises(TimeoutError):
-            await post_once(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/", BODY, 0.2)
+            await post_once(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/", BODY, 0.2, allows_local=True)
         await until("the thread has ended", lambda: not threads())
 
 
 async def test_who_gives_up_a_post_ends_its_connection_and_its_thread() -> None:
     async with loopback(None) as server:
-        waiting = asyncio.create_task(post_once(server.url, BODY, WAIT_S))
+        waiting = asyncio.create_task(post_once(server.url, BODY, WAIT_S, allows_local=True))
         await until("the server was asked", lambda: server.asked)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -198,14 +200,14 @@ async def test_there_are_no_more_threads_than_the_bound_and_each_gives_its_place
 ) -> None:
     monkeypatch.setattr(notice_delivery, "_places", threading.BoundedSemaphore(1))
     async with loopback(None, OK) as server:
-        waiting = asyncio.create_task(post_once(server.url, BODY, WAIT_S))
+        waiting = asyncio.create_task(post_once(server.url, BODY, WAIT_S, allows_local=True))
         await until("the server was asked", lambda: server.asked)
         with pytest.raises(PostFailed, match="under way already"):
-            await post_once(server.url, BODY, WAIT_S)
+            await post_once(server.url, BODY, WAIT_S, allows_local=True)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await until("the thread has ended", lambda: not threads())
-        assert await post_once(server.url, BODY, WAIT_S) == 200
+        assert await post_once(server.url, BODY, WAIT_S, allows_local=True) == 200
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,7 @@ async def test_no_error_and_no_log_holds_what_is_secret_in_a_url(
     monkeypatch.setattr(notice_delivery, "POST_SECONDS_MAX", 0.2 if answer is None else WAIT_S)
     async with loopback(answer) as server:
         with pytest.raises(NoticeNotDelivered) as failed:
-            await post(f"{server.url}/secret?key=secret", {})
+            await post(f"{server.url}/secret?key=secret", {}, allows_local=True)
     assert str(failed.value) and "secret" not in str(failed.value)
     assert "secret" not in caplog.text
 
@@ -242,5 +244,5 @@ async def test_a_url_that_the_client_cannot_use_is_not_told_either() -> None:
         "gopher://secret/",
     ):
         with pytest.raises((PostFailed, PostRefused)) as failed:
-            await post_once(url, BODY, WAIT_S)
+            await post_once(url, BODY, WAIT_S, allows_local=True)
         assert "sec" not in str(failed.value)
