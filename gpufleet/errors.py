@@ -131,6 +131,8 @@ class Reason(Enum):
         "Use a new request id, or none.")
     NODE_ID_TAKEN = (Code.ALREADY_EXISTS, "A live agent is registered under this node id.",
         "Start this agent with another name: gpuctl agent --node-id NAME")
+    NODE_REVOKED = (Code.PERMISSION_DENIED, "The node's credential was revoked; nothing may register under its name.",
+        "An admin lets the node in again with: gpuctl nodes approve NODE")
     TOKEN_NAME_TAKEN = (Code.ALREADY_EXISTS, "A token with this name exists.",
         "Choose another name, or revoke the old one with: gpuctl token revoke ID")
     PORT_TAKEN = (Code.ALREADY_EXISTS, "Another process listens on the port.",
@@ -145,6 +147,8 @@ class Reason(Enum):
         "Check that the token belongs to this scheduler: gpuctl config show --origin")
     TOKEN_REVOKED = (Code.UNAUTHENTICATED, "The token was revoked or has expired.",
         "Ask an admin for a new one: gpuctl token create")
+    TOKEN_USED_UP = (Code.PERMISSION_DENIED, "The token has let as many nodes join as it may.",
+        "Ask an admin for another one: gpuctl token create --role node")
     TOKEN_FILE_EXPOSED = (Code.FAILED_PRECONDITION, "Other accounts of this machine can read the token file.",
         "Take their right away with: chmod 600 FILE")
     TOKEN_FILE_INVALID = (Code.INVALID_ARGUMENT, "The file does not hold a gpufleet token.",

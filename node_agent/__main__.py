@@ -36,6 +36,7 @@ from gpufleet.telemetry.logs import ProgramLog
 from gpufleet.text.units import format_megabytes, format_size
 
 from .agent import Node, NodeAgent, Tuning
+from .credential import Credential
 from .identity import DataFolder
 from .keeper.client import KeeperNotStarted, Keepers
 from .keeper.connection import KeeperSilent, OtherProtocol
@@ -60,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.command == STOP_KEEPER:
                 return asyncio.run(_stop_keeper(folder, kill=given.kill))
             with ProgramLog("agent", live.now.log, log_file(folder.path, "agent")) as log:
-                return asyncio.run(_Program(live, folder, log, wants_automatic_gpu(given)).run())
+                credential = Credential(folder.path, lambda: token_of(live.now))
+                return asyncio.run(_Program(live, folder, log, wants_automatic_gpu(given), credential).run())
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
     except (KeeperNotStarted, KeeperSilent, OtherProtocol, SupersededError) as problem:
@@ -78,6 +80,7 @@ class _Program:
     folder: DataFolder
     log: ProgramLog
     is_gpu_automatic: bool
+    credential: Credential
 
     async def run(self) -> int:
         """Open devices and keepers and be the agent until told to stop."""
@@ -134,6 +137,7 @@ class _Program:
             set_log_level=self.log.set_level,
             tuning=self._tuning,
             traces=traces,
+            credential=self.credential,
             for_workers=lambda: self._for_workers(listens),
             for_jobs=self._for_jobs,
         )
@@ -176,7 +180,7 @@ class _Program:
     def _target_of(self, address: Address) -> Target:
         settings = self.live.now
         return Target(
-            address=address, token=token_of(settings), ca_file=settings.ca_file, is_insecure=settings.insecure
+            address=address, token=self.credential.token(), ca_file=settings.ca_file, is_insecure=settings.insecure
         )
 
     async def _until_told(self, agent: NodeAgent) -> None:

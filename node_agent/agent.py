@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import grpc.aio
 from gpufleet.v1 import node_agent_pb2, node_pb2
 
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.agent_state import REGISTERED, AgentState, now_in_words, write_agent_state
 from gpufleet.net.addresses import Address
 from gpufleet.net.channel import Target
@@ -45,6 +45,7 @@ from .core.commands import (
 from .core.delivery import Receipt
 from .core.duties import Duties
 from .core.outcome import AttemptView
+from .credential import Credential
 from .heartbeat import Heartbeats, StaleTerm
 from .identity import DataFolder, Identity
 from .keeper.client import Keepers
@@ -108,6 +109,7 @@ class Node:
     set_log_level: Callable[[str], None]
     tuning: Callable[[], Tuning]
     traces: Telemetry
+    credential: Credential
     for_workers: Callable[[], Mapping[str, str]] = dict
     for_jobs: Callable[[Address], Mapping[str, str]] = lambda address: {}
 
@@ -268,12 +270,15 @@ class NodeAgent:
             boot_id=self._boot_id,
             info=self._node.info(),
             protocol_version=PROTOCOL_VERSION,
+            takes_credential=True,
         )
 
     def _note_state(self, address: Address, state: str, error: GpufleetError | None) -> None:
         """Leave word for the doctor of this machine; that it cannot be written harms nothing else."""
         if state == REGISTERED:
             self._address = address
+        if error is not None and error.reason is Reason.TOKEN_INVALID:
+            self._node.credential.unknown()
         told = AgentState(
             node=self._node.name,
             scheduler=str(address),
@@ -292,6 +297,8 @@ class NodeAgent:
     def _accept(self, answer: node_agent_pb2.RegisterResponse) -> None:
         if answer.term < self._heartbeats.highest_term:
             raise StaleTerm(answer.term, self._heartbeats.highest_term)
+        if answer.credential:
+            self._node.credential.keep(answer.credential)
 
     async def _hold(self, stub: NodeAgentAsyncStub, answer: node_agent_pb2.RegisterResponse) -> None:
         if answer.HasField("command_valid_for"):

@@ -42,6 +42,10 @@ REGISTER_SECONDS_MAX = 10.0
 """A scheduler that does not answer a registration in this time is taken for absent."""
 
 
+DIALS_MAX = 2
+"""In a try: an agent that is given a credential dials again with it, at once."""
+
+
 class Link:
     """The way to the scheduler.
 
@@ -89,14 +93,20 @@ class Link:
             pause_s = min(2 * pause_s, RETRY_SECONDS_MAX)
 
     async def _try(self, address: Address) -> None:
+        for _ in range(DIALS_MAX):
+            if not await self._dial(address):
+                return
+
+    async def _dial(self, address: Address) -> bool:
+        """Dial once and hold the connection. Answers whether to dial again at once, as somebody else."""
         try:
             channel = connect_async(self._target_of(address))
         except GpufleetError as error:
             text = f"cannot connect to {address}: {error.message} {error.next_step}"
             self._say(address, logging.ERROR, text, REFUSED, error)
-            return
+            return False
         try:
-            await self._register_and_hold(address, node_agent_pb2_grpc.NodeAgentStub(channel))
+            return await self._register_and_hold(address, node_agent_pb2_grpc.NodeAgentStub(channel))
         except GpufleetError as error:
             self._say_refused(address, error)
         except StaleTerm as problem:
@@ -110,8 +120,9 @@ class Link:
             _log.exception("the connection to %s ended by an error", address)
         finally:
             await channel.close()
+        return False
 
-    async def _register_and_hold(self, address: Address, stub: NodeAgentAsyncStub) -> None:
+    async def _register_and_hold(self, address: Address, stub: NodeAgentAsyncStub) -> bool:
         while True:
             self._renewal.clear()
             try:
@@ -119,6 +130,8 @@ class Link:
             except grpc.aio.AioRpcError as problem:
                 raise from_rpc_error(problem) from None
             self._accept(answer)
+            if answer.credential:
+                return True
             await self._hold_until_renewed(address, stub, answer)
 
     async def _hold_until_renewed(

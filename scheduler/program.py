@@ -13,7 +13,7 @@ from typing import Any
 
 from gpufleet.config.band_settings import BandSettings
 from gpufleet.config.merged import Live as LiveSettings
-from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.config.scheduler_settings import MANUAL, SchedulerSettings
 from gpufleet.config.session_numbers import NUMBERS, SessionNumbers
 from gpufleet.errors import GpufleetError
 from gpufleet.net.addresses import Address
@@ -76,6 +76,7 @@ def limits_of(settings: SchedulerSettings) -> Limits:
         heartbeat_interval=_span(nodes.heartbeat),
         missed_heartbeats=nodes.missed_heartbeats_max,
         node_lease=_span(nodes.lease),
+        nodes_await_approval=nodes.approve == MANUAL,
         requeue_fence=_span(nodes.requeue_fence),
         request_retention=_span(settings.limits.request_id_retention),
         queued_jobs=settings.limits.queue_jobs_max,
@@ -194,7 +195,7 @@ class Program:
         )
         logs = ProgramLogs(log_file, self._links, self._engine.view.durable.nodes)
         channels = Channels(self._links)
-        authenticator = Authenticator(self._engine.view, self._clock.now, workers, workers.jobs)
+        authenticator = Authenticator(self._engine.view, self._clock.now, workers, workers.jobs, workers.nodes)
         self._metrics = MetricsOutlet(settings.now, self._engine, metrics, authenticator)
         self._server = Server(
             # The calls that are not built are filled in, and checked to be complete, when server.py is imported.
@@ -219,6 +220,7 @@ class Program:
                 self._outputs,
                 facts.version,
                 channels,
+                workers.nodes,
                 self._series.keep,
                 self._recorder.take_beat,
             ),

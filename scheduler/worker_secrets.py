@@ -18,6 +18,7 @@ from gpufleet.security.tickets import SECRET_BYTES
 from gpufleet.security.tokens import TOKEN_PREFIX, TOKEN_VARIABLE
 
 from .job_tokens import JobTokens
+from .node_tokens import NodeTokens
 from .state.commands import LaunchAttempt
 from .state.durable import Durable
 from .state.ids import JobId
@@ -31,12 +32,13 @@ TOKEN_ID_PREFIX = "worker-"
 class WorkerSecrets:
     """Makes the secrets of each attempt from one key. `key` is for tests; by default it is new.
 
-    `jobs` makes the tokens that jobs have of themselves, of the same key.
+    `jobs` makes the tokens that jobs have of themselves, `nodes` the credentials of nodes, of the same key.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = secrets.token_bytes(SECRET_BYTES) if key is None else key
         self.jobs = JobTokens(self._key)
+        self.nodes = NodeTokens(self._key)
 
     def ticket_secret(self, job: JobId, attempt: int) -> bytes:
         """What signs the tickets of this attempt's worker."""

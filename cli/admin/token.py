@@ -14,20 +14,31 @@ token = Family("token", "Make, list and revoke tokens.")
 
 @token.subcommand("create")
 def create(
-    user: Annotated[str, Argument(metavar="USER", help="The user that whoever holds the token is.")],
     options: Printing,
+    user: Annotated[
+        str, Argument(metavar="USER", help="The user that whoever holds the token is; not for role node.")
+    ] = "",
     role: Annotated[
-        str, Option("--role", metavar="ROLE", help="admin, user, viewer, agent, gateway or worker; user by default.")
+        str,
+        Option("--role", metavar="ROLE", help="admin, user, viewer, node, agent, gateway or worker; user by default."),
     ] = "user",
     valid_for: Annotated[
-        str | None, Option("--valid-for", metavar="TIME", help="How long it is valid: 90d. For ever by default.")
+        str | None,
+        Option("--valid-for", "--expires", metavar="TIME", help="How long it is valid: 90d. For ever by default."),
     ] = None,
+    node: Annotated[
+        str,
+        Option("--node", metavar="PATTERN", help="Of role node: which nodes it lets join: gpu-*. All by default."),
+    ] = "",
+    uses: Annotated[
+        int, Option("--uses", metavar="N", help="Of role node: how many nodes it lets join. Any number by default.")
+    ] = 0,
     note: Annotated[str, Option("--note", metavar="TEXT", help="What it is for.")] = "",
 ) -> None:
     """Make a token and print its secret, once and alone on stdout; keep it in a file of mode 0600."""
-    from .token_calls import create_token
+    from .token_calls import Joining, create_token
 
-    create_token(options.settings(), user, role, valid_for, note)
+    create_token(options.settings(), user, role, valid_for, note, Joining(node, uses))
 
 
 @token.subcommand("list")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
 from gpufleet.v1 import scheduler_pb2
 
+from gpufleet.errors import invalid
 from gpufleet.text.units import parse_duration
 
 from .. import screen
@@ -16,20 +19,36 @@ from ..render import words
 from ..render.table import Cell, Colour, Column, draw
 from ..settings import Settings
 
+NODES_USER = "nodes"
+"""The user of a token with which nodes join, where none is named."""
+
 ROLES = {
     "admin": scheduler_pb2.ROLE_ADMIN,
     "user": scheduler_pb2.ROLE_USER,
     "viewer": scheduler_pb2.ROLE_VIEWER,
+    "node": scheduler_pb2.ROLE_NODE,
     "agent": scheduler_pb2.ROLE_AGENT,
     "gateway": scheduler_pb2.ROLE_GATEWAY,
     "worker": scheduler_pb2.ROLE_WORKER,
 }
 
 
-def create_token(settings: Settings, user: str, role: str, valid_for: str | None, note: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Which nodes a token lets join, and how many."""
+
+    nodes: str
+    uses_max: int
+
+
+def create_token(settings: Settings, user: str, role: str, valid_for: str | None, note: str, joining: Joining) -> None:
     """Make a token and print its secret alone on stdout."""
-    check_known("--role", role, ROLES, "is no role", "Write admin, user, viewer, agent, gateway or worker.")
-    request = scheduler_pb2.CreateTokenRequest(user=user, role=ROLES[role], note=note)
+    check_known("--role", role, ROLES, "is no role", "Write admin, user, viewer, node, agent, gateway or worker.")
+    if not user and role != "node":
+        raise invalid("USER", "is missing", next_step=f"Name its user: gpuctl token create ann --role {role}")
+    request = scheduler_pb2.CreateTokenRequest(
+        user=user or NODES_USER, role=ROLES[role], note=note, nodes=joining.nodes, uses_max=joining.uses_max
+    )
     if valid_for is not None:
         request.valid_for.FromTimedelta(read("--valid-for", parse_duration, valid_for))
     with connected(settings) as client:
@@ -38,8 +57,9 @@ def create_token(settings: Settings, user: str, role: str, valid_for: str | None
         print_message(answer, settings.format)
         return
     print(answer.secret, flush=True)
+    whose = f"with which {joining.nodes or 'any'} nodes join" if role == "node" else f"of {user} ({role})"
     screen.tell(
-        f"Token {answer.token.id} of {user} ({role}). It is shown only now: keep it in a file of mode 0600,\n"
+        f"Token {answer.token.id} {whose}. It is shown only now: keep it in a file of mode 0600,\n"
         f"and name the file with --token-file, or: gpuctl config context add NAME --token-file FILE"
     )
 
@@ -57,7 +77,7 @@ def list_tokens(settings: Settings) -> None:
         whole.tokens,
         whole=whole,
         name=lambda token: token.id,
-        lines=lambda look: draw(_columns(now), whole.tokens, look),
+        lines=lambda look: draw(_columns(now, whole.tokens), whole.tokens, look),
     )
 
 
@@ -69,16 +89,25 @@ def revoke_token(settings: Settings, token_id: str) -> None:
     print_answer(settings.format, answer.token, line, lambda _: [line])
 
 
-def _columns(now: datetime) -> list[Column[scheduler_pb2.Token]]:
+def _columns(now: datetime, tokens: Iterable[scheduler_pb2.Token]) -> list[Column[scheduler_pb2.Token]]:
     words_of = {role: word for word, role in ROLES.items()}
+    is_shown = any(token.role == scheduler_pb2.ROLE_NODE for token in tokens)
+    joining = [Column[scheduler_pb2.Token]("NODES", _joined, least=6)] if is_shown else []
     return [
         Column("ID", lambda token: token.id),
         Column("USER", lambda token: token.user, least=8),
         Column("ROLE", lambda token: words_of.get(token.role, str(token.role))),
         Column("MADE", lambda token: words.clock(token.create_time, now)),
         Column("VALID UNTIL", lambda token: _validity(token, now)),
+        *joining,
         Column("NOTE", lambda token: token.note, least=8),
     ]
+
+
+def _joined(token: scheduler_pb2.Token) -> str:
+    if token.role != scheduler_pb2.ROLE_NODE:
+        return ""
+    return f"{token.nodes or '*'} {token.uses}" + (f"/{token.uses_max}" if token.uses_max else "")
 
 
 def _validity(token: scheduler_pb2.Token, now: datetime) -> Cell | str:

@@ -104,6 +104,24 @@ def _updated(answer: scheduler_pb2.UpdateNodeResponse, name: str, *, is_draining
     return f"node {name} {'takes work again' if answer.changed else 'was taking work already'} (state: {state})"
 
 
+def approve_node(settings: Settings, name: str) -> None:
+    """Let a node take part, and say whether that changed anything."""
+    with connected(settings) as client:
+        answer = client.call_again(client.scheduler.ApproveNode, scheduler_pb2.ApproveNodeRequest(node=name))
+    said = f"node {name} takes part" if answer.changed else f"node {name} was taking part already"
+    print_answer(settings.format, answer, name, lambda _: [said])
+
+
+def revoke_node(settings: Settings, name: str, reason: str) -> None:
+    """Make a node's credential useless, and say how it comes back."""
+    with connected(settings) as client:
+        request = scheduler_pb2.RevokeNodeRequest(node=name, reason=reason)
+        answer = client.call_again(client.scheduler.RevokeNode, request)
+    done = f"the credential of node {name} {'is revoked' if answer.changed else 'was revoked already'}"
+    said = f"{done}; to let it in again: gpuctl nodes approve {name}"
+    print_answer(settings.format, answer, name, lambda _: [said])
+
+
 def forget_node(settings: Settings, name: str) -> None:
     """Forget a node, and say what became of its jobs."""
     with connected(settings) as client:

@@ -52,6 +52,26 @@ def list_nodes(
         show_nodes(settings, only or [], fresh=fresh)
 
 
+@nodes.subcommand("approve")
+def approve(name: Name, options: Printing) -> None:
+    """Let a node take part that waits for it, or was revoked."""
+    from .node_calls import approve_node
+
+    approve_node(options.settings(), name)
+
+
+@nodes.subcommand("revoke")
+def revoke(
+    name: Name,
+    options: Printing,
+    reason: Annotated[str, Option("--reason", metavar="TEXT", help="Why, for those who look.")] = "",
+) -> None:
+    """Make a node's credential useless at once, and give it no work."""
+    from .node_calls import revoke_node
+
+    revoke_node(options.settings(), name, reason)
+
+
 @nodes.subcommand("forget")
 def forget(name: Name, options: Printing) -> None:
     """Drop a node that will not come back.

@@ -131,6 +131,8 @@ ROWS: tuple[Row, ...] = (
     Row("nodes", "GET", "/nodes", "ListNodes"),
     Row("nodes", "PATCH", "/nodes/{node}", "UpdateNode", needed=("is_draining",)),
     Row("nodes", "DELETE", "/nodes/{node}", "ForgetNode"),
+    Row("nodes", "POST", "/nodes/{node}/approve", "ApproveNode"),
+    Row("nodes", "POST", "/nodes/{node}/revoke", "RevokeNode"),
     Row("nodes", "GET", "/devices", "ListDevices"),
     Row("nodes", "GET", "/devices/watch", "WatchDevices", LINES),
     Row("nodes", "POST", "/capacity", "CheckCapacity", LINES),

@@ -23,6 +23,9 @@ DAY = timedelta(days=1)
 GB = 10**9
 GIB = 2**30
 
+AUTO, MANUAL = "auto", "manual"
+"""Whether nodes that join are approved by themselves, or by a person."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
@@ -48,6 +51,12 @@ class NodeSettings:
         DURATION,
         low=SECOND,
         high=DAY,
+        reloadable=True,
+    )
+    approve: str = setting(
+        AUTO,
+        "Whether a node that joins is given work at once, or after gpuctl nodes approve.",
+        one_of(AUTO, MANUAL),
         reloadable=True,
     )
     requeue_fence: timedelta = setting(

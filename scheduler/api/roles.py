@@ -13,10 +13,11 @@ from gpufleet.errors import GpufleetError, Reason
 from gpufleet.net.refusing import refuse
 from gpufleet.security.tokens import hash_token
 
-from .. import job_tokens, worker_secrets
+from .. import job_tokens, node_tokens, worker_secrets
 from ..job_tokens import JobTokens
+from ..node_tokens import NodeTokens
 from ..state.access import Role, Token
-from ..state.ids import TokenId, UserName
+from ..state.ids import NodeName, TokenId, UserName
 from ..state.jobs import Job
 from ..state.state import State
 from ..state.units import Instant
@@ -29,6 +30,7 @@ PEOPLE = frozenset({Role.ADMIN, Role.USER})
 READERS = frozenset({Role.ADMIN, Role.USER, Role.VIEWER})
 ADMINS = frozenset({Role.ADMIN})
 AGENTS = frozenset({Role.AGENT})
+JOINING = frozenset({Role.AGENT, Role.NODE})
 SESSIONS = frozenset({Role.ADMIN, Role.USER, Role.GATEWAY})
 GATEWAYS = frozenset({Role.ADMIN, Role.GATEWAY})
 WORKERS = frozenset({Role.WORKER, Role.ADMIN})
@@ -53,6 +55,8 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/ListDevices": READERS,
     "Scheduler/UpdateNode": ADMINS,
     "Scheduler/ForgetNode": ADMINS,
+    "Scheduler/ApproveNode": ADMINS,
+    "Scheduler/RevokeNode": ADMINS,
     "Scheduler/CheckCapacity": READERS,
     "Scheduler/Estimate": READERS,
     "Scheduler/GetJobStats": READERS | ITSELF,
@@ -83,7 +87,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/ListTokens": ADMINS,
     "Scheduler/RevokeToken": ADMINS,
     "Scheduler/ListAuditEntries": ADMINS,
-    "NodeAgent/Register": AGENTS,
+    "NodeAgent/Register": JOINING,
     "NodeAgent/Heartbeat": AGENTS,
     "NodeAgent/ReportOutput": AGENTS,
     "NodeAgent/OpenChannel": AGENTS,
@@ -100,12 +104,17 @@ assert set(JOB_NAMED_BY) == _OF_ITSELF, f"what a job may ask of itself differs: 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, as the token says. `job` is that of a worker that the fleet started, or the job that calls itself."""
+    """Who calls, as the token says. `job` is that of a worker that the fleet started, or the job that calls itself.
+
+    `node` is that of an agent with a credential of its node, whose number is `credential`.
+    """
 
     user: UserName
     role: Role
     token: TokenId
     job: Job | None = None
+    node: NodeName | None = None
+    credential: int = 0
 
     @property
     def is_admin(self) -> bool:
@@ -129,6 +138,7 @@ class Authenticator:
     _now: Callable[[], Instant]
     _workers: WorkerSecrets | None = None
     _jobs: JobTokens | None = None
+    _nodes: NodeTokens | None = None
 
     def caller_of(self, method: str, secret: str | None) -> Caller:
         """Who calls, or the refusal as an error."""
@@ -155,6 +165,11 @@ class Authenticator:
         token = self._token(hash_token(secret))
         if token is not None:
             return Caller(token.user, token.role, token.id)
+        found = None if self._nodes is None else self._nodes.found(secret, self._view.durable)
+        if found is not None:
+            node, number = found
+            by = UserName(f"node {node.name}")
+            return Caller(by, Role.AGENT, node_tokens.token_id(node.name, number), node=node.name, credential=number)
         job = None if self._jobs is None else self._jobs.job_of(secret, self._view.durable)
         if job is not None:
             return Caller(job.user, Role.JOB, job_tokens.token_id(job), job)
@@ -168,6 +183,8 @@ class Authenticator:
     def is_good(self, token_id: TokenId) -> bool:
         """Whether a token may still be used: it is there, not revoked, and has not expired."""
         token = self._view.durable.tokens.get(token_id)
+        if token is None and token_id.startswith(node_tokens.TOKEN_ID_PREFIX):
+            return node_tokens.is_good(token_id, self._view.durable)
         if token is None:
             is_of_attempt = token_id.startswith((worker_secrets.TOKEN_ID_PREFIX, job_tokens.TOKEN_ID_PREFIX))
             return is_of_attempt and job_tokens.is_good(token_id, self._view.durable)

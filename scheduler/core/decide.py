@@ -12,7 +12,7 @@ from ..state.events import Event
 from ..state.sessions import turns
 from ..state.sessions.events import SessionEvent
 from ..state.state import State
-from . import access, attempts, deadlines, gangs, jobs, nodes, sessions, updating
+from . import access, attempts, deadlines, gangs, jobs, membership, nodes, sessions, updating
 from .decision import NOTHING, Decision
 from .dependencies import with_consequences
 from .serving import renumbered
@@ -82,6 +82,10 @@ def decide(state: State, event: Event) -> Decision:
             return nodes.on_drain_requested(state, event)
         case events.ForgetRequested():
             return nodes.on_forget_requested(state, event)
+        case events.NodeApprovalRequested():
+            return membership.on_node_approval_requested(state, event)
+        case events.NodeRevokeRequested():
+            return membership.on_node_revoke_requested(state, event)
         case events.TokenRequested():
             return access.on_token_requested(state, event)
         case events.RevokeRequested():

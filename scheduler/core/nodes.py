@@ -43,6 +43,7 @@ from . import gangs
 from .attempts import end_of_rank, on_rank_started, ran_unasked, rank_refused, without_its_node
 from .decision import NOTHING, Decision, refused, together
 from .live_ranks import jobs_on
+from .membership import admitted, no_such_node, refusal_to_join, use_of_token
 from .updating import limit_again
 from .warnings import bounded, of_beat, of_trouble, tell_again, tell_commands
 
@@ -50,6 +51,9 @@ from .warnings import bounded, of_beat, of_trouble, tell_again, tell_commands
 def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
     """Take a node in, or take it in again. One agent owns a name as long as it is heard."""
     known = state.durable.nodes.get(event.name)
+    shut_out = refusal_to_join(state, event, known)
+    if shut_out is not None:
+        return shut_out
     if known is not None and known.agent_id != event.agent_id:
         taken = _refusal_to_another_agent(state, known)
         if taken is not None:
@@ -74,8 +78,10 @@ def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
         is_lost=known.is_lost if known else False,
         unhealthy=known.unhealthy if known else (),
     )
+    node = admitted(state, event, known, node)
     registered = _registered(state, event.at, known, node)
-    return replace(registered, reply=NodeChanged(node=node, changed=bool(registered.records)))
+    records = (*use_of_token(event, known), *registered.records)
+    return replace(registered, records=records, reply=NodeChanged(node=node, changed=bool(records)))
 
 
 def _refusal_to_another_agent(state: State, known: Node) -> Decision | None:
@@ -257,13 +263,20 @@ def on_drain_requested(state: State, event: DrainRequested) -> Decision:
     """Drain a node, or resume it."""
     node = state.durable.nodes.get(event.node)
     if node is None:
-        return _unknown_node(event.node)
+        return no_such_node(event.node)
     if event.is_draining:
         if node.is_draining:
             return Decision(reply=NodeChanged(node=node, changed=False))
         drained = replace(node, is_draining=True, drain_reason=event.reason)
         record: Record = NodeDrained(at=event.at, node=node.name, by=event.by, reason=event.reason)
         return Decision(records=(record,), reply=NodeChanged(node=drained, changed=True))
+    if node.awaits_approval or node.is_revoked:
+        return refused(
+            "CONFLICT",
+            f"node {event.node!r} {'was revoked' if node.is_revoked else 'waits for approval'}",
+            field="node",
+            next_step=f"let it take part with: gpuctl nodes approve {event.node}",
+        )
     after = resumed(node, state.durable.hold(node.name).device_uuids())
     if after == node:
         return Decision(reply=NodeChanged(node=node, changed=False))
@@ -275,7 +288,7 @@ def on_drain_requested(state: State, event: DrainRequested) -> Decision:
 def on_forget_requested(state: State, event: ForgetRequested) -> Decision:
     """Drop a node that will not come back; what ran there has ended as far as anybody will ever know."""
     if event.node not in state.durable.nodes:
-        return _unknown_node(event.node)
+        return no_such_node(event.node)
     live = state.live.nodes.get(event.node)
     if live is not None and live.is_connected and not state.durable.nodes[event.node].is_lost:
         return refused(
@@ -295,12 +308,6 @@ def on_forget_requested(state: State, event: ForgetRequested) -> Decision:
     finished = tuple(record.job for record in records if isinstance(record, JobFinished))
     requeued = tuple(record.job for record in records if isinstance(record, AttemptEnded))
     return Decision(records=records, commands=ended.commands, reply=NodeGone(ended=finished, requeued=requeued))
-
-
-def _unknown_node(name: NodeName) -> Decision:
-    return refused(
-        "NODE_NOT_FOUND", f"no node is called {name!r}", field="node", next_step="list them with: gpuctl nodes"
-    )
 
 
 VANISHED = "VANISHED: the agent of its node no longer finds it"

@@ -117,6 +117,10 @@ def sentence(record: Record) -> str:
             return f"{by} drains node {name}{_because(reason)}."
         case records.NodeResumed(node=name, by=by):
             return f"{by} resumed node {name}."
+        case records.NodeApproved(node=name, by=by):
+            return f"{by} approved node {name}."
+        case records.NodeRevoked(node=name, by=by, reason=reason):
+            return f"{by} revoked the credential of node {name}{_because(reason)}."
         case records.NodeForgotten(node=name, by=by):
             return f"{by} dropped node {name}, which will not come back."
         case records.DeviceMarked(node=name, device=device):
@@ -127,6 +131,8 @@ def sentence(record: Record) -> str:
             return f"{by} made token {token.id} for {token.user} as {token.role.value}."
         case records.TokenRevoked(token=token_id, by=by):
             return f"{by} revoked token {token_id}."
+        case records.TokenUsed(token=token_id, node=name):
+            return f"Token {token_id} let node {name} join."
         case _:
             assert_never(record)
 
@@ -200,6 +206,8 @@ def tell(record: Record) -> str:
             return f"{name} {token.id}"
         case records.TokenRevoked(token=token_id):
             return f"{name} {token_id}"
+        case records.TokenUsed(token=token_id, node=node_name):
+            return f"{name} {token_id} {node_name}"
         case _:
             assert_never(record)
 

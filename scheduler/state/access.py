@@ -16,13 +16,19 @@ class Role(Enum):
     AGENT = "agent"
     GATEWAY = "gateway"
     WORKER = "worker"
+    NODE = "node"
+    """Lets a node join, which its agent trades for a credential of that node."""
     JOB = "job"
     """A running job that calls about itself; no stored token has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A bearer token without its secret: `digest` is the SHA-256 of the secret in hexadecimal."""
+    """A bearer token without its secret: `digest` is the SHA-256 of the secret in hexadecimal.
+
+    One that lets nodes join does so for names like `nodes` (* for any characters; empty for all), and for `uses_max` of
+    them (0: any number), of which `uses` have.
+    """
 
     id: TokenId
     user: UserName
@@ -32,6 +38,9 @@ class Token:
     expires_at: Instant | None = None
     revoked_at: Instant | None = None
     note: str = ""
+    nodes: str = ""
+    uses_max: int = 0
+    uses: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

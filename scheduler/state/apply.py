@@ -14,7 +14,7 @@ from .gpu_choice import begun_anew, fallen_back, needing_gpus
 from .ids import JobId, RankKey
 from .indexes import index, index_equals, unindex_alike
 from .jobs import Job, JobState
-from .nodes import Node, resumed
+from .nodes import Node, approved, resumed, revoked
 from .records import Record
 from .sessions.records import SessionRecord, changed_by, gone_by
 from .sessions.session import Session
@@ -142,6 +142,10 @@ def apply(durable: Durable, record: Record) -> None:
             _put_node(durable, replace(durable.nodes[name], is_draining=True, drain_reason=reason))
         case records.NodeResumed(node=name):
             _put_node(durable, resumed(durable.nodes[name], durable.hold(name).device_uuids()))
+        case records.NodeApproved(node=name):
+            _put_node(durable, approved(durable.nodes[name]))
+        case records.NodeRevoked(node=name, reason=reason):
+            _put_node(durable, revoked(durable.nodes[name], reason))
         case records.NodeForgotten(node=name):
             durable.set_node(name, None)
             durable.touched["node", name] = None
@@ -153,6 +157,9 @@ def apply(durable: Durable, record: Record) -> None:
             _keep(durable, token)
         case records.TokenRevoked(token=token_id, at=at):
             _keep(durable, replace(durable.tokens[token_id], revoked_at=at))
+        case records.TokenUsed(token=token_id):
+            token = durable.tokens[token_id]
+            _keep(durable, replace(token, uses=token.uses + 1))
         case _:
             assert_never(record)
 

@@ -117,6 +117,17 @@ class RequeueRequested(OfJobs):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProof:
+    """How an agent proves itself: by the `credential` of its node, by a token that lets nodes join, or, with neither,
+    by one of role AGENT. `fresh` is the number of the credential that it may be given; 0 where it takes none.
+    """
+
+    credential: int = 0
+    join_token: TokenId | None = None
+    fresh: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnnounced:
     """An agent registers its node."""
 
@@ -127,6 +138,7 @@ class NodeAnnounced:
     boot_id: str
     info: NodeInfo
     address: str = ""
+    proof: NodeProof = NodeProof()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +291,25 @@ class ForgetRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeApprovalRequested:
+    """A person lets a node take part."""
+
+    at: Instant
+    by: UserName
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRevokeRequested:
+    """A person makes a node's credential useless."""
+
+    at: Instant
+    by: UserName
+    node: NodeName
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRequested:
     """A person, or the first start, makes a token."""
 
@@ -338,6 +369,8 @@ Event = (
     | SpoolFilled
     | DrainRequested
     | ForgetRequested
+    | NodeApprovalRequested
+    | NodeRevokeRequested
     | TokenRequested
     | RevokeRequested
     | SchedulerStarted

@@ -81,11 +81,13 @@ class Limits:
     attempts at its time limit a job that is queued again each time ends all the same. `sessions` are the numbers of
     models for which they are set; those that a person named go before them. `least_awake` is how long a program of an
     exclusive group that has become ready has its GPU before it may be put to sleep for another one of its group.
+    With `nodes_await_approval` a node that joins is given no work until a person approves it.
     """
 
     heartbeat_interval: Span = Span(2 * SECOND)
     missed_heartbeats: int = 3
     node_lease: Span = Span(60 * SECOND)
+    nodes_await_approval: bool = False
     requeue_fence: Span = Span(10 * MINUTE)
     unreachable_span: Span = Span(24 * 60 * MINUTE)
     request_retention: Span = Span(24 * 60 * MINUTE)

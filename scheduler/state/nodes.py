@@ -57,7 +57,11 @@ class UnhealthyDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine with an agent, as the store knows it."""
+    """A machine with an agent, as the store knows it.
+
+    Its agent proves itself by one of its `credentials`, the newest last (`node_tokens.py`), or, where it has none, by a
+    token that any agent may have. One that is revoked, or awaits approval, drains.
+    """
 
     name: NodeName
     agent_id: str
@@ -71,6 +75,21 @@ class Node:
     is_lost: bool = False
     unhealthy: tuple[UnhealthyDevice, ...] = ()
     version: int = 1
+    credentials: tuple[int, ...] = ()
+    credential_given_at: Instant | None = None
+    is_revoked: bool = False
+    awaits_approval: bool = False
+
+
+def approved(node: Node) -> Node:
+    """A node that somebody lets take part."""
+    return replace(node, is_revoked=False, awaits_approval=False, is_draining=False, drain_reason="")
+
+
+def revoked(node: Node, reason: str) -> Node:
+    """A node that nobody speaks for until it is approved."""
+    why = f"revoked: {reason}" if reason else "revoked"
+    return replace(node, credentials=(), credential_given_at=None, is_revoked=True, is_draining=True, drain_reason=why)
 
 
 def resumed(node: Node, held: Container[DeviceUuid]) -> Node:

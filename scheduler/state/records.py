@@ -319,6 +319,21 @@ class NodeResumed(OfNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeApproved(OfNode):
+    """A person lets a node take part that waited for it, or whose credential was revoked."""
+
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRevoked(OfNode):
+    """A person made a node's credential useless."""
+
+    by: UserName
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeForgotten(OfNode):
     """A person dropped a node."""
 
@@ -357,6 +372,15 @@ class TokenRevoked:
     by: UserName
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenUsed:
+    """A token let a node join."""
+
+    at: Instant
+    token: TokenId
+    node: NodeName
+
+
 Record = (
     JobQueued
     | RequestRemembered
@@ -391,11 +415,14 @@ Record = (
     | NodeReturned
     | NodeDrained
     | NodeResumed
+    | NodeApproved
+    | NodeRevoked
     | NodeForgotten
     | DeviceMarked
     | JobWarned
     | TokenCreated
     | TokenRevoked
+    | TokenUsed
     | SessionRecord
 )
 

@@ -54,6 +54,9 @@ def token_proto(token: Token) -> scheduler_pb2.Token:
         expire_time=timestamp(token.expires_at),
         is_revoked=token.revoked_at is not None,
         note=token.note,
+        nodes=token.nodes,
+        uses_max=token.uses_max,
+        uses=token.uses,
     )
 
 

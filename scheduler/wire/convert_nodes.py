@@ -92,6 +92,9 @@ def node_proto(
         cpu_percent=host.cpu_percent,
         host_memory_used_bytes=host.memory_used_bytes,
         round_trip=None if host.round_trip is None else duration(host.round_trip),
+        has_credential=bool(node.credentials),
+        is_revoked=node.is_revoked,
+        awaits_approval=node.awaits_approval,
     )
 
 

@@ -430,6 +430,10 @@ def _calls() -> list[tuple[str, str, Any, Reason, str]]:
         ("a long reason", "UpdateNode", s.UpdateNodeRequest(node="n1", reason="x" * 5_000), bad, "reason"),
         ("an unknown node", "ForgetNode", s.ForgetNodeRequest(node="nowhere"), Reason.NODE_NOT_FOUND, "node"),
         ("a connected node", "ForgetNode", s.ForgetNodeRequest(node="n1"), Reason.NODE_NOT_LOST, "node"),
+        ("an unknown node", "ApproveNode", s.ApproveNodeRequest(node="nowhere"), Reason.NODE_NOT_FOUND, "node"),
+        ("no node", "ApproveNode", s.ApproveNodeRequest(), bad, "node"),
+        ("an unknown node", "RevokeNode", s.RevokeNodeRequest(node="nowhere"), Reason.NODE_NOT_FOUND, "node"),
+        ("a long reason", "RevokeNode", s.RevokeNodeRequest(node="n1", reason="x" * 5_000), bad, "reason"),
         ("no level", "UpdateServer", s.UpdateServerRequest(), bad, "log_level"),
         ("an unknown level", "UpdateServer", s.UpdateServerRequest(log_level="loud"), bad, "log_level"),
         (

@@ -41,10 +41,12 @@ MAY_CALL = {
     "FindMissingBlobs UploadBlob": ROLES[:2],
     "OpenSession": ("admin", "user", "gateway"),
     # Those who look after the fleet.
-    "UpdateNode ForgetNode UpdateServer CreateToken ListTokens RevokeToken ListAuditEntries": ("admin",),
+    "UpdateNode ForgetNode ApproveNode RevokeNode UpdateServer": ("admin",),
+    "CreateToken ListTokens RevokeToken ListAuditEntries": ("admin",),
     # The fleet's own programs.
     "ConnectWorker": ("admin", "worker"),
-    "Register Heartbeat ReportOutput OpenChannel FetchBlob": ("agent",),
+    "Register": ("agent", "node"),
+    "Heartbeat ReportOutput OpenChannel FetchBlob": ("agent",),
 }
 ALLOWED = {name: set(roles) for names, roles in MAY_CALL.items() for name in names.split()}
 NOT_LET_IN = (Reason.PERMISSION_DENIED, Reason.TOKEN_MISSING, Reason.TOKEN_INVALID, Reason.TOKEN_REVOKED)

@@ -290,6 +290,20 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
 
         return self._answer("ForgetNode", request, context, forget)
 
+    def ApproveNode(self, request: Any, context: Any) -> Any:
+        def approve() -> scheduler_pb2.ApproveNodeResponse:
+            node = next(node for node in self.nodes if node.name == request.node)
+            return scheduler_pb2.ApproveNodeResponse(node=node, changed=True)
+
+        return self._answer("ApproveNode", request, context, approve)
+
+    def RevokeNode(self, request: Any, context: Any) -> Any:
+        def revoke() -> scheduler_pb2.RevokeNodeResponse:
+            node = next(node for node in self.nodes if node.name == request.node)
+            return scheduler_pb2.RevokeNodeResponse(node=node, changed=True)
+
+        return self._answer("RevokeNode", request, context, revoke)
+
     def GetServerInfo(self, request: Any, context: Any) -> Any:
         def info() -> scheduler_pb2.GetServerInfoResponse:
             answer = scheduler_pb2.GetServerInfoResponse()
@@ -304,7 +318,14 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
 
     def CreateToken(self, request: Any, context: Any) -> Any:
         def create() -> scheduler_pb2.CreateTokenResponse:
-            token = scheduler_pb2.Token(id="ab12", user=request.user, role=request.role, note=request.note)
+            token = scheduler_pb2.Token(
+                id="ab12",
+                user=request.user,
+                role=request.role,
+                note=request.note,
+                nodes=request.nodes,
+                uses_max=request.uses_max,
+            )
             return scheduler_pb2.CreateTokenResponse(token=token, secret="gf_" + "s" * 43)
 
         return self._answer("CreateToken", request, context, create)

@@ -421,6 +421,30 @@ def test_tokens_are_listed_and_revoked(gpuctl: Gpuctl, fake: FakeScheduler) -> N
     assert gpuctl("token", "revoke", "zz").code == 3
 
 
+def test_a_token_lets_nodes_join_by_name_and_number(gpuctl: Gpuctl, fake: FakeScheduler) -> None:
+    made = gpuctl("token", "create", "--role", "node", "--node", "gpu-*", "--uses", "4", "--expires", "1d")
+    assert made.text == "gf_" + "s" * 43 + "\n"
+    assert "with which gpu-* nodes join" in made.err
+    request = fake.asked("CreateToken")[0]
+    assert (request.role, request.nodes, request.uses_max) == (scheduler_pb2.ROLE_NODE, "gpu-*", 4)
+    assert request.valid_for.seconds == 86400
+    nobody = gpuctl("token", "create", "--role", "viewer")
+    assert nobody.code == 2 and "USER" in nobody.err
+    fake.tokens = [
+        scheduler_pb2.Token(id="ab12", user="ada", role=scheduler_pb2.ROLE_USER),
+        scheduler_pb2.Token(id="cd34", user="nodes", role=scheduler_pb2.ROLE_NODE, nodes="gpu-*", uses_max=4, uses=1),
+    ]
+    shown = gpuctl("token", "list").text.splitlines()
+    assert "NODES" in shown[0] and "gpu-* 1/4" in shown[2]
+
+
+def test_a_node_is_approved_and_revoked(gpuctl: Gpuctl, fake: FakeScheduler) -> None:
+    assert gpuctl("nodes", "approve", "n1").text == "node n1 takes part\n"
+    revoked = gpuctl("nodes", "revoke", "n1", "--reason", "stolen")
+    assert revoked.text == "the credential of node n1 is revoked; to let it in again: gpuctl nodes approve n1\n"
+    assert [(each.node, each.reason) for each in fake.asked("RevokeNode")] == [("n1", "stolen")]
+
+
 def test_versions_are_shown_and_skew_is_warned_of(
     gpuctl: Gpuctl, fake: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

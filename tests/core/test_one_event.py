@@ -18,7 +18,9 @@ from scheduler.state.events import (
     CancelRequested,
     InventoryReported,
     JobsSubmitted,
+    NodeApprovalRequested,
     NodeBeat,
+    NodeRevokeRequested,
     OutputSynced,
     RankExited,
     RankStarted,
@@ -35,6 +37,8 @@ from scheduler.state.sessions.records import SessionRecord
 from scheduler.state.specs import Band
 from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span, after
 from tests.core.fleet import BEGIN, Fleet, Turn, spec
+from tests.core.test_membership import N1 as N1_JOINED
+from tests.core.test_membership import fleet_with_token, joins
 from tests.core.test_properties import OFTEN, STEPS, World
 from tests.core.transcript import Transcript
 
@@ -347,7 +351,7 @@ def test_forgetting_old_requests_takes_a_bounded_number_at_a_time() -> None:
 
 def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
     wanted = {kind.__name__ for kind in get_args(Record)} - NOT_MET - OF_SESSIONS
-    wanted -= _read(_fallen_back())
+    wanted -= _read(_fallen_back()) | _read(_let_in_and_out())
     for seed in (*MEET_THE_RARE, *range(200)):
         wanted -= _read(_of_a_life(random.Random(seed)))
         if not wanted:
@@ -382,6 +386,15 @@ def _fallen_back() -> list[Record]:
     transcript.answer("submit alice gpus=1 gpu-mode=preferred array=1-3")
     transcript.answer("advance 2m")
     return transcript.fleet.store.records
+
+
+def _let_in_and_out() -> list[Record]:
+    """The records of a node that joined by a token, and was revoked and approved."""
+    fleet = fleet_with_token()
+    joins(fleet)
+    fleet.take_up(NodeRevokeRequested(at=fleet.now, by=ALICE, node=N1_JOINED, reason="stolen"))
+    fleet.take_up(NodeApprovalRequested(at=fleet.now, by=ALICE, node=N1_JOINED))
+    return fleet.store.records
 
 
 def _read(told: list[Record]) -> set[str]:

@@ -32,6 +32,7 @@ OTHERS = SchedulerSettings(
         missed_heartbeats_max=4,
         lease=timedelta(minutes=2),
         requeue_fence=timedelta(minutes=11),
+        approve="manual",
     ),
     limits=LimitSettings(queue_jobs_max=7, request_id_retention=timedelta(hours=2)),
     policy=PolicySettings(
@@ -69,6 +70,7 @@ def test_every_setting_that_is_a_number_of_the_rules_arrives() -> None:
         heartbeat_interval=Span(3 * SECOND),
         missed_heartbeats=4,
         node_lease=Span(2 * MINUTE),
+        nodes_await_approval=True,
         requeue_fence=Span(11 * MINUTE),
         request_retention=Span(120 * MINUTE),
         queued_jobs=7,

@@ -135,7 +135,9 @@ class SchedulerProcess:
         )
         self.accounts = Accounts(world, disk.accounts, self.store, lambda: self.engine)
         self.accounts.begin()
-        self.service = AgentService(self.engine, self.links, self.hub, "1", Channels(self.links))  # type: ignore[abstract]
+        self.service = AgentService(
+            self.engine, self.links, self.hub, "1", Channels(self.links), world.worker_secrets.nodes
+        )  # type: ignore[abstract]
         self.sessions = SessionCalls()
         self.sessions.engine, self.sessions.session_links = self.engine, self.session_links
         view, now = self.engine.view, self.engine.now
@@ -232,6 +234,7 @@ class SchedulerProcess:
     def register(self, request: node_agent_pb2.RegisterRequest, answer: Callable[[Any], None]) -> None:
         async def run() -> None:
             try:
+                _caller.set(Caller(user=UserName("agents"), role=Role.AGENT, token=TokenId("a")))
                 response = await self.service.Register(request, Context(None))
             except Aborted:
                 response = None

@@ -111,6 +111,7 @@ class RegisterRequest(_message.Message):
     BOOT_ID_FIELD_NUMBER: _builtins.int
     INFO_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    TAKES_CREDENTIAL_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name: 1 to 63 letters, digits, '.', '-' or '_'."""
     agent_id: _builtins.str
@@ -121,6 +122,8 @@ class RegisterRequest(_message.Message):
     """Boot id of the machine: a new one ends every older attempt on it."""
     protocol_version: _builtins.int
     """Version of this contract that the agent speaks, from 1."""
+    takes_credential: _builtins.bool
+    """Whether the agent keeps a credential that it is given, and proves itself by it from then on."""
     @_builtins.property
     def info(self) -> _node_pb2.NodeInfo:
         """The machine."""
@@ -134,10 +137,11 @@ class RegisterRequest(_message.Message):
         boot_id: _builtins.str = ...,
         info: _node_pb2.NodeInfo | None = ...,
         protocol_version: _builtins.int = ...,
+        takes_credential: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "boot_id", b"boot_id", "incarnation", b"incarnation", "info", b"info", "node", b"node", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "boot_id", b"boot_id", "incarnation", b"incarnation", "info", b"info", "node", b"node", "protocol_version", b"protocol_version", "takes_credential", b"takes_credential"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -155,12 +159,17 @@ class RegisterResponse(_message.Message):
     COMMAND_VALID_FOR_FIELD_NUMBER: _builtins.int
     SEEN_ADDRESS_FIELD_NUMBER: _builtins.int
     SCHEDULER_VERSION_FIELD_NUMBER: _builtins.int
+    CREDENTIAL_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """Term of the scheduler: rises with each of its starts."""
     seen_address: _builtins.str
     """The agent's address as the scheduler sees it."""
     scheduler_version: _builtins.str
     """Version of gpufleet that the scheduler runs."""
+    credential: _builtins.str
+    """A bearer token of this node alone, for this and all later calls, to be kept before it is used; empty where the
+    caller's own stays the one. Asked again, the same is answered.
+    """
     @_builtins.property
     def heartbeat_interval(self) -> _duration_pb2.Duration:
         """Time between heartbeats; 2 s by default."""
@@ -182,10 +191,11 @@ class RegisterResponse(_message.Message):
         command_valid_for: _duration_pb2.Duration | None = ...,
         seen_address: _builtins.str = ...,
         scheduler_version: _builtins.str = ...,
+        credential: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["command_valid_for", b"command_valid_for", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_valid_for", b"command_valid_for", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease", "scheduler_version", b"scheduler_version", "seen_address", b"seen_address", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_valid_for", b"command_valid_for", "credential", b"credential", "heartbeat_interval", b"heartbeat_interval", "node_lease", b"node_lease", "scheduler_version", b"scheduler_version", "seen_address", b"seen_address", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

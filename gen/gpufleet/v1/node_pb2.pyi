@@ -697,6 +697,9 @@ class Node(_message.Message):
     CPU_PERCENT_FIELD_NUMBER: _builtins.int
     HOST_MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
     ROUND_TRIP_FIELD_NUMBER: _builtins.int
+    HAS_CREDENTIAL_FIELD_NUMBER: _builtins.int
+    IS_REVOKED_FIELD_NUMBER: _builtins.int
+    AWAITS_APPROVAL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The node's name, unique in the cluster."""
     state: Global___NodeState.ValueType
@@ -721,6 +724,12 @@ class Node(_message.Message):
     """Utilisation of all its CPUs in percent, 0 to 100, at the last beat; absent until one told it."""
     host_memory_used_bytes: _builtins.int
     """Memory of the machine in use by whatever runs there, in bytes, at the last beat."""
+    has_credential: _builtins.bool
+    """Whether its agent proves itself by a credential of this node alone; else by a token that any agent may have."""
+    is_revoked: _builtins.bool
+    """Whether its credential was revoked: nothing may register under its name until it is approved or forgotten."""
+    awaits_approval: _builtins.bool
+    """Whether it is given no work until somebody approves it."""
     @_builtins.property
     def info(self) -> Global___NodeInfo:
         """What its agent said of it."""
@@ -766,10 +775,13 @@ class Node(_message.Message):
         cpu_percent: _builtins.int | None = ...,
         host_memory_used_bytes: _builtins.int | None = ...,
         round_trip: _duration_pb2.Duration | None = ...,
+        has_credential: _builtins.bool = ...,
+        is_revoked: _builtins.bool = ...,
+        awaits_approval: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "cpu_percent", b"cpu_percent", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "last_heard_time", b"last_heard_time", "register_time", b"register_time", "round_trip", b"round_trip", "spool_free_bytes", b"spool_free_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "address", b"address", "cpu_percent", b"cpu_percent", "cpus_used", b"cpus_used", "devices", b"devices", "drain_reason", b"drain_reason", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "is_connected", b"is_connected", "is_draining", b"is_draining", "job_ids", b"job_ids", "last_heard_time", b"last_heard_time", "memory_used_bytes", b"memory_used_bytes", "name", b"name", "register_time", b"register_time", "round_trip", b"round_trip", "spool_free_bytes", b"spool_free_bytes", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent", "_host_memory_used_bytes", b"_host_memory_used_bytes", "_spool_free_bytes", b"_spool_free_bytes", "address", b"address", "awaits_approval", b"awaits_approval", "cpu_percent", b"cpu_percent", "cpus_used", b"cpus_used", "devices", b"devices", "drain_reason", b"drain_reason", "has_credential", b"has_credential", "host_memory_used_bytes", b"host_memory_used_bytes", "info", b"info", "is_connected", b"is_connected", "is_draining", b"is_draining", "is_revoked", b"is_revoked", "job_ids", b"job_ids", "last_heard_time", b"last_heard_time", "memory_used_bytes", b"memory_used_bytes", "name", b"name", "register_time", b"register_time", "round_trip", b"round_trip", "spool_free_bytes", b"spool_free_bytes", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cpu_percent: _TypeAlias = _typing.Literal["cpu_percent"]  # noqa: Y015
     _WhichOneofArgType__cpu_percent: _TypeAlias = _typing.Literal["_cpu_percent", b"_cpu_percent"]  # noqa: Y015

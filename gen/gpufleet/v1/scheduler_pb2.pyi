@@ -84,6 +84,8 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """Open sessions for strangers."""
     ROLE_WORKER: _Role.ValueType  # 6
     """Be a model's worker."""
+    ROLE_NODE: _Role.ValueType  # 7
+    """Let a node join: its agent trades it for a credential of that node alone."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """Role is what a token may do."""
@@ -102,6 +104,8 @@ ROLE_GATEWAY: Role.ValueType  # 5
 """Open sessions for strangers."""
 ROLE_WORKER: Role.ValueType  # 6
 """Be a model's worker."""
+ROLE_NODE: Role.ValueType  # 7
+"""Let a node join: its agent trades it for a credential of that node alone."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 @_typing.final
@@ -1734,6 +1738,110 @@ class UpdateNodeResponse(_message.Message):
 Global___UpdateNodeResponse: _TypeAlias = UpdateNodeResponse  # noqa: Y015
 
 @_typing.final
+class ApproveNodeRequest(_message.Message):
+    """ApproveNodeRequest names a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node's name."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApproveNodeRequest: _TypeAlias = ApproveNodeRequest  # noqa: Y015
+
+@_typing.final
+class ApproveNodeResponse(_message.Message):
+    """ApproveNodeResponse is the node after it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    changed: _builtins.bool
+    """Whether anything changed."""
+    @_builtins.property
+    def node(self) -> _node_pb2.Node:
+        """The node."""
+
+    def __init__(
+        self,
+        *,
+        node: _node_pb2.Node | None = ...,
+        changed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApproveNodeResponse: _TypeAlias = ApproveNodeResponse  # noqa: Y015
+
+@_typing.final
+class RevokeNodeRequest(_message.Message):
+    """RevokeNodeRequest names a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node's name."""
+    reason: _builtins.str
+    """Why, in the person's words."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeNodeRequest: _TypeAlias = RevokeNodeRequest  # noqa: Y015
+
+@_typing.final
+class RevokeNodeResponse(_message.Message):
+    """RevokeNodeResponse is the node after it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    changed: _builtins.bool
+    """Whether anything changed."""
+    @_builtins.property
+    def node(self) -> _node_pb2.Node:
+        """The node."""
+
+    def __init__(
+        self,
+        *,
+        node: _node_pb2.Node | None = ...,
+        changed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeNodeResponse: _TypeAlias = RevokeNodeResponse  # noqa: Y015
+
+@_typing.final
 class ForgetNodeRequest(_message.Message):
     """ForgetNodeRequest drops a node."""
 
@@ -1992,6 +2100,9 @@ class Token(_message.Message):
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     IS_REVOKED_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    USES_MAX_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Short id, for lists and revocation."""
     user: _builtins.str
@@ -2002,6 +2113,12 @@ class Token(_message.Message):
     """Whether it was revoked."""
     note: _builtins.str
     """What it is for, in the maker's words."""
+    nodes: _builtins.str
+    """Of role NODE: what the names of the nodes are like that it lets join, such as "gpu-*"."""
+    uses_max: _builtins.int
+    """Of role NODE: how many nodes it lets join; 0 for any number."""
+    uses: _builtins.int
+    """How many nodes it has let join."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was made."""
@@ -2020,10 +2137,13 @@ class Token(_message.Message):
         expire_time: _timestamp_pb2.Timestamp | None = ...,
         is_revoked: _builtins.bool = ...,
         note: _builtins.str = ...,
+        nodes: _builtins.str = ...,
+        uses_max: _builtins.int = ...,
+        uses: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "id", b"id", "is_revoked", b"is_revoked", "note", b"note", "role", b"role", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "id", b"id", "is_revoked", b"is_revoked", "nodes", b"nodes", "note", b"note", "role", b"role", "user", b"user", "uses", b"uses", "uses_max", b"uses_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2039,12 +2159,18 @@ class CreateTokenRequest(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     VALID_FOR_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    USES_MAX_FIELD_NUMBER: _builtins.int
     user: _builtins.str
     """The user whom it makes: 1 to 63 letters, digits, '.', '-', '_' or '@'."""
     role: Global___Role.ValueType
     """What it may do."""
     note: _builtins.str
     """What it is for."""
+    nodes: _builtins.str
+    """Of role NODE: the names of the nodes that it lets join, where * stands for any characters; empty means all."""
+    uses_max: _builtins.int
+    """Of role NODE: how many nodes it lets join, 10,000 at most; 0 means any number."""
     @_builtins.property
     def valid_for(self) -> _duration_pb2.Duration:
         """How long it is valid; absent means for ever."""
@@ -2056,10 +2182,12 @@ class CreateTokenRequest(_message.Message):
         role: Global___Role.ValueType = ...,
         valid_for: _duration_pb2.Duration | None = ...,
         note: _builtins.str = ...,
+        nodes: _builtins.str = ...,
+        uses_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["valid_for", b"valid_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["note", b"note", "role", b"role", "user", b"user", "valid_for", b"valid_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "note", b"note", "role", b"role", "user", b"user", "uses_max", b"uses_max", "valid_for", b"valid_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -124,6 +124,16 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ForgetNodeRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ForgetNodeResponse.FromString,
                 _registered_method=True)
+        self.ApproveNode = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/ApproveNode',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ApproveNodeRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ApproveNodeResponse.FromString,
+                _registered_method=True)
+        self.RevokeNode = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/RevokeNode',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeNodeRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeNodeResponse.FromString,
+                _registered_method=True)
         self.CheckCapacity = channel.unary_stream(
                 '/gpufleet.v1.Scheduler/CheckCapacity',
                 request_serializer=gpufleet_dot_v1_dot_capacity__pb2.CheckCapacityRequest.SerializeToString,
@@ -397,6 +407,21 @@ class SchedulerServicer:
 
     def ForgetNode(self, request, context):
         """ForgetNode drops a node that will not come back; attempts that must not be requeued end as NODE_LOST.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApproveNode(self, request, context):
+        """ApproveNode lets a node take part that waits for it, or whose credential was revoked: it may be given work.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeNode(self, request, context):
+        """RevokeNode makes a node's credential useless at once and drains the node. Nothing may register under its name until
+        it is approved or forgotten; jobs on it go on unheard, as on a node that is silent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -701,6 +726,16 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.ForgetNode,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ForgetNodeRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ForgetNodeResponse.SerializeToString,
+            ),
+            'ApproveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApproveNode,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ApproveNodeRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ApproveNodeResponse.SerializeToString,
+            ),
+            'RevokeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeNode,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeNodeRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeNodeResponse.SerializeToString,
             ),
             'CheckCapacity': grpc.unary_stream_rpc_method_handler(
                     servicer.CheckCapacity,
@@ -1313,6 +1348,60 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/ForgetNode',
             gpufleet_dot_v1_dot_scheduler__pb2.ForgetNodeRequest.SerializeToString,
             gpufleet_dot_v1_dot_scheduler__pb2.ForgetNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApproveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/ApproveNode',
+            gpufleet_dot_v1_dot_scheduler__pb2.ApproveNodeRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.ApproveNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/RevokeNode',
+            gpufleet_dot_v1_dot_scheduler__pb2.RevokeNodeRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.RevokeNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -76,6 +76,12 @@ class SchedulerStub:
     """UpdateNode drains or resumes a node."""
     ForgetNode: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ForgetNodeRequest, _scheduler_pb2.ForgetNodeResponse]
     """ForgetNode drops a node that will not come back; attempts that must not be requeued end as NODE_LOST."""
+    ApproveNode: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ApproveNodeRequest, _scheduler_pb2.ApproveNodeResponse]
+    """ApproveNode lets a node take part that waits for it, or whose credential was revoked: it may be given work."""
+    RevokeNode: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RevokeNodeRequest, _scheduler_pb2.RevokeNodeResponse]
+    """RevokeNode makes a node's credential useless at once and drains the node. Nothing may register under its name until
+    it is approved or forgotten; jobs on it go on unheard, as on a node that is silent.
+    """
     CheckCapacity: _grpc.UnaryStreamMultiCallable[_capacity_pb2.CheckCapacityRequest, _capacity_pb2.CheckCapacityResponse]
     """CheckCapacity answers whether a request would start now, and, for who waits, again on each change."""
     Estimate: _grpc.UnaryUnaryMultiCallable[_capacity_pb2.EstimateRequest, _capacity_pb2.EstimateResponse]
@@ -185,6 +191,12 @@ class SchedulerAsyncStub(SchedulerStub):
     """UpdateNode drains or resumes a node."""
     ForgetNode: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ForgetNodeRequest, _scheduler_pb2.ForgetNodeResponse]  # type: ignore[assignment]
     """ForgetNode drops a node that will not come back; attempts that must not be requeued end as NODE_LOST."""
+    ApproveNode: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ApproveNodeRequest, _scheduler_pb2.ApproveNodeResponse]  # type: ignore[assignment]
+    """ApproveNode lets a node take part that waits for it, or whose credential was revoked: it may be given work."""
+    RevokeNode: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RevokeNodeRequest, _scheduler_pb2.RevokeNodeResponse]  # type: ignore[assignment]
+    """RevokeNode makes a node's credential useless at once and drains the node. Nothing may register under its name until
+    it is approved or forgotten; jobs on it go on unheard, as on a node that is silent.
+    """
     CheckCapacity: _aio.UnaryStreamMultiCallable[_capacity_pb2.CheckCapacityRequest, _capacity_pb2.CheckCapacityResponse]  # type: ignore[assignment]
     """CheckCapacity answers whether a request would start now, and, for who waits, again on each change."""
     Estimate: _aio.UnaryUnaryMultiCallable[_capacity_pb2.EstimateRequest, _capacity_pb2.EstimateResponse]  # type: ignore[assignment]
@@ -393,6 +405,24 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.ForgetNodeResponse, _abc.Awaitable[_scheduler_pb2.ForgetNodeResponse]]:
         """ForgetNode drops a node that will not come back; attempts that must not be requeued end as NODE_LOST."""
+
+    @_abc_1.abstractmethod
+    def ApproveNode(
+        self,
+        request: _scheduler_pb2.ApproveNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.ApproveNodeResponse, _abc.Awaitable[_scheduler_pb2.ApproveNodeResponse]]:
+        """ApproveNode lets a node take part that waits for it, or whose credential was revoked: it may be given work."""
+
+    @_abc_1.abstractmethod
+    def RevokeNode(
+        self,
+        request: _scheduler_pb2.RevokeNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.RevokeNodeResponse, _abc.Awaitable[_scheduler_pb2.RevokeNodeResponse]]:
+        """RevokeNode makes a node's credential useless at once and drains the node. Nothing may register under its name until
+        it is approved or forgotten; jobs on it go on unheard, as on a node that is silent.
+        """
 
     @_abc_1.abstractmethod
     def CheckCapacity(

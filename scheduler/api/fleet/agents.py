@@ -16,12 +16,15 @@ from gpufleet.telemetry.logs import fields
 
 from ...engine import Engine
 from ...links import AgentStream, Links
+from ...node_tokens import NodeTokens, new_number
 from ...output_hub import OutputHub
 from ...outputs.errors import OutputHole
 from ...series.recorder import DeviceReading
 from ...state import events
+from ...state.access import Role
 from ...state.attempts import OutputStream
 from ...state.ids import NodeName, RankKey
+from ...state.nodes import Node
 from ...state.replies import NodeChanged, Reply
 from ...state.units import MB, Span
 from ...wire.convert import duration, rank_key
@@ -41,6 +44,8 @@ from ..answers import Calls, reply_of
 from ..long_streams import first_of, let_end, write_all
 from ..output.attaching import serve_channel
 from ..output.channels import Channels
+from ..own_node import check_own_node
+from ..roles import caller
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +65,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
     _outputs: OutputHub
     _version: str
     _channels: Channels
+    _tokens: NodeTokens
     _keep_series: Callable[[RankKey, bytes], None] = lambda key, payload: None
     _record_beat: Callable[[NodeName, Iterable[DeviceReading]], None] = lambda node, readings: None
     _reports: set[asyncio.Future[Reply]] = field(default_factory=set, init=False)
@@ -78,6 +84,8 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             if not value or len(value) > ID_CHARS_MAX:
                 raise invalid(path, f"must be 1 to {ID_CHARS_MAX} characters")
         name = node_name(request.node)
+        if caller().node is not None:
+            check_own_node(self._engine.view, caller(), name)
         address = _peer(context)
         event = events.NodeAnnounced(
             at=self._engine.now(),
@@ -87,6 +95,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             boot_id=request.boot_id,
             info=node_info(request.info),
             address=address,
+            proof=_proof(request),
         )
         reply = await reply_of(self._engine.request(event))
         assert isinstance(reply, NodeChanged)
@@ -105,6 +114,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             command_valid_for=Duration(seconds=COMMAND_VALID_SECONDS),
             seen_address=address,
             scheduler_version=self._version,
+            credential=self._credential(reply.node),
         )
 
     async def Heartbeat(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes to its context
@@ -114,6 +124,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         first = await first_of(request_iterator, INVENTORY_WAIT_SECONDS)
         if first is None or first.WhichOneof("body") != "inventory":
             raise invalid("inventory", "must be the first message of a stream")
+        self._check_stream(first)
         connection = AgentStream(node_name(first.node), first.incarnation, self._engine.store.term)
         self._links.join(connection)
         writer = asyncio.create_task(write_all(connection.next_messages, context), name=f"heartbeat-{connection.node}")
@@ -132,6 +143,22 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
                 events.NodeDisconnected(at=self._engine.now(), node=connection.node, stream=connection.stream),
             )
             await let_end(writer, reader)
+
+    def _check_stream(self, first: node_agent_pb2.HeartbeatRequest) -> None:
+        """Refuse a stream that is not of the start which registered the node, before it takes the place of another."""
+        name = node_name(first.node)
+        check_own_node(self._engine.view, caller(), name)
+        node = self._engine.view.durable.nodes.get(name)
+        if node is None:
+            raise GpufleetError(Reason.NODE_NOT_FOUND, f"node {name!r} has not registered")
+        if first.incarnation != node.incarnation:
+            said = f"another start of this agent has registered node {name!r}"
+            raise invalid("incarnation", said, reason=Reason.CONFLICT, next_step="Register again.")
+
+    def _credential(self, node: Node) -> str:
+        """What the agent is to prove itself by from now on, where that is not what it has done it by."""
+        newest = node.credentials[-1] if node.credentials else 0
+        return self._tokens.token(node.name, newest) if newest != caller().credential else ""
 
     async def _read(
         self,
@@ -173,7 +200,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         await reply_of(self._engine.report(event))
         connection.done(request.sequence)
         for key, what in entries:
-            if isinstance(what, events.ReportedExited):
+            if isinstance(what, events.ReportedExited) and self._is_on(connection.node, key):
                 self._outputs.await_end(key, what.exit.output_ends)
 
     def _take(self, request: node_agent_pb2.HeartbeatRequest, connection: AgentStream) -> None:
@@ -209,7 +236,8 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
                 exit_ = rank_exit(request.attempt_exited)
                 self._keep_course(node, key, request.attempt_exited)
                 report(events.RankExited(at=now, node=node, key=key, exit=exit_))
-                self._outputs.await_end(key, exit_.output_ends)
+                if self._is_on(node, key):
+                    self._outputs.await_end(key, exit_.output_ends)
             case "launch_refused":
                 refused = request.launch_refused
                 key, reason = rank_key(refused.key), refused.reason
@@ -235,11 +263,12 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             case "inventory" | None:
                 connection.done(request.sequence)
 
+    def _is_on(self, node: NodeName, key: RankKey) -> bool:
+        return key in self._engine.view.durable.hold(node).ranks
+
     def _keep_course(self, node: NodeName, key: RankKey, exited: node_agent_pb2.AttemptExited) -> None:
         """Keep what a rank's devices did, if it is this node's; nothing waits for that."""
-        if any(device.series.offset_ms for device in exited.usage.devices) and (
-            key in self._engine.view.durable.hold(node).ranks
-        ):
+        if any(device.series.offset_ms for device in exited.usage.devices) and (self._is_on(node, key)):
             self._keep_series(key, exited.usage.SerializeToString())
 
     def _report(self, connection: AgentStream, sequence: int, event: Any) -> asyncio.Future[Reply]:
@@ -283,6 +312,7 @@ class _OutputStream:
     def __init__(self, engine: Engine, outputs: OutputHub) -> None:
         self._engine = engine
         self._outputs = outputs
+        self._caller = caller()
         self._node = NodeName("")
         self._known: set[tuple[RankKey, OutputStream]] = set()
         self._waiting: dict[tuple[RankKey, OutputStream], node_agent_pb2.OutputPosition] = {}
@@ -296,7 +326,10 @@ class _OutputStream:
 
     async def take(self, request: node_agent_pb2.ReportOutputRequest) -> None:
         """Store what came, and answer what was asked."""
-        self._node = NodeName(request.node)
+        if request.node != self._node:
+            name = node_name(request.node)
+            check_own_node(self._engine.view, self._caller, name)
+            self._node = name
         for ask in request.asks:
             await self._answer(ask)
         if len(request.chunks) > CHUNKS_PER_MESSAGE_MAX:
@@ -356,6 +389,16 @@ class _OutputStream:
                 continue
             synced, self._waiting = list(self._waiting.values()), {}
             await context.write(node_agent_pb2.ReportOutputResponse(synced=synced))
+
+
+def _proof(request: node_agent_pb2.RegisterRequest) -> events.NodeProof:
+    """How the caller proves itself, and what it may be given."""
+    who = caller()
+    return events.NodeProof(
+        credential=who.credential,
+        join_token=who.token if who.role is Role.NODE else None,
+        fresh=new_number() if request.takes_credential else 0,
+    )
 
 
 def _peer(context: Any) -> str:

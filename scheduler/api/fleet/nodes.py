@@ -1,6 +1,7 @@
 """The Scheduler service, second half: nodes, tokens, the audit and the server itself."""
 
 import platform
+import re
 import secrets
 from functools import partial
 
@@ -16,7 +17,14 @@ from ...links import Links
 from ...policy.fit import default_min_memory_bytes, node_views
 from ...ports import StoredRecord
 from ...state.access import Token
-from ...state.events import DrainRequested, ForgetRequested, RevokeRequested, TokenRequested
+from ...state.events import (
+    DrainRequested,
+    ForgetRequested,
+    NodeApprovalRequested,
+    NodeRevokeRequested,
+    RevokeRequested,
+    TokenRequested,
+)
 from ...state.ids import NodeName, TokenId, UserName
 from ...state.nodes import Reachability
 from ...state.records import Record, job_of
@@ -36,11 +44,16 @@ PROTOCOL_VERSION = 1
 ROLE_OF = {number: role for role, number in ROLES.items()}
 TOKEN_ID_BYTES = 4
 NOTE_CHARS_MAX = 200
+NODE_PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,63}")
+USES_MAX = 10_000
+"""Nodes that one token may let join, where it says how many."""
 AUDITED = (
     "TokenCreated",
     "TokenRevoked",
     "NodeDrained",
     "NodeResumed",
+    "NodeApproved",
+    "NodeRevoked",
     "NodeForgotten",
     "JobHeld",
     "JobReleased",
@@ -114,6 +127,24 @@ class NodeCalls(Calls):
         assert isinstance(reply, NodeGone)
         return scheduler_pb2.ForgetNodeResponse(ended_job_ids=reply.ended, requeued_job_ids=reply.requeued)
 
+    async def ApproveNode(self, request: scheduler_pb2.ApproveNodeRequest) -> scheduler_pb2.ApproveNodeResponse:
+        """Let a node take part."""
+        event = NodeApprovalRequested(at=self.engine.now(), by=caller().user, node=node_name(request.node))
+        reply = await reply_of(self.engine.request(event))
+        assert isinstance(reply, NodeChanged)
+        return scheduler_pb2.ApproveNodeResponse(node=shown_node(self.engine, event.node), changed=reply.changed)
+
+    async def RevokeNode(self, request: scheduler_pb2.RevokeNodeRequest) -> scheduler_pb2.RevokeNodeResponse:
+        """Make a node's credential useless."""
+        if len(request.reason) > NOTE_CHARS_MAX:
+            raise invalid("reason", f"is longer than {NOTE_CHARS_MAX} characters")
+        event = NodeRevokeRequested(
+            at=self.engine.now(), by=caller().user, node=node_name(request.node), reason=request.reason
+        )
+        reply = await reply_of(self.engine.request(event))
+        assert isinstance(reply, NodeChanged)
+        return scheduler_pb2.RevokeNodeResponse(node=shown_node(self.engine, event.node), changed=reply.changed)
+
     async def GetServerInfo(self, request: scheduler_pb2.GetServerInfoRequest) -> scheduler_pb2.GetServerInfoResponse:
         """Versions, limits and health of the scheduler itself."""
         durable, live = self.engine.view.durable, self.engine.view.live
@@ -175,13 +206,14 @@ class NodeCalls(Calls):
             )
         role = ROLE_OF.get(request.role)
         if role is None:
-            raise invalid("role", "is not set", next_step="choose admin, user, viewer, agent, gateway or worker")
+            raise invalid("role", "is not set", next_step="choose admin, user, viewer, node, agent, gateway or worker")
         if len(request.note) > NOTE_CHARS_MAX:
             raise invalid("note", f"is longer than {NOTE_CHARS_MAX} characters")
         now = self.engine.now()
         valid_for = span_of(request.valid_for) if request.HasField("valid_for") else None
         if valid_for is not None and not 0 < valid_for <= SPAN_MAX:
             raise invalid("valid_for", f"must be more than 0 and at most {SPAN_MAX // DAY:,} days")
+        _check_joining(request)
         secret = make_token()
         token = Token(
             id=TokenId(secrets.token_hex(TOKEN_ID_BYTES)),
@@ -191,6 +223,8 @@ class NodeCalls(Calls):
             created_at=now,
             expires_at=None if valid_for is None else after(now, valid_for),
             note=request.note,
+            nodes=request.nodes,
+            uses_max=request.uses_max,
         )
         await reply_of(self.engine.request(TokenRequested(at=now, by=caller().user, token=token)))
         return scheduler_pb2.CreateTokenResponse(token=token_proto(token), secret=secret)
@@ -235,6 +269,20 @@ class NodeCalls(Calls):
         return scheduler_pb2.ListAuditEntriesResponse(
             entries=[_audit_entry(each) for each in found[:size]], next_page_token=more
         )
+
+
+def _check_joining(request: scheduler_pb2.CreateTokenRequest) -> None:
+    for path, value in (("nodes", request.nodes), ("uses_max", request.uses_max)):
+        if value and request.role != scheduler_pb2.ROLE_NODE:
+            raise invalid(path, "is for tokens with which nodes join", next_step="choose role node, or leave it out")
+    if request.nodes and not NODE_PATTERN.fullmatch(request.nodes):
+        raise invalid(
+            "nodes",
+            f"{request.nodes[:80]!r} is not what names of nodes are like",
+            next_step="use letters, digits, '.', '-', '_', and * for any characters: gpu-*",
+        )
+    if not 0 <= request.uses_max <= USES_MAX:
+        raise invalid("uses_max", f"is {request.uses_max:,}; it must be 1 to {USES_MAX:,}, or 0 for any number")
 
 
 def _by(record: Record) -> str:

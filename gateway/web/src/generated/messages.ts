@@ -43,6 +43,8 @@ export interface Calls {
   readonly ListDevices: { readonly request: ListDevicesRequest; readonly response: ListDevicesResponse };
   readonly UpdateNode: { readonly request: UpdateNodeRequest; readonly response: UpdateNodeResponse };
   readonly ForgetNode: { readonly request: ForgetNodeRequest; readonly response: ForgetNodeResponse };
+  readonly ApproveNode: { readonly request: ApproveNodeRequest; readonly response: ApproveNodeResponse };
+  readonly RevokeNode: { readonly request: RevokeNodeRequest; readonly response: RevokeNodeResponse };
   readonly Estimate: { readonly request: EstimateRequest; readonly response: EstimateResponse };
   readonly GetJobStats: { readonly request: GetJobStatsRequest; readonly response: GetJobStatsResponse };
   readonly GetNodeHistory: { readonly request: GetNodeHistoryRequest; readonly response: GetNodeHistoryResponse };
@@ -198,7 +200,8 @@ export type Role =
   | "ROLE_VIEWER"
   | "ROLE_AGENT"
   | "ROLE_GATEWAY"
-  | "ROLE_WORKER";
+  | "ROLE_WORKER"
+  | "ROLE_NODE";
 
 /**
  * DeviceShare is a part of one device. It is an account: no more than the whole of a device is given, and nothing keeps
@@ -988,6 +991,12 @@ export interface Node {
   readonly host_memory_used_bytes?: Int64;
   /** How long the last beat but one took to its agent's hearing that it had come; absent before that. */
   readonly round_trip?: Duration;
+  /** Whether its agent proves itself by a credential of this node alone; else by a token that any agent may have. */
+  readonly has_credential: boolean;
+  /** Whether its credential was revoked: nothing may register under its name until it is approved or forgotten. */
+  readonly is_revoked: boolean;
+  /** Whether it is given no work until somebody approves it. */
+  readonly awaits_approval: boolean;
 }
 
 /** CheckCapacityRequest asks whether a request would start now. */
@@ -2440,6 +2449,36 @@ export interface UpdateNodeResponse {
   readonly changed: boolean;
 }
 
+/** ApproveNodeRequest names a node. */
+export interface ApproveNodeRequest {
+  /** The node's name. */
+  readonly node: string;
+}
+
+/** ApproveNodeResponse is the node after it. */
+export interface ApproveNodeResponse {
+  /** The node. */
+  readonly node?: Node;
+  /** Whether anything changed. */
+  readonly changed: boolean;
+}
+
+/** RevokeNodeRequest names a node. */
+export interface RevokeNodeRequest {
+  /** The node's name. */
+  readonly node: string;
+  /** Why, in the person's words. */
+  readonly reason: string;
+}
+
+/** RevokeNodeResponse is the node after it. */
+export interface RevokeNodeResponse {
+  /** The node. */
+  readonly node?: Node;
+  /** Whether anything changed. */
+  readonly changed: boolean;
+}
+
 /** ForgetNodeRequest drops a node. */
 export interface ForgetNodeRequest {
   /** The node's name. */
@@ -2536,6 +2575,12 @@ export interface Token {
   readonly is_revoked: boolean;
   /** What it is for, in the maker's words. */
   readonly note: string;
+  /** Of role NODE: what the names of the nodes are like that it lets join, such as "gpu-*". */
+  readonly nodes: string;
+  /** Of role NODE: how many nodes it lets join; 0 for any number. */
+  readonly uses_max: number;
+  /** How many nodes it has let join. */
+  readonly uses: number;
 }
 
 /** CreateTokenRequest asks for a token. */
@@ -2548,6 +2593,10 @@ export interface CreateTokenRequest {
   readonly valid_for?: Duration;
   /** What it is for. */
   readonly note: string;
+  /** Of role NODE: the names of the nodes that it lets join, where * stands for any characters; empty means all. */
+  readonly nodes: string;
+  /** Of role NODE: how many nodes it lets join, 10,000 at most; 0 means any number. */
+  readonly uses_max: number;
 }
 
 /** CreateTokenResponse carries the secret, once. */
