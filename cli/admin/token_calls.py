@@ -92,7 +92,7 @@ def revoke_token(settings: Settings, token_id: str) -> None:
 def _columns(now: datetime, tokens: Iterable[scheduler_pb2.Token]) -> list[Column[scheduler_pb2.Token]]:
     words_of = {role: word for word, role in ROLES.items()}
     is_shown = any(token.role == scheduler_pb2.ROLE_NODE for token in tokens)
-    joining = [Column[scheduler_pb2.Token]("NODES", _joined, least=6)] if is_shown else []
+    joining = [Column("NODES", _joined, least=6)] if is_shown else []
     return [
         Column("ID", lambda token: token.id),
         Column("USER", lambda token: token.user, least=8),

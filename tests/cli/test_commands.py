@@ -424,7 +424,6 @@ def test_tokens_are_listed_and_revoked(gpuctl: Gpuctl, fake: FakeScheduler) -> N
 def test_a_token_lets_nodes_join_by_name_and_number(gpuctl: Gpuctl, fake: FakeScheduler) -> None:
     made = gpuctl("token", "create", "--role", "node", "--node", "gpu-*", "--uses", "4", "--expires", "1d")
     assert made.text == "gf_" + "s" * 43 + "\n"
-    assert "with which gpu-* nodes join" in made.err
     request = fake.asked("CreateToken")[0]
     assert (request.role, request.nodes, request.uses_max) == (scheduler_pb2.ROLE_NODE, "gpu-*", 4)
     assert request.valid_for.seconds == 86400

@@ -23,9 +23,11 @@ from node_agent.keeper.values import end_from, launch_from, launch_to, to_json, 
 from node_agent.launch import Launcher
 from node_agent.machine import device_to_proto, sample_to_proto
 from scheduler.api.fleet.agents import AgentService
+from scheduler.api.roles import Caller, _caller
 from scheduler.links import AgentStream
 from scheduler.state import commands
-from scheduler.state.ids import NodeName
+from scheduler.state.access import Role
+from scheduler.state.ids import NodeName, TokenId, UserName
 from scheduler.state.units import Instant
 from scheduler.wire.convert_commands import command_proto
 from scheduler.wire.convert_nodes import info_proto
@@ -289,11 +291,12 @@ def test_what_an_agent_says_of_its_machine_is_shown() -> None:
     assert not unheard(lambda info: info_proto(node_info(info)), base, needs=needs, exceptions=not_shown)
 
 
-@pytest.mark.parametrize("name", ["agent_id", "boot_id", "node", "incarnation", "info.hostname"])
+@pytest.mark.parametrize("name", ["agent_id", "boot_id", "node", "incarnation", "info.hostname", "takes_credential"])
 def test_what_an_agent_registers_with_reaches_the_core(name: str) -> None:
     def registered(request: node_agent_pb2.RegisterRequest) -> object:
         async def register() -> object:
             reports = Reports()
+            _caller.set(Caller(user=UserName("agents"), role=Role.AGENT, token=TokenId("a")))
             context = SimpleNamespace(peer=lambda: "ipv4:10.0.0.1:1")
             with suppress(AssertionError):  # the answer is none of a core
                 await AgentService.Register.__wrapped__(reports.service, request, context)  # type: ignore[attr-defined]
@@ -309,7 +312,7 @@ def test_what_an_agent_registers_with_reaches_the_core(name: str) -> None:
 
 def test_every_field_of_a_registration_is_looked_at() -> None:
     known = {path.partition(".")[0] for path in paths(node_agent_pb2.RegisterRequest.DESCRIPTOR)}
-    assert known == {"agent_id", "boot_id", "node", "incarnation", "info", "protocol_version"}
+    assert known == {"agent_id", "boot_id", "node", "incarnation", "info", "protocol_version", "takes_credential"}
 
 
 # --- up: what the agent makes of what it knows
