@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 
 from gpufleet.v1 import sessions_pb2
@@ -35,6 +35,7 @@ from .core.gpu_choice import (
     MODE_SAID,
     MODEL_DOWN,
     MODEL_SAID,
+    BadMode,
     Choice,
     choose,
     mode_of,
@@ -158,14 +159,16 @@ class Proxy:
         ReplicaFailed, MODEL_DOWN; TimeoutError where the client takes nothing of its answer.
         """
         headers = request.headers.raw
-        asked = mode_of(value_of(headers, MODE_HEADER))
+        with _modes_refused():
+            asked = mode_of(value_of(headers, MODE_HEADER))
         if not service.cpu_model and asked is None:
             return await self._pass(service, request, path, user, client, prefix)
         prefix = f"{PREFIX}/{service.name}" if prefix is None else prefix
         async with self._cpu_model(service) as twin:
             name = twin.name if twin is not None else ""
             content_type = value_of(headers, CONTENT_TYPE_HEADER) or value_of(headers, b"content-type")
-            choice = choose(asked, service.gpu_mode, content_type, service.line(), service.routing, cpu_model=name)
+            with _modes_refused():
+                choice = choose(asked, service.gpu_mode, content_type, service.line(), service.routing, cpu_model=name)
             if choice.is_gpu:
                 client.said = _said(service, choice)
                 try:
@@ -296,6 +299,14 @@ def _said(service: Service, choice: Choice) -> list[Header]:
     """Which model an answer is of, and why."""
     said = [(MODEL_SAID, service.name.encode()), (MODE_SAID, choice.mode.encode())]
     return [*said, (FELL_BACK_SAID, choice.fell_back.encode())] if choice.fell_back else said
+
+
+@contextmanager
+def _modes_refused() -> Iterator[None]:
+    try:
+        yield
+    except BadMode as bad:
+        raise invalid("Gpufleet-Gpu-Mode", str(bad), next_step=bad.next_step) from None
 
 
 def _why_elsewhere(refused: Busy | GpufleetError) -> str:

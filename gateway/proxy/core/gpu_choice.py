@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from gpufleet.errors import invalid
-
 MODE_HEADER, CONTENT_TYPE_HEADER = b"gpufleet-gpu-mode", b"gpufleet-content-type"
 """What a request says. Without the second, what it works on is its Content-Type."""
 
@@ -22,6 +20,14 @@ MODEL_SAID, MODE_SAID, FELL_BACK_SAID = b"gpufleet-model", b"gpufleet-gpu-mode",
 NO_GPU_NODE, MODEL_DOWN = "NO_GPU_NODE", "MODEL_DOWN"
 GPU_QUEUE_LONG, GPU_WAIT_OVER = "GPU_QUEUE_LONG", "GPU_WAIT_OVER"
 """Why a request falls back."""
+
+
+class BadMode(ValueError):
+    """A mode that a request cannot have: why, and what to say in its place."""
+
+    def __init__(self, why: str, next_step: str) -> None:
+        super().__init__(why)
+        self.next_step = next_step
 
 
 class GpuMode(StrEnum):
@@ -66,13 +72,13 @@ class Choice:
 
 
 def mode_of(text: str) -> GpuMode | None:
-    """The mode that a header says; None where it says nothing. Raises INVALID_ARGUMENT."""
+    """The mode that a header says; None where it says nothing. Raises BadMode."""
     text = text.strip().lower()
     if not text:
         return None
     if text not in tuple(GpuMode):
         step = "Say required, preferred, never or auto; docs/gpu-or-cpu.md says what each means."
-        raise invalid("Gpufleet-Gpu-Mode", f"{text[:40]!r} is no mode", next_step=step)
+        raise BadMode(f"{text[:40]!r} is no mode", step)
     return GpuMode(text)
 
 
@@ -89,7 +95,7 @@ def choose(
     asked: GpuMode | None, default: GpuMode, content_type: str, line: Line, routing: Routing, *, cpu_model: str
 ) -> Choice:
     """Where a request goes. `default` is the model's, for one that asks for no mode; `cpu_model` is empty where there
-    is none for whoever asks. Raises INVALID_ARGUMENT."""
+    is none for whoever asks. Raises BadMode."""
     mode = asked or default
     if mode is GpuMode.AUTO:
         if content_type:
@@ -98,11 +104,11 @@ def choose(
             mode = GpuMode.PREFERRED  # one that only looks has nothing to decide by
         else:
             step = "Say what it works on, as in: Gpufleet-Content-Type: audio/mpeg"
-            raise invalid("Gpufleet-Gpu-Mode", "auto decides by the content type, and none is given", next_step=step)
+            raise BadMode("auto decides by the content type, and none is given", step)
     if mode is GpuMode.NEVER:
         if not cpu_model:
             step = "Serve it with one: gpuctl serve NAME --update --cpu-model NAME, or say preferred."
-            raise invalid("Gpufleet-Gpu-Mode", "never needs a CPU model, and this one has none", next_step=step)
+            raise BadMode("never needs a CPU model, and this one has none", step)
         return Choice(is_gpu=False, mode=mode)
     if mode is GpuMode.REQUIRED or not cpu_model:
         return Choice(is_gpu=True, mode=mode)

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import pytest
 from gpufleet.v1 import job_pb2, sessions_pb2
 
-from gateway.proxy.core.gpu_choice import GpuMode, Line, Routing, choose, mode_for, mode_of, path_at
-from gpufleet.errors import InvalidRequestError
+from gateway.proxy.core.gpu_choice import BadMode, GpuMode, Line, Routing, choose, mode_for, mode_of, path_at
 from scheduler.policy.routing import pattern_for
 from scheduler.state.limits import GpuRouting
 from tests.e2e.processes import until
@@ -50,11 +49,11 @@ def test_without_a_cpu_model_nothing_falls_back_and_never_is_refused() -> None:
     for mode in (GpuMode.REQUIRED, GpuMode.PREFERRED):
         choice = choose(mode, GpuMode.REQUIRED, "", Line(waiting=99), ROUTING, cpu_model="")
         assert choice.is_gpu and choice.wait_s is None
-    with pytest.raises(InvalidRequestError, match="never needs a CPU model"):
+    with pytest.raises(BadMode, match="never needs a CPU model"):
         choose(GpuMode.NEVER, GpuMode.REQUIRED, "", Line(), ROUTING, cpu_model="")
-    with pytest.raises(InvalidRequestError, match="none is given"):
+    with pytest.raises(BadMode, match="none is given"):
         choose(GpuMode.AUTO, GpuMode.REQUIRED, "", Line(), ROUTING, cpu_model="cpu")
-    with pytest.raises(InvalidRequestError, match="no mode"):
+    with pytest.raises(BadMode, match="no mode"):
         mode_of("sometimes")
 
 
