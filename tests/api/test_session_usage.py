@@ -98,6 +98,12 @@ async def test_an_operator_sees_how_each_session_goes_and_nothing_of_who_it_is(f
         ),
         (
             "ListSessionUsage",
+            sessions_pb2.ListSessionUsageRequest(step=Duration(seconds=2**63 - 1)),
+            Reason.INVALID_ARGUMENT,
+            "step",
+        ),
+        (
+            "ListSessionUsage",
             sessions_pb2.ListSessionUsageRequest(start_time=Timestamp(seconds=1), step=Duration(seconds=3_600)),
             Reason.INVALID_ARGUMENT,
             "start_time",

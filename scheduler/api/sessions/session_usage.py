@@ -16,6 +16,7 @@ from ..answers import Calls
 from ..fleet.history import USAGE_SPAN_DEFAULT, span_of_request
 
 STEPS_MAX = 1_000
+STEP_MAX = 366 * DAY
 P50, P95 = 0.5, 0.95
 
 
@@ -32,8 +33,8 @@ class SessionUsageCalls(Calls):
         model = model_name(request.model, "model") if request.model else ""
         begin, end = span_of_request(request, USAGE_SPAN_DEFAULT, self.engine.now())
         step = span_of(request.step) if request.HasField("step") else DAY
-        if step < HOUR:
-            raise invalid("step", "must be an hour or more", next_step="leave it out for a day")
+        if not HOUR <= step <= STEP_MAX:
+            raise invalid("step", "must be an hour to 366 days", next_step="leave it out for a day")
         if (end - begin) > STEPS_MAX * step:
             raise invalid("step", f"cuts the span into more than {STEPS_MAX:,} steps", next_step="ask for longer steps")
         found, known_since = await self.visits.read(begin, end, Span(step), model)
