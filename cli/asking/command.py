@@ -42,6 +42,17 @@ def infer(
     ] = None,
     address: Address = None,
     gateway: Gateway = None,
+    gpu_mode: Annotated[
+        str | None,
+        Option(
+            "--gpu-mode",
+            metavar="MODE",
+            help="Take a GPU, or go to the model's CPU model: required, preferred, never or auto.",
+        ),
+    ] = None,
+    content_type: Annotated[
+        str | None, Option("--content-type", metavar="TYPE", help="What the items are, by which auto decides.")
+    ] = None,
 ) -> None:
     """Ask a served model about files, a text or a value.
 
@@ -52,11 +63,11 @@ def infer(
     What else the client has to set is in GPUFLEET_INFERENCE_… variables (docs/inference-client.md).
     For instance: gpuctl infer faces photo.jpg
     """
-    from ..batch.given import own_job, settings_given
+    from ..batch.given import Taking, own_job, settings_given
     from .items import items_of
     from .program import run_infer
 
     items = items_of(files or [], text or [], item or [], read_as)
     settings = options.settings(jobs=own_job())
-    given = settings_given(settings, model, address or [], gateway, None)
+    given = settings_given(settings, model, address or [], gateway, None, taking=Taking(gpu_mode, content_type))
     raise Exit(run_infer(items, given, settings.format))

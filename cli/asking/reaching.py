@@ -80,7 +80,7 @@ async def _asked(settings: ClientSettings, route: Route) -> Reached | GpufleetEr
     )
     try:
         async with asyncio.timeout(settings.health_timeout_s):
-            answer = await http.request("GET", route.path)
+            answer = await http.request("GET", route.path, route.headers)
     except TimeoutError:
         return Reached(route, None)  # it starts, or a gateway holds the question until a replica does
     except RequestFailed as problem:

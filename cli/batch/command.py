@@ -26,6 +26,17 @@ def batch(
     batch_size: Annotated[
         int | None, Option("--batch-size", metavar="N", min=1, help="Rows of a request at most, 32 by default.")
     ] = None,
+    gpu_mode: Annotated[
+        str | None,
+        Option(
+            "--gpu-mode",
+            metavar="MODE",
+            help="Take a GPU, or go to the model's CPU model: required, preferred, never or auto.",
+        ),
+    ] = None,
+    content_type: Annotated[
+        str | None, Option("--content-type", metavar="TYPE", help="What the items are, by which auto decides.")
+    ] = None,
     as_they_come: Annotated[
         bool, Option("--as-they-come", help="Write answers as they come; else in the order of the rows.")
     ] = False,
@@ -42,17 +53,18 @@ def batch(
     What else the client has to set is in GPUFLEET_INFERENCE_… variables (docs/inference-client.md).
     For instance: gpuctl batch photos/ --model faces -o faces.jsonl
     """
-    from .given import own_job, settings_given
+    from .given import Taking, own_job, settings_given
 
     job.check_unsaid()
+    taking = Taking(gpu_mode, content_type)
     if job.job:
         from .job import Batch, submit_batch
 
         settings = options.settings()
-        given = settings_given(settings, model, address or [], gateway, batch_size)
+        given = settings_given(settings, model, address or [], gateway, batch_size, taking=taking)
         submit_batch(settings, Batch(source=source, to=to, model=model, as_they_come=as_they_come), given, job)
         return
     from .program import run_batch
 
-    given = settings_given(options.settings(jobs=own_job()), model, address or [], gateway, batch_size)
+    given = settings_given(options.settings(jobs=own_job()), model, address or [], gateway, batch_size, taking=taking)
     raise Exit(run_batch(source, to, given, as_they_come=as_they_come))

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from gpufleet.client.settings import VARIABLE_PREFIX, GivenSettings
 from gpufleet.config.gateway_settings import GATEWAY_PORT
 from gpufleet.jobs.variables import JOB_ID_VARIABLE
 
 from ..settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """How requests take GPUs, and by what that is decided; None: as variables say."""
+
+    gpu_mode: str | None = None
+    content_type: str | None = None
 
 
 def settings_given(
@@ -19,6 +28,8 @@ def settings_given(
     gateway: str | None,
     batch_size: int | None,
     environment: Mapping[str, str] = os.environ,
+    *,
+    taking: Taking = Taking(),
 ) -> GivenSettings:
     """Keywords for the client: what was typed, and gpuctl's token and gateway where no variable of the client says."""
 
@@ -30,6 +41,10 @@ def settings_given(
         given["addresses"] = addresses
     if batch_size is not None:
         given["batch_size"] = batch_size
+    if taking.gpu_mode is not None:
+        given["gpu_mode"] = taking.gpu_mode
+    if taking.content_type is not None:
+        given["content_type"] = taking.content_type
     if addresses or not is_unsaid("ADDRESSES"):
         return given
     if gateway:

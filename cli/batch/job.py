@@ -59,6 +59,9 @@ def submit_batch(settings: Settings, batch: Batch, given: GivenSettings, job: Ba
         words += ["--address", address]
     if not resolved.addresses:
         words += ["--gateway", _gateway_of(routes[0].origin.url)]
+    for option, value in (("--gpu-mode", resolved.gpu_mode), ("--content-type", resolved.content_type)):
+        if value:
+            words += [option, value]
     if batch.as_they_come:
         words.append("--as-they-come")
     if resolved.insecure:

@@ -36,6 +36,10 @@ REFUSING_STATUSES = frozenset({401, 403, 404})
 """Answers to a check that a wait does not change."""
 
 
+CPU_IS_RIGHT = ("never", "auto")
+"""Modes of requests by which an answer of a CPU is what was asked for."""
+
+
 @dataclass(slots=True)
 class _Connected:
     """A route with its connections, and what its worker said of the model."""
@@ -143,7 +147,7 @@ class Engine:
             warn_gpu_share_below=settings.warn_gpu_share_below,
             warn_fallback_above=settings.warn_fallback_above,
         )
-        expects_gpu = self._dispatcher.expects_gpu
+        expects_gpu = self._dispatcher.expects_gpu and settings.gpu_mode not in CPU_IS_RIGHT
         for text in self._dispatcher.sums.new_warnings(thresholds, expects_gpu=expects_gpu):
             log.warning("%s: %s", self.settings.model or "inference", text)
 
@@ -185,7 +189,8 @@ class Engine:
     async def _ask(self, worker: _Connected, items: list[Any], timeout_s: float) -> Reply | Failure:
         specs = worker.metadata.inputs if worker.metadata is not None else ()
         encoded = encode(items, specs, binary=self.settings.binary, timeout_s=timeout_s)
-        answer = await worker.http.request("POST", f"{worker.route.path}/infer", encoded.headers, encoded.body)
+        headers = (*encoded.headers, *worker.route.headers)
+        answer = await worker.http.request("POST", f"{worker.route.path}/infer", headers, encoded.body)
         return decode(answer.status, answer.headers, answer.body, items)
 
     async def _has_ended(self, worker: _Connected) -> bool:
@@ -233,11 +238,11 @@ class Engine:
         self._step()
 
     async def _health(self, worker: _Connected) -> Health:
-        ready = await worker.http.request("GET", f"{worker.route.path}/ready")
+        ready = await worker.http.request("GET", f"{worker.route.path}/ready", worker.route.headers)
         if ready.status != 200:
             return _not_ready(ready)
         if worker.metadata is None:
-            answer = await worker.http.request("GET", worker.route.path)
+            answer = await worker.http.request("GET", worker.route.path, worker.route.headers)
             if answer.status != 200:
                 return _not_ready(answer)
             try:

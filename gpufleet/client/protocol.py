@@ -58,6 +58,10 @@ def metadata_of(body: bytes) -> ModelMetadata:
     return ModelMetadata(tuple(specs), backend_of(device), _batch_max(parameters), name)
 
 
+FELL_BACK_HEADER = "gpufleet-fell-back"
+"""In which a gateway says why a request is not where it prefers to be."""
+
+
 def backend_of(device: object) -> Backend | None:
     """The backend of a device's name: "cpu", or as torch writes it, "cuda:0"; None where nothing is said."""
     if not isinstance(device, str) or not device:
@@ -127,7 +131,7 @@ def _answered(headers: Mapping[str, str], body: bytes, items: Sequence[Any]) -> 
     )
     parameters = document.get("parameters")
     device = parameters.get("device") if isinstance(parameters, dict) else None
-    return Reply(outcomes, backend_of(device))
+    return Reply(outcomes, backend_of(device), headers.get(FELL_BACK_HEADER, "")[:ERROR_CHARACTERS_MAX])
 
 
 def _parts(item: Any) -> Sequence[Any]:

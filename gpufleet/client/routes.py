@@ -18,18 +18,25 @@ from .core.outcomes import Backend
 from .http import Origin, parse_url
 from .settings import ClientSettings
 
+MODE_HEADER, CONTENT_TYPE_HEADER = "Gpufleet-Gpu-Mode", "Gpufleet-Content-Type"
+"""What a request says to the gateway: docs/gpu-or-cpu.md."""
+
 CALLABLE = "callable"
 """The name of the user's callable among the workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A worker, or a gateway in front of several: where, which model, and what the user says that it computes on."""
+    """A worker, or a gateway in front of several: where, which model, and what the user says that it computes on.
+
+    `headers` say with each request how it takes GPUs.
+    """
 
     origin: Origin
     model: str
     backend: Backend | None = None
     is_gateway: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
 
     @property
     def path(self) -> str:
@@ -56,7 +63,9 @@ def routes_of(
     through += [(settings.cpu_model, Backend.CPU)] if settings.cpu_model else []
     if through:
         gateway = _gateway(settings, environment)
-        routes += [_behind(gateway, model, backend) for model, backend in through]
+        # What runs on CPUs has no CPU model of its own.
+        said = _mode_headers(settings)
+        routes += [_behind(gateway, model, backend, () if backend else said) for model, backend in through]
     if settings.backend == "callable":
         routes = []
     if settings.backend in ("gpu", "cpu") and not any(
@@ -77,11 +86,16 @@ def _direct(settings: ClientSettings, key: str, text: str, backend: Backend | No
         raise _wrong(key, str(problem)) from None
 
 
-def _behind(gateway: _Gateway, model: str, backend: Backend | None) -> Route:
+def _mode_headers(settings: ClientSettings) -> tuple[tuple[str, str], ...]:
+    said = ((MODE_HEADER, settings.gpu_mode), (CONTENT_TYPE_HEADER, settings.content_type))
+    return tuple((name, value) for name, value in said if value)
+
+
+def _behind(gateway: _Gateway, model: str, backend: Backend | None, headers: tuple[tuple[str, str], ...]) -> Route:
     origin = gateway.origin
     prefix = f"{origin.prefix}/m/{quote(model, safe='')}"
     through = Origin(origin.host, origin.port, origin.is_tls, prefix, gateway.token, origin.ca_file)
-    return Route(through, model, backend, is_gateway=True)
+    return Route(through, model, backend, is_gateway=True, headers=headers)
 
 
 def _gateway(settings: ClientSettings, environment: Mapping[str, str]) -> _Gateway:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -46,6 +47,9 @@ SHARE: Kind[float] = Kind("a number from 0 to 1", _share, _share_text, lambda va
 
 DAY_S = 86_400.0
 
+TYPE = re.compile(r"[\w.+*-]{1,80}/[\w.+*-]{1,80}( *;[ -~]{0,200})?", re.ASCII)
+"""A content type, as a header takes it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ClientSettings:
@@ -65,6 +69,15 @@ class ClientSettings:
         "auto",
         "What may answer: auto is GPU workers, else CPU workers, else the callable; the others are that one alone.",
         one_of("auto", "gpu", "cpu", "callable"),
+    )
+    gpu_mode: str = setting(
+        "",
+        "How requests through a gateway take GPUs, by a model and its CPU model: required, preferred, never or auto.",
+        one_of("", "required", "preferred", "never", "auto"),
+        default_text="as the model is served",
+    )
+    content_type: str = setting(
+        "", "What the items are, by which auto decides: audio/mpeg.", TEXT, default_text="not said"
     )
     gateway: str = setting(
         "",
@@ -177,6 +190,12 @@ class ClientSettings:
             yield "addresses", f"{twice} is named twice"
         if named and not self.model:
             yield "model", "say which model of the workers is meant"
+        if self.gpu_mode and self.addresses:
+            yield "gpu_mode", "goes with a gateway, which knows a model's CPU model; of workers by address say backend"
+        if self.gpu_mode == "auto" and not self.content_type:
+            yield "content_type", "say what the items are, as in audio/mpeg: auto decides by it"
+        if self.content_type and not TYPE.fullmatch(self.content_type):
+            yield "content_type", f"{self.content_type[:80]!r} is no content type, such as audio/mpeg"
         if self.backoff_first_s > self.backoff_max_s:
             yield (
                 "backoff_first_s",
@@ -192,6 +211,8 @@ class GivenSettings(TypedDict, total=False):
     cpu_model: str
     cpu_addresses: Sequence[str]
     backend: str
+    gpu_mode: str
+    content_type: str
     gateway: str
     token: str
     token_file: str | Path

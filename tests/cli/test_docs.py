@@ -29,7 +29,15 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 SLURMS_OWN = re.compile(r"^\| `.*?[^\\](?=\|)", re.MULTILINE)
 """The first column of a table: what is typed there."""
 OF_GPUCTL_ITSELF = {"--help", "--version", "--install-completion"}
-OF_MAKE = ("bench", "bench.batch_kills", "bench.sim_scale", "bench.traces", "tests.drills", "tests.simulation")
+OF_MAKE = (
+    "bench",
+    "bench.batch_kills",
+    "bench.sim_scale",
+    "bench.traces",
+    "tests.drills",
+    "tests.fuzz",
+    "tests.simulation",
+)
 """What `make` passes its ARGS to, and what is run by hand."""
 OF_OTHERS = {"--gil", "--seed", "--no-deps", "--no-build-isolation", "--protocol", "--http2-prior-knowledge"} | {
     "--served-model-name",

@@ -30,6 +30,7 @@ from tests.client.servers import (
     never_answers,
     no_http,
     rejects,
+    respond,
     says,
     send,
     serving,
@@ -246,6 +247,23 @@ async def test_a_gateway_is_given_the_token_and_its_prefix() -> None:
         async with AsyncInferenceClient(model=MODEL, gateway=f"http://{server.address}", token=token) as asking:
             assert values(await asking.predict([1])) == [2]
         assert {request.headers["authorization"] for request in server.requests} == {f"Bearer {token}"}
+
+
+async def test_a_gateway_that_has_a_cpu_answer_says_why_and_the_result_does() -> None:
+    async def falls_back(server: Server, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
+        document = {"outputs": [{"name": "y", "datatype": "INT64", "shape": [1], "data": [4]}]}
+        said = {"parameters": {"device": "cpu"}, **document}
+        await respond(writer, 200, said, Gpufleet_Fell_Back="GPU_QUEUE_LONG")
+
+    async with serving(falls_back, prefix=f"/m/{MODEL}") as server:
+        gateway, token = f"http://{server.address}", make_token()
+        async with AsyncInferenceClient(model=MODEL, gateway=gateway, token=token, gpu_mode="preferred") as asking:
+            (result,) = await asking.predict([2])
+            assert (result.value, result.backend, result.is_fallback) == (4, Backend.CPU, True)
+            assert "GPU_QUEUE_LONG" in result.fallback_reason
+            figures = (await asking.metrics()).figures
+            assert (figures.fallback_share, figures.gpu_share) == (1.0, 0.0)
+        assert {request.headers.get("gpufleet-gpu-mode") for request in server.requests} == {"preferred"}
 
 
 async def test_an_answer_beyond_its_bound_is_refused() -> None:

@@ -33,8 +33,9 @@ def variable(name: str) -> str:
 
 def other_text(name: str, described: Setting) -> str:
     """A value for a variable that is not the default."""
-    if name == "backend":
-        return "cpu"
+    words = {"backend": "cpu", "gpu_mode": "never", "content_type": "audio/mpeg"}
+    if name in words:
+        return words[name]
     texts = {TEXT: "faces", TEXTS: "h:1,h:2", BOOLEAN: "false" if described.default() else "true", PATH: "/a/b"}
     if described.kind in texts:
         return texts[described.kind]
@@ -140,6 +141,30 @@ def test_a_gateway_is_asked_with_the_token_and_workers_without() -> None:
         ("http://[::1]:8000", ""),
         ("http://c:1", ""),
     ]
+
+
+def test_how_requests_take_gpus_is_said_to_the_gateway_and_not_of_what_runs_on_cpus() -> None:
+    given: GivenSettings = {"model": "m", "cpu_model": "slow", "gateway": "http://127.0.0.1:1", "token": TOKEN}
+    settings = load_settings({**given, "gpu_mode": "auto", "content_type": "audio/mpeg"}, {})
+    gpu, cpu = routes_of(settings, has_callable=False, environment={})
+    assert gpu.headers == (("Gpufleet-Gpu-Mode", "auto"), ("Gpufleet-Content-Type", "audio/mpeg"))
+    assert cpu.headers == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"gpu_mode": "auto"}, "content_type"),
+        ({"gpu_mode": "sometimes"}, "gpu_mode"),
+        ({"gpu_mode": "never", "addresses": ["h:1"]}, "gpu_mode"),
+        ({"gpu_mode": "auto", "content_type": "audio/mpeg\r\nHost: x"}, "content_type"),
+        ({"content_type": "mp3"}, "content_type"),
+    ],
+)
+def test_a_mode_that_says_nothing_is_refused_by_its_name(given: GivenSettings, said: str) -> None:
+    with pytest.raises(GpufleetError) as caught:
+        load_settings({"model": "m", **given}, {})
+    assert said in str(caught.value)
 
 
 def test_a_token_does_not_leave_the_machine_in_clear() -> None:

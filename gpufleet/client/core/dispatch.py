@@ -86,6 +86,8 @@ class Dispatcher:
             text = f"the answer holds {len(reply.outcomes)} items where {count} were asked"
             self.failed(number, Failure(ErrorKind.BAD_ANSWER, text), now_s)
             return
+        if reply.fell_back:
+            request.is_fallback, request.chunk.fallback_reason = True, f"{request.worker.id}: {reply.fell_back}"
         is_success = not all(isinstance(each, Failure) and each.kind in FAULTS_OF_WORKERS for each in reply.outcomes)
         self._end(number, now_s, is_success=is_success)
         failures: list[tuple[int, Failure]] = []

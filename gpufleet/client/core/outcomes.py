@@ -182,11 +182,13 @@ class Answer:
 class Reply:
     """The answer to a request: an Answer or a Failure for each of its items, in their order.
 
-    `backend` is what computed it, where the answer says so.
+    `backend` is what computed it, where the answer says so. `fell_back` is why a gateway did not have it computed where
+    it was to be; empty: it was.
     """
 
     outcomes: tuple[Answer | Failure, ...]
     backend: Backend | None = None
+    fell_back: str = ""
 
 
 _KINDS: Mapping[int, ErrorKind] = {
