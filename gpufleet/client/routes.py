@@ -109,6 +109,7 @@ def _gateway(settings: ClientSettings, environment: Mapping[str, str]) -> _Gatew
         token = token or (found.token if found else "")
         ca_file = ca_file or known.settings.ca_file
         is_insecure = is_insecure or known.settings.insecure
+        url = url or known.settings.gateway or ""
         if not url and not is_loopback(known.settings.scheduler.host):
             why = f"say where the gateway is, such as https://{known.settings.scheduler.host}:{GATEWAY_PORT}"
             raise _wrong("gateway", f"{why}: gpuctl's context names the scheduler alone")

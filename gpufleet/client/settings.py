@@ -83,7 +83,7 @@ class ClientSettings:
         "",
         "The gateway's address as a URL.",
         TEXT,
-        default_text="http://127.0.0.1:7860, where gpuctl's scheduler is on this machine",
+        default_text="that of gpuctl's context, or http://127.0.0.1:7860 where its scheduler is on this machine",
     )
     token: str = setting("", "Your token, for the gateway alone.", TEXT, default_text="as gpuctl finds it")
     token_file: Path | None = setting(

@@ -191,6 +191,22 @@ def test_without_a_gateway_named_the_one_beside_the_contexts_scheduler_is_asked(
         routes_of(load_settings({"model": "m"}, {}), has_callable=False, environment=environment)
 
 
+def test_the_gateway_that_the_context_names_is_asked_as_gpuctl_asks_it(tmp_path: Path) -> None:
+    folder = tmp_path / "gpufleet"
+    folder.mkdir()
+    told = '[contexts.here]\nscheduler = "127.0.0.1:50960"\ngateway = "http://localhost:7960"\n'
+    (folder / "contexts.toml").write_text('current = "here"\n' + told)
+    environment = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
+
+    def asked(environment: dict[str, str], **given: str) -> str:
+        settings = load_settings({"model": "m", "token": TOKEN, **given}, {})  # type: ignore[typeddict-item]
+        (route,) = routes_of(settings, has_callable=False, environment=environment)
+        return route.origin.url
+
+    assert asked(environment) == "http://localhost:7960/m/m"
+    assert asked(environment, gateway="http://127.0.0.1:8860") == "http://127.0.0.1:8860/m/m"
+
+
 def test_a_client_is_imported_without_torch_numpy_or_grpc() -> None:
     code = "import sys, gpufleet.client; print(sorted({'torch', 'numpy', 'grpc', 'rich', 'typer'} & set(sys.modules)))"
     done = subprocess.run(
