@@ -31,6 +31,10 @@ CI_MUST_HAVE = (
     "openai",
     "llama",
     "onnxruntime",
+    "rapidocr",
+    "silero",
+    "wordllama",
+    "espeak",
 )
 # How long the tasks of a test that has ended may take to end as well.
 TASKS_SETTLE_SECONDS = 30.0

@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,11 +24,6 @@ from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
 from tests.gateway.stage import Stage
 
 pytestmark = pytest.mark.slow
-
-KITCHEN = ("cook", "pan", "onion", "butter", "oven", "soup", "pepper", "knife", "bread", "salt", "stir", "boil")
-RAILWAY = ("train", "track", "signal", "station", "driver", "rail", "ticket", "platform", "brake", "tunnel", "depart")
-
-EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 CLASS = """
 import os
@@ -202,26 +196,20 @@ async def test_a_class_answers_at_the_gateway_and_a_dead_replica_is_replaced(
     await asyncio.to_thread(gpuctl, stage, tmp_path, "serve", "scaled", "--stop")
 
 
-async def test_an_example_and_a_file_of_onnx_are_served_and_asked_through_the_gateway(
+async def test_a_file_of_onnx_is_served_and_asked_through_the_gateway(
     stage: Stage, long_lived: Callable[[str], AbstractContextManager[None]], tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime")
     with long_lived("another node with its replicas"):
         await stage.fleet.add_node("n2")
     (tmp_path / "twice.onnx").write_bytes(one_node_model())
-    (tmp_path / "sentences.py").write_bytes((EXAMPLES / "sentences.py").read_bytes())
-    chance = random.Random(7)
-    lines = [" ".join(chance.sample(words, 6)) for words in (KITCHEN, RAILWAY) for _ in range(100)]
-    (tmp_path / "notes.md").write_text("\n".join(lines))
     async with stage.fleet.client() as admin:
         created = await admin.stub.CreateToken(
             scheduler_pb2.CreateTokenRequest(user="ada", role=scheduler_pb2.ROLE_USER)
         )
     token = created.secret
-    files = {"twice": ("gpufleet.onnx:OnnxModel", "file=twice.onnx"), "near": ("sentences:Sentences", "texts=.")}
-    for name, (entry_point, argument) in files.items():
-        words = ("serve", entry_point, "--predict", "--name", name, "--cpus", "1", "--model-arg", argument)
-        assert f"model {name} is ready" in await asyncio.to_thread(gpuctl, stage, tmp_path, *words)
+    words = ("serve", "gpufleet.onnx:OnnxModel", "--predict", "--name", "twice", "--model-arg", "file=twice.onnx")
+    assert "model twice is ready" in await asyncio.to_thread(gpuctl, stage, tmp_path, *words)
 
     _, said = await asyncio.to_thread(ask, stage.gateway, token, "/m/twice/v2/models/twice")
     (computes,) = said["parameters"]["runtimes"]
@@ -232,7 +220,4 @@ async def test_an_example_and_a_file_of_onnx_are_served_and_asked_through_the_ga
             return [each.value if each.is_ok else each.error for each in client.predict(items)]
 
     assert await asyncio.to_thread(asked, "twice", [np.float32(1), np.float32(-4)]) == [2.0, -8.0]
-    bread, soup, train, unknown = await asyncio.to_thread(asked, "near", [b"bread", b"soup", b"train", b"?"])
-    assert np.dot(bread, soup) > np.dot(bread, train) and "none of its words" in unknown.message
-    for name in files:
-        await asyncio.to_thread(gpuctl, stage, tmp_path, "serve", name, "--stop")
+    await asyncio.to_thread(gpuctl, stage, tmp_path, "serve", "twice", "--stop")
