@@ -42,8 +42,9 @@ OF_MAKE = (
 OF_OTHERS = {"--gil", "--seed", "--no-deps", "--no-build-isolation", "--protocol", "--http2-prior-knowledge"} | {
     "--served-model-name",
     "--alias",
+    "--messages",
 }
-"""Of a profiler, of the script in an example, of pip, of buf, and of servers of language models."""
+"""Of a profiler, of the script in an example, of pip, of buf, of servers of language models, and of `make fuzz`."""
 OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now"}
 
 
