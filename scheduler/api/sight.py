@@ -4,6 +4,7 @@ Whose job it is, its name, its state, how it ended and what it holds everybody s
 Values of variables, and whom a job tells, nobody else sees. The rest is as `[privacy] output` says.
 """
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,6 +19,13 @@ from .server_facts import ServerFacts
 
 HIDDEN = "<hidden>"
 """What stands in the place of a text that the caller may not see."""
+
+SECRET = ("env", "notify")
+"""Fields of a job's spec that its owner and admins alone see. A variable may be a token; so may the address that is
+told, as those of chat programs are."""
+
+PRIVATE = ("argv", "cpu_argv", "output_file")
+"""Fields that others see where output is shared. Each other field of a spec everybody sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +67,11 @@ class Sight:
             )
 
     def hide(self, spec: job_pb2.JobSpec, owner: UserName) -> None:
-        """Take out of a message what the caller may not see: values of variables, and where the job tells of itself.
-
-        The address that is told may hold a password, as those of chat programs do.
-        """
+        """Take out of a message what the caller may not see, and name it in `hidden_fields`."""
         if self.is_whole(owner):
             return
-        if spec.env:
-            for name in list(spec.env):
-                spec.env[name] = HIDDEN
-            spec.hidden_fields.append("env")
-        if spec.notify:
-            spec.notify = HIDDEN
-            spec.hidden_fields.append("notify")
-        if self.is_shared:
-            return
-        if spec.argv:
-            del spec.argv[:]
-            spec.argv.append(HIDDEN)
-            spec.hidden_fields.append("argv")
-        if spec.output_file:
-            spec.output_file = HIDDEN
-            spec.hidden_fields.append("output_file")
+        for name in SECRET if self.is_shared else (*SECRET, *PRIVATE):
+            _hide(spec, name)
 
     def hide_of_model(self, model: sessions_pb2.Model) -> None:
         """The same for a model, its worker and its arguments."""
@@ -100,3 +91,21 @@ class Sight:
         if self.reads(owner):
             return session
         return sessions_pb2.Session(id=session.id, model=session.model, state=session.state, place=session.place)
+
+
+def _hide(spec: job_pb2.JobSpec, name: str) -> None:
+    """Take one field out of a spec that has it: of a map the values, of a list all that it holds."""
+    value = getattr(spec, name)
+    if not value:
+        return
+    if isinstance(value, str):
+        setattr(spec, name, HIDDEN)
+    elif isinstance(value, MutableMapping):
+        for key in list(value):
+            value[key] = HIDDEN
+    else:
+        is_text = isinstance(value[0], str)
+        spec.ClearField(name)  # type: ignore[arg-type]  # one of SECRET and PRIVATE
+        if is_text:
+            getattr(spec, name).append(HIDDEN)
+    spec.hidden_fields.append(name)

@@ -35,9 +35,9 @@ TELLS = {
     "that there is a job": "ListArrayItems ListEndedJobs ListDevices WatchDevices",
     "nothing that its owner or an admin did not ask for": "Cancel UpdateJob SignalJob RequeueJob AttachJob StopModel "
     "CloseSession DrainWorker OpenSession",
-    "nothing of a job": "ListNodes UpdateNode ForgetNode CheckCapacity Estimate GetNodeHistory GetQueueHistory "
-    "ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests ListRequestUsage "
-    "FindMissingBlobs UploadBlob CreateToken ListTokens RevokeToken ListAuditEntries",
+    "nothing of a job": "ListNodes UpdateNode ForgetNode ApproveNode RevokeNode CheckCapacity Estimate GetNodeHistory "
+    "GetQueueHistory ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests "
+    "ListRequestUsage FindMissingBlobs UploadBlob CreateToken ListTokens RevokeToken ListAuditEntries",
     "what is for the fleet's own programs": "ConnectWorker Register Heartbeat ReportOutput OpenChannel FetchBlob",
 }
 KIND = {name: kind for kind, names in TELLS.items() for name in names.split()}

@@ -9,13 +9,14 @@ import pytest
 from gpufleet.v1 import capacity_pb2, job_pb2, scheduler_pb2, sessions_pb2
 
 from gpufleet.errors import Reason
-from scheduler.api.sight import HIDDEN
+from scheduler.api.sight import HIDDEN, PRIVATE, SECRET, Sight
+from scheduler.state.ids import UserName
 from tests.api.calls import METHODS
 from tests.e2e.client import Client, refusal, select
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS
 
-SECRET = "hf_only-anns"
+TOLD_TO_NOBODY = "hf_only-anns"
 HOOK = "https://chat.example/hooks/only-anns"
 MODEL = "anns-model"
 
@@ -27,7 +28,7 @@ def _of_model() -> sessions_pb2.Model:
     return models.Model(
         name=MODEL,
         entry_point="a:B",
-        worker=job_pb2.JobSpec(env={"TOKEN": SECRET}, notify=HOOK, cwd="/"),
+        worker=job_pb2.JobSpec(env={"TOKEN": TOLD_TO_NOBODY}, notify=HOOK, cwd="/"),
         max_workers=1,
     )
 
@@ -106,9 +107,9 @@ async def test_nobody_but_its_owner_and_admins_sees_values_of_variables_in_any_a
     people: dict[str, Client],
 ) -> None:
     ann = people["ann"]
-    fields: dict[str, Any] = {"env": {"TOKEN": SECRET}, "notify": HOOK, "is_held": True}
+    fields: dict[str, Any] = {"env": {"TOKEN": TOLD_TO_NOBODY}, "notify": HOOK, "is_held": True}
     held = await ann.submit("true", **fields, input=job_pb2.INPUT_MODE_PIPE)
-    failed = await ann.run("false", env={"TOKEN": SECRET})
+    failed = await ann.run("false", env={"TOKEN": TOLD_TO_NOBODY})
     array = (await ann.submit_specs([ann.spec("true", **fields, array=job_pb2.ArraySpec(indices="1-3"))])).first_job_id
     served = await ann.stub.ServeModel(models.ServeModelRequest(model=_of_model()))
     assert served.model.name == MODEL
@@ -117,11 +118,11 @@ async def test_nobody_but_its_owner_and_admins_sees_values_of_variables_in_any_a
             for name, call in (CARRY | ASKED_OF_A_JOB).items():
                 for who in ("bob", "eve", "ann's screen"):
                     answer = await said(call(people[who], job))
-                    assert SECRET not in answer, f"{name} tells {who} a value of job {job}"
+                    assert TOLD_TO_NOBODY not in answer, f"{name} tells {who} a value of job {job}"
                     assert HOOK not in answer, f"{name} tells {who} whom job {job} notifies"
         for who in ("ann", "admin"):
             for name in ("GetJob", "Queue", "Explain"):
-                assert SECRET in await said(CARRY[name](people[who], held)), f"{name} hides {who} a value"
+                assert TOLD_TO_NOBODY in await said(CARRY[name](people[who], held)), f"{name} hides {who} a value"
         assert HOOK in await said(CARRY["ListModels"](ann, held))
         spec = (await people["bob"].job(held)).spec
         assert spec.env["TOKEN"] == HIDDEN
@@ -133,3 +134,33 @@ async def test_nobody_but_its_owner_and_admins_sees_values_of_variables_in_any_a
     finally:
         await ann.stub.StopModel(models.StopModelRequest(name=MODEL))
         await ann.cancel(held, array)
+
+
+FOR_EVERYBODY = {
+    *("after", "array", "band", "begin_time", "blame_limit", "content_type", "cpus", "cwd", "devices", "exclude"),
+    *("gpu_mode", "grace", "input", "is_held", "is_preemptible", "kind", "labels", "limit_signal", "memory_bytes"),
+    *("name", "no_gpu_selection", "no_requeue", "no_span", "no_warnings", "node_count", "node_labels", "nodelist"),
+    *("pins", "process", "queue_timeout", "requeue_fence", "requeue_on_timeout", "retries", "sampling_interval"),
+    *("serves", "submit_cwd", "time_limit", "trace_context"),
+}
+"""What a job asks for and holds, by which others know what is before them in the queue."""
+
+
+def test_each_field_of_a_spec_is_for_everybody_or_is_hidden_by_name() -> None:
+    names = {field.name for field in job_pb2.JobSpec.DESCRIPTOR.fields} - {"hidden_fields"}
+    assert names == {*FOR_EVERYBODY, *SECRET, *PRIVATE}, "say of a new field who sees it"
+    assert len(names) == len(FOR_EVERYBODY) + len(SECRET) + len(PRIVATE)
+
+
+@pytest.mark.parametrize(("is_shared", "hidden"), [(True, SECRET), (False, (*SECRET, *PRIVATE))])
+def test_nothing_is_left_of_what_is_hidden_and_its_name_is_told(is_shared: bool, hidden: tuple[str, ...]) -> None:
+    spec = job_pb2.JobSpec(
+        argv=[TOLD_TO_NOBODY], cpu_argv=[TOLD_TO_NOBODY], env={"TOKEN": TOLD_TO_NOBODY}, notify=TOLD_TO_NOBODY
+    )
+    spec.output_file = TOLD_TO_NOBODY
+    empty = set(hidden) - {field.name for field, _ in spec.ListFields()}
+    assert not empty, "fill them in above"
+    Sight(owner=None, is_admin=False, is_shared=is_shared).hide(spec, UserName("ann"))
+    assert sorted(spec.hidden_fields) == sorted(hidden)
+    shown = {field.name for field, value in spec.ListFields() if TOLD_TO_NOBODY in str(value)}
+    assert shown == {*SECRET, *PRIVATE} - set(hidden)
