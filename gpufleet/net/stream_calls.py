@@ -78,6 +78,11 @@ class StreamCall:
         code: grpc.StatusCode = await self._call.code()
         return code if self._noted.error is None else self._noted.error.code()
 
+    async def details(self) -> str:
+        """What the status says, once the call has ended; empty where it says nothing."""
+        details: str | None = await self._call.details()
+        return (details if self._noted.error is None else self._noted.error.details()) or ""
+
     async def _all(self) -> AsyncIterator[Any]:
         messages = aiter(self._call)
         end = object()

@@ -35,9 +35,9 @@ SECONDS = (0.05, 0.2, 0.2, 0.5, 1.0)
 """How long a call may take: most answer at once, and streams would go on for ever."""
 
 BAD = frozenset({"INTERNAL", "UNKNOWN"})
-OF_THE_PEER = "from peer"
-"""In what gRPC says of a status that the server sent. Its client says INTERNAL by itself, too: where it still sent when
-the server had answered (grpc issue 36066)."""
+OF_THE_CLIENT = ("", "Internal error from Core")
+"""With what words gRPC's client says INTERNAL by itself: it still sent when the server had answered (grpc issue 36066).
+Our servers and gRPC's own never say it without a word. Any other status is the server's."""
 
 OF_GRPC: Mapping[str, frozenset[str]] = {
     "wrong length": frozenset({"INTERNAL"}),
@@ -130,7 +130,7 @@ class Caller:
                     self._count(call, _name(number), f"by hand, {kind}", OF_GRPC.get(kind, frozenset()))
             return
         code, details = await self._status(call, random, sent, secret)
-        own = frozenset() if OF_THE_PEER in details else BAD
+        own = frozenset({"INTERNAL"}) if details in OF_THE_CLIENT else frozenset[str]()
         self._count(call, code.name, f"{[each[:200] for each in sent]!r}: {details[:400]}", own)
 
     def _count(self, call: Call, status: str, about: str, of_grpc: frozenset[str]) -> None:
@@ -156,11 +156,11 @@ class Caller:
                 if answers == leaves_after or answers >= ANSWERS_MAX:
                     break
             else:
-                return await made.code(), f"{await asked.details()} {await asked.debug_error_string()}"
+                return await made.code(), await made.details()
             made.cancel()
             return grpc.StatusCode.CANCELLED, ""
         except grpc.aio.AioRpcError as problem:
-            return problem.code(), f"{problem.details()} {problem.debug_error_string()}"
+            return problem.code(), problem.details() or ""
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)

@@ -90,6 +90,9 @@ STEERED: Mapping[str, Steered] = {
     "Scheduler/ForgetNode": Steered(
         "the only node would be forgotten with its jobs", _spares("node", NODE, instead=STRANGE_NODES)
     ),
+    "Scheduler/RevokeNode": Steered(
+        "the only node would be shut out, and no job run", _spares("node", NODE, instead=STRANGE_NODES)
+    ),
     "Scheduler/UpdateServer": Steered("logs of errors alone would hide what is looked for", _keeps_log),
     "Scheduler/ConnectWorker": Steered(
         "any worker token may say that it serves the model: people would be sent to nowhere", _is_another_worker

@@ -8,12 +8,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from gpufleet.v1 import scheduler_pb2
 
 from scheduler.api.roles import ROLES_OF
+from tests.fuzz.calls import BAD, Call, Caller, Tally
 from tests.fuzz.messages import Forge
 from tests.fuzz.run import Order, fuzz
 from tests.fuzz.steering import NODE, STEERED
@@ -47,10 +50,11 @@ def test_every_call_that_is_steered_is_one_of_the_contract_and_says_why() -> Non
     assert all(len(each.why) > 20 for each in STEERED.values())
 
 
-def test_the_only_node_is_never_drained() -> None:
-    descriptor = scheduler_pb2.UpdateNodeRequest.DESCRIPTOR
+@pytest.mark.parametrize("call", ["UpdateNode", "ForgetNode", "RevokeNode"])
+def test_the_only_node_is_never_taken_away(call: str) -> None:
+    descriptor = scheduler_pb2.DESCRIPTOR.message_types_by_name[f"{call}Request"]
     forge = Forge(Random(1), {"node": [NODE, "strange-1"]})
-    sent = [forge.request(descriptor, STEERED["Scheduler/UpdateNode"].steer) for _ in range(2_000)]
+    sent = [forge.request(descriptor, STEERED[f"Scheduler/{call}"].steer) for _ in range(2_000)]
     assert len(set(sent)) > 200
     assert not any(_node(descriptor, each) == NODE for each in sent)
 
@@ -61,6 +65,27 @@ def _node(descriptor: Any, data: bytes) -> str:
         return str(message.node)
     except DecodeError:  # what cannot be read is not carried out
         return ""
+
+
+@pytest.mark.parametrize("status", sorted(BAD))
+async def test_an_error_that_a_server_answers_is_told_of(status: str) -> None:
+    async def answer(_requests: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        await context.abort(grpc.StatusCode[status], "broken")
+
+    service = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"]
+    server = grpc.aio.server()
+    handlers: dict[str, Any] = {"Submit": grpc.stream_stream_rpc_method_handler(answer)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    call = Call("scheduler", address, service.methods_by_name["Submit"])
+    tally = Tally.empty()
+    await server.start()
+    async with grpc.aio.insecure_channel(address) as channel:
+        caller = Caller({address: [channel]}, {"user": "x"}, tally)
+        for number in range(20):
+            await caller.make(call, Random(number), known={}, roles=["user"])
+    await server.stop(None)
+    assert any(f"answered {status} to [" in each and "broken" in each for each in tally.wrong), tally.statuses
 
 
 def test_a_seed_makes_the_same_messages_again() -> None:
