@@ -70,6 +70,9 @@ class Reason(Enum):
     MESSAGE_TOO_LARGE = (Code.RESOURCE_EXHAUSTED, "A message is larger than the receiver takes.",
         "Send less at once; large data belongs in a file that the job reads.")
 
+    DIGEST_MISMATCH = (Code.INVALID_ARGUMENT, "What was uploaded does not have the digest that was said.",
+        "Compute the digest again, and upload the file from its beginning.")
+
     # The fleet or the object is not in a state that allows it.
     NEVER_FITS = (Code.FAILED_PRECONDITION, "No node, alone or with others, could ever hold the request.",
         "Ask for what the nearest miss has; see the fleet with: gpuctl nodes")
@@ -83,6 +86,8 @@ class Reason(Enum):
         "Look on: gpuctl logs -f ID · take the keyboard: gpuctl attach --take-over ID")
     DEPENDENCY_FAILED = (Code.FAILED_PRECONDITION, "A job that this one is to run after never ends that way.",
         "See how it ended with: gpuctl job ID, and submit without that --after, or with ID:any")
+    FILE_NOT_UPLOADED = (Code.FAILED_PRECONDITION, "A file that the request names is not stored for this user.",
+        "Upload it first: gpuctl submit --file PATH does it by itself; over gRPC it is UploadBlob.")
     NOTHING_FAILED = (Code.FAILED_PRECONDITION, "Nothing of the job has failed, so there is nothing to run again.",
         "See how it did with: gpuctl job ID")
     IS_AN_ARRAY = (Code.FAILED_PRECONDITION, "The job is an array; what was asked for is that of its items.",
@@ -178,6 +183,8 @@ class Reason(Enum):
         "Wait until jobs end, or cancel some: gpuctl cancel 40-45")
     QUOTA_EXCEEDED = (Code.RESOURCE_EXHAUSTED, "The request is beyond the user's limit.",
         "Ask an admin for more, or wait until your jobs end.")
+    FILE_TOO_LARGE = (Code.RESOURCE_EXHAUSTED, "The file is larger than the scheduler takes.",
+        "Put it where the nodes can read it, and pass its path; the limit is [files] file_bytes_max.")
     NO_FREE_SEAT = (Code.RESOURCE_EXHAUSTED, "The worker holds as many sessions as it has seats.",
         "Try again when a session has ended.")
     TOO_MANY_STREAMS = (Code.RESOURCE_EXHAUSTED, "As many followers as allowed are connected.",

@@ -175,6 +175,7 @@ class _Program:
             busy_sampling_seconds=settings.sampling.busy_interval.total_seconds(),
             spool_bytes=settings.spool.attempt_bytes_max,
             notifies_local=settings.notify.allow_local,
+            cache_bytes=settings.files.cache_bytes_max,
         )
 
     def _target_of(self, address: Address) -> Target:

@@ -48,6 +48,7 @@ from .core.outcome import AttemptView
 from .credential import Credential
 from .heartbeat import Heartbeats, StaleTerm
 from .identity import DataFolder, Identity
+from .job_files import JobFiles
 from .keeper.client import Keepers
 from .keeper.linux import boot_id, boottime_us
 from .keeping import Keeping
@@ -74,6 +75,9 @@ NOTICES_FOLDER = "notices"
 USAGES_FOLDER = "usages"
 """In the agent's data folder: what attempts used so far."""
 
+FILES_FOLDER = "files"
+"""In the agent's data folder: files that go with jobs."""
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 COMMAND_VALID_FOR_US = 30_000_000
@@ -83,13 +87,15 @@ COMMAND_VALID_FOR_US = 30_000_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """What a reload may change: how often devices are read, while nothing runs and while something does, how large an
-    attempt's spool may grow, and whether users may have servers of this machine told of their jobs.
+    attempt's spool and the cache of files may grow, and whether users may have servers of this machine told of their
+    jobs.
     """
 
     sampling_seconds: float
     busy_sampling_seconds: float
     spool_bytes: int
     notifies_local: bool
+    cache_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +133,16 @@ class NodeAgent:
         self._keeping = Keeping(keepers, self._duties.inventory)
         self._output = OutputSender(node.name, identity.incarnation, self._keeping)
         self._address = node.addresses[0]
+        self._files = JobFiles(
+            node.name, identity.incarnation, folder.path / FILES_FOLDER, lambda: node.tuning().cache_bytes
+        )
         self._launcher = Launcher(
             node.machine,
             self._duties.inventory.live,
             lambda: node.tuning().spool_bytes,
             node.for_workers,
             lambda: node.for_jobs(self._address),
+            self._files.folder_of,
         )
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))
@@ -153,6 +163,7 @@ class NodeAgent:
             self._output,
             self._notices,
             self._usages,
+            self._files,
             report=self._heartbeats.report,
             carried_out=self._heartbeats.carried_out,
             traces=node.traces,
@@ -173,9 +184,11 @@ class NodeAgent:
     async def run(self) -> None:
         """Be the agent until cancelled; raises what makes going on impossible."""
         self._attempts.adopt(await self._keepers.inventory())
+        sweeping = asyncio.create_task(self._files.sweep([entry.key for entry in self._duties.inventory]))
         try:
             await until_first(self._link.run(), self._keeping.run(), self._keeping.tell_keepers(), self._usages.run())
         finally:
+            sweeping.cancel()
             if self._refreshing is not None:
                 self._refreshing.cancel()
             await self._attempts.close()
@@ -306,7 +319,10 @@ class NodeAgent:
         interval_s = answer.heartbeat_interval.ToMicroseconds() / 1e6 or BEAT_SECONDS
         try:
             await until_first(
-                self._heartbeats.hold(stub, interval_s), self._hold_output(stub), self._channels.hold(stub)
+                self._heartbeats.hold(stub, interval_s),
+                self._hold_output(stub),
+                self._channels.hold(stub),
+                self._files.hold(stub),
             )
         finally:
             await self._program_log.close()

@@ -22,6 +22,7 @@ from .core.actions import (
     CheckNode,
     Follow,
     ForgetAttempt,
+    GiveUpFiles,
     Hold,
     LetGo,
     LimitProcess,
@@ -31,13 +32,15 @@ from .core.actions import (
     StopProcess,
     Tell,
 )
+from .core.commands import LaunchAttempt
 from .core.delivery import Receipt
-from .core.duties import PREPARED_US_MAX, Duties
+from .core.duties import PREPARED_US_MAX, PREPARED_WITH_FILES_US_MAX, Duties
 from .core.expectations import Misfit
 from .core.inventory import AttemptReport, EndReport, Prepared, Refused, SpoolReport, StartReport
 from .core.launch import Objection, Refusal, RefusalReason
 from .core.outcome import AttemptPhase, AttemptView, Stream
 from .heartbeat import Report
+from .job_files import JobFiles
 from .keeper.client import Launched
 from .keeping import Keeping
 from .launch import Launcher
@@ -62,6 +65,7 @@ class Attempts:
         output: OutputSender,
         notices: Notices,
         usages: Usages,
+        files: JobFiles,
         *,
         report: Callable[[Report], None],
         carried_out: Callable[[Receipt], None],
@@ -73,6 +77,8 @@ class Attempts:
         self._output = output
         self._notices = notices
         self._usages = usages
+        self._files = files
+        self._fetching: dict[RankKey, asyncio.Task[Refusal | None]] = {}
         self._report = report
         self._carried_out = carried_out
         self._traces = AttemptTraces(traces)
@@ -120,11 +126,14 @@ class Attempts:
     def _perform(self, actions: Iterable[Action]) -> None:
         """Do at once what needs no waiting, and begin the rest: a launch on free devices waits for the keeper only."""
         to_do = deque(actions)
+        ended: list[RankKey] = []
         while to_do:
             action = to_do.popleft()
             match action:
                 case Tell():
                     self._tell(action.report)
+                    if isinstance(action.report, Refused):
+                        ended.append(action.report.key)
                 case CarriedOut():
                     self._carried_out(action.receipt)
                 case Hold(prepared=prepared):
@@ -132,13 +141,18 @@ class Attempts:
                 case LetGo(key=key):
                     self._stop_holding(key)
                     self._ports.release(key)
+                    ended.append(key)
+                case GiveUpFiles(key=key):
+                    if (fetch := self._fetching.get(key)) is not None:
+                        fetch.cancel()
                 case Follow():
                     self._notices.see(action.view)
                     self._usages.see(action.view)
                     self._output.see(action.view, is_new=action.is_new)
                     self._keeping.follow(action.view)
                 case CheckNode():
-                    if not action.is_prepare and self._launcher.is_surely_fit(action.command.expectations):
+                    waits = action.is_prepare or bool(action.command.files)
+                    if not waits and self._launcher.is_surely_fit(action.command.expectations):
                         to_do.extend(self._duties.checked(action.command.key, None))
                     else:
                         self._begin(self._check(action))
@@ -150,6 +164,25 @@ class Attempts:
                     self._begin(self._ask(action))
                 case _:
                     assert_never(action)
+        for key in dict.fromkeys(ended):
+            self._drop_files(key)
+
+    def _drop_files(self, key: RankKey) -> None:
+        """Remove the files of a rank that is not here, if it had any."""
+        is_over = isinstance(self._duties.inventory[key], Refused | None)
+        if is_over and key not in self._fetching and self._files.folder_of(key).exists():
+            self._begin(self._files.remove(key))
+
+    async def _laid_out(self, command: LaunchAttempt) -> Refusal | None:
+        """Fetch and place its files. It is cancelled by GiveUpFiles."""
+        fetch = asyncio.create_task(self._files.lay_out(command.key, command.files))
+        self._fetching[command.key] = fetch
+        try:
+            await asyncio.wait({fetch})
+        finally:
+            fetch.cancel()
+            del self._fetching[command.key]
+        return fetch.result()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -166,7 +199,15 @@ class Attempts:
         found: Misfit | Objection | None = None
         port = 0
         try:
-            if action.is_prepare:
+            if command.files:
+                try:
+                    found = await self._laid_out(command)
+                except asyncio.CancelledError:
+                    if (task := asyncio.current_task()) is None or task.cancelling():
+                        raise
+                    self._perform(self._duties.given_up(key))
+                    return
+            if found is None and action.is_prepare:
                 found = await self._keeping.check(self._launcher.rehearsed(command))
             if found is None:
                 found, self._samples[key] = await self._launcher.misfit(command.expectations)
@@ -179,8 +220,9 @@ class Attempts:
 
     def _hold(self, prepared: Prepared) -> None:
         self._stop_holding(prepared.key)
+        span_us = PREPARED_WITH_FILES_US_MAX if prepared.launch.files else PREPARED_US_MAX
         self._holds[prepared.key] = asyncio.get_running_loop().call_later(
-            PREPARED_US_MAX / 1e6, lambda: self._perform(self._duties.held_too_long(prepared))
+            span_us / 1e6, lambda: self._perform(self._duties.held_too_long(prepared))
         )
 
     def _stop_holding(self, key: RankKey) -> None:
@@ -240,6 +282,8 @@ class Attempts:
             _log.exception("an order for attempt %s was not carried out", action.key)
             is_done = False
         self._perform(self._duties.done(action.key, is_done=is_done))
+        if isinstance(action, ForgetAttempt):
+            self._drop_files(action.key)
 
     def _tell(self, report: AttemptReport | Refused | Prepared) -> None:
         if isinstance(report, Refused):

@@ -10,8 +10,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from gpufleet.devices.device import DeviceSample
+from gpufleet.jobs.runs import RankKey
 from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
 
 from .core.actions import Master
@@ -43,7 +45,8 @@ READING_PAUSE_SECONDS = 0.25
 
 class Launcher:
     """Checks and completes launches. `live` answers the attempts whose processes are ours, `for_workers` what the
-    environment of a model's worker says of the way to the scheduler, and `for_jobs` that of any other job.
+    environment of a model's worker says of the way to the scheduler, and `for_jobs` that of any other job. `folder_of`
+    is where the files of a rank are.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Launcher:
         spool_bytes: Callable[[], int],
         for_workers: Callable[[], Mapping[str, str]],
         for_jobs: Callable[[], Mapping[str, str]] = dict,
+        folder_of: Callable[[RankKey], Path] = lambda key: Path("/"),
     ) -> None:
         self._machine = machine
         self._live = live
@@ -60,6 +64,7 @@ class Launcher:
         self._spool_bytes = spool_bytes
         self._for_workers = for_workers
         self._for_jobs = for_jobs
+        self._folder_of = folder_of
 
     def is_surely_fit(self, expectations: Expectations) -> bool:
         """Whether what is known already says that the devices are as expected; waits for nothing."""
@@ -103,6 +108,7 @@ class Launcher:
         held = [devices[uuid] for uuid in command.expectations.device_uuids if uuid in devices]
         visibility, virtual_uuids = shown_devices(held)
         where = master or Master(LOOPBACK, free_port())
+        files_folder = str(self._folder_of(command.key)) if command.files else ""
         place = RankPlace(
             job_id=command.key.job,
             attempt=command.key.attempt,
@@ -119,10 +125,15 @@ class Launcher:
             cpus=command.cpus,
             way=self._way(command),
             end_time_s=end_time_s(command.process.limits, time.time()),
+            files_folder=files_folder,
         )
         return Launch(
             key=command.key,
-            process=replace(command.process, env=environment_of(command.process.env, self._account, place)),
+            process=replace(
+                command.process,
+                cwd=command.process.cwd or files_folder,
+                env=environment_of(command.process.env, self._account, place),
+            ),
             heartbeat_sent_us=heartbeat_sent_us,
             spool_bytes=self._spool_bytes(),
             note=note_of(command.expectations.device_uuids, devices, command.sampling_us)

@@ -26,7 +26,7 @@ from .core import commands, inventory
 from .core.adoption import Verdict
 from .core.attempt import Limits
 from .core.expectations import Expectations
-from .core.launch import Process
+from .core.launch import InputFile, Process
 from .core.outcome import AttemptEnd, AttemptView, FullReason, Stream
 
 STREAMS = {Stream.STDOUT: job_pb2.STREAM_STDOUT, Stream.STDERR: job_pb2.STREAM_STDERR}
@@ -218,6 +218,10 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
         sampling_us=launch.sampling_interval.ToMicroseconds() if launch.HasField("sampling_interval") else None,
         share_memory_bytes=launch.share.memory_bytes,
         serves=launch.serves,
+        files=tuple(
+            InputFile(path=each.path, digest=each.digest, size_bytes=each.size_bytes, is_executable=each.is_executable)
+            for each in launch.files
+        ),
     )
 
 

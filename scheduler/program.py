@@ -29,6 +29,7 @@ from .api.output.program_logs import ProgramLogs
 from .api.roles import Authenticator
 from .api.server import SchedulerService, Server
 from .api.server_facts import ServerFacts
+from .blobs.opening import open_blobs
 from .clock import SlewedClock
 from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
@@ -180,7 +181,8 @@ class Program:
         self._visits = VisitLog(self._store, self._clock.now, lambda: _span(settings.now.retention), data)
         self._requests = RequestLog(self._clock.now, data)
         self._desk = HistoryQueries(self._recorder, data, lambda: _kept(settings.now))
-        self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now, self._drop_histories)
+        blobs = open_blobs(lambda: settings.now.files, data)
+        self._pruner = Pruner(self._engine, self._outputs, lambda: settings.now, self._drop_histories, blobs)
         facts = ServerFacts(
             version=importlib.metadata.version("gpufleet"),
             started_at=self._clock.now(),
@@ -198,7 +200,7 @@ class Program:
         authenticator = Authenticator(self._engine.view, self._clock.now, workers, workers.jobs, workers.nodes)
         self._metrics = MetricsOutlet(settings.now, self._engine, metrics, authenticator)
         self._server = Server(
-            # The calls that are not built are filled in, and checked to be complete, when server.py is imported.
+            # The call that is not built is filled in, and checked to be there, when server.py is imported.
             SchedulerService(  # type: ignore[abstract]
                 self._engine,
                 self._changes,
@@ -213,8 +215,9 @@ class Program:
                 self._desk,
                 self._visits,
                 self._requests,
+                blobs,
             ),
-            AgentService(  # type: ignore[abstract]
+            AgentService(
                 self._engine,
                 self._links,
                 self._outputs,
@@ -222,6 +225,7 @@ class Program:
                 channels,
                 workers.nodes,
                 self._series.keep,
+                blobs,
                 self._recorder.take_beat,
             ),
             authenticator,

@@ -8,8 +8,11 @@ from datetime import timedelta
 
 from gpufleet.config.merged import Change
 from gpufleet.config.scheduler_settings import SchedulerSettings
+from gpufleet.errors import GpufleetError
 from gpufleet.telemetry.logs import fields
 
+from .blobs.opening import needed_by
+from .blobs.store import BlobStore
 from .clock import is_set_within
 from .engine import Engine
 from .output_hub import OutputHub
@@ -22,7 +25,14 @@ log = logging.getLogger(__name__)
 PRUNE_SECONDS = 3600.0
 """How often, besides after each reload that changes what is kept."""
 _KEPT = frozenset(
-    {"retention", "output.retention", "output.total_bytes_max", "history.retention", "history.fine_retention"}
+    {
+        "retention",
+        "output.retention",
+        "output.total_bytes_max",
+        "files.keep_unused",
+        "history.retention",
+        "history.fine_retention",
+    }
 )
 
 
@@ -38,6 +48,7 @@ class Pruner:
     _outputs: OutputHub
     _settings: Callable[[], SchedulerSettings]
     _drop_histories: DropHistories | None = None
+    _blobs: BlobStore | None = None
     _is_due: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def settings_changed(self, changes: tuple[Change, ...]) -> None:
@@ -68,9 +79,21 @@ class Pruner:
         jobs = await outputs.on_thread(lambda: outputs.store.retain(old, most, live))
         if records or jobs:
             log.info("old jobs were dropped", extra=fields(records=records, outputs=len(jobs)))
+        if self._blobs is not None:
+            await self._prune_files(self._blobs, settings.files.keep_unused)
         if self._drop_histories is not None:
             kept = settings.history
             await self._drop_histories(self._ago(kept.fine_retention), self._ago(kept.retention))
+
+    async def _prune_files(self, blobs: BlobStore, unused: timedelta) -> None:
+        needed = needed_by(self._engine.view.durable)
+        try:
+            dropped = await asyncio.to_thread(blobs.prune, unused.total_seconds(), needed)
+        except GpufleetError as error:
+            log.warning("unused files could not be dropped", extra=fields(why=error.message))
+        else:
+            if dropped:
+                log.info("unused files were dropped", extra=fields(files=dropped))
 
     def _ago(self, length: timedelta) -> Instant:
         return after(self._engine.now(), Span(-round(length.total_seconds() * 1_000_000)))

@@ -36,6 +36,7 @@ METHODS = {
     "fallback": "in plain order, not by their readings",
 }
 SCORES_SHOWN = 8
+FILES_SHOWN = 4
 RANKS_SHOWN = 32
 """Ranks of a gang shown one by one; those that did not end well come first where there are more."""
 
@@ -161,6 +162,7 @@ def _facts(job: job_pb2.Job, now: datetime) -> Iterable[tuple[str, str]]:
         yield "array", f"item {job.array_index} of array {job.array_id}"
     yield "folder", spec.cwd
     yield "from", spec.submit_cwd if spec.submit_cwd != spec.cwd else ""
+    yield "files", _files(spec)
     yield "copy", _copied(spec)
     yield "at limit", _at_limit(spec)
     yield "process", _process(spec.process)
@@ -208,6 +210,14 @@ def _gpu_choice(job: job_pb2.Job, now: datetime) -> str:
         at = words.clock(choice.fall_back_time, now)
         told += f" (since {at})" if choice.fell_back else f"; from {at} on it does without"
     return told
+
+
+def _files(spec: job_pb2.JobSpec) -> str:
+    if not spec.files:
+        return ""
+    named = ", ".join(each.path for each in spec.files[:FILES_SHOWN])
+    more = f" and {len(spec.files) - FILES_SHOWN} more" if len(spec.files) > FILES_SHOWN else ""
+    return f"{named}{more} ({format_size(sum(each.size_bytes for each in spec.files))})"
 
 
 def _copied(spec: job_pb2.JobSpec) -> str:

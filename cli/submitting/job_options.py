@@ -53,6 +53,7 @@ class Kind(Enum):
     SIGNAL = auto()
     AFTER = auto()
     RLIMITS = auto()
+    FILES = auto()
     OWN = auto()
     """Read together with others, by job_spec.py."""
 
@@ -243,8 +244,22 @@ class JobOptions:
     )
     cwd: Annotated[
         str | None,
-        process("--cwd", metavar="PATH", help="The working directory on the node; the one you are in by default."),
+        process(
+            "--cwd",
+            metavar="PATH",
+            help="The working directory on the node; the one you are in by default.",
+        ),
         Sets("cwd", Kind.OWN),
+    ] = None
+    file: Annotated[
+        list[str] | None,
+        process(
+            "--file",
+            metavar="PATH[=NAME]",
+            help="A file that goes with it, or a folder of files. They lie on the node in a folder of their own, "
+            "$GPUFLEET_FILES, which is its working directory without --cwd.",
+        ),
+        Sets("files", Kind.FILES),
     ] = None
     output_file: Annotated[
         str | None,

@@ -35,7 +35,7 @@ def spec_of(options: JobOptions, command: Sequence[str], environment: Mapping[st
     spec = pb.JobSpec(
         argv=argv,
         name=options.name or "",
-        cwd=str(PurePosixPath(folder) / (options.cwd or "")),
+        cwd="" if options.file and not options.cwd else str(PurePosixPath(folder) / (options.cwd or "")),
         env=variables(options.env or (), environment, pass_all=options.env_all),
         submit_cwd=folder,
         trace_context=inherited_traceparent(environment),

@@ -18,6 +18,7 @@ from gpufleet.text.spelling import did_you_mean
 from gpufleet.text.units import exact_duration, exact_size, parse_duration, parse_size
 
 from ..reading import check_known, names, pairs, read
+from .input_files import input_file_text, input_files
 from .job_options import JobOption, Kind
 
 COUNTED = "NOFILE"
@@ -324,6 +325,7 @@ READ: Mapping[Kind, Callable[[JobOption, Any], object]] = {
     Kind.COMMAND: _words,
     Kind.SIGNAL: lambda option, typed: limit_signal(typed),
     Kind.AFTER: lambda option, typed: [dependency(text) for text in names(typed)],
+    Kind.FILES: lambda option, typed: input_files(typed),
     Kind.RLIMITS: lambda option, typed: [resource_limit(option.flag, text) for text in typed],
 }
 """From what was typed to the value of the field. Raises INVALID_ARGUMENT with the option."""
@@ -346,6 +348,7 @@ SHOW: Mapping[Kind, Callable[[Any, Any], Values]] = {
     Kind.COMMAND: lambda value, usual: (shlex.join(value),),
     Kind.SIGNAL: lambda value, usual: (limit_signal_text(value),),
     Kind.AFTER: lambda value, usual: [dependency_text(each) for each in value],
+    Kind.FILES: lambda value, usual: [input_file_text(each) for each in value],
     Kind.RLIMITS: lambda value, usual: [resource_limit_text(each) for each in value],
 }
 """From the value of the field, which says something, to what the option is given."""

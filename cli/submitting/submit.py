@@ -57,6 +57,8 @@ def submit(
         return
     job = estimated(settings, job)
     request = request_of(job, command or [], request_id=request_id, dry_run=dry_run)
+    if job.file and not dry_run:
+        _upload(settings, job.file, request)
     if interactive and not dry_run:
         _attach(settings, request)
     submit_job(settings, request)
@@ -87,6 +89,8 @@ def run(
     settings = options.settings()
     job = estimated(settings, job)
     request = request_of(job, command or [], request_id=request_id, dry_run=False)
+    if job.file:
+        _upload(settings, job.file, request)
     if stdin:
         from ..attaching.keyboard import input_mode
 
@@ -94,6 +98,12 @@ def run(
         # What was typed is gone: a second run would wait for input that does not come again.
         request.specs[0].no_requeue = True
     _attach(settings, request)
+
+
+def _upload(settings: Settings, files: list[str], request: scheduler_pb2.SubmitRequest) -> None:
+    from .uploading import upload_missing
+
+    upload_missing(settings, files, request.specs[0])
 
 
 def _attach(settings: Settings, request: scheduler_pb2.SubmitRequest) -> None:

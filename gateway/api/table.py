@@ -127,6 +127,7 @@ ROWS: tuple[Row, ...] = (
     Row("jobs", "GET", "/jobs/{job_id}/stats", "GetJobStats"),
     Row("jobs", "GET", "/jobs/{job_id}/output", "StreamOutput", BYTES),
     Row("jobs", "GET", "/jobs/{job_id}/output/pieces", "StreamOutput", LINES),
+    Row("jobs", "POST", "/files/missing", "FindMissingBlobs"),
     Row("jobs", "GET", "/watch", "Watch", LINES),
     Row("nodes", "GET", "/nodes", "ListNodes"),
     Row("nodes", "PATCH", "/nodes/{node}", "UpdateNode", needed=("is_draining",)),
@@ -165,8 +166,7 @@ LEFT_OUT: Mapping[str, str] = {
     "ReportRequests": "a gateway's own report",
     "CountRequests": "a gateway's own report",
     "ConnectWorker": "a model's worker speaks it",
-    "FindMissingBlobs": "not built yet",
-    "UploadBlob": "not built yet",
+    "UploadBlob": "a file comes in pieces: gpuctl submit --file, or gRPC",
     "DownloadFile": "not built yet",
 }
 """Calls without a path, and why."""

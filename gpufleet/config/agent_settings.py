@@ -43,6 +43,19 @@ class NotifySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """Files of jobs that the node keeps for the next job that has the same."""
+
+    cache_bytes_max: int = setting(
+        20 * GIB,
+        "Beyond this the files that were not used for the longest go. What a job has is a copy of its own.",
+        SIZE,
+        low=0,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSettings:
     """How the node's devices are watched."""
 
@@ -118,6 +131,7 @@ class AgentSettings:
     labels: tuple[tuple[str, str], ...] = setting((), "Names by which jobs can choose nodes.", LABELS, reloadable=True)
     log: LogSettings = section(LogSettings, "The agent's own log.")
     spool: SpoolSettings = section(SpoolSettings, "Output that the scheduler has not confirmed as stored yet.")
+    files: CacheSettings = section(CacheSettings, "Files of jobs that are kept for the next one; see docs/files.md.")
     sampling: SamplingSettings = section(SamplingSettings, "How the node's devices are watched.")
     notify: NotifySettings = section(NotifySettings, "Whom the node tells of its jobs.")
 

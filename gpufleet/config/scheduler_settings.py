@@ -97,6 +97,40 @@ class OutputSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings:
+    """Files that people upload for their jobs: see docs/files.md."""
+
+    file_bytes_max: int = setting(
+        10 * GIB, "The largest file that is taken.", SIZE, low=1_000_000, high=1024 * GIB, reloadable=True
+    )
+    user_bytes_max: int = setting(
+        50 * GIB,
+        "The files of one user that are stored at once, in all; a file counts as 4 KiB at least.",
+        SIZE,
+        low=1_000_000,
+        reloadable=True,
+    )
+    user_files_max: int = setting(
+        100_000, "How many files of one user are stored at once.", INTEGER, low=1, high=10_000_000, reloadable=True
+    )
+    keep_unused: timedelta = setting(
+        DAY,
+        "A file is dropped when no job that has not ended has needed it for this long.",
+        DURATION,
+        low=HOUR,
+        high=365 * DAY,
+        reloadable=True,
+    )
+    free_bytes_min: int = setting(
+        GIB,
+        "No file is taken that would leave less than this free on the disk of the data folder.",
+        SIZE,
+        low=0,
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySettings:
     """What is kept of what devices, the queue and users did."""
 
@@ -338,6 +372,7 @@ class SchedulerSettings:
         NodeSettings, "When a silent node is suspected, lost, and its jobs are started elsewhere."
     )
     output: OutputSettings = section(OutputSettings, "What is kept of the jobs' output.")
+    files: FileSettings = section(FileSettings, "Files that people upload for their jobs; see docs/files.md.")
     history: HistorySettings = section(HistorySettings, "What is kept of what devices, the queue and users did.")
     limits: LimitSettings = section(LimitSettings, "Bounds that keep one user or one bug from taking everything.")
     policy: PolicySettings = section(PolicySettings, "Who goes first, and what one user may have at once.")

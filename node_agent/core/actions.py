@@ -47,6 +47,13 @@ class CheckNode:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUpFiles:
+    """A rank whose files are being fetched is not wanted any more; answer its CheckNode with `given_up`."""
+
+    key: RankKey
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Hold a rank for its gang; answer with `held_too_long` when PREPARED_US_MAX have passed."""
 
@@ -126,7 +133,7 @@ class CarriedOut:
 Outstanding = CheckNode | SpawnAttempt | StopProcess | SignalProcess | LimitProcess | ForgetAttempt
 """What takes its time: nothing else is done about the attempt before it is answered."""
 
-Action = Outstanding | Hold | LetGo | Follow | Tell | CarriedOut
+Action = Outstanding | GiveUpFiles | Hold | LetGo | Follow | Tell | CarriedOut
 
 Change = AttemptEnd | FullReason | Offsets | None
 """What a keeper says of an attempt: its end, why its output waits (None: it goes on), or how far its output goes."""

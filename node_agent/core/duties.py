@@ -24,6 +24,7 @@ from .actions import (
     CheckNode,
     Follow,
     ForgetAttempt,
+    GiveUpFiles,
     Hold,
     LetGo,
     LimitProcess,
@@ -61,6 +62,9 @@ PREPARED_US_MAX = 60_000_000
 """A rank that was prepared and hears nothing more of its gang is dropped after this: four times as long as a scheduler
 waits for a whole gang. One that still wants it finds it missing in the inventory, or refused, and prepares it again."""
 
+PREPARED_WITH_FILES_US_MAX = 900_000_000
+"""The same where other ranks may have files to fetch first."""
+
 
 @dataclass(slots=True)
 class Duties:
@@ -96,7 +100,9 @@ class Duties:
         if len(waiting) >= ORDERS_WAITING_MAX:
             return tuple(_carried_out(order))
         waiting.append(order)
-        return ()
+        under_way = self._under_way[key][1]
+        is_fetching = isinstance(under_way, CheckNode) and bool(under_way.command.files)
+        return (GiveUpFiles(key),) if is_fetching and _ends(order) else ()
 
     def checked(self, key: RankKey, found: Misfit | Objection | None, port: int = 0) -> tuple[Action, ...]:
         """The node was checked, or could not be; `found` is what speaks against the launch.
@@ -122,6 +128,11 @@ class Duties:
                 return (*self._hold(Prepared(order.command.launch, port)), *self._finish(key))
             case _:
                 raise AssertionError(f"{order.command} needs no check")
+
+    def given_up(self, key: RankKey) -> tuple[Action, ...]:
+        """What ends the rank came while its files were fetched: it is not started, and what waits goes on."""
+        sentence = "it was stopped before it was started"
+        return (*self._refuse(key, NotLaunched.STOPPED_BEFORE_START, sentence), *self._finish(key))
 
     def spawned(self, key: RankKey, answer: AttemptView | Refusal, *, was_known: bool) -> tuple[Action, ...]:
         """The keeper answered a launch; `was_known`: nothing was started now."""
@@ -318,6 +329,17 @@ class Duties:
         refused = Refused(key, reason, sentence)
         self.inventory.take(refused)
         return [Tell(refused)]
+
+
+def _ends(order: Order) -> bool:
+    """Whether a command ends a rank that has not begun."""
+    match order.command:
+        case StopAttempt() | AbortAttempt():
+            return True
+        case JudgeAttempt(verdict=verdict):
+            return verdict is not Verdict.KEEP
+        case _:
+            return False
 
 
 def _let_go(entry: Entry | None) -> list[Action]:

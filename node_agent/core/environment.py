@@ -21,7 +21,14 @@ TELLS_OF_SHARES = frozenset({"GPUFLEET_GPU_SHARE", "GPUFLEET_GPU_MEMORY_BYTES"})
 """Never taken from the submitter either, who may be a job with a share itself."""
 
 OF_THE_NODE = frozenset(
-    {"GPUFLEET_CPUS_PER_NODE", "GPUFLEET_END_TIME", "GPUFLEET_SCHEDULER", "GPUFLEET_CA_FILE", "GPUFLEET_INSECURE"}
+    {
+        "GPUFLEET_FILES",
+        "GPUFLEET_CPUS_PER_NODE",
+        "GPUFLEET_END_TIME",
+        "GPUFLEET_SCHEDULER",
+        "GPUFLEET_CA_FILE",
+        "GPUFLEET_INSECURE",
+    }
 )
 """Nor these: what it has there, when it ends and how it finds its scheduler is for the node to say. The token comes
 with the launch."""
@@ -45,7 +52,7 @@ class RankPlace:
     its memory; 0 for whole devices. Nothing keeps it within its share: it is told, so that it can do so itself. That
     goes for `cpus`, too: those that are held for it on this node, 0 for none.
     `way` is what it is told of the way to the scheduler, and `end_time_s` when its time limit ends it, in seconds since
-    1970 by this machine's clock; None without a limit.
+    1970 by this machine's clock; None without a limit. `files_folder` is where the files are that go with it, if any.
     """
 
     job_id: int
@@ -63,6 +70,7 @@ class RankPlace:
     cpus: int = 0
     way: Mapping[str, str] = field(default_factory=dict)
     end_time_s: int | None = None
+    files_folder: str = ""
 
 
 _NOT_TAKEN = CHOOSES_DEVICES | TELLS_OF_SHARES | OF_THE_NODE
@@ -111,6 +119,8 @@ def _fixed(place: RankPlace) -> dict[str, str]:
         fixed["GPUFLEET_GPU_MEMORY_BYTES"] = str(place.share_memory_bytes)
     if place.traceparent:
         fixed["TRACEPARENT"] = place.traceparent
+    if place.files_folder:
+        fixed["GPUFLEET_FILES"] = place.files_folder
     if place.end_time_s is not None:
         fixed["GPUFLEET_END_TIME"] = str(place.end_time_s)
     return {**fixed, **place.way}

@@ -23,6 +23,8 @@ class RefusalReason(StrEnum):
     BAD_REQUEST = "BAD_REQUEST"
     CWD_MISSING = "CWD_MISSING"
     OUTPUT_FILE_UNUSABLE = "OUTPUT_FILE_UNUSABLE"
+    FILES_UNAVAILABLE = "FILES_UNAVAILABLE"
+    FILES_GONE = "FILES_GONE"
     RLIMIT_TOO_HIGH = "RLIMIT_TOO_HIGH"
     ARGV_TOO_LONG = "ARGV_TOO_LONG"
     FENCED = "FENCED"
@@ -46,6 +48,8 @@ REFUSES_LAUNCHES = frozenset(
         RefusalReason.BAD_REQUEST,
         RefusalReason.CWD_MISSING,
         RefusalReason.OUTPUT_FILE_UNUSABLE,
+        RefusalReason.FILES_UNAVAILABLE,
+        RefusalReason.FILES_GONE,
         RefusalReason.RLIMIT_TOO_HIGH,
         RefusalReason.ARGV_TOO_LONG,
         RefusalReason.FENCED,
@@ -80,6 +84,16 @@ class NotRun:
     def code(self) -> int:
         """Answer the exit code a shell would give."""
         return 127 if self.failure is LaunchFailure.COMMAND_NOT_FOUND else 126
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """A file that the scheduler has for a rank: where it is to lie in the folder of its files, and its SHA-256."""
+
+    path: str
+    digest: str
+    size_bytes: int
+    is_executable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

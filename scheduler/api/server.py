@@ -18,6 +18,7 @@ from gpufleet.net.reflection import serve_reflection
 from gpufleet.net.refusing import refuse
 from gpufleet.telemetry.spans import Telemetry
 
+from ..blobs.store import BlobStore
 from ..engine import Engine
 from ..links import Links
 from ..output_hub import OutputHub
@@ -36,6 +37,7 @@ from .fleet.history import HistoryCalls
 from .fleet.nodes import NodeCalls
 from .fleet.tracking import TrackingCalls
 from .jobs.ended_jobs import EndedJobCalls
+from .jobs.files import FileCalls
 from .jobs.jobs import JobCalls
 from .jobs.reasons import WaitReasons
 from .open_streams import OpenStreams
@@ -49,13 +51,8 @@ from .sessions.request_usage import RequestUsageCalls
 from .sessions.session_usage import SessionUsageCalls
 from .sessions.sessions import SessionCalls
 
-NOT_BUILT = (
-    "DownloadFile",
-    "FindMissingBlobs",
-    "UploadBlob",
-)
+NOT_BUILT = ("DownloadFile",)
 """Calls of the contract that answer UNIMPLEMENTED with a next step."""
-NOT_BUILT_FOR_AGENTS = ("FetchBlob",)
 
 
 @dataclass(eq=False)
@@ -69,6 +66,7 @@ class SchedulerService(  # type: ignore[misc]
     EndedJobCalls,
     SessionUsageCalls,
     RequestUsageCalls,
+    FileCalls,
     scheduler_pb2_grpc.SchedulerServicer,
 ):
     """The Scheduler service."""
@@ -86,6 +84,7 @@ class SchedulerService(  # type: ignore[misc]
     histories: HistoryQueries
     visits: VisitLog
     requests: RequestLog
+    blobs: BlobStore
 
     def __post_init__(self) -> None:
         engine = self.engine
@@ -140,7 +139,7 @@ def _fill_in(service: type, base: type, descriptor: Any, names: tuple[str, ...])
 _SCHEDULER = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"]
 _NODE_AGENT = node_agent_pb2.DESCRIPTOR.services_by_name["NodeAgent"]
 _fill_in(SchedulerService, scheduler_pb2_grpc.SchedulerServicer, _SCHEDULER, NOT_BUILT)
-_fill_in(AgentService, node_agent_pb2_grpc.NodeAgentServicer, _NODE_AGENT, NOT_BUILT_FOR_AGENTS)
+_fill_in(AgentService, node_agent_pb2_grpc.NodeAgentServicer, _NODE_AGENT, ())
 _CONTRACT = {f"{service.name}/{method.name}" for service in (_SCHEDULER, _NODE_AGENT) for method in service.methods}
 assert set(ROLES_OF) == _CONTRACT, f"the table of roles and the contract differ: {set(ROLES_OF) ^ _CONTRACT}"
 

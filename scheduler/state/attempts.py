@@ -168,6 +168,7 @@ BLAMES_THE_JOB = frozenset(
         "BAD_REQUEST",
         "COMMAND_NOT_FOUND",
         "CWD_MISSING",
+        "FILES_GONE",
         "INVALID_LAUNCH",
         "NOT_EXECUTABLE",
         "OUTPUT_FILE_UNUSABLE",

@@ -91,6 +91,16 @@ class ProcessSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputFile:
+    """A file that goes with a job: where it lies in the folder of its files, and the SHA-256 of its bytes."""
+
+    path: str
+    digest: str
+    size_bytes: int
+    is_executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What a job needs; equal resources are one class of request.
 
@@ -185,7 +195,8 @@ class JobSpec(_ClassCache):
     """All that a user asked for, with defaults filled in. `serves` is the model that a service is a worker of.
 
     `submit_cwd` is the folder that it was submitted from, empty where nobody said so. `output_file` is a pattern, empty
-    for none. With `is_requeued_on_timeout` it waits again where its time limit would end it.
+    for none. With `is_requeued_on_timeout` it waits again where its time limit would end it. An empty `cwd` is the
+    folder of its `files`.
     """
 
     argv: tuple[str, ...]
@@ -216,6 +227,7 @@ class JobSpec(_ClassCache):
     output_file: str = ""
     process: ProcessSettings | None = None
     gpu_choice: GpuChoice | None = None
+    files: tuple[InputFile, ...] = ()
 
     @property
     def resources_asked(self) -> Resources:

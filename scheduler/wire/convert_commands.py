@@ -12,6 +12,7 @@ from ..state.warnings import JobWarning
 from .convert import duration
 from .convert_jobs import share_proto
 from .gpu_choice import VARIABLES, variables_of
+from .input_files import input_files_proto
 from .limit_rules import limit_signal_proto
 from .output_file import output_path
 from .process_settings import process_settings_proto
@@ -81,6 +82,7 @@ def _launch_proto(command: commands.LaunchAttempt, key: pb.AttemptKey) -> pb.Lau
         limit_signal=limit_signal_proto(spec.limit_signal),
         output_file=output_path(command),
         process=process_settings_proto(spec.process),
+        files=input_files_proto(spec.files),
     )
 
 

@@ -22,6 +22,7 @@ from ..state.units import MB
 from ..state.warnings import JobWarning
 from .convert import duration, numbers_of, timestamp
 from .gpu_choice import MODES, gpu_choice_proto
+from .input_files import input_files_proto
 from .limit_rules import limit_signal_proto
 from .process_settings import process_settings_proto
 
@@ -85,6 +86,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         requeue_on_timeout=spec.is_requeued_on_timeout,
         output_file=spec.output_file,
         process=process_settings_proto(spec.process),
+        files=input_files_proto(spec.files),
         no_gpu_selection=resources.ignores_telemetry,
         node_count=resources.node_count,
         no_span=resources.no_span,

@@ -21,6 +21,7 @@ from .argv import ARGUMENT_BYTES_MAX, ARGV_BYTES_MAX, check_argv
 from .array_spec import items_of
 from .convert_jobs import CONDITIONS
 from .gpu_choice import gpu_choice_of
+from .input_files import input_files_of
 from .limit_rules import limit_signal_of, requeue_on_timeout_of
 from .notify_targets import notify_of
 from .output_file import output_file_of
@@ -44,6 +45,8 @@ GRACE_MAX = Span(1 * DAY)
 FENCE_MIN = Span(FENCE_US_MIN)
 AFTER_MAX = 100
 AFTER_IN_ALL_MAX = 10_000
+FILES_IN_ALL_MAX = 100_000
+"""Files that the specs of one request name."""
 RETRIES_MAX = 1_000
 BLAME_LIMIT_MAX = 1_000
 TIME_SECONDS_MAX = 253_402_300_799  # the end of the year 9999
@@ -70,6 +73,9 @@ def wanted_jobs(request: scheduler_pb2.SubmitRequest, lately: KnownSpecs | None 
     named = sum(len(spec.after) for spec in request.specs)
     if named > AFTER_IN_ALL_MAX:
         raise invalid("specs", f"name {named:,} jobs to wait for; at most {AFTER_IN_ALL_MAX:,} in one request")
+    files = sum(len(spec.files) for spec in request.specs)
+    if files > FILES_IN_ALL_MAX:
+        raise invalid("specs", f"name {files:,} files; at most {FILES_IN_ALL_MAX:,} in one request")
     here: dict[Key, Common] = {}
     lately = lately or KnownSpecs()
     jobs = [_wanted_like_others(spec, f"specs[{number}]", here, lately) for number, spec in enumerate(request.specs)]
@@ -107,7 +113,9 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
     _check_environment(spec.env, f"{path}.env")
     band = band_of(spec.band, f"{path}.band") if spec.band else Band.NORMAL
     name = _checked_name(spec, path)
-    _check_folder(spec.cwd, f"{path}.cwd", "give --cwd an absolute path")
+    files = input_files_of(spec, path)
+    if spec.cwd or not files:
+        _check_folder(spec.cwd, f"{path}.cwd", "give --cwd an absolute path")
     time_limit = optional_span(spec, "time_limit", path, least=1)
     grace = optional_span(spec, "grace", path)
     if grace is not None and grace > GRACE_MAX:
@@ -165,6 +173,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
             submit_cwd=_submit_cwd(spec, path),
             process=process_settings_of(spec, path),
             gpu_choice=gpu_choice_of(spec, path),
+            files=files,
         ),
         band=band,
         is_held=spec.is_held,

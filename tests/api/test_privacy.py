@@ -21,11 +21,13 @@ from scheduler.api.sight import HIDDEN
 from tests.api.calls import METHODS
 from tests.api.test_sight import ASKED_OF_A_JOB, CARRY, Call, said
 from tests.e2e.client import Client, refusal
+from tests.e2e.files import file, upload
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS, until
 
 pb = scheduler_pb2
 ARGUMENT = "--of-ann-alone"
+FILE = file("file-of-ann.csv", b"data of ann")
 REFUSAL = "only its owner and admins read what it does"
 ROOT = Path(__file__).parents[2]
 
@@ -104,7 +106,8 @@ async def test_what_a_job_does_is_read_by_whom_the_setting_says_and_a_sighup_cha
     # It asks of itself with its own token, which no setting keeps from it.
     story = f"{sys.executable} -P -m gpufleet.cli story $GPUFLEET_JOB_ID"
     line = f"cd {ROOT}; echo printed; : {ARGUMENT}; {story} | head -1"
-    job = (await people["ann"].run("/bin/sh", "-c", line, output_file="out-of-ann.log")).id
+    await upload(people["ann"], b"data of ann")
+    job = (await people["ann"].run("/bin/sh", "-c", line, output_file="out-of-ann.log", files=[FILE])).id
     assert b"printed\n" in (out := await people["ann"].stdout(job))
     assert len(out.splitlines()) == 2, out
     await _holds(people, job, readers={"ann", "admin"})
@@ -131,6 +134,8 @@ async def _holds(people: dict[str, Client], job: int, readers: set[str]) -> None
             answer = await said(call(client, job))
             assert (ARGUMENT in answer) == (who in readers), f"{name} by {who}: {answer}"
             assert ("out-of-ann" in answer) == (who in readers), f"{name} by {who}: {answer}"
+            assert ("file-of-ann" in answer) == (who in readers), f"{name} by {who}: {answer}"
+            assert (FILE.digest in answer) == (who in readers), f"{name} by {who}: {answer}"
 
 
 async def test_a_models_arguments_and_program_are_hidden_with_what_its_worker_does(

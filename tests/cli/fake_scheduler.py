@@ -6,6 +6,7 @@ its method. `calls` is everything that was asked, in order.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import Counter, defaultdict, deque
@@ -19,6 +20,7 @@ import grpc
 from google.protobuf.message import Message
 from gpufleet.v1 import (
     capacity_pb2,
+    files_pb2,
     history_pb2,
     job_pb2,
     node_pb2,
@@ -141,6 +143,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     request_usage: sessions_pb2.ListRequestUsageResponse = field(default_factory=sessions_pb2.ListRequestUsageResponse)
     capacity: list[capacity_pb2.CheckCapacityResponse] = field(default_factory=list)
     submitted: dict[str, int] = field(default_factory=dict)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    """What was uploaded, by its digest; nothing is checked."""
     address: str = ""
 
     def asked(self, method: str) -> list[Any]:
@@ -158,6 +162,26 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
             return scheduler_pb2.SubmitResponse(first_job_id=made, count=1, job=self.jobs[made])
 
         return self._answer("Submit", request, context, submit)
+
+    def FindMissingBlobs(self, request: Any, context: Any) -> Any:
+        def find() -> files_pb2.FindMissingBlobsResponse:
+            missing = [
+                each for each in request.digests if hashlib.sha256(self.blobs.get(each, b"")).hexdigest() != each
+            ]
+            stored = [len(self.blobs.get(each, b"")) for each in missing]
+            return files_pb2.FindMissingBlobsResponse(missing_digests=missing, stored_bytes=stored)
+
+        return self._answer("FindMissingBlobs", request, context, find)
+
+    def UploadBlob(self, requests: Iterator[Any], context: Any) -> Any:
+        first = next(requests)
+
+        def upload() -> files_pb2.UploadBlobResponse:
+            for piece in requests:
+                self.blobs[first.digest] = self.blobs.get(first.digest, b"")[: piece.offset] + piece.data
+            return files_pb2.UploadBlobResponse(stored_bytes=len(self.blobs.get(first.digest, b"")))
+
+        return self._answer("UploadBlob", first, context, upload)
 
     def GetJob(self, request: Any, context: Any) -> Any:
         return self._answer("GetJob", request, context, lambda: scheduler_pb2.GetJobResponse(job=self._find(request)))

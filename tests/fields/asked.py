@@ -55,6 +55,9 @@ VALUES: Values = {
     "content_type": "audio/mpeg",
     "cpu_argv": ["./on-cpus", "a b"],
     "env": {"A": "1"},
+    "files.path": "data/train.csv",
+    "files.digest": "ab" * 32,
+    "files.size_bytes": 5,
     "process.rlimits.name": "CORE",
     "process.rlimits.soft": 150,
     "process.rlimits.hard": 300,
@@ -65,6 +68,7 @@ GPUS: Values = {"devices.count": 4}
 PINS: Values = {"pins.node": "n1", "pins.device_indices": [0, 1]}
 AFTER: Values = {"after.job_id": 1, "after.condition": job_pb2.DEPENDENCY_CONDITION_OK}
 RLIMIT: Values = {"process.rlimits.name": "NOFILE", "process.rlimits.soft": 100, "process.rlimits.hard": 200}
+FILE: Values = {"files.path": "a.csv", "files.digest": "cd" * 32}
 SIGNAL: Values = {"limit_signal.signal": 10, "time_limit": timedelta(minutes=10)}
 NEEDS: Needs = {
     "devices.per_node_count": GPUS,
@@ -87,6 +91,10 @@ NEEDS: Needs = {
     "limit_signal.signal": SIGNAL,
     "limit_signal.before": SIGNAL,
     "limit_signal.leader_only": SIGNAL,
+    "files.path": FILE,
+    "files.digest": FILE,
+    "files.size_bytes": FILE,
+    "files.is_executable": FILE,
     "process.rlimits.name": RLIMIT,
     "process.rlimits.soft": RLIMIT,
     "process.rlimits.hard": RLIMIT,
@@ -127,6 +135,7 @@ TYPED: dict[str, Any] = {
     "cpu_command": "./on-cpus 'a b'",
     "notify": "true",
     "rlimit": ["NOFILE=100:200"],
+    "file": [f"sha256:{'ab' * 32}:5:x=data/train.csv"],
 }
 """Where not anything will do: what each option is given."""
 
@@ -195,6 +204,8 @@ async def job_of(spec: job_pb2.JobSpec) -> Job:
     calls: Any = object.__new__(SubmitCalls)
     calls.engine = SimpleNamespace(view=state, now=lambda: fleet().now)
     calls.known_specs = None
+    sizes = {each.digest: each.size_bytes for each in spec.files}
+    calls.blobs = SimpleNamespace(keep=lambda wanted: None, size_of=lambda user, digest: sizes[digest])
     calls._outcome = _ended_well
     _caller.set(Caller(UserName("ada"), Role.ADMIN, TokenId("t")))
     submitted, _ = await calls._submitted(scheduler_pb2.SubmitRequest(specs=[spec]), "")

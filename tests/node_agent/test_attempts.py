@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from node_agent.core.expectations import Expectations
 from node_agent.core.launch import Process, Refusal, RefusalReason
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets
 from node_agent.heartbeat import Report
+from node_agent.job_files import JobFiles
 from node_agent.keeper.client import Launched
 from node_agent.keeping import Keeping
 
@@ -76,6 +78,7 @@ class Bench:
             Silent(),  # type: ignore[arg-type]
             Silent(),  # type: ignore[arg-type]
             Silent(),  # type: ignore[arg-type]
+            JobFiles("n1", 1, Path("/nowhere"), lambda: 0),
             report=self._report,
             carried_out=self.done.append,
             traces=OFF,

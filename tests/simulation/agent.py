@@ -20,6 +20,7 @@ from node_agent.core.actions import (
     CheckNode,
     Follow,
     ForgetAttempt,
+    GiveUpFiles,
     Hold,
     LetGo,
     LimitProcess,
@@ -253,6 +254,8 @@ class Agent:
                 case Follow(view=view, is_new=is_new):
                     self._uploads.see(view, is_new=is_new)
                     self._pump()
+                case GiveUpFiles():
+                    raise AssertionError("no job of the simulation has files")
                 case CheckNode(command=command, is_prepare=is_prepare):
                     self._after(self._check_seconds(), self._checked, command, is_prepare)
                 case Hold(prepared=prepared):

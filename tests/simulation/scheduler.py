@@ -137,7 +137,7 @@ class SchedulerProcess:
         self.accounts.begin()
         self.service = AgentService(
             self.engine, self.links, self.hub, "1", Channels(self.links), world.worker_secrets.nodes
-        )  # type: ignore[abstract]
+        )
         self.sessions = SessionCalls()
         self.sessions.engine, self.sessions.session_links = self.engine, self.session_links
         view, now = self.engine.view, self.engine.now

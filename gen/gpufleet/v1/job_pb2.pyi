@@ -598,6 +598,42 @@ class ProcessSettings(_message.Message):
 Global___ProcessSettings: _TypeAlias = ProcessSettings  # noqa: Y015
 
 @_typing.final
+class InputFile(_message.Message):
+    """InputFile is a file that goes with a job. Each rank gets a copy of its own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    IS_EXECUTABLE_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Where it lies in the folder of the job's files, such as "data/train.csv": relative, 1,024 bytes at most, without empty
+    parts, ".", ".." and control characters. No other file of the job has the same path, or lies below it.
+    """
+    digest: _builtins.str
+    """SHA-256 of its bytes, in lower-case hexadecimal. The submitter has uploaded them: see UploadBlob."""
+    size_bytes: _builtins.int
+    """Its size in bytes."""
+    is_executable: _builtins.bool
+    """Whether it is a program."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        is_executable: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "is_executable", b"is_executable", "path", b"path", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputFile: _TypeAlias = InputFile  # noqa: Y015
+
+@_typing.final
 class JobSpec(_message.Message):
     """JobSpec is all that a user asks for."""
 
@@ -707,6 +743,7 @@ class JobSpec(_message.Message):
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     HIDDEN_FIELDS_FIELD_NUMBER: _builtins.int
     CPU_ARGV_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
     node_count: _builtins.int
@@ -730,7 +767,7 @@ class JobSpec(_message.Message):
     is_preemptible: _builtins.bool
     """Whether a higher band may stop the job to use its devices."""
     cwd: _builtins.str
-    """Absolute working directory; it must exist on each node."""
+    """Absolute working directory; it must exist on each node. Empty for the folder of its files, where it has files."""
     is_held: _builtins.bool
     """Whether the job is submitted held."""
     trace_context: _builtins.str
@@ -858,6 +895,12 @@ class JobSpec(_message.Message):
         means argv in any case. It does not go with GPU_MODE_REQUIRED.
         """
 
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputFile]:
+        """Files that go with it, 1,000 at most. They lie in a folder of the attempt alone, on each of its nodes, before its first
+        instruction; GPUFLEET_FILES names the folder, which is removed some time after the attempt has ended.
+        """
+
     def __init__(
         self,
         *,
@@ -905,10 +948,11 @@ class JobSpec(_message.Message):
         content_type: _builtins.str = ...,
         hidden_fields: _abc.Iterable[_builtins.str] | None = ...,
         cpu_argv: _abc.Iterable[_builtins.str] | None = ...,
+        files: _abc.Iterable[Global___InputFile] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "retries", b"retries", "sampling_interval", b"sampling_interval", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "files", b"files", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "retries", b"retries", "sampling_interval", b"sampling_interval", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

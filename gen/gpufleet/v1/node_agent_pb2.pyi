@@ -943,8 +943,9 @@ class Launch(_message.Message):
     LIMIT_SIGNAL_FIELD_NUMBER: _builtins.int
     OUTPUT_FILE_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
     cwd: _builtins.str
-    """Absolute working directory."""
+    """Absolute working directory; empty for the folder of its files."""
     cpus: _builtins.int
     """CPUs that the scheduler holds for it on the node. Nothing keeps the process from using more."""
     memory_bytes: _builtins.int
@@ -1022,6 +1023,13 @@ class Launch(_message.Message):
     def process(self) -> _job_pb2.ProcessSettings:
         """How its processes run, as in the job's spec."""
 
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.InputFile]:
+        """Files that the node fetches and places in a folder of this rank alone, before its first instruction; GPUFLEET_FILES
+        names the folder, which is the working directory where cwd is empty. A launch whose files cannot be had is refused
+        (FILES_UNAVAILABLE, FILES_GONE).
+        """
+
     def __init__(
         self,
         *,
@@ -1049,10 +1057,11 @@ class Launch(_message.Message):
         limit_signal: _job_pb2.LimitSignal | None = ...,
         output_file: _builtins.str = ...,
         process: _job_pb2.ProcessSettings | None = ...,
+        files: _abc.Iterable[_job_pb2.InputFile] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "grace", b"grace", "key", b"key", "limit_signal", b"limit_signal", "process", b"process", "sampling_interval", b"sampling_interval", "share", b"share", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "output_file", b"output_file", "process", b"process", "sampling_interval", b"sampling_interval", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_busy", b"allow_busy", "argv", b"argv", "cpus", b"cpus", "cwd", b"cwd", "device_uuids", b"device_uuids", "env", b"env", "expected_free_memory_bytes", b"expected_free_memory_bytes", "fence", b"fence", "files", b"files", "grace", b"grace", "input", b"input", "is_gang", b"is_gang", "key", b"key", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "node_count", b"node_count", "notify", b"notify", "output_file", b"output_file", "process", b"process", "sampling_interval", b"sampling_interval", "serves", b"serves", "share", b"share", "time_limit", b"time_limit", "trace_context", b"trace_context", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1899,25 +1908,39 @@ Global___OpenChannelResponse: _TypeAlias = OpenChannelResponse  # noqa: Y015
 
 @_typing.final
 class FetchBlobRequest(_message.Message):
-    """FetchBlobRequest names an uploaded file. Not built yet."""
+    """FetchBlobRequest names a file of a rank that the node was told to launch."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DIGEST_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
     """SHA-256 of the file, in lower-case hexadecimal."""
     offset: _builtins.int
-    """Offset of the first byte wanted."""
+    """Offset of the first byte wanted, up to the file's size."""
+    node: _builtins.str
+    """The node's name."""
+    incarnation: _builtins.int
+    """The agent's incarnation, as registered."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey:
+        """The rank that it is for."""
+
     def __init__(
         self,
         *,
         digest: _builtins.str = ...,
         offset: _builtins.int = ...,
+        node: _builtins.str = ...,
+        incarnation: _builtins.int = ...,
+        key: Global___AttemptKey | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "incarnation", b"incarnation", "key", b"key", "node", b"node", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1925,21 +1948,25 @@ Global___FetchBlobRequest: _TypeAlias = FetchBlobRequest  # noqa: Y015
 
 @_typing.final
 class FetchBlobResponse(_message.Message):
-    """FetchBlobResponse is a piece of an uploaded file. Not built yet."""
+    """FetchBlobResponse is a piece of an uploaded file, 1 MiB at most; the stream ends with the file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DATA_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
     """The bytes."""
+    offset: _builtins.int
+    """Offset of the first byte."""
     def __init__(
         self,
         *,
         data: _builtins.bytes = ...,
+        offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

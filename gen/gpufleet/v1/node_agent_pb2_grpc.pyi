@@ -48,7 +48,9 @@ class NodeAgentStub:
     OpenChannel: _grpc.StreamStreamMultiCallable[_node_agent_pb2.OpenChannelRequest, _node_agent_pb2.OpenChannelResponse]
     """OpenChannel is dialled by the agent after a command. It carries what is typed to a job; file copies are not built yet."""
     FetchBlob: _grpc.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]
-    """FetchBlob streams a file that a submit uploaded. Not built yet."""
+    """FetchBlob streams a file of an attempt that is placed on the node, from an offset on. Errors: FILE_NOT_UPLOADED when
+    it is not stored any more, PERMISSION_DENIED when no attempt of the node names it.
+    """
 
 @_typing.type_check_only
 class NodeAgentAsyncStub(NodeAgentStub):
@@ -70,7 +72,9 @@ class NodeAgentAsyncStub(NodeAgentStub):
     OpenChannel: _aio.StreamStreamMultiCallable[_node_agent_pb2.OpenChannelRequest, _node_agent_pb2.OpenChannelResponse]  # type: ignore[assignment]
     """OpenChannel is dialled by the agent after a command. It carries what is typed to a job; file copies are not built yet."""
     FetchBlob: _aio.UnaryStreamMultiCallable[_node_agent_pb2.FetchBlobRequest, _node_agent_pb2.FetchBlobResponse]  # type: ignore[assignment]
-    """FetchBlob streams a file that a submit uploaded. Not built yet."""
+    """FetchBlob streams a file of an attempt that is placed on the node, from an offset on. Errors: FILE_NOT_UPLOADED when
+    it is not stored any more, PERMISSION_DENIED when no attempt of the node names it.
+    """
 
 class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
     """NodeAgent is implemented by the scheduler and called by the agents of the nodes.
@@ -119,6 +123,8 @@ class NodeAgentServicer(metaclass=_abc_1.ABCMeta):
         request: _node_agent_pb2.FetchBlobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_node_agent_pb2.FetchBlobResponse], _abc.AsyncIterator[_node_agent_pb2.FetchBlobResponse]]:
-        """FetchBlob streams a file that a submit uploaded. Not built yet."""
+        """FetchBlob streams a file of an attempt that is placed on the node, from an offset on. Errors: FILE_NOT_UPLOADED when
+        it is not stored any more, PERMISSION_DENIED when no attempt of the node names it.
+        """
 
 def add_NodeAgentServicer_to_server(servicer: NodeAgentServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

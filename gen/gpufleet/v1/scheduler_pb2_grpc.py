@@ -591,14 +591,15 @@ class SchedulerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FindMissingBlobs(self, request, context):
-        """FindMissingBlobs answers which files must be uploaded. Not built yet.
+        """FindMissingBlobs answers which files must be uploaded before a job can name them. It keeps those that are there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadBlob(self, request_iterator, context):
-        """UploadBlob stores a file by its digest. Not built yet.
+        """UploadBlob stores a file by its digest, for the caller's jobs. One that was cut goes on where it stood. Files that no
+        job needs are dropped after [files] keep_unused. Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, QUOTA_EXCEEDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -133,9 +133,11 @@ class SchedulerStub:
     ConnectWorker: _grpc.StreamStreamMultiCallable[_sessions_pb2.ConnectWorkerRequest, _sessions_pb2.ConnectWorkerResponse]
     """ConnectWorker joins a worker: reports up, commands down."""
     FindMissingBlobs: _grpc.UnaryUnaryMultiCallable[_files_pb2.FindMissingBlobsRequest, _files_pb2.FindMissingBlobsResponse]
-    """FindMissingBlobs answers which files must be uploaded. Not built yet."""
+    """FindMissingBlobs answers which files must be uploaded before a job can name them. It keeps those that are there."""
     UploadBlob: _grpc.StreamUnaryMultiCallable[_files_pb2.UploadBlobRequest, _files_pb2.UploadBlobResponse]
-    """UploadBlob stores a file by its digest. Not built yet."""
+    """UploadBlob stores a file by its digest, for the caller's jobs. One that was cut goes on where it stood. Files that no
+    job needs are dropped after [files] keep_unused. Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, QUOTA_EXCEEDED.
+    """
     DownloadFile: _grpc.UnaryStreamMultiCallable[_files_pb2.DownloadFileRequest, _files_pb2.DownloadFileResponse]
     """DownloadFile streams a file of a job. Not built yet."""
     CreateToken: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.CreateTokenRequest, _scheduler_pb2.CreateTokenResponse]
@@ -248,9 +250,11 @@ class SchedulerAsyncStub(SchedulerStub):
     ConnectWorker: _aio.StreamStreamMultiCallable[_sessions_pb2.ConnectWorkerRequest, _sessions_pb2.ConnectWorkerResponse]  # type: ignore[assignment]
     """ConnectWorker joins a worker: reports up, commands down."""
     FindMissingBlobs: _aio.UnaryUnaryMultiCallable[_files_pb2.FindMissingBlobsRequest, _files_pb2.FindMissingBlobsResponse]  # type: ignore[assignment]
-    """FindMissingBlobs answers which files must be uploaded. Not built yet."""
+    """FindMissingBlobs answers which files must be uploaded before a job can name them. It keeps those that are there."""
     UploadBlob: _aio.StreamUnaryMultiCallable[_files_pb2.UploadBlobRequest, _files_pb2.UploadBlobResponse]  # type: ignore[assignment]
-    """UploadBlob stores a file by its digest. Not built yet."""
+    """UploadBlob stores a file by its digest, for the caller's jobs. One that was cut goes on where it stood. Files that no
+    job needs are dropped after [files] keep_unused. Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, QUOTA_EXCEEDED.
+    """
     DownloadFile: _aio.UnaryStreamMultiCallable[_files_pb2.DownloadFileRequest, _files_pb2.DownloadFileResponse]  # type: ignore[assignment]
     """DownloadFile streams a file of a job. Not built yet."""
     CreateToken: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.CreateTokenRequest, _scheduler_pb2.CreateTokenResponse]  # type: ignore[assignment]
@@ -618,7 +622,7 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request: _files_pb2.FindMissingBlobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_files_pb2.FindMissingBlobsResponse, _abc.Awaitable[_files_pb2.FindMissingBlobsResponse]]:
-        """FindMissingBlobs answers which files must be uploaded. Not built yet."""
+        """FindMissingBlobs answers which files must be uploaded before a job can name them. It keeps those that are there."""
 
     @_abc_1.abstractmethod
     def UploadBlob(
@@ -626,7 +630,9 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_files_pb2.UploadBlobRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_files_pb2.UploadBlobResponse, _abc.Awaitable[_files_pb2.UploadBlobResponse]]:
-        """UploadBlob stores a file by its digest. Not built yet."""
+        """UploadBlob stores a file by its digest, for the caller's jobs. One that was cut goes on where it stood. Files that no
+        job needs are dropped after [files] keep_unused. Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, QUOTA_EXCEEDED.
+        """
 
     @_abc_1.abstractmethod
     def DownloadFile(

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.run_protos import key_to_proto
 from gpufleet.telemetry.logs import fields
 
+from ...blobs.store import BlobStore
 from ...engine import Engine
 from ...links import AgentStream, Links
 from ...node_tokens import NodeTokens, new_number
@@ -46,6 +48,7 @@ from ..output.attaching import serve_channel
 from ..output.channels import Channels
 from ..own_node import check_own_node
 from ..roles import caller
+from .fetching import pieces_of
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +70,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
     _channels: Channels
     _tokens: NodeTokens
     _keep_series: Callable[[RankKey, bytes], None] = lambda key, payload: None
+    _blobs: BlobStore | None = None
     _record_beat: Callable[[NodeName, Iterable[DeviceReading]], None] = lambda node, readings: None
     _reports: set[asyncio.Future[Reply]] = field(default_factory=set, init=False)
 
@@ -304,6 +308,16 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
     ) -> None:
         """What people type down; how far it has come up."""
         await serve_channel(self._channels, request_iterator, context)
+
+    async def FetchBlob(
+        self, request: node_agent_pb2.FetchBlobRequest, context: Any
+    ) -> AsyncIterator[node_agent_pb2.FetchBlobResponse]:
+        """A file of an attempt that is placed on the node, from an offset on."""
+        assert self._blobs is not None
+        check_own_node(self._engine.view, caller(), node_name(request.node))
+        async with aclosing(pieces_of(self._engine.view.durable, self._blobs, request)) as pieces:
+            async for piece in pieces:
+                yield piece
 
 
 class _OutputStream:

@@ -1,5 +1,7 @@
 """The Scheduler service: Submit. Check, decide, store, answer."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +11,7 @@ from gpufleet.errors import GpufleetError, Reason
 from gpufleet.telemetry.spans import Telemetry
 from gpufleet.telemetry.traceparent import from_metadata, is_traceparent, new_traceparent
 
+from ...blobs.store import BlobStore
 from ...policy.explain import foretell
 from ...policy.order import position
 from ...state.events import JobsSubmitted, WantedJob
@@ -16,7 +19,7 @@ from ...state.ids import JobId
 from ...state.indices import Indices
 from ...state.jobs import Finished, Items, Job, index_of, items_alike
 from ...state.replies import Submitted
-from ...state.specs import Band, Outcome
+from ...state.specs import Band, JobSpec, Outcome
 from ...wire.alike_specs import CheckedSpec, KnownSpecs
 from ...wire.convert_jobs import job_proto, state_of
 from ...wire.digests import digest_of
@@ -25,6 +28,7 @@ from ..answers import reply_of
 from ..roles import caller
 from .arrays import failed_indices, show_items
 from .bands import band_within, band_word, check_band, default_band
+from .files import missing_files, not_uploaded
 from .finding import JobsFound
 
 
@@ -33,6 +37,7 @@ class SubmitCalls(JobsFound):
 
     telemetry: Telemetry
     known_specs: KnownSpecs
+    blobs: BlobStore
 
     async def Submit(self, request: scheduler_pb2.SubmitRequest, context: Any) -> scheduler_pb2.SubmitResponse:
         """Check, decide, store, answer."""
@@ -64,6 +69,7 @@ class SubmitCalls(JobsFound):
         if request.rerun_failed_job_id and not (request.specs or request.count):
             return await self._submitted_again(request, trace)
         jobs = wanted_jobs(request, self.known_specs)
+        notes = await self._check_files([job.spec for job in jobs], request)
         named = {each.job for job in jobs for each in job.spec.after}
         ended = {job_id: await self._outcome(job_id) for job_id in named}
         submitted = JobsSubmitted(
@@ -80,7 +86,23 @@ class SubmitCalls(JobsFound):
             ended=ended,
             items=jobs[0].items,
         )
-        return submitted, ()
+        return submitted, notes
+
+    async def _check_files(
+        self, specs: Sequence[JobSpec], request: scheduler_pb2.SubmitRequest, field: str = "specs[{}].files[{}]"
+    ) -> tuple[str, ...]:
+        """Keep the files that the jobs name; a dry run notes those that are not there.
+
+        Errors: FILE_NOT_UPLOADED, but for a request that was carried out before.
+        """
+        if not any(spec.files for spec in specs):
+            return ()
+        missing = await asyncio.to_thread(missing_files, self.blobs, caller().user, specs)
+        if not missing or (caller().user, request.request_id) in self.engine.view.durable.requests:
+            return ()
+        if request.dry_run:
+            return (f"{len(missing):,} of its files are not uploaded yet",)
+        raise not_uploaded(missing, field)
 
     def _bands_of(self, request: scheduler_pb2.SubmitRequest, jobs: list[CheckedSpec]) -> tuple[Band, ...]:
         """The bands that are asked for. Errors: BAND_REFUSED, but for a request that was carried out before."""
@@ -111,6 +133,7 @@ class SubmitCalls(JobsFound):
             assert array.items is not None
             items = replace(array.items, indices=Indices.of_numbers([index_of(array, job)]), ended=None)
         spec = replace(job.spec, after=(), begin_at=None, trace_context=trace or new_traceparent())
+        missing = await self._check_files([spec], request, "rerun_failed_job_id")
         band = band_within(self.engine.view.limits.bands, job.band)
         notes = (
             (f"job {job.id} is in band {band_word(job.band)}; you have {band_word(band)}",) if band != job.band else ()
@@ -124,7 +147,7 @@ class SubmitCalls(JobsFound):
             is_dry_run=request.dry_run,
             items=items,
         )
-        return submitted, notes
+        return submitted, (*notes, *missing)
 
     async def _outcome(self, job_id: JobId) -> Outcome | None:
         """How a job ended; None for one that is live, or that there is not."""

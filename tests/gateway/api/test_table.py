@@ -60,9 +60,11 @@ def test_no_path_stands_twice_and_no_stream_is_told_as_an_object() -> None:
 
 
 def test_what_changes_something_is_no_get() -> None:
-    changing = re.compile("Submit|Update|Cancel|Signal|Requeue|Forget|Serve|Stop|Close|Drain|Create|Revoke")
+    changing = re.compile("Submit|Update|Cancel|Signal|Requeue|Forget|Serve|Stop|Close|Drain|Create|Approve|Revoke")
     for row in ROWS:
-        assert (row.verb == "GET") is not bool(changing.match(row.rpc) or row.rpc in ("Estimate", "CheckCapacity"))
+        assert (row.verb == "GET") is not bool(
+            changing.match(row.rpc) or row.rpc in ("Estimate", "CheckCapacity", "FindMissingBlobs")
+        )
 
 
 def test_the_page_makes_its_calls_by_the_same_table() -> None:

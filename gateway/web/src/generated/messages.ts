@@ -325,6 +325,21 @@ export interface ProcessSettings {
   readonly nice: number;
 }
 
+/** InputFile is a file that goes with a job. Each rank gets a copy of its own. */
+export interface InputFile {
+  /**
+   * Where it lies in the folder of the job's files, such as "data/train.csv": relative, 1,024 bytes at most, without
+   * empty parts, ".", ".." and control characters. No other file of the job has the same path, or lies below it.
+   */
+  readonly path: string;
+  /** SHA-256 of its bytes, in lower-case hexadecimal. The submitter has uploaded them: see UploadBlob. */
+  readonly digest: string;
+  /** Its size in bytes. */
+  readonly size_bytes: Int64;
+  /** Whether it is a program. */
+  readonly is_executable: boolean;
+}
+
 /** JobSpec is all that a user asks for. */
 export interface JobSpec {
   /** The program and its arguments; at least one, and 2 MB in all at most. */
@@ -377,7 +392,7 @@ export interface JobSpec {
   readonly array?: ArraySpec;
   /** Environment of the process beside what the agent sets; names hold no '=' and no NUL. */
   readonly env: Readonly<Record<string, string>>;
-  /** Absolute working directory; it must exist on each node. */
+  /** Absolute working directory; it must exist on each node. Empty for the folder of its files, where it has files. */
   readonly cwd: string;
   /** Not eligible before this time; absent means at once. */
   readonly begin_time?: Timestamp;
@@ -450,6 +465,11 @@ export interface JobSpec {
    * most. Empty means argv in any case. It does not go with GPU_MODE_REQUIRED.
    */
   readonly cpu_argv: readonly string[];
+  /**
+   * Files that go with it, 1,000 at most. They lie in a folder of the attempt alone, on each of its nodes, before its
+   * first instruction; GPUFLEET_FILES names the folder, which is removed some time after the attempt has ended.
+   */
+  readonly files: readonly InputFile[];
 }
 
 /** ExitStatus is how a process ended. */
@@ -1296,10 +1316,16 @@ export interface FindMissingBlobsRequest {
   readonly digests: readonly string[];
 }
 
-/** FindMissingBlobsResponse names those that are not stored. */
+/**
+ * FindMissingBlobsResponse names those that are not stored for the caller; what others have uploaded counts as missing.
+ */
 export interface FindMissingBlobsResponse {
-  /** Digests to upload. */
+  /** Digests to upload, each once. */
   readonly missing_digests: readonly string[];
+  /**
+   * For each of them, in the same order, how many of its first bytes are stored: where an upload that was cut goes on.
+   */
+  readonly stored_bytes: readonly Int64[];
 }
 
 /** DownloadFileRequest names a file of a job. */

@@ -45,7 +45,7 @@ export function withoutHidden(spec: JobSpec): JobSpec {
   const seen: JobSpec = { ...spec, hidden_fields: [] };
   for (const name of spec.hidden_fields) {
     if (name === "env") Object.assign(seen, { env: {} });
-    else if (name === "argv") Object.assign(seen, { argv: [] });
+    else if (name === "argv" || name === "cpu_argv" || name === "files") Object.assign(seen, { [name]: [] });
     else Object.assign(seen, { [name]: "" });
   }
   return seen;
@@ -124,6 +124,7 @@ export function keptOf(spec: JobSpec): string[] {
     gpu_mode: "whether it waits for its GPUs",
     content_type: "what it works on",
     cpu_argv: "what runs without a GPU",
+    files: "the files that go with it",
   };
   const told = (Object.keys(words) as Kept[]).filter((name) => !isUsual(name, spec[name])).map((name) => words[name]);
   const request = spec.devices[0];
@@ -157,7 +158,8 @@ export function specOf(draft: Draft, like: JobSpec | null): { spec: Partly<JobSp
     return 0;
   };
   if (draft.command.trim() === "") wrong.command = "Write the command that is to run.";
-  if (!draft.cwd.trim().startsWith("/")) wrong.cwd = "Write an absolute path, which must exist on the node: /home/ann/work.";
+  const isAmongFiles = draft.cwd.trim() === "" && !isEmpty(like?.files);
+  if (!draft.cwd.trim().startsWith("/") && !isAmongFiles) wrong.cwd = "Write an absolute path, which must exist on the node: /home/ann/work.";
   const count = number("gpus");
   const models = draft.model.split(",").map((each) => each.trim()).filter(Boolean);
   const memory = size("min_memory");

@@ -1,0 +1,126 @@
+"""The Scheduler service: files that people upload for their jobs, and which of them a job may name."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from gpufleet.v1 import files_pb2
+
+from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.jobs.files import FILE_BYTES_MAX, PIECE_BYTES_MAX, is_digest
+
+from ...blobs.store import BlobStore
+from ...state.ids import UserName
+from ...state.specs import InputFile, JobSpec
+from ..answers import Calls
+from ..roles import caller
+
+DIGESTS_MAX = 10_000
+PIECE_WAIT_SECONDS = 60.0
+"""An upload that is silent for longer ends; what came is stored, and the next one goes on there."""
+NOT_A_DIGEST = "is not a SHA-256 in lower-case hexadecimal"
+DIGEST_STEP = "give the 64 digits that sha256sum prints"
+
+
+class FileCalls(Calls):
+    """What people upload. Each public method is one RPC."""
+
+    blobs: BlobStore
+    one_stream: Callable[[], AbstractContextManager[None]]
+
+    async def FindMissingBlobs(self, request: files_pb2.FindMissingBlobsRequest) -> files_pb2.FindMissingBlobsResponse:
+        """Which of the caller's files are not stored whole; those that are, are kept for a while."""
+        if len(request.digests) > DIGESTS_MAX:
+            raise invalid("digests", f"holds {len(request.digests):,}; at most {DIGESTS_MAX:,} are taken at once")
+        for number, digest in enumerate(request.digests):
+            if not is_digest(digest):
+                raise invalid(f"digests[{number}]", NOT_A_DIGEST, next_step=DIGEST_STEP)
+        user, wanted = caller().user, tuple(dict.fromkeys(request.digests))
+        await asyncio.to_thread(self.blobs.keep, [(user, each) for each in wanted])
+        missing = [each for each in wanted if self.blobs.size_of(user, each) is None]
+        return files_pb2.FindMissingBlobsResponse(
+            missing_digests=missing, stored_bytes=[self.blobs.stored_bytes(user, each) for each in missing]
+        )
+
+    async def UploadBlob(
+        self, request_iterator: AsyncIterator[files_pb2.UploadBlobRequest], context: Any
+    ) -> files_pb2.UploadBlobResponse:
+        """Store the pieces as they come; at the end of the stream what came is durable, and a whole file checked."""
+        first = await _next(request_iterator)
+        if first is None:
+            raise invalid("digest", "is not set: the stream is empty", next_step=DIGEST_STEP)
+        if not is_digest(first.digest):
+            raise invalid("digest", NOT_A_DIGEST, next_step=DIGEST_STEP)
+        if not 0 <= first.size_bytes <= FILE_BYTES_MAX:
+            raise invalid("size_bytes", f"is {first.size_bytes:,}; it must be 0 to {FILE_BYTES_MAX:,}")
+        user, digest, size = caller().user, first.digest, first.size_bytes
+        if (known := self.blobs.size_of(user, digest)) is not None:
+            await asyncio.to_thread(self.blobs.keep, [(user, digest)])
+            return files_pb2.UploadBlobResponse(stored_bytes=known)
+        with self.one_stream():
+            await asyncio.to_thread(self.blobs.check_room, user, digest, size)
+            piece: files_pb2.UploadBlobRequest | None = first
+            while piece is not None:
+                await self._store(user, first, piece)
+                piece = await _next(request_iterator)
+            stored = await asyncio.to_thread(self.blobs.finish, user, digest, size)
+        return files_pb2.UploadBlobResponse(stored_bytes=stored)
+
+    async def _store(
+        self, user: UserName, first: files_pb2.UploadBlobRequest, piece: files_pb2.UploadBlobRequest
+    ) -> None:
+        if piece.digest not in ("", first.digest):
+            raise invalid("digest", "is another one than in the first message", next_step="upload one file a stream")
+        if len(piece.data) > PIECE_BYTES_MAX:
+            raise invalid("data", f"has {len(piece.data):,} bytes; at most {PIECE_BYTES_MAX:,} come in one message")
+        if not 0 <= piece.offset <= first.size_bytes - len(piece.data):
+            why = f"is {piece.offset:,}; with {len(piece.data):,} bytes behind it that is not within the file"
+            raise invalid("offset", why, next_step="size_bytes of the first message is the whole file's")
+        await asyncio.to_thread(self.blobs.write, user, first.digest, piece.offset, piece.data)
+
+
+async def _next(requests: AsyncIterator[files_pb2.UploadBlobRequest]) -> files_pb2.UploadBlobRequest | None:
+    """The next piece; None at the end. Errors: DEADLINE."""
+    try:
+        async with asyncio.timeout(PIECE_WAIT_SECONDS):
+            return await anext(requests, None)
+    except TimeoutError:
+        raise GpufleetError(
+            Reason.DEADLINE,
+            f"nothing of the file came for {PIECE_WAIT_SECONDS:.0f} s; what came is stored",
+            next_step="Upload it again: it goes on where it stands.",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A file that a job names and that is not there: of which spec the how-manieth, and why."""
+
+    spec: int
+    number: int
+    file: InputFile
+    why: str
+
+
+def missing_files(blobs: BlobStore, user: UserName, specs: Sequence[JobSpec]) -> list[Missing]:
+    """The files that are not stored for this user with the size that is said; the others are kept for a while."""
+    blobs.keep({(user, each.digest): None for spec in specs for each in spec.files})
+    found: list[Missing] = []
+    for number, spec in enumerate(specs):
+        for place, each in enumerate(spec.files):
+            size = blobs.size_of(user, each.digest)
+            if size is None:
+                found.append(Missing(number, place, each, f"{each.path!r} is not uploaded"))
+            elif size != each.size_bytes:
+                why = f"{each.path!r} has {size:,} bytes, not {each.size_bytes:,}"
+                found.append(Missing(number, place, each, why))
+    return found
+
+
+def not_uploaded(missing: Sequence[Missing], field: str) -> GpufleetError:
+    """The refusal of a submit."""
+    first = missing[0]
+    more = f", nor {len(missing) - 1:,} more" if len(missing) > 1 else ""
+    return invalid(field.format(first.spec, first.number), first.why + more, reason=Reason.FILE_NOT_UPLOADED)

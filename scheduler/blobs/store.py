@@ -1,0 +1,306 @@
+"""Blobs as files: FOLDER/USER/DIGEST, and FOLDER/USER/DIGEST.part for what is not whole yet.
+
+A part is appended to in order, and renamed when it is whole, synced and has its digest; so a crash leaves a part, which
+the next upload goes on with. What is wrong in it shows in its digest, and it is dropped. When a file was last needed is
+the time of its last change, so that nothing else has to be stored of it.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpufleet.errors import GpufleetError, Reason
+
+from ..state.ids import UserName
+
+COUNTED_BYTES_MIN = 4_096
+"""A file counts as so many bytes at least, as it does on a disk."""
+TURNS = 64
+"""Locks that uploads share, by the file."""
+PART = ".part"
+_NAME = re.compile(r"(?P<digest>[0-9a-f]{64})(?P<part>\.part)?")
+
+Key = tuple[UserName, str]
+"""Whose, and the digest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobLimits:
+    """The limits that the settings ask for, in bytes; `free_bytes` is what must stay free on the disk."""
+
+    file_bytes: int
+    user_bytes: int
+    user_files: int
+    free_bytes: int
+
+
+@dataclass(slots=True)
+class _Blob:
+    """What is known of a file; `sha` is that of its bytes so far, None after a restart."""
+
+    size: int
+    used_at: float
+    is_whole: bool
+    sha: Any = None
+
+
+@dataclass(slots=True)
+class _Used:
+    """What a user has stored, as it is counted."""
+
+    bytes: int = 0
+    files: int = 0
+
+
+class BlobStore:
+    """Every method may be called from any thread. Errors of the disk: STORE_UNAVAILABLE."""
+
+    def __init__(
+        self, folder: Path, limits: Callable[[], BlobLimits], wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._now = wall_clock
+        self._lock = threading.RLock()
+        self._blobs: dict[Key, _Blob] = {}
+        self._used: dict[UserName, _Used] = {}
+        self._turns = [threading.Lock() for _ in range(TURNS)]
+        with _explained("opened", folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for key, blob in _stored(folder):
+                known = self._blobs.get(key)
+                if known is None or not known.is_whole:
+                    self._note(key, blob)
+
+    def size_of(self, user: UserName, digest: str) -> int | None:
+        """The size of a whole file in bytes; None where the user has none."""
+        blob = self._blobs.get((user, digest))
+        return blob.size if blob is not None and blob.is_whole else None
+
+    def stored_bytes(self, user: UserName, digest: str) -> int:
+        """How many of its first bytes are stored."""
+        blob = self._blobs.get((user, digest))
+        return 0 if blob is None else blob.size
+
+    def keep(self, wanted: Iterable[Key]) -> None:
+        """Somebody needs these now: they are dropped no sooner than `unused` after this."""
+        for user, digest in wanted:
+            with self._lock:
+                blob = self._blobs.get((user, digest))
+                if blob is None:
+                    continue
+                blob.used_at = self._now()
+                path = self._path(user, digest, is_whole=blob.is_whole)
+            with _explained("kept", path):
+                os.utime(path, (blob.used_at, blob.used_at))
+
+    def check_room(self, user: UserName, digest: str, size: int) -> None:
+        """Refuse a file that is not to be stored. Errors: FILE_TOO_LARGE, QUOTA_EXCEEDED, STORE_UNAVAILABLE."""
+        limits = self._limits()
+        if size > limits.file_bytes:
+            raise GpufleetError(
+                Reason.FILE_TOO_LARGE, f"the file has {size:,} bytes; at most {limits.file_bytes:,} are taken"
+            )
+        self._check_quota(user, digest, size, limits)
+        self._check_disk(size - self.stored_bytes(user, digest), limits)
+
+    def write(self, user: UserName, digest: str, offset: int, data: bytes) -> int:
+        """Add a piece; how many bytes are stored then. What is stored already is passed over.
+
+        Errors: OFFSET_OUT_OF_RANGE for a piece behind a hole, and those of `check_room`.
+        """
+        with self._writer(user, digest):
+            blob = self._blobs.get((user, digest))
+            stored = 0 if blob is None else blob.size
+            if offset > stored:
+                raise GpufleetError(
+                    Reason.OFFSET_OUT_OF_RANGE,
+                    f"the piece begins at byte {offset:,}, and {stored:,} are stored",
+                    next_step="Send the piece before it first; FindMissingBlobs tells how many bytes are stored.",
+                )
+            fresh = memoryview(data)[stored - offset :]
+            if (blob is not None and blob.is_whole) or (blob is not None and not fresh):
+                return stored
+            limits = self._limits()
+            self._check_quota(user, digest, stored + len(fresh), limits)
+            self._check_disk(len(fresh), limits)
+            path = self._path(user, digest, is_whole=False)
+            with _explained("written", path):
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                _write_at(path, stored, fresh)
+            with self._lock:
+                sha = hashlib.sha256() if blob is None else blob.sha
+                blob = _Blob(stored + len(fresh), self._now(), is_whole=False, sha=sha)
+                self._note((user, digest), blob)
+            if sha is not None:
+                sha.update(fresh)
+            return blob.size
+
+    def finish(self, user: UserName, digest: str, size: int) -> int:
+        """Make durable what came, and a file of what is whole; how many bytes are stored. Errors: DIGEST_MISMATCH."""
+        with self._writer(user, digest):
+            blob = self._blobs.get((user, digest))
+            if blob is None:
+                return 0  # another upload of it has just failed
+            if blob.is_whole:
+                return blob.size
+            path = self._path(user, digest, is_whole=False)
+            with _explained("synced", path):
+                _sync(path)
+                if blob.size < size:
+                    _sync(path.parent)
+                    _sync(self._folder)
+                    return blob.size
+                is_right = blob.size == size and _digest_of(path, blob.sha) == digest
+            if not is_right:
+                self._drop((user, digest))
+                raise GpufleetError(Reason.DIGEST_MISMATCH, f"{blob.size:,} bytes came, and they are not {digest}")
+            with _explained("stored", path), self._lock:
+                path.replace(self._path(user, digest, is_whole=True))
+                _sync(path.parent)
+                _sync(self._folder)
+                blob.is_whole, blob.sha = True, None
+            return size
+
+    def open(self, user: UserName, digest: str) -> int | None:
+        """A descriptor to read a whole file with; None where it is not stored."""
+        path = self._path(user, digest, is_whole=True)
+        with _explained("read", path):
+            try:
+                return os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+
+    def prune(self, unused_s: float, needed: Collection[Key]) -> int:
+        """Drop what no job has needed for this long; how many files. What is needed counts as used now."""
+        self.keep(key for key in needed if key in self._blobs)
+        before = self._now() - unused_s
+        dropped = 0
+        for key in [key for key, blob in list(self._blobs.items()) if blob.used_at < before]:
+            with self._writer(*key), self._lock:
+                blob = self._blobs.get(key)
+                if blob is not None and blob.used_at < before and key not in needed:
+                    self._drop(key)
+                    dropped += 1
+        return dropped
+
+    @contextmanager
+    def _writer(self, user: UserName, digest: str) -> Iterator[None]:
+        """One at a time writes a file; two uploads of the same one take turns, piece by piece."""
+        with self._turns[hash((user, digest)) % TURNS]:
+            yield
+
+    def _note(self, key: Key, blob: _Blob | None) -> None:
+        """Know a file, or know no more of it, and count it."""
+        used = self._used.setdefault(key[0], _Used())
+        before = self._blobs.pop(key, None)
+        if before is not None:
+            used.bytes, used.files = used.bytes - max(before.size, COUNTED_BYTES_MIN), used.files - 1
+        if blob is not None:
+            self._blobs[key] = blob
+            used.bytes, used.files = used.bytes + max(blob.size, COUNTED_BYTES_MIN), used.files + 1
+
+    def _drop(self, key: Key) -> None:
+        with self._lock:
+            self._note(key, None)
+        for is_whole in (False, True):
+            path = self._path(*key, is_whole=is_whole)
+            with _explained("dropped", path):
+                path.unlink(missing_ok=True)
+
+    def _check_quota(self, user: UserName, digest: str, size: int, limits: BlobLimits) -> None:
+        with self._lock:
+            all_, own = self._used.get(user, _Used()), self._blobs.get((user, digest))
+            files, used = all_.files, all_.bytes
+        if own is not None:
+            files, used = files - 1, used - max(own.size, COUNTED_BYTES_MIN)
+        if files >= limits.user_files:
+            raise _over(f"{files:,} files of {user} are stored, and {limits.user_files:,} are the most")
+        if used + max(size, COUNTED_BYTES_MIN) > limits.user_bytes:
+            what = f"{user} has {used:,} bytes of files stored; with {size:,} more"
+            raise _over(f"{what} they would be over {limits.user_bytes:,}")
+
+    def _check_disk(self, size: int, limits: BlobLimits) -> None:
+        with _explained("measured", self._folder):
+            free = shutil.disk_usage(self._folder).free
+        if size > 0 and free - size < limits.free_bytes:
+            raise GpufleetError(
+                Reason.STORE_UNAVAILABLE,
+                f"the disk of the scheduler's data folder has {free:,} bytes free, of which {limits.free_bytes:,} "
+                "are kept for what it stores itself",
+                next_step="Free the disk; then try again. The upload goes on where it stands.",
+            )
+
+    def _path(self, user: UserName, digest: str, *, is_whole: bool) -> Path:
+        return self._folder / user / (digest if is_whole else digest + PART)
+
+
+def _over(why: str) -> GpufleetError:
+    return GpufleetError(
+        Reason.QUOTA_EXCEEDED,
+        why,
+        next_step="Files that no job needs are dropped after [files] keep_unused; an admin can raise the limits there.",
+    )
+
+
+def _stored(folder: Path) -> Iterator[tuple[Key, _Blob]]:
+    for user in sorted(folder.iterdir()):
+        if user.is_dir():
+            for entry in os.scandir(user):
+                if matched := _NAME.fullmatch(entry.name):
+                    status = entry.stat(follow_symlinks=False)
+                    is_whole = matched["part"] is None
+                    yield (UserName(user.name), matched["digest"]), _Blob(status.st_size, status.st_mtime, is_whole)
+
+
+def _write_at(path: Path, position: int, data: memoryview) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], position + written)
+        except OSError:
+            os.ftruncate(descriptor, position)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _digest_of(path: Path, sha: Any) -> str:
+    if sha is None:
+        with path.open("rb") as file:
+            sha = hashlib.file_digest(file, "sha256")
+    return str(sha.hexdigest())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _explained(what: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise GpufleetError(
+            Reason.STORE_UNAVAILABLE,
+            f"a file for a job cannot be {what} ({path.name or path}): {why}",
+            next_step="Free the disk of the scheduler's data folder; then try again."
+            if error.errno in (errno.ENOSPC, errno.EDQUOT)
+            else "",
+        ) from error

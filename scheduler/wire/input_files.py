@@ -1,0 +1,51 @@
+"""The files that go with a job, in a spec and in a launch: from the wire to the state, checked, and back."""
+
+from collections.abc import Iterable
+
+from gpufleet.v1 import job_pb2
+
+from gpufleet.errors import invalid
+from gpufleet.jobs.files import FILE_BYTES_MAX, FILES_MAX, clash_among, is_digest, trouble_with_path
+
+from ..state.specs import InputFile
+
+HOW = "give paths such as data/train.csv, relative to the folder of the job's files"
+
+
+def input_files_of(spec: job_pb2.JobSpec, path: str) -> tuple[InputFile, ...]:
+    """The checked files, in the order of their paths. Errors: INVALID_ARGUMENT with the path of the field."""
+    if len(spec.files) > FILES_MAX:
+        raise invalid(f"{path}.files", f"holds {len(spec.files):,}; at most {FILES_MAX:,} go with a job")
+    found: list[InputFile] = []
+    for number, each in enumerate(spec.files):
+        field = f"{path}.files[{number}]"
+        if why := trouble_with_path(each.path):
+            raise invalid(f"{field}.path", why, next_step=HOW)
+        if not is_digest(each.digest):
+            why = "is not a SHA-256 in lower-case hexadecimal"
+            raise invalid(f"{field}.digest", why, next_step="give the 64 digits that sha256sum prints")
+        if not 0 <= each.size_bytes <= FILE_BYTES_MAX:
+            raise invalid(f"{field}.size_bytes", f"is {each.size_bytes:,}; it must be 0 to {FILE_BYTES_MAX:,}")
+        found.append(
+            InputFile(path=each.path, digest=each.digest, size_bytes=each.size_bytes, is_executable=each.is_executable)
+        )
+    if (clash := clash_among(each.path for each in found)) is not None:
+        number, why = clash
+        raise invalid(f"{path}.files[{number}].path", why, next_step="give each file a path of its own")
+    if found and not spec.cwd and spec.output_file and not spec.output_file.startswith("/"):
+        raise invalid(
+            f"{path}.output_file",
+            "would lie in the folder of the job's files, which is removed with the attempt",
+            next_step="give an absolute path, or leave it out: gpuctl logs has what the job writes",
+        )
+    return tuple(sorted(found, key=lambda each: each.path))
+
+
+def input_files_proto(files: Iterable[InputFile]) -> list[job_pb2.InputFile] | None:
+    """The files on the wire; None for none."""
+    return [
+        job_pb2.InputFile(
+            path=each.path, digest=each.digest, size_bytes=each.size_bytes, is_executable=each.is_executable
+        )
+        for each in files
+    ] or None

@@ -1,0 +1,110 @@
+"""Files that people upload: whole or not there, each one's for their own jobs, whatever is cut, wrong or full."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpufleet.errors import GpufleetError, Reason
+from scheduler.blobs.store import BlobLimits, BlobStore
+from scheduler.state.ids import UserName
+
+ANN, BOB = UserName("ann"), UserName("bob")
+DATA = b"0123456789" * 1_000
+DIGEST = hashlib.sha256(DATA).hexdigest()
+LIMITS = BlobLimits(file_bytes=100_000, user_bytes=200_000, user_files=3, free_bytes=0)
+
+
+class Clock:
+    now = 1_000_000.0
+
+
+def opened(folder: Path, limits: BlobLimits = LIMITS) -> BlobStore:
+    return BlobStore(folder, lambda: limits, lambda: Clock.now)
+
+
+def upload(store: BlobStore, user: UserName, data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()
+    store.write(user, digest, 0, data)
+    assert store.finish(user, digest, len(data)) == len(data)
+    return digest
+
+
+def reason(act: Callable[[], object]) -> Reason:
+    with pytest.raises(GpufleetError) as caught:
+        act()
+    return caught.value.reason
+
+
+def test_a_file_is_there_for_its_user_alone_and_after_a_restart(tmp_path: Path) -> None:
+    upload(opened(tmp_path), ANN, DATA)
+    store = opened(tmp_path)
+    assert (store.size_of(ANN, DIGEST), store.size_of(BOB, DIGEST)) == (len(DATA), None)
+    assert store.stored_bytes(BOB, DIGEST) == 0
+    assert store.open(BOB, DIGEST) is None
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_upload_that_was_cut_goes_on_where_it_stood(tmp_path: Path, restarts: bool) -> None:
+    store = opened(tmp_path)
+    store.write(ANN, DIGEST, 0, DATA[:4_000])
+    assert store.finish(ANN, DIGEST, len(DATA)) == 4_000
+    assert store.size_of(ANN, DIGEST) is None
+    store = opened(tmp_path) if restarts else store
+    assert store.stored_bytes(ANN, DIGEST) == 4_000
+    assert reason(lambda: store.write(ANN, DIGEST, 4_001, DATA[4_001:])) is Reason.OFFSET_OUT_OF_RANGE
+    store.write(ANN, DIGEST, 3_000, DATA[3_000:])
+    assert store.finish(ANN, DIGEST, len(DATA)) == len(DATA)
+    assert (tmp_path / "ann" / DIGEST).read_bytes() == DATA
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_other_bytes_than_were_said_are_not_kept(tmp_path: Path, restarts: bool) -> None:
+    store = opened(tmp_path)
+    store.write(ANN, DIGEST, 0, b"x" + DATA[1:])
+    store = opened(tmp_path) if restarts else store
+    assert reason(lambda: store.finish(ANN, DIGEST, len(DATA))) is Reason.DIGEST_MISMATCH
+    assert store.stored_bytes(ANN, DIGEST) == 0
+    assert not list((tmp_path / "ann").iterdir())
+    upload(store, ANN, DATA)
+
+
+def test_an_empty_file_is_a_file(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert store.size_of(ANN, upload(store, ANN, b"")) == 0
+
+
+def test_a_user_has_so_many_bytes_and_files_and_others_have_theirs(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert reason(lambda: store.check_room(ANN, DIGEST, 100_001)) is Reason.FILE_TOO_LARGE
+    upload(store, ANN, b"a" * 100_000)
+    upload(store, ANN, b"b" * 90_000)
+    assert reason(lambda: store.check_room(ANN, DIGEST, len(DATA) + 1)) is Reason.QUOTA_EXCEEDED
+    assert reason(lambda: store.write(ANN, DIGEST, 0, DATA + b"x")) is Reason.QUOTA_EXCEEDED
+    store.check_room(BOB, DIGEST, 100_000)
+    upload(store, ANN, b"c")
+    assert reason(lambda: store.check_room(ANN, DIGEST, 1)) is Reason.QUOTA_EXCEEDED
+
+
+def test_a_disk_that_is_nearly_full_takes_no_more_and_keeps_what_is_there(tmp_path: Path) -> None:
+    upload(opened(tmp_path), ANN, b"a")
+    full = BlobLimits(file_bytes=100_000, user_bytes=200_000, user_files=3, free_bytes=2**62)
+    store = opened(tmp_path, full)
+    assert reason(lambda: store.check_room(ANN, DIGEST, 10)) is Reason.STORE_UNAVAILABLE
+    assert reason(lambda: store.write(ANN, DIGEST, 0, DATA)) is Reason.STORE_UNAVAILABLE
+    assert (store.stored_bytes(ANN, DIGEST), store.size_of(ANN, hashlib.sha256(b"a").hexdigest())) == (0, 1)
+
+
+def test_what_no_job_needs_goes_and_what_one_needs_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    needed, unused, lately = (upload(store, ANN, data) for data in (b"a", b"b", b"c"))
+    store.keep([(ANN, needed), (ANN, unused), (ANN, lately)])
+    monkeypatch.setattr(Clock, "now", Clock.now + 100.0)
+    store.keep([(ANN, lately)])
+    assert store.prune(60.0, {(ANN, needed)}) == 1
+    assert [store.size_of(ANN, each) for each in (needed, unused, lately)] == [1, None, 1]
+    assert not (tmp_path / "ann" / unused).exists()
+    store.check_room(ANN, DIGEST, 1)  # its place is free
