@@ -57,7 +57,8 @@ def each_field_set(descriptor: Descriptor) -> Iterator[tuple[FieldDescriptor, Me
         message = GetMessageClass(descriptor)()
         held = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            held["key"] = "text"
+            value = field.message_type.fields_by_name["value"]
+            held["key"] = value_of(value)
         elif field.is_repeated and field.message_type is not None:
             fill(held.add())
         elif field.is_repeated:

@@ -29,6 +29,7 @@ STATE = Path(".local/state/gpufleet")
 ENCRYPTED = [
     (SEVERAL_MACHINES, "Two machines, with encryption"),
     (SEVERAL_MACHINES, "People"),
+    (SEVERAL_MACHINES, "Nodes that speak for themselves alone"),
     (SEVERAL_MACHINES, "A job over several machines"),
     (SEVERAL_MACHINES, "When something is in the way"),
     (SEVERAL_MACHINES, "When a machine or its link fails"),
@@ -189,9 +190,8 @@ async def test_the_pages_lead_from_nothing_to_two_machines_and_people_with_encry
     packed = unpacked(office.homes / "head" / "bundle.tar.gz")
     assert "serving" in packed["logs/scheduler.log"] and "registered" in packed["logs/agent-gpu2.log"]
     secret = [file for file in office.homes.rglob("*") if file.suffix in (".token", ".key")]
-    assert {"admin.token", "agent.token", "gateway.token", "ada.token", "server.key", "ca.key", "worker.key"} == {
-        file.name for file in secret
-    }
+    tokens = {f"{name}.token" for name in ("admin", "agent", "gateway", "ada", "join", "credential")}
+    assert {*tokens, "server.key", "ca.key", "worker.key"} == {file.name for file in secret}
     everything = "\n".join(packed.values())
     lines = [line for file in secret for line in file.read_text().splitlines() if not line.startswith("---")]
     assert not [line for line in lines if line in everything]
