@@ -392,6 +392,7 @@ async def test_who_has_left_the_first_model_is_asked_nothing(theatre: Theatre) -
         await ann.join(WIDE)
         await ann.plays()
         await ann.leave()
+        await theatre.is_free(WIDE)
         await ann.button("All models").click()
         await ann.join(NARROW)
         await ann.plays()
