@@ -16,6 +16,7 @@ from typing import Any
 import grpc.aio
 from gpufleet.v1 import inference_pb2, scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
@@ -34,6 +35,7 @@ from . import page
 from .api.serving import Api
 from .dashboard.guard import is_own_origin, refusal
 from .dashboard.serving import Dashboard
+from .framing import ClosesAmbiguous
 from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
 from .lines import Lines
 from .measures import UNMEASURED, Measures
@@ -112,6 +114,7 @@ class Gateway:
                 *OpenAi(self._proxy).routes(),
                 *page.routes(),
             ],
+            middleware=[Middleware(ClosesAmbiguous)],
             lifespan=self._lifespan,
         )
 
