@@ -18,11 +18,13 @@ from scheduler.api.jobs import sent_reasons as told_reasons
 from scheduler.api.jobs import watch
 from scheduler.api.jobs.reasons import WaitReasons
 from scheduler.api.jobs.watch import watch_changes
+from scheduler.api.roles import Caller, _caller
 from scheduler.engine import PASS_INTERVAL, Changes
 from scheduler.policy.explain import WaitReason
 from scheduler.policy.forecast import Estimates
+from scheduler.state.access import Role
 from scheduler.state.events import DrainRequested, ForgetRequested, HoldRequested, JobsSubmitted, WantedJob
-from scheduler.state.ids import JobId, NodeName
+from scheduler.state.ids import JobId, NodeName, TokenId
 from scheduler.state.indices import Indices
 from scheduler.state.jobs import Items
 from scheduler.state.specs import Band
@@ -49,7 +51,7 @@ class Watched(Harness):
             engine=self.engine,
             changes=self.hub,
             reasons=WaitReasons(self.engine),
-            facts=SimpleNamespace(output_error=lambda: ""),
+            facts=SimpleNamespace(output_error=lambda: "", output_is_shared=lambda: True),
             node_as_shown=lambda name: shown_node(self.engine, name),
         )
 
@@ -58,6 +60,7 @@ class Watched(Harness):
         self.hub.publish(changes)
 
     def watch(self, **fields: Any) -> aclosing[Reader]:
+        _caller.set(Caller(user=ALICE, role=Role.ADMIN, token=TokenId("t")))
         return aclosing(Reader(watch_changes(self.source, scheduler_pb2.WatchRequest(**fields))))
 
     async def hold(self, job: int, *, is_held: bool) -> None:

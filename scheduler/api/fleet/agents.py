@@ -103,13 +103,9 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
         )
         reply = await reply_of(self._engine.request(event))
         assert isinstance(reply, NodeChanged)
-        gpus = ", ".join(
-            f"{device.index}: {device.name} ({device.memory_bytes // MB:,} MB)" for device in event.info.devices
-        )
-        log.info(
-            "node registered",
-            extra=fields(node=name, address=address, gpus=gpus or "none", agent=event.info.agent_version),
-        )
+        credential = self._credential(reply.node)
+        if not credential:  # else it registers again at once, by its credential
+            _log_registered(event)
         limits = self._engine.view.limits
         return node_agent_pb2.RegisterResponse(
             term=self._engine.store.term,
@@ -118,7 +114,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             command_valid_for=Duration(seconds=COMMAND_VALID_SECONDS),
             seen_address=address,
             scheduler_version=self._version,
-            credential=self._credential(reply.node),
+            credential=credential,
         )
 
     async def Heartbeat(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes to its context
@@ -403,6 +399,13 @@ class _OutputStream:
                 continue
             synced, self._waiting = list(self._waiting.values()), {}
             await context.write(node_agent_pb2.ReportOutputResponse(synced=synced))
+
+
+def _log_registered(event: events.NodeAnnounced) -> None:
+    devices = event.info.devices
+    gpus = ", ".join(f"{each.index}: {each.name} ({each.memory_bytes // MB:,} MB)" for each in devices) or "none"
+    agent = event.info.agent_version
+    log.info("node registered", extra=fields(node=event.name, address=event.address, gpus=gpus, agent=agent))
 
 
 def _proof(request: node_agent_pb2.RegisterRequest) -> events.NodeProof:
