@@ -14,7 +14,7 @@ from gpufleet.v1 import scheduler_pb2, sessions_pb2
 
 from gpufleet.net.addresses import parse_address
 from tests.e2e.client import Client
-from tests.e2e.processes import DEADLINE_SECONDS
+from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.stage import Stage
 
 pytestmark = pytest.mark.slow
@@ -119,4 +119,10 @@ async def test_a_program_is_started_by_its_first_request_and_a_killed_replica_co
         await killing
         assert len(killed) == 2 and pids - killed, "others took over"
         await admin.stub.StopModel(sessions_pb2.StopModelRequest(name="answers"))
-        assert (await ann.get("/m/answers/a"))[0] == 404
+
+        async def is_gone() -> bool:
+            status, said = await ann.get("/m/answers/a")
+            assert status in (404, 502), said  # of a replica that has just ended, until the gateway has heard why
+            return status == 404
+
+        await until("the program is not served any more", is_gone)
