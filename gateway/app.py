@@ -35,7 +35,7 @@ from . import page
 from .api.serving import Api
 from .dashboard.guard import is_own_origin, refusal
 from .dashboard.serving import Dashboard
-from .framing import ClosesAmbiguous
+from .framing import RefusesAmbiguous
 from .identity import COOKIE, COOKIE_SECONDS, Identities, identity_of
 from .lines import Lines
 from .measures import UNMEASURED, Measures
@@ -114,7 +114,7 @@ class Gateway:
                 *OpenAi(self._proxy).routes(),
                 *page.routes(),
             ],
-            middleware=[Middleware(ClosesAmbiguous)],
+            middleware=[Middleware(RefusesAmbiguous)],
             lifespan=self._lifespan,
         )
 

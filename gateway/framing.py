@@ -1,31 +1,34 @@
-"""After a request of which two servers could disagree where it ends, nothing more is read from its connection.
+"""A request of which two servers could disagree where it ends is refused, whatever it is for, and its connection ends.
 
-What follows may be the rest of its body as somebody before us saw it (RFC 9112, section 6.1). It is refused where it is
-looked at (`proxy/serving.py`); here its connection ends with whatever it is answered.
+What follows it may be the rest of its body, as somebody before us saw it (RFC 9112, section 6.1).
 """
 
 from __future__ import annotations
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gpufleet.errors import invalid
+
+from .dashboard.guard import refusal
 from .proxy.core.headers import is_ambiguous
 
+WHY = "stands beside a Content-Length: where the body ends is not clear"
+PROTOCOL_ERROR = 1002
+"""The close code of a WebSocket whose handshake is ambiguous; before it is accepted that is an HTTP refusal."""
 
-class ClosesAmbiguous:
+
+class RefusesAmbiguous:
     """Middleware for the whole gateway."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; one that is ambiguous has a last answer."""
-        if scope["type"] != "http" or not is_ambiguous(scope["headers"]):
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "lifespan" or not is_ambiguous(scope["headers"]):
             await self._app(scope, receive, send)
-            return
-
-        async def last(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
-            await send(message)
-
-        await self._app(scope, receive, last)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": PROTOCOL_ERROR, "reason": WHY})
+        else:
+            response = refusal(invalid("transfer-encoding", WHY), {"Connection": "close"})
+            await response(scope, receive, send)

@@ -5,14 +5,11 @@ sent twice says the same twice, a scheduler that starts again still knows it, an
 It is good as long as the attempt is, and for that job alone (`api/own_job.py`).
 """
 
-import base64
-import binascii
-import hmac
 import struct
 
 from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
-from gpufleet.security.tokens import TOKEN_PREFIX, TOKEN_RANDOM_BYTES, is_token
 
+from .keyed_tokens import KeyedTokens
 from .state.commands import LaunchAttempt
 from .state.durable import Durable
 from .state.ids import JobId, TokenId
@@ -21,20 +18,17 @@ from .state.jobs import Job
 TOKEN_ID_PREFIX = "job-"
 
 _NAMED = struct.Struct(">qi")
-PROOF_BYTES = TOKEN_RANDOM_BYTES - _NAMED.size
-"""What of the keyed digest fits behind job and attempt: 20 bytes, which nobody guesses."""
 
 
 class JobTokens:
     """Makes and checks the tokens of running jobs by one key."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._keyed = KeyedTokens(key, "job", _NAMED.size)
 
     def token(self, job: JobId, attempt: int) -> str:
         """The bearer token of this attempt."""
-        named = _NAMED.pack(job, attempt)
-        return TOKEN_PREFIX + base64.urlsafe_b64encode(named + self._proof(named)).decode().rstrip("=")
+        return self._keyed.token(_NAMED.pack(job, attempt))
 
     def environment(self, launch: LaunchAttempt) -> dict[str, str]:
         """What a launch says beside what its job says; a model's worker has a token of its own."""
@@ -44,29 +38,12 @@ class JobTokens:
 
     def job_of(self, token: str, durable: Durable) -> Job | None:
         """The job that has this token now; None for what is none, and for that of an attempt which is over."""
-        named = self._named_by(token)
+        named = self._keyed.named_by(token)
         if named is None:
             return None
-        job_id, attempt = named
+        job_id, attempt = _NAMED.unpack(named)
         job = durable.jobs.get(job_id)
         return job if job is not None and job.attempt is not None and job.attempt.number == attempt else None
-
-    def _named_by(self, token: str) -> tuple[JobId, int] | None:
-        if not is_token(token):
-            return None
-        try:
-            data = base64.urlsafe_b64decode(token.removeprefix(TOKEN_PREFIX) + "=")
-        except binascii.Error:
-            return None
-        named, proof = data[: _NAMED.size], data[_NAMED.size :]
-        if not hmac.compare_digest(self._proof(named), proof):
-            return None
-        job, attempt = _NAMED.unpack(named)
-        # Of 43 characters two bits say nothing; a token in any other spelling is none.
-        return (JobId(job), attempt) if hmac.compare_digest(self.token(JobId(job), attempt), token) else None
-
-    def _proof(self, named: bytes) -> bytes:
-        return hmac.digest(self._key, b"gpufleet job token\0" + named, "sha256")[:PROOF_BYTES]
 
 
 def token_id(job: Job, prefix: str = TOKEN_ID_PREFIX) -> TokenId:

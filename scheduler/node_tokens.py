@@ -5,15 +5,11 @@ registration whose answer was lost is answered the same again, and nothing secre
 node has that number (`state/nodes.py`), and for what that node may say (`api/own_node.py`).
 """
 
-import base64
-import binascii
 import hashlib
-import hmac
 import secrets
 import struct
 
-from gpufleet.security.tokens import TOKEN_PREFIX, TOKEN_RANDOM_BYTES, is_token
-
+from .keyed_tokens import KeyedTokens
 from .state.durable import Durable
 from .state.ids import NodeName, TokenId
 from .state.nodes import Node
@@ -25,8 +21,6 @@ NAME_BYTES = 6
 
 _NAMED = struct.Struct(f">{NAME_BYTES}sQ")
 _NUMBER_BITS = 48
-PROOF_BYTES = TOKEN_RANDOM_BYTES - _NAMED.size
-"""What of the keyed digest fits behind name and number: 18 bytes, which nobody guesses."""
 
 
 def new_number() -> int:
@@ -38,20 +32,19 @@ class NodeTokens:
     """Makes and checks the credentials of nodes by one key."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._keyed = KeyedTokens(key, "node", _NAMED.size)
         self._names: dict[bytes, NodeName] = {}
 
     def token(self, node: NodeName, number: int) -> str:
         """The bearer token of this node with this number."""
-        named = _NAMED.pack(_short(node), number)
-        return TOKEN_PREFIX + base64.urlsafe_b64encode(named + self._proof(named)).decode().rstrip("=")
+        return self._keyed.token(_NAMED.pack(_short(node), number))
 
     def found(self, token: str, durable: Durable) -> tuple[Node, int] | None:
         """The node that has this token now, and its number; None for what is none, or is of a former credential."""
-        named = self._named_by(token)
+        named = self._keyed.named_by(token)
         if named is None:
             return None
-        short, number = named
+        short, number = _NAMED.unpack(named)
         node = self._node(short, durable)
         return (node, number) if node is not None and number in node.credentials else None
 
@@ -62,24 +55,6 @@ class NodeTokens:
             self._names = {_short(name): name for name in durable.nodes}
             known = durable.nodes.get(self._names.get(short, NodeName("")))
         return known
-
-    def _named_by(self, token: str) -> tuple[bytes, int] | None:
-        if not is_token(token):
-            return None
-        try:
-            data = base64.urlsafe_b64decode(token.removeprefix(TOKEN_PREFIX) + "=")
-        except binascii.Error:
-            return None
-        named, proof = data[: _NAMED.size], data[_NAMED.size :]
-        if not hmac.compare_digest(self._proof(named), proof):
-            return None
-        short, number = _NAMED.unpack(named)
-        # Of 43 characters two bits say nothing; a token in any other spelling is none.
-        spelled = TOKEN_PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
-        return (short, number) if hmac.compare_digest(spelled, token) else None
-
-    def _proof(self, named: bytes) -> bytes:
-        return hmac.digest(self._key, b"gpufleet node token\0" + named, "sha256")[:PROOF_BYTES]
 
 
 def _short(node: NodeName) -> bytes:

@@ -63,11 +63,11 @@ def infer(
     What else the client has to set is in GPUFLEET_INFERENCE_… variables (docs/inference-client.md).
     For instance: gpuctl infer faces photo.jpg
     """
-    from ..batch.given import Taking, own_job, settings_given
+    from ..batch.given import GpuChoice, own_job, settings_given
     from .items import items_of
     from .program import run_infer
 
     items = items_of(files or [], text or [], item or [], read_as)
     settings = options.settings(jobs=own_job())
-    given = settings_given(settings, model, address or [], gateway, None, taking=Taking(gpu_mode, content_type))
+    given = settings_given(settings, model, address or [], gateway, None, choice=GpuChoice(gpu_mode, content_type))
     raise Exit(run_infer(items, given, settings.format))

@@ -53,18 +53,18 @@ def batch(
     What else the client has to set is in GPUFLEET_INFERENCE_… variables (docs/inference-client.md).
     For instance: gpuctl batch photos/ --model faces -o faces.jsonl
     """
-    from .given import Taking, own_job, settings_given
+    from .given import GpuChoice, own_job, settings_given
 
     job.check_unsaid()
-    taking = Taking(gpu_mode, content_type)
+    choice = GpuChoice(gpu_mode, content_type)
     if job.job:
         from .job import Batch, submit_batch
 
         settings = options.settings()
-        given = settings_given(settings, model, address or [], gateway, batch_size, taking=taking)
+        given = settings_given(settings, model, address or [], gateway, batch_size, choice=choice)
         submit_batch(settings, Batch(source=source, to=to, model=model, as_they_come=as_they_come), given, job)
         return
     from .program import run_batch
 
-    given = settings_given(options.settings(jobs=own_job()), model, address or [], gateway, batch_size, taking=taking)
+    given = settings_given(options.settings(jobs=own_job()), model, address or [], gateway, batch_size, choice=choice)
     raise Exit(run_batch(source, to, given, as_they_come=as_they_come))

@@ -14,7 +14,7 @@ from ..settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Taking:
+class GpuChoice:
     """How requests take GPUs, and by what that is decided; None: as variables say."""
 
     gpu_mode: str | None = None
@@ -29,7 +29,7 @@ def settings_given(
     batch_size: int | None,
     environment: Mapping[str, str] = os.environ,
     *,
-    taking: Taking = Taking(),
+    choice: GpuChoice = GpuChoice(),
 ) -> GivenSettings:
     """Keywords for the client: what was typed, and gpuctl's token and gateway where no variable of the client says."""
 
@@ -41,10 +41,10 @@ def settings_given(
         given["addresses"] = addresses
     if batch_size is not None:
         given["batch_size"] = batch_size
-    if taking.gpu_mode is not None:
-        given["gpu_mode"] = taking.gpu_mode
-    if taking.content_type is not None:
-        given["content_type"] = taking.content_type
+    if choice.gpu_mode is not None:
+        given["gpu_mode"] = choice.gpu_mode
+    if choice.content_type is not None:
+        given["content_type"] = choice.content_type
     if addresses or not is_unsaid("ADDRESSES"):
         return given
     if gateway:

@@ -19,7 +19,6 @@ from ..dashboard.guard import NO_HEADERS, bearer_in, check_origin, json_body, le
 from ..dashboard.serving import Dashboard
 from ..dashboard.streamed import BrokenOff
 from ..dashboard.streams import Events
-from ..proxy.serving import check_framing
 from .openapi import document
 from .requests import KEY_HEADER, asked_of
 from .table import NOT_BY_COOKIE, PREFIX, ROWS, Form, Row
@@ -64,7 +63,6 @@ class Api:
             try:
                 if request.method not in verbs:
                     return _not_allowed(request, verbs)
-                check_framing(request)
                 check_origin(request)
                 return await self._call(rows["GET" if request.method == "HEAD" else request.method], request)
             except GpufleetError as error:

@@ -30,7 +30,7 @@ from .held_bodies import BODY_S_MAX, HeldBodies, HeldBody, check_length
 from .listing import OPEN, programs_for
 from .openai_errors import Refused, response_of
 from .service import Busy
-from .serving import PREFIX, Proxy, check_framing
+from .serving import PREFIX, Proxy
 from .upstream import ReplicaFailed
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,6 @@ class OpenAi:
     # --- requests
 
     async def _pass(self, request: HTTPConnection, client: Client) -> Response | None:
-        check_framing(request)
         content_type = _check_head(request)
         # Who it is counts for how much is held of theirs, before it is known what they may use.
         user = await self._proxy.access.user_of(request, OPEN)

@@ -41,7 +41,7 @@ from .core.gpu_choice import (
     mode_of,
     path_at,
 )
-from .core.headers import Header, Origin, as_it_is, has_body, is_ambiguous, to_program, value_of
+from .core.headers import Header, Origin, as_it_is, has_body, to_program, value_of
 from .core.hosts import NAME
 from .core.request_sums import EndedRequest
 from .counting import Counting
@@ -128,7 +128,6 @@ class Proxy:
     ) -> Response | None:
         """Have a request answered, or say what to answer instead."""
         try:
-            check_framing(request)
             return await answer()
         except Busy as busy:
             said = error_object(busy.error) | {"place": busy.place, "estimate_s": busy.estimate_s}
@@ -318,12 +317,6 @@ def _why_elsewhere(refused: Busy | GpufleetError) -> str:
         Reason.MODEL_DOWN: MODEL_DOWN,
     }
     return whys.get(reason, "")
-
-
-def check_framing(request: HTTPConnection) -> None:
-    """Refuse a request of which two servers could disagree where it ends. Raises INVALID_ARGUMENT."""
-    if is_ambiguous(request.headers.raw):
-        raise invalid("transfer-encoding", "stands beside a Content-Length: where the body ends is not clear")
 
 
 def _address(request: HTTPConnection) -> tuple[str, bytes]:

@@ -105,7 +105,7 @@ def _hide(spec: job_pb2.JobSpec, name: str) -> None:
             value[key] = HIDDEN
     else:
         is_text = isinstance(value[0], str)
-        spec.ClearField(name)  # type: ignore[arg-type]  # one of SECRET and PRIVATE
+        del value[:]
         if is_text:
-            getattr(spec, name).append(HIDDEN)
+            value.append(HIDDEN)
     spec.hidden_fields.append(name)
