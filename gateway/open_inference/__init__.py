@@ -5,6 +5,6 @@
 A call becomes a request to the program that it names, and goes the way of every other one: who may, which replica, how
 long it waits and what is counted is the proxy's matter. Read `service.py` first: the calls. `requests.py` and
 `answers.py` are the tensors on their way, `statuses.py` says which code stands for which status, `asking.py` is one
-request and its answer, `room.py` bounds what is held meanwhile, and `server.py` listens. Nothing here chooses a
-replica, and nothing of a tensor is looked at.
+request and its answer, `streaming.py` many of them on one call, `room.py` bounds what is held meanwhile, and
+`server.py` listens. Nothing here chooses a replica, and nothing of a tensor is looked at.
 """

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from array import array
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
+from google.protobuf import json_format
+from google.protobuf.message import Message
 from gpufleet.v1.open_inference import open_inference_pb2 as pb
 
 from .requests import BINARY_SIZE, CONTENTS, LENGTH, as_little_endian
+
+Told = TypeVar("Told", bound=Message)
 
 WHOLE = range(-(2**63), 2**63)
 UNSIGNED = range(2**63, 2**64)
@@ -56,6 +60,14 @@ def metadata_of(body: bytes | bytearray) -> pb.ModelMetadataResponse:
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise NotSpoken(f"its metadata are none of the protocol: {type(problem).__name__}: {problem}") from None
     return answer
+
+
+def message_of(empty: Told, body: bytes | bytearray) -> Told:
+    """The message that a body tells in JSON; what the message has no field for is left out. Raises NotSpoken."""
+    try:
+        return json_format.ParseDict(json_object(body), empty, ignore_unknown_fields=True)
+    except (json_format.ParseError, RecursionError) as problem:
+        raise NotSpoken(f"its answer is no {type(empty).__name__}: {problem}") from None
 
 
 def json_object(text: bytes | bytearray) -> dict[str, Any]:

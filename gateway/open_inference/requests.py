@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from google.protobuf.message import DecodeError
 from gpufleet.v1.open_inference import open_inference_pb2 as pb
 
 from gpufleet.errors import GpufleetError, Reason, invalid
@@ -72,6 +73,14 @@ def path_of(name: str, version: str, what: str = "") -> bytes:
         raise GpufleetError(Reason.MODEL_NOT_FOUND, f"no model is called {name[:SHOWN_MAX]!a}")
     of_version = f"/versions/{quote(version, safe='')}" if version else ""
     return f"/v2/models/{quote(name, safe='')}{of_version}{what}".encode()
+
+
+def request_in(message: bytes) -> pb.ModelInferRequest:
+    """The request in a message. Raises INVALID_ARGUMENT."""
+    try:
+        return pb.ModelInferRequest.FromString(message)
+    except DecodeError:
+        raise invalid("the message", "is no ModelInferRequest") from None
 
 
 def request_of(asked: pb.ModelInferRequest) -> HttpRequest:

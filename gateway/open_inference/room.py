@@ -31,6 +31,10 @@ CALLER_BYTES_MAX = 2 * MESSAGE_BYTES_MAX
 BYTES_MAX = 8 * MESSAGE_BYTES_MAX
 """The same of all; people who are not known leave half of it to those who are."""
 
+CALLER_STREAMS_MAX, STRANGERS_STREAMS_MAX, STREAMS_MAX = 8, 16, 32
+"""Streams that are open at a time: of a caller, of people who are not known together, and in all. Each may be sent a
+message at any moment, which is held when it has come, so that so much may come on top of what is held, too."""
+
 ROOM_S_MAX = 30.0
 """How long a request waits for room."""
 
@@ -47,6 +51,8 @@ class Room:
         self.held: Counter[str] = Counter()
         self.reading: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
+        self.streams: Counter[str] = Counter()
+        self._streams_of_strangers = 0
         self._held_in_all = self._strangers_held = 0
         self._reading_in_all = self._strangers_reading = 0
         self._changed = asyncio.Event()
@@ -64,6 +70,24 @@ class Room:
             _take(self.calls, address, 1)
 
     @contextmanager
+    def stream(self, caller: str, *, is_known: bool) -> Iterator[None]:
+        """One stream more of a caller, until the end of the block. Raises TOO_MANY_STREAMS."""
+        if self.streams[caller] >= CALLER_STREAMS_MAX:
+            what = f"{CALLER_STREAMS_MAX} streams of this caller are open: many requests go over one"
+            raise GpufleetError(Reason.TOO_MANY_STREAMS, what, retry_after_s=RETRY_S)
+        is_full = not is_known and self._streams_of_strangers >= STRANGERS_STREAMS_MAX
+        if is_full or self.streams.total() >= STREAMS_MAX:
+            what = "this gateway has as many open streams as it may; ModelInfer is answered meanwhile"
+            raise GpufleetError(Reason.TOO_MANY_STREAMS, what, retry_after_s=RETRY_S)
+        self.streams[caller] += 1
+        self._streams_of_strangers += not is_known
+        try:
+            yield
+        finally:
+            _take(self.streams, caller, 1)
+            self._streams_of_strangers -= not is_known
+
+    @contextmanager
     def _counted(self, caller: str, *, is_known: bool) -> Iterator[None]:
         self.reading[caller] += 1
         self._reading_in_all += 1
@@ -76,8 +100,8 @@ class Room:
             _take(self.reading, caller, 1)
             self._changed.set()
 
-    async def read(self, caller: str, read: Callable[[], Awaitable[bytes]], *, is_known: bool) -> bytes:
-        """Read a request once there is room for it. Raises QUOTA_EXCEEDED, DEADLINE."""
+    async def wait(self, caller: str, *, is_known: bool) -> None:
+        """Wait for room for a request. Raises QUOTA_EXCEEDED."""
         try:
             async with asyncio.timeout(ROOM_S_MAX):
                 while not self._has_room(caller, is_known=is_known):
@@ -86,6 +110,10 @@ class Room:
         except TimeoutError:
             what = "the requests that are under way hold as many bytes as they may at this moment"
             raise GpufleetError(Reason.QUOTA_EXCEEDED, what, retry_after_s=RETRY_S) from None
+
+    async def read(self, caller: str, read: Callable[[], Awaitable[bytes]], *, is_known: bool) -> bytes:
+        """Read a request once there is room for it. Raises QUOTA_EXCEEDED, DEADLINE."""
+        await self.wait(caller, is_known=is_known)
         with self._counted(caller, is_known=is_known):
             try:
                 async with asyncio.timeout(READ_S_MAX):

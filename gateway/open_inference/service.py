@@ -6,10 +6,11 @@ import importlib.metadata
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from gpufleet.v1 import inference_pb2, sessions_pb2
 from gpufleet.v1.open_inference import open_inference_pb2 as pb
 from starlette.requests import HTTPConnection
@@ -23,12 +24,12 @@ from ..proxy.access import caller_of
 from ..proxy.listing import programs_for
 from ..proxy.service import Busy
 from ..proxy.serving import Proxy
-from ..proxy.upstream import ReplicaFailed
-from .answers import NotSpoken, answer_of, metadata_of
+from .answers import answer_of, message_of, metadata_of
 from .asking import Exchange, request_for
-from .requests import HttpRequest, path_of, request_of
+from .requests import HttpRequest, path_of, request_in, request_of
 from .room import Room
-from .statuses import OK, UNAVAILABLE, status_of, status_of_program
+from .statuses import OK, PROBLEMS, UNAVAILABLE, ProgramRefused, status_of, status_of_program
+from .streaming import Stream
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,10 @@ class OpenInference:
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         """What it answers, and behind that the refusal of the protocol's other calls."""
-        made: dict[str, Any] = {"ModelInfer": grpc.stream_unary_rpc_method_handler(self._infer)}
+        made: dict[str, Any] = {
+            "ModelInfer": grpc.stream_unary_rpc_method_handler(self._infer),
+            "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(_answered(self._stream)),
+        }
         for method in SERVICE.methods:
             if method.name not in made:
                 request: Any = getattr(pb, method.input_type.name)
@@ -106,15 +110,24 @@ class OpenInference:
                 return pb.ModelReadyResponse(ready=False)
             raise
         if exchange.status not in (OK, UNAVAILABLE):
-            await _refuse_as(request.name, exchange, context)
+            raise _refusal(request.name, exchange)
         return pb.ModelReadyResponse(ready=exchange.status == OK)
 
     async def ModelMetadata(self, request: pb.ModelMetadataRequest, context: Any) -> pb.ModelMetadataResponse:
         """What a replica says that it takes and gives."""
-        exchange = await self._asked(request.name, context, path_of(request.name, request.version))
-        if exchange.status != OK:
-            await _refuse_as(request.name, exchange, context)
-        return metadata_of(exchange.answer)
+        return metadata_of(await self._told(request.name, context, path_of(request.name, request.version)))
+
+    async def ModelConfig(self, request: pb.ModelConfigRequest, context: Any) -> pb.ModelConfigResponse:
+        """How a replica says that it takes requests."""
+        path = path_of(request.name, request.version, "/config")
+        return pb.ModelConfigResponse(
+            config=message_of(pb.ModelConfig(), await self._told(request.name, context, path))
+        )
+
+    async def ModelStatistics(self, request: pb.ModelStatisticsRequest, context: Any) -> pb.ModelStatisticsResponse:
+        """What a replica says that it has computed."""
+        path = path_of(request.name, request.version, "/stats")
+        return message_of(pb.ModelStatisticsResponse(), await self._told(request.name, context, path))
 
     async def _infer(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         """ModelInfer, whose one message is read once there is room for it."""
@@ -132,17 +145,34 @@ class OpenInference:
         caller, is_known = caller_of(stranger, user), bool(user)
         message = await self.room.read(caller, lambda: _first(messages), is_known=is_known)
         with self.room.hold(caller, len(message), is_known=is_known):
-            try:
-                request = pb.ModelInferRequest.FromString(message)
-            except DecodeError:
-                raise invalid("the message", "is no ModelInferRequest") from None
+            request = request_in(message)
             name, body = request.model_name, request_of(request)
             # Each is as long as the request.
             del message, request
-            exchange = await self._asked(name, context, body.path, body)
+            return await self._answer_request(name, body, context)
+
+    async def _answer_request(self, name: str, body: HttpRequest, context: Any) -> pb.ModelInferResponse:
+        exchange = await self._asked(name, context, body.path, body)
         if exchange.status != OK:
-            await _refuse_as(name, exchange, context)
+            raise _refusal(name, exchange)
         return answer_of(exchange.answer, exchange.head_bytes, is_raw=body.is_raw)
+
+    async def _stream(self, messages: AsyncIterator[bytes], context: Any) -> None:
+        """ModelStreamInfer: its requests are those of ModelInfer."""
+        stranger = request_for(context, self._host, b"/", is_secure=self._is_secure)
+        user = await self._proxy.access.user_of(stranger, OPEN, NOBODY)
+        caller, address = caller_of(stranger, user), address_of(stranger)
+        with self.room.stream(caller, is_known=bool(user)):
+            infer = partial(self._answer_request, context=context)
+            stream = Stream(self.room, caller, address, infer, is_known=bool(user))
+            await stream.answer(messages, context)
+
+    async def _told(self, name: str, context: Any, path: bytes) -> bytearray:
+        """What a replica tells at a path. Raises ProgramRefused, and what _asked raises."""
+        exchange = await self._asked(name, context, path)
+        if exchange.status != OK:
+            raise _refusal(name, exchange)
+        return exchange.answer
 
     async def _asked(self, name: str, context: Any, path: bytes, body: HttpRequest | None = None) -> Exchange:
         """A request to a program and its answer. Raises Busy, ReplicaFailed, and what the scheduler refuses."""
@@ -191,11 +221,8 @@ def _answered(handler: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, A
     async def answer(request: Any, context: Any) -> Any:
         try:
             return await handler(request, context)
-        except (GpufleetError, Busy, ReplicaFailed, NotSpoken) as problem:
-            status = status_of(problem)
-        except TimeoutError:
-            status = to_status(GpufleetError(Reason.DEADLINE))
-        return await context.abort_with_status(status)
+        except PROBLEMS as problem:
+            return await context.abort_with_status(status_of(problem))
 
     return answer
 
@@ -207,12 +234,11 @@ async def _first(messages: AsyncIterator[bytes]) -> bytes:
     raise invalid("the message", "is missing")
 
 
-async def _refuse_as(model: str, exchange: Exchange, context: Any) -> None:
-    """Refuse a call as a program did; always raises."""
-    retry_after = exchange.header(b"retry-after")
-    status = status_of_program(model, exchange.status, exchange.answer, retry_after)
+def _refusal(model: str, exchange: Exchange) -> ProgramRefused:
+    """What a program refused, for who called."""
     log.debug("a program has refused", extra=fields(model=model, status=exchange.status))
-    await context.abort_with_status(status)
+    status = status_of_program(model, exchange.status, exchange.answer, exchange.header(b"retry-after"))
+    return ProgramRefused(status)
 
 
 def _for_callers(error: GpufleetError) -> GpufleetError:

@@ -50,6 +50,18 @@ OK, UNAVAILABLE = 200, 503
 CLIENT_ERRORS, SERVER_ERRORS = range(400, 500), range(500, 600)
 
 
+class ProgramRefused(Exception):
+    """A program has refused a request: the status for who called."""
+
+    def __init__(self, status: grpc.Status) -> None:
+        super().__init__(status.details)
+        self.status = status
+
+
+PROBLEMS = (GpufleetError, Busy, ReplicaFailed, NotSpoken, ProgramRefused, TimeoutError)
+"""What a request may end with in place of an answer."""
+
+
 def code_of(status: int) -> Code:
     """The code for a status of a program's answer that is not OK."""
     if status in CODE_OF:
@@ -81,9 +93,13 @@ def status_of_program(model: str, status: int, body: bytes | bytearray, retry_af
     return told
 
 
-def status_of(problem: GpufleetError | Busy | ReplicaFailed | NotSpoken) -> grpc.Status:
-    """What the gateway itself has to say."""
+def status_of(problem: GpufleetError | Busy | ReplicaFailed | NotSpoken | ProgramRefused | TimeoutError) -> grpc.Status:
+    """What is said of one of the PROBLEMS."""
     match problem:
+        case ProgramRefused():
+            return problem.status
+        case TimeoutError():
+            error = GpufleetError(Reason.DEADLINE)
         case Busy():
             place = "" if problem.place <= 1 else f"; the request was number {problem.place:,} in the line"
             error = GpufleetError(

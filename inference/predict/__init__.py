@@ -8,6 +8,7 @@ Read `inference/core/batching.py` first: which items are computed together, and 
     loading.py computing.py    a class becomes a model that is warm; its own thread
     requests.py results.py     the protocol: bodies become items, and results an answer
     tensors.py                 datatypes, as JSON and as bytes
+    metrics.py describing.py   what was computed, for Prometheus and for Triton's clients; how requests are taken
 
 A request's way: app → requests (event loop) → core/batching → computing (the model's thread) → results → app.
 

@@ -133,7 +133,7 @@ async def _serve(given: argparse.Namespace) -> GpufleetError | None:
         ending.cancel()
         has_ended = predictor.close()
     counts = predictor.counts
-    _log.info("%d items answered in %d batches", counts.items[200], counts.batches.total())
+    _log.info("%d items answered in %d batches", counts.items[200], sum(each.count for each in counts.batches.values()))
     if predictor.state is State.HUNG:
         step = "See its log for what it computed; --predict-timeout says how long a batch may take."
         return GpufleetError(Reason.MODEL_HANGS, predictor.why, next_step=step)

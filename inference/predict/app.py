@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from gpufleet.predict import TensorSpec
 from gpufleet.runtimes.facts import as_object
 
+from .describing import PLATFORM, config_of, statistics_of
 from .metrics import CONTENT_TYPE, page
 from .predictor import Predictor, State
 from .requests import RequestError, read
@@ -29,8 +30,7 @@ HELD_BYTES_MAX = 1 << 30
 
 TIMEOUT_HEADER = "X-Request-Timeout-Ms"
 TIMEOUT_MS_MAX = 24 * 3_600 * 1_000
-PLATFORM = "gpufleet_python"
-EXTENSIONS = ("binary_tensor_data",)
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")
 
 
 class PredictService:
@@ -51,11 +51,15 @@ class PredictService:
             Route("/v2/health/live", self._live),
             Route("/v2/health/ready", self._ready),
             Route("/metrics", self._metrics),
+            Route("/v2/repository/index", self._index, methods=["POST"]),
+            Route("/v2/models/stats", self._statistics),
         ]
         for path in (model, f"{model}/versions/{{version}}"):
             routes += [
                 Route(path, self._metadata),
                 Route(f"{path}/ready", self._model_ready),
+                Route(f"{path}/config", self._config),
+                Route(f"{path}/stats", self._statistics),
                 Route(f"{path}/infer", _Asgi(self._infer), methods=["POST"]),
             ]
         return Starlette(routes=routes, exception_handlers={HTTPException: _not_here, RequestError: _refused})
@@ -99,6 +103,21 @@ class PredictService:
                 },
             }
         )
+
+    async def _config(self, request: Request) -> Response:
+        self._check(request.path_params)
+        return JSONResponse(config_of(self.name, self.predictor))
+
+    async def _statistics(self, request: Request) -> Response:
+        if request.path_params:
+            self._check(request.path_params)
+        return JSONResponse({"model_stats": [statistics_of(self.name, self.predictor.counts)]})
+
+    async def _index(self, request: Request) -> Response:
+        """The one model, whatever the body asks for: it is not read."""
+        state, why = self.predictor.state, self.predictor.why
+        said = {State.READY: "READY", State.LOADING: "LOADING"}.get(state, "UNAVAILABLE")
+        return JSONResponse([{"name": self.name, "version": VERSION, "state": said, "reason": why}])
 
     async def _metrics(self, request: Request) -> Response:
         predictor = self.predictor

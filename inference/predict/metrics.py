@@ -31,21 +31,44 @@ class Spread:
 
 
 @dataclass(slots=True)
+class Times:
+    """How often something was, and how long it took in all."""
+
+    count: int = 0
+    total_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Once more, and how long it took."""
+        self.count += 1
+        self.total_s += seconds
+
+
+@dataclass(slots=True)
 class Counts:
     """What was computed since the start: items by the status they were settled with, batches by their size, how long
-    the model took for each, and how long items waited until a batch with them began."""
+    the model took for each, and how long items waited until a batch with them began. Requests have `succeeded` where
+    at least one of their items has a result; `last_s` is when the last batch ended, in seconds since 1970."""
 
     items: Counter[int] = field(default_factory=Counter)
-    batches: Counter[int] = field(default_factory=Counter)
+    batches: dict[int, Times] = field(default_factory=dict)
     compute_s: Spread = field(default_factory=lambda: Spread(SECONDS))
     waits_s: Spread = field(default_factory=lambda: Spread(SECONDS))
+    succeeded: Times = field(default_factory=Times)
+    failed: Times = field(default_factory=Times)
+    last_s: float = 0.0
+
+    def batch(self, size: int, seconds: float, now_s: float) -> None:
+        """A batch of so many items was computed."""
+        self.batches.setdefault(size, Times()).add(seconds)
+        self.compute_s.add(seconds)
+        self.last_s = now_s
 
 
 def page(counts: Counts, waiting: int, *, is_ready: bool) -> str:
     """The page. Its labels are statuses of HTTP and bounds, and nothing that anybody typed."""
     sizes = Spread(SIZES)
-    for size, count in counts.batches.items():
-        sizes.add(size, count)
+    for size, times in counts.batches.items():
+        sizes.add(size, times.count)
     lines = [
         *_head("gpufleet_predict_items_total", "counter", "Items, by the status with which they were settled."),
         *(

@@ -49,6 +49,7 @@ class _Waiting:
     done: asyncio.Future[list[Values | ItemError]]
     found: list[Values | ItemError | None]
     left: int
+    came_us: int
 
 
 class Predictor:
@@ -105,9 +106,10 @@ class Predictor:
         deadline_us = None if request.timeout_us is None else now_us + request.timeout_us
         if refusal := self.batcher.offer(number, request.key, count, now_us, deadline_us):
             self.counts.items[refusal.status] += count
+            self.counts.failed.add(0.0)
             raise RequestError(refusal.status, refusal.message, refusal.retry_s)
         done: asyncio.Future[list[Values | ItemError]] = self._loop.create_future()
-        self._waiting[number] = _Waiting(request.items, done, [None] * count, count)
+        self._waiting[number] = _Waiting(request.items, done, [None] * count, count, now_us)
         done.add_done_callback(lambda future: self._done(number, future))
         self._stir()
         return done
@@ -142,8 +144,8 @@ class Predictor:
     def _computed(self, computed: Computed) -> None:
         now_us = _now_us()
         if self.batcher.running is not None:
-            self.counts.batches[len(self.batcher.running.items)] += 1
-            self.counts.compute_s.add((now_us - self.batcher.running.began_us) / 1e6)
+            seconds = (now_us - self.batcher.running.began_us) / 1e6
+            self.counts.batch(len(self.batcher.running.items), seconds, time.time())
         self.batcher.finish(now_us, computed.outcome)
         self._tell(computed.values)
         self._stir()
@@ -182,7 +184,11 @@ class Predictor:
             waiting.found[each.place] = _found(each, values)
             waiting.left -= 1
             if not waiting.left:
-                waiting.done.set_result([one for one in waiting.found if one is not None])
+                found = [one for one in waiting.found if one is not None]
+                is_success = any(not isinstance(one, ItemError) for one in found)
+                ended = self.counts.succeeded if is_success else self.counts.failed
+                ended.add((_now_us() - waiting.came_us) / 1e6)
+                waiting.done.set_result(found)
 
     def _on_loop(self, call: Callable[..., None]) -> Callable[..., None]:
         """The same call, made on the loop by any other thread."""

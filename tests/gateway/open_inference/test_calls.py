@@ -144,14 +144,14 @@ async def test_what_is_no_model_and_what_is_no_call_is_said() -> None:
             assert from_rpc_error(problem).reason is Reason.MODEL_NOT_FOUND
             assert (await refused(stub.ModelReady(pb.ModelReadyRequest(name=name)))).code() is problem.code()
             assert (await refused(stub.ModelMetadata(pb.ModelMetadataRequest(name=name)))).code() is problem.code()
-        for method in ("ModelConfig", "ModelStatistics", "SystemSharedMemoryRegister"):
+        for method in ("RepositoryModelLoad", "TraceSetting", "SystemSharedMemoryRegister"):
             problem = await refused(channel.unary_unary(f"/{SERVICE.full_name}/{method}")(b""))
             assert (
                 problem.code() is grpc.StatusCode.UNIMPLEMENTED
                 and problem.details() == f"{method} is not answered here"
             )
             assert "ModelInfer" in from_rpc_error(problem).next_step
-        streamed = channel.stream_stream(f"/{SERVICE.full_name}/ModelStreamInfer")(iter([b""]))
+        streamed = channel.stream_stream(f"/{SERVICE.full_name}/ModelStreamIn")(iter([b""]))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await streamed.read()
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

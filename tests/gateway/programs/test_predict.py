@@ -47,7 +47,7 @@ class Scaled:
 
 
 TRITON = """
-import asyncio, sys
+import asyncio, queue, sys
 import numpy as np
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
@@ -87,8 +87,9 @@ with triton.InferenceServerClient(address) as client:
         ("INVALID_ARGUMENT", lambda: client.infer("scaled", [wrong], headers=headers)),
         ("INVALID_ARGUMENT", lambda: client.infer("scaled", [bad], headers=headers)),
         ("INVALID_ARGUMENT", lambda: client.infer("scaled", [x], sequence_id=3, headers=headers)),
-        ("UNIMPLEMENTED", lambda: client.get_model_config("scaled", headers=headers)),
-        ("UNIMPLEMENTED", lambda: client.get_inference_statistics("scaled", headers=headers)),
+        ("NOT_FOUND", lambda: client.get_model_config("scald", headers=headers)),
+        ("NOT_FOUND", lambda: client.get_inference_statistics("", headers=headers)),
+        ("UNIMPLEMENTED", lambda: client.get_trace_settings("scaled", headers=headers)),
     ):
         try:
             call()
@@ -97,11 +98,46 @@ with triton.InferenceServerClient(address) as client:
         else:
             raise AssertionError(told)
 
+    config = client.get_model_config("scaled", headers=headers).config
+    assert (config.name, config.max_batch_size, config.backend) == ("scaled", 8, "python")
+    assert [(each.name, each.data_type, list(each.dims)) for each in config.input] == [("x", 11, [2])]
+    assert [each.name for each in config.output] == ["y", "pid"] and config.parameters["max_items"].string_value
+    (stats,) = client.get_inference_statistics("scaled", "1", headers=headers).model_stats
+    assert stats.inference_count == 3 and stats.execution_count == 4 == sum(
+        each.compute_infer.count for each in stats.batch_stats
+    )
+    assert stats.inference_stats.success.count == 3 and stats.inference_stats.fail.count == 1
+
+    # A stream: answers and errors in the order of the requests, and its end once all are answered.
+    got = queue.Queue()
+    client.start_stream(lambda result, error: got.put((result, error)), headers=headers)
+    for number in range(100):
+        each = {3: wrong, 4: bad}.get(number % 10, x)
+        client.async_stream_infer("scald" if number == 50 else "scaled", [each], request_id=str(number),
+                                  enable_empty_final_response=number == 0)
+    client.stop_stream()
+    for number in range(100):
+        result, error = got.get_nowait()
+        if number % 10 in (3, 4) or number == 50:
+            assert result is None and f"[request id: {number}]" in error.message(), (number, error)
+        else:
+            assert error is None and result.get_response().id == str(number), (number, error)
+            assert result.as_numpy("y").tolist() == [[2.5, 5], [0, 0]]
+            assert ("triton_final_response" in result.get_response().parameters) == (number == 0)
+    assert got.empty()
+
 async def at_once():
     async with triton_aio.InferenceServerClient(address) as client:
         assert await client.is_model_ready("scaled", headers=headers)
         found = await asyncio.gather(*(client.infer("scaled", [x], headers=headers) for _ in range(20)))
         assert all(each.as_numpy("y").tolist() == [[2.5, 5], [0, 0]] for each in found)
+
+        async def requests():
+            for number in range(5):
+                yield {"model_name": "scaled", "inputs": [x], "request_id": str(number)}
+
+        answers = [each async for each in client.stream_infer(requests(), headers=headers)]
+        assert [each.get_response().id for each, error in answers if error is None] == list("01234")
 
 asyncio.run(at_once())
 """

@@ -22,7 +22,14 @@ from tritonclient.utils import InferenceServerException
 
 client = triton.InferenceServerClient(sys.argv[1], network_timeout=60, connection_timeout=60)
 assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("double", "1")
-assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+assert "statistics" in client.get_server_metadata()["extensions"]
+index = client.get_model_repository_index()
+assert index == [{"name": "double", "version": "1", "state": "READY", "reason": ""}], index
+for version in ("", "1"):
+    config = client.get_model_config("double", version)
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [3]}], config
+    assert config["max_batch_size"] == 32 and config["dynamic_batching"]["max_queue_delay_microseconds"] == 5_000
+    assert config["instance_group"][0]["kind"] == "KIND_CPU"
 assert client.get_model_metadata("double")["inputs"][0]["shape"] == [-1, 3]
 
 sent = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -44,6 +51,26 @@ try:
     client.infer("double", [wrong])
 except InferenceServerException as problem:
     print(problem.message())
+tensor.set_data_from_numpy(np.full((2, 3), -1, np.float32))
+try:
+    client.infer("double", [tensor])
+except InferenceServerException as problem:
+    assert "negative" in problem.message()
+for stats in (client.get_inference_statistics(), client.get_inference_statistics("double", "1")):
+    (model,) = stats["model_stats"]
+    assert (model["name"], model["inference_count"], model["execution_count"]) == ("double", 9, 6), model
+    times = model["inference_stats"]
+    assert (times["success"]["count"], times["fail"]["count"], times["queue"]["count"]) == (5, 1, 12), times
+    assert times["success"]["ns"] >= times["compute_infer"]["ns"] / 2 > 0
+    assert [(each["batch_size"], each["compute_infer"]["count"]) for each in model["batch_stats"]] == [(2, 6)]
+    assert model["last_inference"] > 1_700_000_000_000
+for call in (client.get_model_config, client.get_inference_statistics):
+    try:
+        call("doubl")
+    except InferenceServerException as problem:
+        assert 'no model "doubl" here' in problem.message()
+    else:
+        raise AssertionError(call)
 client.close()
 """
 

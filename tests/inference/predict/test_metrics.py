@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from inference.predict.metrics import Counts, page
+from inference.predict.metrics import Counts, Times, page
 from tests.inference.predict.answers import answering, tensor
 
 
@@ -20,7 +20,7 @@ def samples(text: str) -> dict[tuple[str, str], float]:
 def test_a_page_counts_items_by_status_and_batches_by_size() -> None:
     counts = Counts()
     counts.items.update({200: 40, 422: 2})
-    counts.batches.update({1: 2, 8: 5, 9_000: 1})
+    counts.batches.update({1: Times(2), 8: Times(5), 9_000: Times(1)})
     for seconds in (0.0, 0.001, 0.3, 99.0):
         counts.waits_s.add(seconds)
     found = samples(page(counts, 3, is_ready=True))

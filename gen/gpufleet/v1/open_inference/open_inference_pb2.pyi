@@ -10,6 +10,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -20,6 +21,78 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _DataType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DataTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DataType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TYPE_INVALID: _DataType.ValueType  # 0
+    """None that is known."""
+    TYPE_BOOL: _DataType.ValueType  # 1
+    """BOOL."""
+    TYPE_UINT8: _DataType.ValueType  # 2
+    """UINT8."""
+    TYPE_UINT16: _DataType.ValueType  # 3
+    """UINT16."""
+    TYPE_UINT32: _DataType.ValueType  # 4
+    """UINT32."""
+    TYPE_UINT64: _DataType.ValueType  # 5
+    """UINT64."""
+    TYPE_INT8: _DataType.ValueType  # 6
+    """INT8."""
+    TYPE_INT16: _DataType.ValueType  # 7
+    """INT16."""
+    TYPE_INT32: _DataType.ValueType  # 8
+    """INT32."""
+    TYPE_INT64: _DataType.ValueType  # 9
+    """INT64."""
+    TYPE_FP16: _DataType.ValueType  # 10
+    """FP16."""
+    TYPE_FP32: _DataType.ValueType  # 11
+    """FP32."""
+    TYPE_FP64: _DataType.ValueType  # 12
+    """FP64."""
+    TYPE_STRING: _DataType.ValueType  # 13
+    """BYTES, and texts of JSON."""
+    TYPE_BF16: _DataType.ValueType  # 14
+    """BF16."""
+
+class DataType(_DataType, metaclass=_DataTypeEnumTypeWrapper):
+    """DataType is a datatype in a model's configuration."""
+
+TYPE_INVALID: DataType.ValueType  # 0
+"""None that is known."""
+TYPE_BOOL: DataType.ValueType  # 1
+"""BOOL."""
+TYPE_UINT8: DataType.ValueType  # 2
+"""UINT8."""
+TYPE_UINT16: DataType.ValueType  # 3
+"""UINT16."""
+TYPE_UINT32: DataType.ValueType  # 4
+"""UINT32."""
+TYPE_UINT64: DataType.ValueType  # 5
+"""UINT64."""
+TYPE_INT8: DataType.ValueType  # 6
+"""INT8."""
+TYPE_INT16: DataType.ValueType  # 7
+"""INT16."""
+TYPE_INT32: DataType.ValueType  # 8
+"""INT32."""
+TYPE_INT64: DataType.ValueType  # 9
+"""INT64."""
+TYPE_FP16: DataType.ValueType  # 10
+"""FP16."""
+TYPE_FP32: DataType.ValueType  # 11
+"""FP32."""
+TYPE_FP64: DataType.ValueType  # 12
+"""FP64."""
+TYPE_STRING: DataType.ValueType  # 13
+"""BYTES, and texts of JSON."""
+TYPE_BF16: DataType.ValueType  # 14
+"""BF16."""
+Global___DataType: _TypeAlias = DataType  # noqa: Y015
 
 @_typing.final
 class ServerLiveRequest(_message.Message):
@@ -806,3 +879,557 @@ class RepositoryIndexResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RepositoryIndexResponse: _TypeAlias = RepositoryIndexResponse  # noqa: Y015
+
+@_typing.final
+class ModelStreamInferResponse(_message.Message):
+    """ModelStreamInferResponse is the answer to one request of a stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
+    INFER_RESPONSE_FIELD_NUMBER: _builtins.int
+    error_message: _builtins.str
+    """What is wrong with the request; empty, the default, where it is answered. It begins with the request's id."""
+    @_builtins.property
+    def infer_response(self) -> Global___ModelInferResponse:
+        """The answer; of a request with an error its id and model, and the parameter `code`, the name of a code of gRPC."""
+
+    def __init__(
+        self,
+        *,
+        error_message: _builtins.str = ...,
+        infer_response: Global___ModelInferResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["infer_response", b"infer_response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_message", b"error_message", "infer_response", b"infer_response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelStreamInferResponse: _TypeAlias = ModelStreamInferResponse  # noqa: Y015
+
+@_typing.final
+class ModelConfigRequest(_message.Message):
+    """ModelConfigRequest asks how a model takes requests."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The served program's name."""
+    version: _builtins.str
+    """Its version; empty, the default, means whichever it has."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelConfigRequest: _TypeAlias = ModelConfigRequest  # noqa: Y015
+
+@_typing.final
+class ModelConfigResponse(_message.Message):
+    """ModelConfigResponse answers it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def config(self) -> Global___ModelConfig:
+        """How it takes them."""
+
+    def __init__(
+        self,
+        *,
+        config: Global___ModelConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelConfigResponse: _TypeAlias = ModelConfigResponse  # noqa: Y015
+
+@_typing.final
+class ModelInput(_message.Message):
+    """ModelInput is an input in a model's configuration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DATA_TYPE_FIELD_NUMBER: _builtins.int
+    DIMS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    data_type: Global___DataType.ValueType
+    """Its datatype."""
+    @_builtins.property
+    def dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Its shape for one item; -1 stands for any number."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        data_type: Global___DataType.ValueType = ...,
+        dims: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_type", b"data_type", "dims", b"dims", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelInput: _TypeAlias = ModelInput  # noqa: Y015
+
+@_typing.final
+class ModelOutput(_message.Message):
+    """ModelOutput is an output in a model's configuration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DATA_TYPE_FIELD_NUMBER: _builtins.int
+    DIMS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    data_type: Global___DataType.ValueType
+    """Its datatype."""
+    @_builtins.property
+    def dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Its shape for one item; -1 stands for any number."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        data_type: Global___DataType.ValueType = ...,
+        dims: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_type", b"data_type", "dims", b"dims", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelOutput: _TypeAlias = ModelOutput  # noqa: Y015
+
+@_typing.final
+class ModelInstanceGroup(_message.Message):
+    """ModelInstanceGroup says where a model computes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ModelInstanceGroup._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_AUTO: ModelInstanceGroup._Kind.ValueType  # 0
+        """Not known."""
+        KIND_GPU: ModelInstanceGroup._Kind.ValueType  # 1
+        """A GPU."""
+        KIND_CPU: ModelInstanceGroup._Kind.ValueType  # 2
+        """The CPU."""
+        KIND_MODEL: ModelInstanceGroup._Kind.ValueType  # 3
+        """The model's own choice."""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """Kind is the kind of the device."""
+
+    KIND_AUTO: ModelInstanceGroup.Kind.ValueType  # 0
+    """Not known."""
+    KIND_GPU: ModelInstanceGroup.Kind.ValueType  # 1
+    """A GPU."""
+    KIND_CPU: ModelInstanceGroup.Kind.ValueType  # 2
+    """The CPU."""
+    KIND_MODEL: ModelInstanceGroup.Kind.ValueType  # 3
+    """The model's own choice."""
+
+    NAME_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    count: _builtins.int
+    """How many compute side by side; 1 in a replica."""
+    kind: Global___ModelInstanceGroup.Kind.ValueType
+    """The kind of its device."""
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The GPUs' numbers, as the replica sees them."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        count: _builtins.int = ...,
+        gpus: _abc.Iterable[_builtins.int] | None = ...,
+        kind: Global___ModelInstanceGroup.Kind.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "gpus", b"gpus", "kind", b"kind", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelInstanceGroup: _TypeAlias = ModelInstanceGroup  # noqa: Y015
+
+@_typing.final
+class ModelDynamicBatching(_message.Message):
+    """ModelDynamicBatching says how requests are put together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_QUEUE_DELAY_MICROSECONDS_FIELD_NUMBER: _builtins.int
+    max_queue_delay_microseconds: _builtins.int
+    """How long at most the first item waits for others, in microseconds."""
+    def __init__(
+        self,
+        *,
+        max_queue_delay_microseconds: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_queue_delay_microseconds", b"max_queue_delay_microseconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelDynamicBatching: _TypeAlias = ModelDynamicBatching  # noqa: Y015
+
+@_typing.final
+class ModelParameter(_message.Message):
+    """ModelParameter is a further fact about a model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRING_VALUE_FIELD_NUMBER: _builtins.int
+    string_value: _builtins.str
+    """The fact, as a text."""
+    def __init__(
+        self,
+        *,
+        string_value: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["string_value", b"string_value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelParameter: _TypeAlias = ModelParameter  # noqa: Y015
+
+@_typing.final
+class ModelConfig(_message.Message):
+    """ModelConfig says how a model takes requests."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ParametersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___ModelParameter: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___ModelParameter | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PLATFORM_FIELD_NUMBER: _builtins.int
+    MAX_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    INSTANCE_GROUP_FIELD_NUMBER: _builtins.int
+    DYNAMIC_BATCHING_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The model's name."""
+    platform: _builtins.str
+    """What runs it, such as "gpufleet_python"."""
+    max_batch_size: _builtins.int
+    """The most items of a batch."""
+    backend: _builtins.str
+    """What runs it, in one word: "python"."""
+    @_builtins.property
+    def input(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelInput]:
+        """What it takes; none where it takes whatever comes."""
+
+    @_builtins.property
+    def output(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelOutput]:
+        """What it gives; none where that is not known before."""
+
+    @_builtins.property
+    def instance_group(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelInstanceGroup]:
+        """Where it computes."""
+
+    @_builtins.property
+    def dynamic_batching(self) -> Global___ModelDynamicBatching:
+        """How requests are put together."""
+
+    @_builtins.property
+    def parameters(self) -> _containers.MessageMap[_builtins.str, Global___ModelParameter]:
+        """Further facts: max_items, how many items may wait."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        platform: _builtins.str = ...,
+        max_batch_size: _builtins.int = ...,
+        input: _abc.Iterable[Global___ModelInput] | None = ...,
+        output: _abc.Iterable[Global___ModelOutput] | None = ...,
+        instance_group: _abc.Iterable[Global___ModelInstanceGroup] | None = ...,
+        dynamic_batching: Global___ModelDynamicBatching | None = ...,
+        parameters: _abc.Mapping[_builtins.str, Global___ModelParameter] | None = ...,
+        backend: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dynamic_batching", b"dynamic_batching"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "dynamic_batching", b"dynamic_batching", "input", b"input", "instance_group", b"instance_group", "max_batch_size", b"max_batch_size", "name", b"name", "output", b"output", "parameters", b"parameters", "platform", b"platform"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelConfig: _TypeAlias = ModelConfig  # noqa: Y015
+
+@_typing.final
+class ModelStatisticsRequest(_message.Message):
+    """ModelStatisticsRequest asks what a model has computed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The served program's name."""
+    version: _builtins.str
+    """Its version; empty, the default, means whichever it has."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelStatisticsRequest: _TypeAlias = ModelStatisticsRequest  # noqa: Y015
+
+@_typing.final
+class ModelStatisticsResponse(_message.Message):
+    """ModelStatisticsResponse answers it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_STATS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def model_stats(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelStatistics]:
+        """The model; one, as the replica tells."""
+
+    def __init__(
+        self,
+        *,
+        model_stats: _abc.Iterable[Global___ModelStatistics] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_stats", b"model_stats"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelStatisticsResponse: _TypeAlias = ModelStatisticsResponse  # noqa: Y015
+
+@_typing.final
+class StatisticDuration(_message.Message):
+    """StatisticDuration is how often something was, and how long it took in all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    NS_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    """How often."""
+    ns: _builtins.int
+    """How long, in nanoseconds."""
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "ns", b"ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatisticDuration: _TypeAlias = StatisticDuration  # noqa: Y015
+
+@_typing.final
+class InferStatistics(_message.Message):
+    """InferStatistics are times of a model's requests, items and batches."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUCCESS_FIELD_NUMBER: _builtins.int
+    FAIL_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    COMPUTE_INPUT_FIELD_NUMBER: _builtins.int
+    COMPUTE_INFER_FIELD_NUMBER: _builtins.int
+    COMPUTE_OUTPUT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def success(self) -> Global___StatisticDuration:
+        """Requests of which at least one item has a result, from when they were taken in until they were answered."""
+
+    @_builtins.property
+    def fail(self) -> Global___StatisticDuration:
+        """Requests without a result, refused ones as well."""
+
+    @_builtins.property
+    def queue(self) -> Global___StatisticDuration:
+        """Items that began to be computed, and how long they waited for that."""
+
+    @_builtins.property
+    def compute_input(self) -> Global___StatisticDuration:
+        """Nothing: a batch's items are put together while it is computed."""
+
+    @_builtins.property
+    def compute_infer(self) -> Global___StatisticDuration:
+        """Batches, and how long the model took for them."""
+
+    @_builtins.property
+    def compute_output(self) -> Global___StatisticDuration:
+        """Nothing, likewise."""
+
+    def __init__(
+        self,
+        *,
+        success: Global___StatisticDuration | None = ...,
+        fail: Global___StatisticDuration | None = ...,
+        queue: Global___StatisticDuration | None = ...,
+        compute_input: Global___StatisticDuration | None = ...,
+        compute_infer: Global___StatisticDuration | None = ...,
+        compute_output: Global___StatisticDuration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compute_infer", b"compute_infer", "compute_input", b"compute_input", "compute_output", b"compute_output", "fail", b"fail", "queue", b"queue", "success", b"success"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_infer", b"compute_infer", "compute_input", b"compute_input", "compute_output", b"compute_output", "fail", b"fail", "queue", b"queue", "success", b"success"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InferStatistics: _TypeAlias = InferStatistics  # noqa: Y015
+
+@_typing.final
+class InferBatchStatistics(_message.Message):
+    """InferBatchStatistics are times of the batches of one size."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    COMPUTE_INPUT_FIELD_NUMBER: _builtins.int
+    COMPUTE_INFER_FIELD_NUMBER: _builtins.int
+    COMPUTE_OUTPUT_FIELD_NUMBER: _builtins.int
+    batch_size: _builtins.int
+    """How many items they had."""
+    @_builtins.property
+    def compute_input(self) -> Global___StatisticDuration:
+        """Nothing."""
+
+    @_builtins.property
+    def compute_infer(self) -> Global___StatisticDuration:
+        """Batches, and how long the model took for them."""
+
+    @_builtins.property
+    def compute_output(self) -> Global___StatisticDuration:
+        """Nothing."""
+
+    def __init__(
+        self,
+        *,
+        batch_size: _builtins.int = ...,
+        compute_input: Global___StatisticDuration | None = ...,
+        compute_infer: Global___StatisticDuration | None = ...,
+        compute_output: Global___StatisticDuration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compute_infer", b"compute_infer", "compute_input", b"compute_input", "compute_output", b"compute_output"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "compute_infer", b"compute_infer", "compute_input", b"compute_input", "compute_output", b"compute_output"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InferBatchStatistics: _TypeAlias = InferBatchStatistics  # noqa: Y015
+
+@_typing.final
+class ModelStatistics(_message.Message):
+    """ModelStatistics say what a replica has computed since its start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    LAST_INFERENCE_FIELD_NUMBER: _builtins.int
+    INFERENCE_COUNT_FIELD_NUMBER: _builtins.int
+    EXECUTION_COUNT_FIELD_NUMBER: _builtins.int
+    INFERENCE_STATS_FIELD_NUMBER: _builtins.int
+    BATCH_STATS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The model's name."""
+    version: _builtins.str
+    """Its version."""
+    last_inference: _builtins.int
+    """When the last batch ended, in milliseconds since 1970; 0 where there was none."""
+    inference_count: _builtins.int
+    """Items that have a result."""
+    execution_count: _builtins.int
+    """Batches."""
+    @_builtins.property
+    def inference_stats(self) -> Global___InferStatistics:
+        """Times of requests, items and batches."""
+
+    @_builtins.property
+    def batch_stats(self) -> _containers.RepeatedCompositeFieldContainer[Global___InferBatchStatistics]:
+        """The same by the batches' sizes."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+        last_inference: _builtins.int = ...,
+        inference_count: _builtins.int = ...,
+        execution_count: _builtins.int = ...,
+        inference_stats: Global___InferStatistics | None = ...,
+        batch_stats: _abc.Iterable[Global___InferBatchStatistics] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["inference_stats", b"inference_stats"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_stats", b"batch_stats", "execution_count", b"execution_count", "inference_count", b"inference_count", "inference_stats", b"inference_stats", "last_inference", b"last_inference", "name", b"name", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelStatistics: _TypeAlias = ModelStatistics  # noqa: Y015

@@ -66,6 +66,21 @@ class GRPCInferenceServiceStub:
                 request_serializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelInferRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelInferResponse.FromString,
                 _registered_method=True)
+        self.ModelStreamInfer = channel.stream_stream(
+                '/inference.GRPCInferenceService/ModelStreamInfer',
+                request_serializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelInferRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelStreamInferResponse.FromString,
+                _registered_method=True)
+        self.ModelConfig = channel.unary_unary(
+                '/inference.GRPCInferenceService/ModelConfig',
+                request_serializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelConfigRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelConfigResponse.FromString,
+                _registered_method=True)
+        self.ModelStatistics = channel.unary_unary(
+                '/inference.GRPCInferenceService/ModelStatistics',
+                request_serializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelStatisticsRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelStatisticsResponse.FromString,
+                _registered_method=True)
         self.RepositoryIndex = channel.unary_unary(
                 '/inference.GRPCInferenceService/RepositoryIndex',
                 request_serializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.RepositoryIndexRequest.SerializeToString,
@@ -121,6 +136,28 @@ class GRPCInferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ModelStreamInfer(self, request_iterator, context):
+        """ModelStreamInfer has replicas answer many requests on one call: each has an answer or an error of its own, in the order
+        of the requests, which are computed side by side. What a client does not read holds up what is read from it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ModelConfig(self, request, context):
+        """ModelConfig says how a replica takes requests: its tensors, the most items of a batch, and its device.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ModelStatistics(self, request, context):
+        """ModelStatistics says what one replica of the model has computed since its start.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RepositoryIndex(self, request, context):
         """RepositoryIndex lists the served programs that the caller may use.
         """
@@ -160,6 +197,21 @@ def add_GRPCInferenceServiceServicer_to_server(servicer, server):
                     servicer.ModelInfer,
                     request_deserializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelInferRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelInferResponse.SerializeToString,
+            ),
+            'ModelStreamInfer': grpc.stream_stream_rpc_method_handler(
+                    servicer.ModelStreamInfer,
+                    request_deserializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelInferRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelStreamInferResponse.SerializeToString,
+            ),
+            'ModelConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.ModelConfig,
+                    request_deserializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelConfigRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelConfigResponse.SerializeToString,
+            ),
+            'ModelStatistics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ModelStatistics,
+                    request_deserializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelStatisticsRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelStatisticsResponse.SerializeToString,
             ),
             'RepositoryIndex': grpc.unary_unary_rpc_method_handler(
                     servicer.RepositoryIndex,
@@ -331,6 +383,87 @@ class GRPCInferenceService:
             '/inference.GRPCInferenceService/ModelInfer',
             gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelInferRequest.SerializeToString,
             gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelInferResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ModelStreamInfer(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/inference.GRPCInferenceService/ModelStreamInfer',
+            gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelInferRequest.SerializeToString,
+            gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelStreamInferResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ModelConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inference.GRPCInferenceService/ModelConfig',
+            gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelConfigRequest.SerializeToString,
+            gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ModelStatistics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inference.GRPCInferenceService/ModelStatistics',
+            gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelStatisticsRequest.SerializeToString,
+            gpufleet_dot_v1_dot_open__inference_dot_open__inference__pb2.ModelStatisticsResponse.FromString,
             options,
             channel_credentials,
             insecure,

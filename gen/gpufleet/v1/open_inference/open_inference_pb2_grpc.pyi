@@ -52,6 +52,14 @@ class GRPCInferenceServiceStub:
     """ModelInfer has a replica of the model answer. A deadline of the call is the request's, and a call that is cancelled
     is not computed, if that has not begun.
     """
+    ModelStreamInfer: _grpc.StreamStreamMultiCallable[_open_inference_pb2.ModelInferRequest, _open_inference_pb2.ModelStreamInferResponse]
+    """ModelStreamInfer has replicas answer many requests on one call: each has an answer or an error of its own, in the order
+    of the requests, which are computed side by side. What a client does not read holds up what is read from it.
+    """
+    ModelConfig: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelConfigRequest, _open_inference_pb2.ModelConfigResponse]
+    """ModelConfig says how a replica takes requests: its tensors, the most items of a batch, and its device."""
+    ModelStatistics: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelStatisticsRequest, _open_inference_pb2.ModelStatisticsResponse]
+    """ModelStatistics says what one replica of the model has computed since its start."""
     RepositoryIndex: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.RepositoryIndexRequest, _open_inference_pb2.RepositoryIndexResponse]
     """RepositoryIndex lists the served programs that the caller may use."""
 
@@ -76,6 +84,14 @@ class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
     """ModelInfer has a replica of the model answer. A deadline of the call is the request's, and a call that is cancelled
     is not computed, if that has not begun.
     """
+    ModelStreamInfer: _aio.StreamStreamMultiCallable[_open_inference_pb2.ModelInferRequest, _open_inference_pb2.ModelStreamInferResponse]  # type: ignore[assignment]
+    """ModelStreamInfer has replicas answer many requests on one call: each has an answer or an error of its own, in the order
+    of the requests, which are computed side by side. What a client does not read holds up what is read from it.
+    """
+    ModelConfig: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelConfigRequest, _open_inference_pb2.ModelConfigResponse]  # type: ignore[assignment]
+    """ModelConfig says how a replica takes requests: its tensors, the most items of a batch, and its device."""
+    ModelStatistics: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelStatisticsRequest, _open_inference_pb2.ModelStatisticsResponse]  # type: ignore[assignment]
+    """ModelStatistics says what one replica of the model has computed since its start."""
     RepositoryIndex: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.RepositoryIndexRequest, _open_inference_pb2.RepositoryIndexResponse]  # type: ignore[assignment]
     """RepositoryIndex lists the served programs that the caller may use."""
 
@@ -133,6 +149,32 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         """ModelInfer has a replica of the model answer. A deadline of the call is the request's, and a call that is cancelled
         is not computed, if that has not begun.
         """
+
+    @_abc_1.abstractmethod
+    def ModelStreamInfer(
+        self,
+        request_iterator: _MaybeAsyncIterator[_open_inference_pb2.ModelInferRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_open_inference_pb2.ModelStreamInferResponse], _abc.AsyncIterator[_open_inference_pb2.ModelStreamInferResponse]]:
+        """ModelStreamInfer has replicas answer many requests on one call: each has an answer or an error of its own, in the order
+        of the requests, which are computed side by side. What a client does not read holds up what is read from it.
+        """
+
+    @_abc_1.abstractmethod
+    def ModelConfig(
+        self,
+        request: _open_inference_pb2.ModelConfigRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_open_inference_pb2.ModelConfigResponse, _abc.Awaitable[_open_inference_pb2.ModelConfigResponse]]:
+        """ModelConfig says how a replica takes requests: its tensors, the most items of a batch, and its device."""
+
+    @_abc_1.abstractmethod
+    def ModelStatistics(
+        self,
+        request: _open_inference_pb2.ModelStatisticsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_open_inference_pb2.ModelStatisticsResponse, _abc.Awaitable[_open_inference_pb2.ModelStatisticsResponse]]:
+        """ModelStatistics says what one replica of the model has computed since its start."""
 
     @_abc_1.abstractmethod
     def RepositoryIndex(
