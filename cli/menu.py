@@ -33,6 +33,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "band": "jobs.change",
         "update": "jobs.change",
         "requeue": "jobs.change",
+        "secret": "admin.secret",
     },
     "Serve": {
         "serve": "sessions.serve",

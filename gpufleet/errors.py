@@ -102,6 +102,8 @@ class Reason(Enum):
         "Install or correct what is named; docs/write-a-model.md says what a model has.")
     PROGRAM_FAILED = (Code.FAILED_PRECONDITION, "A served program cannot be run, or ended by itself.",
         "See what it printed with: gpuctl logs ID; see its replicas with: gpuctl models -o wide")
+    SECRETS_UNAVAILABLE = (Code.FAILED_PRECONDITION, "The scheduler cannot seal or open secrets; all else goes on.",
+        "What an admin does about it stands in docs/secrets.md.")
     TLS_REQUIRED = (Code.FAILED_PRECONDITION, "The connection would leave this machine without encryption.",
         "Give TLS files, or say --insecure if the network is trusted.")
     TLS_FAILED = (Code.FAILED_PRECONDITION, "The two sides do not agree on TLS, or the certificate is not trusted.",
@@ -128,6 +130,8 @@ class Reason(Enum):
         "See the paths with: curl GATEWAY/api/v1/openapi.json")
     TOKEN_NOT_FOUND = (Code.NOT_FOUND, "There is no token with this id.",
         "See the tokens with: gpuctl token list")
+    SECRET_NOT_FOUND = (Code.NOT_FOUND, "The user has no secret with this name.",
+        "See the names with: gpuctl secret list · set it with: gpuctl secret set NAME")
     FILE_NOT_FOUND = (Code.NOT_FOUND, "A file that was named is not there.",
         "Check the path.")
 

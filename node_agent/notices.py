@@ -19,6 +19,7 @@ from typing import Any
 
 from gpufleet.jobs.notify import is_url
 from gpufleet.jobs.runs import RankKey, StopCause, cause_of
+from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
 
 from . import wire
 from .core.commands import LaunchAttempt, TellWarning
@@ -94,6 +95,8 @@ class Notices:
             return
         # Of a command's environment the devices are left out: by the end they are somebody else's.
         env = {} if is_url(command.notify) else {**launch.process.env, **shown_devices(())[0]}
+        for name in command.secret_variables:
+            env.pop(name, None)  # they are the process's, and would lie in a file below
         subject = Subject(
             facts=Notified(
                 key=key,
@@ -273,7 +276,8 @@ class NoticeRecords:
         first = {
             "target": subject.target,
             "cwd": subject.cwd,
-            "env": dict(subject.env),
+            # The token ends with the attempt, and stands in no file. Commands that a later start runs do without it.
+            "env": {name: value for name, value in subject.env.items() if name != JOB_TOKEN_VARIABLE},
             "time_limit_us": subject.facts.time_limit_us,
             "may_be_warned_at_end": subject.facts.may_be_warned_at_end,
             "spans_nodes": subject.spans_nodes,

@@ -222,6 +222,7 @@ def _launch(launch: node_agent_pb2.Launch) -> commands.LaunchAttempt:
             InputFile(path=each.path, digest=each.digest, size_bytes=each.size_bytes, is_executable=each.is_executable)
             for each in launch.files
         ),
+        secret_variables=frozenset(launch.secret_variables),
     )
 
 

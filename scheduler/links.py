@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from gpufleet.v1 import node_agent_pb2
 
+from gpufleet.errors import GpufleetError
 from gpufleet.telemetry.logs import fields
 from gpufleet.telemetry.spans import Telemetry
 
@@ -145,13 +146,21 @@ def joined(messages: list[Message]) -> list[Message]:
 
 
 class Links:
-    """All connections; the engine's AgentLink. `environment` is what a launch tells beside what its job says."""
+    """All connections; the engine's AgentLink.
+
+    `environment` is what a launch tells beside what its job says. Where it raises, the launch does not leave, and
+    `refuse` is told why, in the place of the node.
+    """
 
     def __init__(
-        self, telemetry: Telemetry, environment: Callable[[LaunchAttempt], Mapping[str, str]] = lambda launch: {}
+        self,
+        telemetry: Telemetry,
+        environment: Callable[[LaunchAttempt], Mapping[str, str]] = lambda launch: {},
+        refuse: Callable[[LaunchAttempt, GpufleetError], None] = lambda launch, problem: None,
     ) -> None:
         self._telemetry = telemetry
         self._environment = environment
+        self._refuse = refuse
         self._connections: dict[NodeName, AgentStream] = {}
         self._requests = itertools.count(1)
         self._streams = itertools.count(1)
@@ -180,13 +189,18 @@ class Links:
         if connection is None or connection.stream != stream:
             return
         message = command_proto(command)
-        match command:
-            case LaunchAttempt():
-                self._complete(command, message.launch)
-            case PrepareAttempt(launch=launch):
-                self._complete(launch, message.prepare.launch)
-            case _:
-                pass
+        try:
+            match command:
+                case LaunchAttempt():
+                    self._complete(command, message.launch)
+                case PrepareAttempt(launch=launch):
+                    self._complete(launch, message.prepare.launch)
+                case _:
+                    pass
+        except GpufleetError as problem:
+            assert isinstance(command, LaunchAttempt | PrepareAttempt)
+            self._refuse(command.launch if isinstance(command, PrepareAttempt) else command, problem)
+            return
         connection.put(message, may_linger=isinstance(command, ForgetAttempt))
 
     def _complete(self, launch: LaunchAttempt, told: node_agent_pb2.Launch) -> None:

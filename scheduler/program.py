@@ -41,6 +41,8 @@ from .outputs.opening import limits_of as output_limits_of
 from .outputs.opening import open_outputs
 from .ports import Commit, Store
 from .pruning import Pruner
+from .secret_box import KEY_FILE as SECRETS_KEY_FILE
+from .secret_box import SecretBox
 from .series.attempts import AttemptSeries
 from .series.queries import HistoryQueries
 from .series.reading import Retention
@@ -49,7 +51,8 @@ from .series.requests import RequestLog
 from .series.visit_log import VisitLog
 from .session_links import SessionLinks
 from .state.attempts import OutputEnd
-from .state.events import OutputSynced
+from .state.commands import LaunchAttempt
+from .state.events import OutputSynced, RankRefused
 from .state.ids import ModelName, RankKey, UserName
 from .state.jobs import Job
 from .state.limits import BandRights, GpuRouting, Limits, NodeOrder, ScoreWeights, WarningLimits
@@ -162,7 +165,13 @@ class Program:
         self._outputs = OutputHub(self._output_store, self._on_synced, self._tell_output_trouble)
         workers = read_or_make(data)
         self._series = AttemptSeries(data)
-        self._links = Links(telemetry, lambda launch: workers.environment(launch) | workers.jobs.environment(launch))
+        box = SecretBox(settings.now.secrets.key_file or data / SECRETS_KEY_FILE)
+
+        def environment(launch: LaunchAttempt) -> dict[str, str]:
+            own = workers.environment(launch) | workers.jobs.environment(launch)
+            return box.environment(launch, self._engine.view.durable.secrets) | own
+
+        self._links = Links(telemetry, environment, self._refuse_launch)
         self._session_links = SessionLinks(self._clock.now, workers)
         self._engine = Engine(
             self._store,
@@ -197,6 +206,7 @@ class Program:
         )
         logs = ProgramLogs(log_file, self._links, self._engine.view.durable.nodes)
         channels = Channels(self._links)
+        box.check(self._engine.view.durable.secrets.values())
         authenticator = Authenticator(self._engine.view, self._clock.now, workers, workers.jobs, workers.nodes)
         self._metrics = MetricsOutlet(settings.now, self._engine, metrics, authenticator)
         self._server = Server(
@@ -216,6 +226,7 @@ class Program:
                 self._visits,
                 self._requests,
                 blobs,
+                box,
             ),
             AgentService(
                 self._engine,
@@ -231,6 +242,13 @@ class Program:
             authenticator,
             settings.now.limits.message_bytes_max,
         )
+
+    def _refuse_launch(self, launch: LaunchAttempt, problem: GpufleetError) -> None:
+        """A launch cannot leave: what follows is what would where its node refused it."""
+        why, message = problem.reason.name, problem.message
+        log.warning("a launch could not leave", extra=fields(attempt=str(launch.key), reason=why, why=message))
+        refused = RankRefused(at=self._engine.now(), node=launch.node, key=launch.key, reason=why, message=message)
+        self._engine.report(refused)
 
     def _on_synced(self, key: RankKey, ends: tuple[OutputEnd, ...]) -> None:
         self._engine.report(OutputSynced(at=self._engine.now(), key=key, ends=ends))

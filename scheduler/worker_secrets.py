@@ -8,16 +8,14 @@ long as the attempt is.
 
 import base64
 import hmac
-import os
 import secrets
-import stat
 from pathlib import Path
 
-from gpufleet.errors import GpufleetError, Reason
 from gpufleet.security.tickets import SECRET_BYTES
 from gpufleet.security.tokens import TOKEN_PREFIX, TOKEN_VARIABLE
 
 from .job_tokens import JobTokens
+from .key_files import read_or_make_key
 from .node_tokens import NodeTokens
 from .state.commands import LaunchAttempt
 from .state.durable import Durable
@@ -75,24 +73,5 @@ def read_or_make(data: Path) -> WorkerSecrets:
 
     Errors: TOKEN_FILE_EXPOSED, CONFIG_INVALID.
     """
-    file = data / KEY_FILE
-    try:
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
-            made.write(secrets.token_hex(SECRET_BYTES) + "\n")
-            made.flush()
-            os.fsync(made.fileno())
-    except FileExistsError:
-        pass
-    if stat.S_IMODE(file.stat().st_mode) & 0o077:
-        raise GpufleetError(Reason.TOKEN_FILE_EXPOSED, f"other accounts can read {file}")
-    try:
-        key = bytes.fromhex(file.read_text("ascii").strip())
-    except ValueError:
-        key = b""
-    if len(key) != SECRET_BYTES:
-        raise GpufleetError(
-            Reason.CONFIG_INVALID,
-            f"{file} does not hold {2 * SECRET_BYTES} hexadecimal digits",
-            next_step="Remove it and start again: workers that run now are then refused, and started anew.",
-        )
-    return WorkerSecrets(key)
+    step = "Remove it and start again: workers that run now are then refused, and started anew."
+    return WorkerSecrets(read_or_make_key(data / KEY_FILE, step))

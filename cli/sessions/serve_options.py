@@ -53,6 +53,12 @@ class WorkerOptions:
         list[str] | None,
         for_worker("--env", "-e", metavar="NAME[=VALUE]", help="Set a variable, or pass yours on, such as PYTHONPATH."),
     ] = None
+    secret: Annotated[
+        list[str] | None,
+        for_worker(
+            "--secret", metavar="NAME[=VARIABLE]", help="Give each worker a secret of yours as a variable: HF_TOKEN."
+        ),
+    ] = None
     min_memory: Annotated[
         str | None, for_worker("--min-memory", metavar="SIZE", help="Memory free on each GPU: 8GB.")
     ] = None

@@ -20,6 +20,7 @@ PATHS = {
     "python": "worker.argv",
     "cwd": "worker.cwd",
     "env": "worker.env",
+    "secret": "worker.secrets",
     "gpus": "worker.devices",
     "gpu_share": "worker.devices",
     "min_memory": "worker.devices",

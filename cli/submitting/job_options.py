@@ -54,6 +54,8 @@ class Kind(Enum):
     AFTER = auto()
     RLIMITS = auto()
     FILES = auto()
+    SECRETS = auto()
+    """NAME or NAME=VARIABLE, repeated."""
     OWN = auto()
     """Read together with others, by job_spec.py."""
 
@@ -242,6 +244,15 @@ class JobOptions:
     env_all: Annotated[bool, process("--env-all", help="Pass on your whole environment."), Sets("env", Kind.OWN)] = (
         False
     )
+    secret: Annotated[
+        list[str] | None,
+        process(
+            "--secret",
+            metavar="NAME[=VARIABLE]",
+            help="Give the process a secret of yours as a variable, of the same name by default: see gpuctl secret.",
+        ),
+        Sets("secrets", Kind.SECRETS),
+    ] = None
     cwd: Annotated[
         str | None,
         process(

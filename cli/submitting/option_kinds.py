@@ -117,6 +117,31 @@ def _signal_number(word: str) -> int:
     return known[name]
 
 
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def named_secrets(texts: Sequence[str]) -> dict[str, str]:
+    """Read `HF_TOKEN` and `hf.token=HF_TOKEN`: the name of the secret by the variable that is given it."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, variable = text.partition("=")
+        variable = variable if equals else name
+        if not name or not VARIABLE.fullmatch(variable):
+            step = (
+                f"Write it as {name or 'NAME'}=VARIABLE, the variable that is to hold it. The value is not said here."
+            )
+            raise invalid("--secret", f'"{variable[:80]}" is not a variable\'s name', next_step=step)
+        if variable in found:
+            raise invalid("--secret", f"{variable} is given two secrets", next_step=f"Write {name}=OTHER_VARIABLE.")
+        found[variable] = name
+    return found
+
+
+def secret_text(variable: str, name: str) -> str:
+    """The option's value that says the same."""
+    return name if name == variable else f"{name}={variable}"
+
+
 BANDS: Mapping[str, pb.Band.ValueType] = {
     "low": pb.BAND_LOW,
     "normal": pb.BAND_NORMAL,
@@ -326,6 +351,7 @@ READ: Mapping[Kind, Callable[[JobOption, Any], object]] = {
     Kind.SIGNAL: lambda option, typed: limit_signal(typed),
     Kind.AFTER: lambda option, typed: [dependency(text) for text in names(typed)],
     Kind.FILES: lambda option, typed: input_files(typed),
+    Kind.SECRETS: lambda option, typed: named_secrets(typed),
     Kind.RLIMITS: lambda option, typed: [resource_limit(option.flag, text) for text in typed],
 }
 """From what was typed to the value of the field. Raises INVALID_ARGUMENT with the option."""
@@ -349,6 +375,7 @@ SHOW: Mapping[Kind, Callable[[Any, Any], Values]] = {
     Kind.SIGNAL: lambda value, usual: (limit_signal_text(value),),
     Kind.AFTER: lambda value, usual: [dependency_text(each) for each in value],
     Kind.FILES: lambda value, usual: [input_file_text(each) for each in value],
+    Kind.SECRETS: lambda value, usual: [secret_text(variable, value[variable]) for variable in sorted(value)],
     Kind.RLIMITS: lambda value, usual: [resource_limit_text(each) for each in value],
 }
 """From the value of the field, which says something, to what the option is given."""

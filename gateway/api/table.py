@@ -129,6 +129,9 @@ ROWS: tuple[Row, ...] = (
     Row("jobs", "GET", "/jobs/{job_id}/output/pieces", "StreamOutput", LINES),
     Row("jobs", "POST", "/files/missing", "FindMissingBlobs"),
     Row("jobs", "GET", "/watch", "Watch", LINES),
+    Row("secrets", "GET", "/secrets", "ListSecrets"),
+    Row("secrets", "PUT", "/secrets/{name}", "SetSecret", needed=("value",)),
+    Row("secrets", "DELETE", "/secrets/{name}", "RemoveSecret"),
     Row("nodes", "GET", "/nodes", "ListNodes"),
     Row("nodes", "PATCH", "/nodes/{node}", "UpdateNode", needed=("is_draining",)),
     Row("nodes", "DELETE", "/nodes/{node}", "ForgetNode"),
@@ -171,7 +174,12 @@ LEFT_OUT: Mapping[str, str] = {
 }
 """Calls without a path, and why."""
 
-NOT_BY_COOKIE = frozenset({"CreateToken", "ListTokens", "RevokeToken", "UpdateServer", "ListAuditEntries"})
+NOT_BY_COOKIE = frozenset(
+    {
+        *("CreateToken", "ListTokens", "RevokeToken", "UpdateServer", "ListAuditEntries"),
+        *("SetSecret", "ListSecrets", "RemoveSecret"),
+    }
+)
 """Calls that want the token itself: tokens and settings are no matter of a browser that is logged in."""
 
 

@@ -337,6 +337,19 @@ class PrivacySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSettings:
+    """What people's secrets are sealed with: see docs/secrets.md."""
+
+    key_file: Path | None = setting(
+        None,
+        "The key that secrets are sealed with, of mode 0600; it is made with the first secret. Copies of the database "
+        "tell nothing of them as long as it is kept apart.",
+        PATH,
+        default_text="secrets.key in the data folder",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
     """`gpuctl scheduler` and scheduler.toml."""
 
@@ -380,6 +393,7 @@ class SchedulerSettings:
     routing: RoutingSettings = section(RoutingSettings, "Which jobs are for GPUs, where they leave that open.")
     warnings: WarningSettings = section(WarningSettings, "When a job is warned of what it holds and does not use.")
     privacy: PrivacySettings = section(PrivacySettings, "What people see of each other's jobs.")
+    secrets: SecretSettings = section(SecretSettings, "Secrets that people keep for their jobs; see docs/secrets.md.")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""

@@ -25,7 +25,8 @@ class LaunchAttempt:
 
     `cpus` and `memory_bytes` are what the scheduler holds for it on this node (0 bytes: none). They are no limits: a
     process is kept from using more only by who may make control groups, and an agent needs no such right. `files` lie
-    in a folder of its own before it starts; where its process has no `cwd`, that is its working directory.
+    in a folder of its own before it starts; where its process has no `cwd`, that is its working directory. What
+    `secret_variables` hold is for the process alone.
     """
 
     key: RankKey
@@ -43,6 +44,7 @@ class LaunchAttempt:
     serves: str = ""
     sampling_us: int | None = None
     files: tuple[InputFile, ...] = ()
+    secret_variables: frozenset[str] = frozenset()
 
     def within(self, limits: Limits) -> LaunchAttempt:
         """The same command with other limits of its process."""

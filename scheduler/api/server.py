@@ -22,6 +22,7 @@ from ..blobs.store import BlobStore
 from ..engine import Engine
 from ..links import Links
 from ..output_hub import OutputHub
+from ..secret_box import SecretBox
 from ..series.attempts import AttemptSeries
 from ..series.queries import HistoryQueries
 from ..series.requests import RequestLog
@@ -40,6 +41,7 @@ from .jobs.ended_jobs import EndedJobCalls
 from .jobs.files import FileCalls
 from .jobs.jobs import JobCalls
 from .jobs.reasons import WaitReasons
+from .jobs.secrets import SecretCalls
 from .open_streams import OpenStreams
 from .output.channels import Channels, Keyboards
 from .output.program_logs import ProgramLogs
@@ -67,6 +69,7 @@ class SchedulerService(  # type: ignore[misc]
     SessionUsageCalls,
     RequestUsageCalls,
     FileCalls,
+    SecretCalls,
     scheduler_pb2_grpc.SchedulerServicer,
 ):
     """The Scheduler service."""
@@ -85,6 +88,7 @@ class SchedulerService(  # type: ignore[misc]
     visits: VisitLog
     requests: RequestLog
     blobs: BlobStore
+    secret_box: SecretBox
 
     def __post_init__(self) -> None:
         engine = self.engine

@@ -20,7 +20,7 @@ from .server_facts import ServerFacts
 HIDDEN = "<hidden>"
 """What stands in the place of a text that the caller may not see."""
 
-SECRET = ("env", "notify")
+SECRET = ("env", "notify", "secrets")
 """Fields of a job's spec that its owner and admins alone see. A variable may be a token; so may the address that is
 told, as those of chat programs are."""
 

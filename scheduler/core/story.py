@@ -133,6 +133,10 @@ def sentence(record: Record) -> str:
             return f"{by} revoked token {token_id}."
         case records.TokenUsed(token=token_id, node=name):
             return f"Token {token_id} let node {name} join."
+        case records.SecretSet(secret=secret, by=by):
+            return f"{by} set secret {secret.name} of {secret.user}."
+        case records.SecretRemoved(user=user, name=secret_name, by=by):
+            return f"{by} removed secret {secret_name} of {user}."
         case _:
             assert_never(record)
 
@@ -208,6 +212,10 @@ def tell(record: Record) -> str:
             return f"{name} {token_id}"
         case records.TokenUsed(token=token_id, node=node_name):
             return f"{name} {token_id} {node_name}"
+        case records.SecretSet(secret=secret):
+            return f"{name} {secret.user} {secret.name}"
+        case records.SecretRemoved(user=user, name=secret_name):
+            return f"{name} {user} {secret_name}"
         case _:
             assert_never(record)
 

@@ -8,7 +8,7 @@ from gpufleet.jobs.runs import StopCause
 
 from . import jobs, records
 from .attempts import NODE_LOSS_REASONS, Attempt, EndedAttempt
-from .durable import Durable, Entity, adopt, discard, drop_equals, key_of, request_key, take_out
+from .durable import Durable, Entity, adopt, discard, drop_equals, key_of, request_key, secret_key, take_out
 from .equal_jobs import EqualJobs
 from .gpu_choice import begun_anew, fallen_back, needing_gpus
 from .ids import JobId, RankKey
@@ -160,6 +160,11 @@ def apply(durable: Durable, record: Record) -> None:
         case records.TokenUsed(token=token_id):
             token = durable.tokens[token_id]
             _keep(durable, replace(token, uses=token.uses + 1))
+        case records.SecretSet(secret=secret):
+            _keep(durable, secret)
+        case records.SecretRemoved(user=user, name=secret_name):
+            del durable.secrets[user, secret_name]
+            durable.touched[secret_key(user, secret_name)] = None
         case _:
             assert_never(record)
 

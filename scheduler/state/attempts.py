@@ -173,6 +173,8 @@ BLAMES_THE_JOB = frozenset(
         "NOT_EXECUTABLE",
         "OUTPUT_FILE_UNUSABLE",
         "RLIMIT_TOO_HIGH",
+        "SECRETS_UNAVAILABLE",
+        "SECRET_NOT_FOUND",
     }
 )
 """Every node would refuse it: the job ends. That a command cannot be run is refused only while a gang is prepared; a

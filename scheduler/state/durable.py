@@ -16,11 +16,12 @@ from .ids import JobId, NodeName, RankKey, TokenId, UserName
 from .indexes import Indexes, index, index_alike, index_equals, unindex, unindex_alike
 from .jobs import Job, Tally
 from .nodes import Node
+from .secrets import Secret, SecretKey, SecretName
 from .sessions.session import Model, ModelName, Session, SessionId, Sessions
 from .specs import Asked
 from .usage import Usage
 
-Entity = Job | EqualJobs | Tally | Usage | Node | Token | RememberedRequest | Counters | Model | Session
+Entity = Job | EqualJobs | Tally | Usage | Node | Token | RememberedRequest | Counters | Model | Session | Secret
 EntityKey = tuple[str, str]
 
 
@@ -35,6 +36,7 @@ KINDS: dict[type[Entity], tuple[str, Callable[[Any], str]]] = {
     Counters: ("counters", lambda counters: "jobs"),
     Model: ("model", lambda model: str(model.name)),
     Session: ("session", lambda session: str(session.id)),
+    Secret: ("secret", lambda secret: secret_key(secret.user, secret.name)[1]),
 }
 """The kind of each class of entity in the store, and what its id is there."""
 
@@ -50,6 +52,11 @@ def request_key(user: UserName, request_id: str) -> EntityKey:
     return ("request", f"{user}\x00{request_id}")
 
 
+def secret_key(user: UserName, name: SecretName) -> EntityKey:
+    """The (kind, id) of a secret; as that of a request."""
+    return ("secret", f"{user}\x00{name}")
+
+
 @dataclass(slots=True)
 class Durable(Indexes):
     """The durable state with its indexes. Only `apply` changes it, and in a view of commits `turn_over`."""
@@ -58,6 +65,7 @@ class Durable(Indexes):
     nodes: dict[NodeName, Node] = field(default_factory=dict)
     tokens: dict[TokenId, Token] = field(default_factory=dict)
     requests: dict[tuple[UserName, str], RememberedRequest] = field(default_factory=dict)
+    secrets: dict[SecretKey, Secret] = field(default_factory=dict)
     counters: Counters = Counters()
     models: dict[ModelName, Model] = field(default_factory=dict)
     sessions: Sessions = field(default_factory=Sessions)
@@ -79,6 +87,7 @@ class Durable(Indexes):
         yield from self.nodes.values()
         yield from self.tokens.values()
         yield from self.requests.values()
+        yield from self.secrets.values()
         yield from self.models.values()
         yield from self.sessions.by_id.values()
         yield self.counters
@@ -163,6 +172,8 @@ def adopt(durable: Durable, entity: Entity) -> None:
             durable.tokens[entity.id] = entity
         case RememberedRequest():
             durable.requests[entity.user, entity.request_id] = entity
+        case Secret():
+            durable.secrets[entity.key] = entity
         case Counters():
             durable.counters = entity
         case Model():
@@ -196,6 +207,9 @@ def discard(durable: Durable, key: EntityKey) -> None:
         case "request":
             user, _, request_id = name.partition("\x00")
             durable.requests.pop((UserName(user), request_id), None)
+        case "secret":
+            user, _, secret_name = name.partition("\x00")
+            durable.secrets.pop((UserName(user), SecretName(secret_name)), None)
         case "model":
             durable.models.pop(ModelName(name), None)
         case "session":

@@ -11,6 +11,7 @@ from .attempts import OutputEnd, RankExit
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
 from .jobs import Items
 from .nodes import DeviceSample, HostSample, NodeInfo
+from .secrets import Secret, SecretName
 from .sessions.events import SessionEvent
 from .specs import Band, JobSpec, Outcome
 from .units import Instant, Span
@@ -349,6 +350,24 @@ class ClockAdvanced:
     at: Instant
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSubmitted:
+    """A person sets a secret, which is sealed."""
+
+    at: Instant
+    secret: Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRemovalRequested:
+    """A person removes a secret of a user."""
+
+    at: Instant
+    by: UserName
+    user: UserName
+    name: SecretName
+
+
 Event = (
     JobsSubmitted
     | CancelRequested
@@ -373,6 +392,8 @@ Event = (
     | NodeRevokeRequested
     | TokenRequested
     | RevokeRequested
+    | SecretSubmitted
+    | SecretRemovalRequested
     | SchedulerStarted
     | ReadingResumed
     | ClockAdvanced

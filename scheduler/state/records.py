@@ -3,7 +3,7 @@
 A record is a fact that holds from now on. Its fields say everything that `apply` needs; nothing is looked up elsewhere.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpufleet.jobs.runs import StopCause
 
@@ -12,6 +12,7 @@ from .attempts import Attempt, EndedAttempt, RankExit, Rendezvous
 from .ids import JobId, NodeName, RankKey, TokenId, UserName
 from .jobs import Finished, Job
 from .nodes import Node, UnhealthyDevice
+from .secrets import Secret, SecretName
 from .sessions.records import SessionRecord
 from .specs import Band
 from .units import Instant, Span
@@ -381,6 +382,25 @@ class TokenUsed:
     node: NodeName
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSet:
+    """A secret has this value from now on. The story keeps that it was set, and not what was sealed (`as_told`)."""
+
+    at: Instant
+    secret: Secret
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRemoved:
+    """A secret is gone."""
+
+    at: Instant
+    user: UserName
+    name: SecretName
+    by: UserName
+
+
 Record = (
     JobQueued
     | RequestRemembered
@@ -423,6 +443,8 @@ Record = (
     | TokenCreated
     | TokenRevoked
     | TokenUsed
+    | SecretSet
+    | SecretRemoved
     | SessionRecord
 )
 
@@ -465,3 +487,10 @@ def is_shared(record: Record, job: Job) -> bool:
             return any(begin <= job.id < end for begin, end in spans)
         case _:
             return job.array is not None and isinstance(record, SHARED_KINDS)
+
+
+def as_told(record: Record) -> Record:
+    """A record as its story keeps it: of a secret nothing of its value, sealed as it is, outlives the secret there."""
+    if isinstance(record, SecretSet):
+        return replace(record, secret=replace(record.secret, sealed=b""))
+    return record

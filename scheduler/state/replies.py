@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from .ids import JobId
 from .jobs import Job
 from .nodes import Node
+from .secrets import Secret
 from .sessions.session import SessionId
 
 
@@ -61,6 +62,14 @@ class NodeGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretChanged:
+    """A secret was set, or removed; `is_new`: there was none of this name."""
+
+    secret: Secret
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
     """A person has a place or a turn; `is_new`: False for one that was there before."""
 
@@ -73,4 +82,4 @@ class Done:
     """Done, and nothing more to say."""
 
 
-Reply = Refused | Submitted | JobsChanged | NodeChanged | NodeGone | Joined | Done
+Reply = Refused | Submitted | JobsChanged | NodeChanged | NodeGone | SecretChanged | Joined | Done

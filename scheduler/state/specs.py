@@ -6,6 +6,7 @@ from enum import Enum, IntEnum
 from gpufleet.jobs.runs import DEFAULT_GRACE_US, InputMode
 
 from .ids import JobId, ModelName, NodeName
+from .secrets import SecretName
 from .shares import WHOLE_MILLI
 from .units import Instant, Span
 
@@ -196,7 +197,7 @@ class JobSpec(_ClassCache):
 
     `submit_cwd` is the folder that it was submitted from, empty where nobody said so. `output_file` is a pattern, empty
     for none. With `is_requeued_on_timeout` it waits again where its time limit would end it. An empty `cwd` is the
-    folder of its `files`.
+    folder of its `files`. `secrets` are names of its owner's secrets by the variables that are given them.
     """
 
     argv: tuple[str, ...]
@@ -228,6 +229,7 @@ class JobSpec(_ClassCache):
     process: ProcessSettings | None = None
     gpu_choice: GpuChoice | None = None
     files: tuple[InputFile, ...] = ()
+    secrets: tuple[tuple[str, SecretName], ...] = ()
 
     @property
     def resources_asked(self) -> Resources:

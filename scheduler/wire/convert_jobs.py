@@ -25,6 +25,7 @@ from .gpu_choice import MODES, gpu_choice_proto
 from .input_files import input_files_proto
 from .limit_rules import limit_signal_proto
 from .process_settings import process_settings_proto
+from .secret_fields import secrets_proto
 
 OUTCOMES = numbers_of(Outcome, job_pb2.JobState.Value, "JOB_STATE")
 CONDITIONS = numbers_of(EndWanted, job_pb2.DependencyCondition.Value, "DEPENDENCY_CONDITION")
@@ -87,6 +88,7 @@ def spec_proto(spec: JobSpec, *, omit_env: bool = False) -> job_pb2.JobSpec:
         output_file=spec.output_file,
         process=process_settings_proto(spec.process),
         files=input_files_proto(spec.files),
+        secrets=secrets_proto(spec.secrets),
         no_gpu_selection=resources.ignores_telemetry,
         node_count=resources.node_count,
         no_span=resources.no_span,

@@ -44,6 +44,7 @@ PATHS = frozenset(
         "worker.node_labels",
         "worker.nodelist",
         "worker.pins",
+        "worker.secrets",
         "worker.submit_cwd",
     }
 )
@@ -83,12 +84,14 @@ def updated(model: Model, changes: sessions_pb2.Model, mask: FieldMask) -> sessi
             step = f"name some of: {', '.join(sorted(PATHS))}"
             raise invalid("update_mask", f"{path[:80]!r} is no field that is changed alone", next_step=step)
     asked = asked_of(model)
-    laid_over = {"worker.env", "worker.devices"}
+    laid_over = {"worker.env", "worker.secrets", "worker.devices"}
     FieldMask(paths=[path for path in mask.paths if path not in laid_over]).MergeMessage(
         changes, asked, replace_message_field=True, replace_repeated_field=True
     )
     if "worker.env" in mask.paths:
         asked.worker.env.update(changes.worker.env)
+    if "worker.secrets" in mask.paths:
+        asked.worker.secrets.update(changes.worker.secrets)
     if "worker.devices" in mask.paths:
         _lay_over(asked.worker, changes.worker)
     return asked

@@ -26,6 +26,7 @@ from .limit_rules import limit_signal_of, requeue_on_timeout_of
 from .notify_targets import notify_of
 from .output_file import output_file_of
 from .process_settings import process_settings_of
+from .secret_fields import secrets_of
 
 SPECS_MAX = 10_000
 PATH_BYTES_MAX = 4_095
@@ -174,6 +175,7 @@ def wanted_job(spec: job_pb2.JobSpec, path: str) -> CheckedSpec:
             process=process_settings_of(spec, path),
             gpu_choice=gpu_choice_of(spec, path),
             files=files,
+            secrets=secrets_of(spec, path),
         ),
         band=band,
         is_held=spec.is_held,

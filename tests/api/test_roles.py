@@ -38,6 +38,7 @@ MAY_CALL = {
     # Those who run things.
     "Submit Cancel UpdateJob SignalJob RequeueJob AttachJob ServeModel StopModel CloseSession": ROLES[:2],
     "DrainWorker": ROLES[:2],
+    "SetSecret ListSecrets RemoveSecret": ROLES[:2],
     "FindMissingBlobs UploadBlob": ROLES[:2],
     "OpenSession": ("admin", "user", "gateway"),
     # Those who look after the fleet.

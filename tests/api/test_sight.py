@@ -159,6 +159,7 @@ def test_nothing_is_left_of_what_is_hidden_and_its_name_is_told(is_shared: bool,
     )
     spec.output_file = TOLD_TO_NOBODY
     spec.files.add(path=TOLD_TO_NOBODY)
+    spec.secrets["TOKEN"] = TOLD_TO_NOBODY
     empty = set(hidden) - {field.name for field, _ in spec.ListFields()}
     assert not empty, "fill them in above"
     Sight(owner=None, is_admin=False, is_shared=is_shared).hide(spec, UserName("ann"))

@@ -118,6 +118,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     stories: dict[int, list[job_pb2.StoryLine]] = field(default_factory=dict)
     explanations: dict[int, job_pb2.Explanation] = field(default_factory=dict)
     tokens: list[scheduler_pb2.Token] = field(default_factory=list)
+    secrets: dict[str, str] = field(default_factory=dict)
     server: scheduler_pb2.GetServerInfoResponse = field(default_factory=scheduler_pb2.GetServerInfoResponse)
     faults: dict[str, deque[Fault | GpufleetError]] = field(default_factory=lambda: defaultdict(deque))
     before: dict[str, Callable[[Any], None]] = field(default_factory=dict)
@@ -353,6 +354,31 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
             return scheduler_pb2.CreateTokenResponse(token=token, secret="gf_" + "s" * 43)
 
         return self._answer("CreateToken", request, context, create)
+
+    def SetSecret(self, request: Any, context: Any) -> Any:
+        def keep() -> scheduler_pb2.SetSecretResponse:
+            is_new = request.name not in self.secrets
+            self.secrets[request.name] = request.value
+            return scheduler_pb2.SetSecretResponse(secret=self._secret(request.name), is_new=is_new)
+
+        return self._answer("SetSecret", request, context, keep)
+
+    def ListSecrets(self, request: Any, context: Any) -> Any:
+        def listed() -> scheduler_pb2.ListSecretsResponse:
+            return scheduler_pb2.ListSecretsResponse(secrets=[self._secret(name) for name in sorted(self.secrets)])
+
+        return self._answer("ListSecrets", request, context, listed)
+
+    def RemoveSecret(self, request: Any, context: Any) -> Any:
+        def drop() -> scheduler_pb2.RemoveSecretResponse:
+            if self.secrets.pop(request.name, None) is None:
+                raise GpufleetError(Reason.SECRET_NOT_FOUND, f"ada has no secret {request.name!r}")
+            return scheduler_pb2.RemoveSecretResponse(secret=self._secret(request.name))
+
+        return self._answer("RemoveSecret", request, context, drop)
+
+    def _secret(self, name: str) -> scheduler_pb2.Secret:
+        return scheduler_pb2.Secret(name=name, user="ada", set_by="ada")
 
     def ListTokens(self, request: Any, context: Any) -> Any:
         def tokens() -> scheduler_pb2.ListTokensResponse:

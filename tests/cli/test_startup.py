@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cli.admin import config, doctor, programs, token, up, usage, version
+from cli.admin import config, doctor, programs, secret, token, up, usage, version
 from cli.asking import command as asking
 from cli.batch import command as batch
 from cli.bench_model import command as bench_model
@@ -111,6 +111,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         programs,
         providers,
         queue,
+        secret,
         serve,
         submit,
         token,
@@ -121,7 +122,7 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         wait,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 45
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 46
 
 
 def test_the_help_of_gpuctl() -> None:

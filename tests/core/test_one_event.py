@@ -24,6 +24,7 @@ from scheduler.state.events import (
     OutputSynced,
     RankExited,
     RankStarted,
+    SecretRemovalRequested,
     TokenRequested,
     WantedJob,
 )
@@ -33,6 +34,7 @@ from scheduler.state.limits import Limits
 from scheduler.state.nodes import Reachability
 from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptStarted, JobFinished, Record
 from scheduler.state.replies import Done, Refused, Submitted
+from scheduler.state.secrets import SecretName
 from scheduler.state.sessions.records import SessionRecord
 from scheduler.state.specs import Band
 from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span, after
@@ -40,6 +42,7 @@ from tests.core.fleet import BEGIN, Fleet, Turn, spec
 from tests.core.test_membership import N1 as N1_JOINED
 from tests.core.test_membership import fleet_with_token, joins
 from tests.core.test_properties import OFTEN, STEPS, World
+from tests.core.test_secrets import of
 from tests.core.transcript import Transcript
 
 pytestmark = pytest.mark.slow
@@ -351,7 +354,7 @@ def test_forgetting_old_requests_takes_a_bounded_number_at_a_time() -> None:
 
 def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
     wanted = {kind.__name__ for kind in get_args(Record)} - NOT_MET - OF_SESSIONS
-    wanted -= _read(_fallen_back()) | _read(_let_in_and_out())
+    wanted -= _read(_fallen_back()) | _read(_let_in_and_out()) | _read(_kept_and_dropped())
     for seed in (*MEET_THE_RARE, *range(200)):
         wanted -= _read(_of_a_life(random.Random(seed)))
         if not wanted:
@@ -394,6 +397,14 @@ def _let_in_and_out() -> list[Record]:
     joins(fleet)
     fleet.take_up(NodeRevokeRequested(at=fleet.now, by=ALICE, node=N1_JOINED, reason="stolen"))
     fleet.take_up(NodeApprovalRequested(at=fleet.now, by=ALICE, node=N1_JOINED))
+    return fleet.store.records
+
+
+def _kept_and_dropped() -> list[Record]:
+    """The records of a secret that was set and removed."""
+    fleet = Fleet()
+    fleet.take_up(of(ALICE, "key"))
+    fleet.take_up(SecretRemovalRequested(at=fleet.now, by=ALICE, user=ALICE, name=SecretName("key")))
     return fleet.store.records
 
 

@@ -22,6 +22,7 @@ from scheduler.state.access import Role
 from scheduler.state.ids import JobId, TokenId, UserName
 from scheduler.state.jobs import Job
 from scheduler.state.records import JobQueued
+from scheduler.state.secrets import Secret, SecretName
 from scheduler.state.specs import Outcome
 from tests.core.fleet import Fleet
 from tests.fields.filled import Needs, Values
@@ -55,6 +56,7 @@ VALUES: Values = {
     "content_type": "audio/mpeg",
     "cpu_argv": ["./on-cpus", "a b"],
     "env": {"A": "1"},
+    "secrets": {"TOKEN": "hf"},
     "files.path": "data/train.csv",
     "files.digest": "ab" * 32,
     "files.size_bytes": 5,
@@ -135,6 +137,7 @@ TYPED: dict[str, Any] = {
     "cpu_command": "./on-cpus 'a b'",
     "notify": "true",
     "rlimit": ["NOFILE=100:200"],
+    "secret": ["hf=TOKEN"],
     "file": [f"sha256:{'ab' * 32}:5:x=data/train.csv"],
 }
 """Where not anything will do: what each option is given."""
@@ -201,6 +204,9 @@ def fleet() -> Fleet:
 async def job_of(spec: job_pb2.JobSpec) -> Job:
     """The job that a submit of this spec makes: by the servicer's own hand, and by the core's."""
     state = fleet().state
+    for name in spec.secrets.values():
+        mine = Secret(user=UserName("ada"), name=SecretName(name), set_at=fleet().now, set_by=UserName("ada"))
+        state.durable.secrets[mine.key] = mine
     calls: Any = object.__new__(SubmitCalls)
     calls.engine = SimpleNamespace(view=state, now=lambda: fleet().now)
     calls.known_specs = None

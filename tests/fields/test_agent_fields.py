@@ -142,6 +142,7 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
         "user": "for the notices of the job",
         "is_gang": "the agent waits for Start itself",
         "notify": "the agent tells itself",
+        "secret_variables": "what the agent itself keeps out of what it writes down",
         **dict.fromkeys(
             ("files.path", "files.digest", "files.size_bytes", "files.is_executable"), "the agent lays them out itself"
         ),

@@ -59,6 +59,7 @@ TYPED: dict[str, Any] = {
     "python": "/usr/bin/python3",
     "cwd": "/data",
     "env": ["A=1"],
+    "secret": ["hf=TOKEN"],
     "min_memory": "4GB",
     "gpu_model": ["h100"],
     "node_gpu_ids": "n1:0,1",

@@ -699,6 +699,26 @@ class JobSpec(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class SecretsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ARGV_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
@@ -744,6 +764,7 @@ class JobSpec(_message.Message):
     HIDDEN_FIELDS_FIELD_NUMBER: _builtins.int
     CPU_ARGV_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
+    SECRETS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A name for people; empty means the program's base name, and of `sh -c LINE` that of the line's first word."""
     node_count: _builtins.int
@@ -901,6 +922,13 @@ class JobSpec(_message.Message):
         instruction; GPUFLEET_FILES names the folder, which is removed some time after the attempt has ended.
         """
 
+    @_builtins.property
+    def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Variables of the process that are given secrets of the job's owner: the name of the secret by that of the variable, 32
+        at most. A value is read when an attempt is launched, and told in no answer: see SetSecret. A variable is not in env,
+        too, and does not begin with GPUFLEET_ or GPUCTL_.
+        """
+
     def __init__(
         self,
         *,
@@ -949,10 +977,11 @@ class JobSpec(_message.Message):
         hidden_fields: _abc.Iterable[_builtins.str] | None = ...,
         cpu_argv: _abc.Iterable[_builtins.str] | None = ...,
         files: _abc.Iterable[Global___InputFile] | None = ...,
+        secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["array", b"array", "begin_time", b"begin_time", "grace", b"grace", "limit_signal", b"limit_signal", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "sampling_interval", b"sampling_interval", "time_limit", b"time_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "files", b"files", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "retries", b"retries", "sampling_interval", b"sampling_interval", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "argv", b"argv", "array", b"array", "band", b"band", "begin_time", b"begin_time", "blame_limit", b"blame_limit", "content_type", b"content_type", "cpu_argv", b"cpu_argv", "cpus", b"cpus", "cwd", b"cwd", "devices", b"devices", "env", b"env", "exclude", b"exclude", "files", b"files", "gpu_mode", b"gpu_mode", "grace", b"grace", "hidden_fields", b"hidden_fields", "input", b"input", "is_held", b"is_held", "is_preemptible", b"is_preemptible", "kind", b"kind", "labels", b"labels", "limit_signal", b"limit_signal", "memory_bytes", b"memory_bytes", "name", b"name", "no_gpu_selection", b"no_gpu_selection", "no_requeue", b"no_requeue", "no_span", b"no_span", "no_warnings", b"no_warnings", "node_count", b"node_count", "node_labels", b"node_labels", "nodelist", b"nodelist", "notify", b"notify", "output_file", b"output_file", "pins", b"pins", "process", b"process", "queue_timeout", b"queue_timeout", "requeue_fence", b"requeue_fence", "requeue_on_timeout", b"requeue_on_timeout", "retries", b"retries", "sampling_interval", b"sampling_interval", "secrets", b"secrets", "serves", b"serves", "submit_cwd", b"submit_cwd", "time_limit", b"time_limit", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

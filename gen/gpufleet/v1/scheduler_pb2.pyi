@@ -2322,6 +2322,208 @@ class RevokeTokenResponse(_message.Message):
 Global___RevokeTokenResponse: _TypeAlias = RevokeTokenResponse  # noqa: Y015
 
 @_typing.final
+class Secret(_message.Message):
+    """Secret is a secret without its value."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    SET_TIME_FIELD_NUMBER: _builtins.int
+    SET_BY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name, unique among those of its owner."""
+    user: _builtins.str
+    """Whose it is: jobs of this user may name it."""
+    set_by: _builtins.str
+    """Who set it: its owner, or an admin."""
+    @_builtins.property
+    def set_time(self) -> _timestamp_pb2.Timestamp:
+        """When its value was set."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        user: _builtins.str = ...,
+        set_time: _timestamp_pb2.Timestamp | None = ...,
+        set_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["set_time", b"set_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "set_by", b"set_by", "set_time", b"set_time", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Secret: _TypeAlias = Secret  # noqa: Y015
+
+@_typing.final
+class SetSecretRequest(_message.Message):
+    """SetSecretRequest sets a value."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The secret's name: 1 to 63 letters, digits, '.', '-' or '_', beginning with a letter or digit."""
+    value: _builtins.str
+    """The value: text of 1 to 32,768 bytes without NUL."""
+    user: _builtins.str
+    """Whose secret it is; empty means the caller's own. For admins."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "user", b"user", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSecretRequest: _TypeAlias = SetSecretRequest  # noqa: Y015
+
+@_typing.final
+class SetSecretResponse(_message.Message):
+    """SetSecretResponse is the secret after it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECRET_FIELD_NUMBER: _builtins.int
+    IS_NEW_FIELD_NUMBER: _builtins.int
+    is_new: _builtins.bool
+    """Whether there was none of this name."""
+    @_builtins.property
+    def secret(self) -> Global___Secret:
+        """The secret."""
+
+    def __init__(
+        self,
+        *,
+        secret: Global___Secret | None = ...,
+        is_new: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["secret", b"secret"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_new", b"is_new", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSecretResponse: _TypeAlias = SetSecretResponse  # noqa: Y015
+
+@_typing.final
+class ListSecretsRequest(_message.Message):
+    """ListSecretsRequest asks for a page of secrets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """Whose; empty means the caller's own. For admins."""
+    page_size: _builtins.int
+    """Secrets on a page, 100 by default, 1,000 at most."""
+    page_token: _builtins.str
+    """Where to go on."""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSecretsRequest: _TypeAlias = ListSecretsRequest  # noqa: Y015
+
+@_typing.final
+class ListSecretsResponse(_message.Message):
+    """ListSecretsResponse is a page of secrets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECRETS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where to go on; empty on the last page."""
+    @_builtins.property
+    def secrets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Secret]:
+        """In the order of their names."""
+
+    def __init__(
+        self,
+        *,
+        secrets: _abc.Iterable[Global___Secret] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "secrets", b"secrets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSecretsResponse: _TypeAlias = ListSecretsResponse  # noqa: Y015
+
+@_typing.final
+class RemoveSecretRequest(_message.Message):
+    """RemoveSecretRequest names a secret."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The secret's name."""
+    user: _builtins.str
+    """Whose; empty means the caller's own. For admins."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveSecretRequest: _TypeAlias = RemoveSecretRequest  # noqa: Y015
+
+@_typing.final
+class RemoveSecretResponse(_message.Message):
+    """RemoveSecretResponse is the secret as it was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECRET_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def secret(self) -> Global___Secret:
+        """The secret."""
+
+    def __init__(
+        self,
+        *,
+        secret: Global___Secret | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["secret", b"secret"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveSecretResponse: _TypeAlias = RemoveSecretResponse  # noqa: Y015
+
+@_typing.final
 class ListAuditEntriesRequest(_message.Message):
     """ListAuditEntriesRequest asks for a page of the audit."""
 

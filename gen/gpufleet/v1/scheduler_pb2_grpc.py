@@ -279,6 +279,21 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenResponse.FromString,
                 _registered_method=True)
+        self.SetSecret = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/SetSecret',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.SetSecretRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.SetSecretResponse.FromString,
+                _registered_method=True)
+        self.ListSecrets = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/ListSecrets',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListSecretsRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ListSecretsResponse.FromString,
+                _registered_method=True)
+        self.RemoveSecret = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/RemoveSecret',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretResponse.FromString,
+                _registered_method=True)
         self.ListAuditEntries = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/ListAuditEntries',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListAuditEntriesRequest.SerializeToString,
@@ -633,6 +648,28 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetSecret(self, request, context):
+        """SetSecret keeps a value under a name, sealed, in place of the one before; jobs of its owner that name it are given it
+        when they start. No call answers it. Errors: SECRETS_UNAVAILABLE, QUOTA_EXCEEDED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSecrets(self, request, context):
+        """ListSecrets lists a user's secrets, without their values.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveSecret(self, request, context):
+        """RemoveSecret drops a secret. Jobs that run keep what they were given; those that wait for it fail when they start.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAuditEntries(self, request, context):
         """ListAuditEntries lists who changed what, newest first.
         """
@@ -882,6 +919,21 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.RevokeToken,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenResponse.SerializeToString,
+            ),
+            'SetSecret': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSecret,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.SetSecretRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.SetSecretResponse.SerializeToString,
+            ),
+            'ListSecrets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSecrets,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ListSecretsRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListSecretsResponse.SerializeToString,
+            ),
+            'RemoveSecret': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveSecret,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretResponse.SerializeToString,
             ),
             'ListAuditEntries': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAuditEntries,
@@ -2186,6 +2238,87 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/RevokeToken',
             gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenRequest.SerializeToString,
             gpufleet_dot_v1_dot_scheduler__pb2.RevokeTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSecret(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/SetSecret',
+            gpufleet_dot_v1_dot_scheduler__pb2.SetSecretRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.SetSecretResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSecrets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/ListSecrets',
+            gpufleet_dot_v1_dot_scheduler__pb2.ListSecretsRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.ListSecretsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveSecret(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/RemoveSecret',
+            gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.RemoveSecretResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -146,6 +146,14 @@ class SchedulerStub:
     """ListTokens lists the tokens without their secrets."""
     RevokeToken: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RevokeTokenRequest, _scheduler_pb2.RevokeTokenResponse]
     """RevokeToken makes a token useless at once."""
+    SetSecret: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.SetSecretRequest, _scheduler_pb2.SetSecretResponse]
+    """SetSecret keeps a value under a name, sealed, in place of the one before; jobs of its owner that name it are given it
+    when they start. No call answers it. Errors: SECRETS_UNAVAILABLE, QUOTA_EXCEEDED.
+    """
+    ListSecrets: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListSecretsRequest, _scheduler_pb2.ListSecretsResponse]
+    """ListSecrets lists a user's secrets, without their values."""
+    RemoveSecret: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RemoveSecretRequest, _scheduler_pb2.RemoveSecretResponse]
+    """RemoveSecret drops a secret. Jobs that run keep what they were given; those that wait for it fail when they start."""
     ListAuditEntries: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListAuditEntriesRequest, _scheduler_pb2.ListAuditEntriesResponse]
     """ListAuditEntries lists who changed what, newest first."""
 
@@ -263,6 +271,14 @@ class SchedulerAsyncStub(SchedulerStub):
     """ListTokens lists the tokens without their secrets."""
     RevokeToken: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RevokeTokenRequest, _scheduler_pb2.RevokeTokenResponse]  # type: ignore[assignment]
     """RevokeToken makes a token useless at once."""
+    SetSecret: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.SetSecretRequest, _scheduler_pb2.SetSecretResponse]  # type: ignore[assignment]
+    """SetSecret keeps a value under a name, sealed, in place of the one before; jobs of its owner that name it are given it
+    when they start. No call answers it. Errors: SECRETS_UNAVAILABLE, QUOTA_EXCEEDED.
+    """
+    ListSecrets: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListSecretsRequest, _scheduler_pb2.ListSecretsResponse]  # type: ignore[assignment]
+    """ListSecrets lists a user's secrets, without their values."""
+    RemoveSecret: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RemoveSecretRequest, _scheduler_pb2.RemoveSecretResponse]  # type: ignore[assignment]
+    """RemoveSecret drops a secret. Jobs that run keep what they were given; those that wait for it fail when they start."""
     ListAuditEntries: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListAuditEntriesRequest, _scheduler_pb2.ListAuditEntriesResponse]  # type: ignore[assignment]
     """ListAuditEntries lists who changed what, newest first."""
 
@@ -665,6 +681,32 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.RevokeTokenResponse, _abc.Awaitable[_scheduler_pb2.RevokeTokenResponse]]:
         """RevokeToken makes a token useless at once."""
+
+    @_abc_1.abstractmethod
+    def SetSecret(
+        self,
+        request: _scheduler_pb2.SetSecretRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.SetSecretResponse, _abc.Awaitable[_scheduler_pb2.SetSecretResponse]]:
+        """SetSecret keeps a value under a name, sealed, in place of the one before; jobs of its owner that name it are given it
+        when they start. No call answers it. Errors: SECRETS_UNAVAILABLE, QUOTA_EXCEEDED.
+        """
+
+    @_abc_1.abstractmethod
+    def ListSecrets(
+        self,
+        request: _scheduler_pb2.ListSecretsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.ListSecretsResponse, _abc.Awaitable[_scheduler_pb2.ListSecretsResponse]]:
+        """ListSecrets lists a user's secrets, without their values."""
+
+    @_abc_1.abstractmethod
+    def RemoveSecret(
+        self,
+        request: _scheduler_pb2.RemoveSecretRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.RemoveSecretResponse, _abc.Awaitable[_scheduler_pb2.RemoveSecretResponse]]:
+        """RemoveSecret drops a secret. Jobs that run keep what they were given; those that wait for it fail when they start."""
 
     @_abc_1.abstractmethod
     def ListAuditEntries(

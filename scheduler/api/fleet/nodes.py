@@ -27,7 +27,7 @@ from ...state.events import (
 )
 from ...state.ids import NodeName, TokenId, UserName
 from ...state.nodes import Reachability
-from ...state.records import Record, job_of
+from ...state.records import Record, SecretRemoved, SecretSet, job_of
 from ...state.replies import NodeChanged, NodeGone
 from ...state.units import DAY, after
 from ...wire.convert import ROLES, timestamp, token_proto
@@ -55,6 +55,8 @@ AUDITED = (
     "NodeApproved",
     "NodeRevoked",
     "NodeForgotten",
+    "SecretSet",
+    "SecretRemoved",
     "JobHeld",
     "JobReleased",
     "JobBandChanged",
@@ -296,6 +298,10 @@ def _target(record: Record) -> str:
     token = getattr(record, "token", None)
     if token is not None:
         return f"token {token.id if isinstance(token, Token) else token}"
+    if isinstance(record, SecretSet):
+        return f"secret {record.secret.name} of {record.secret.user}"
+    if isinstance(record, SecretRemoved):
+        return f"secret {record.name} of {record.user}"
     return f"node {getattr(record, 'node', '')}"
 
 

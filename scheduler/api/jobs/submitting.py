@@ -30,6 +30,7 @@ from .arrays import failed_indices, show_items
 from .bands import band_within, band_word, check_band, default_band
 from .files import missing_files, not_uploaded
 from .finding import JobsFound
+from .secrets import check_secrets
 
 
 class SubmitCalls(JobsFound):
@@ -69,6 +70,7 @@ class SubmitCalls(JobsFound):
         if request.rerun_failed_job_id and not (request.specs or request.count):
             return await self._submitted_again(request, trace)
         jobs = wanted_jobs(request, self.known_specs)
+        self._check_secrets([job.spec for job in jobs], request)
         notes = await self._check_files([job.spec for job in jobs], request)
         named = {each.job for job in jobs for each in job.spec.after}
         ended = {job_id: await self._outcome(job_id) for job_id in named}
@@ -87,6 +89,13 @@ class SubmitCalls(JobsFound):
             items=jobs[0].items,
         )
         return submitted, notes
+
+    def _check_secrets(
+        self, specs: Sequence[JobSpec], request: scheduler_pb2.SubmitRequest, field: str = "specs[{}].secrets"
+    ) -> None:
+        """Errors: SECRET_NOT_FOUND, but for a request that was carried out before."""
+        if (caller().user, request.request_id) not in self.engine.view.durable.requests:
+            check_secrets(self.engine.view.durable, caller().user, specs, field)
 
     async def _check_files(
         self, specs: Sequence[JobSpec], request: scheduler_pb2.SubmitRequest, field: str = "specs[{}].files[{}]"
@@ -133,6 +142,7 @@ class SubmitCalls(JobsFound):
             assert array.items is not None
             items = replace(array.items, indices=Indices.of_numbers([index_of(array, job)]), ended=None)
         spec = replace(job.spec, after=(), begin_at=None, trace_context=trace or new_traceparent())
+        self._check_secrets([spec], request, "rerun_failed_job_id: secrets")
         missing = await self._check_files([spec], request, "rerun_failed_job_id")
         band = band_within(self.engine.view.limits.bands, job.band)
         notes = (

@@ -29,6 +29,7 @@ from ...wire.validate_models import (
 from ..answers import Calls, reply_of
 from ..jobs.bands import check_band
 from ..jobs.reasons import WaitReasons
+from ..jobs.secrets import check_secrets
 from ..output.beginnings import tail_start
 from ..paging import PageTokens, page_size
 from ..roles import caller
@@ -75,6 +76,7 @@ class ModelCalls(Calls):
                 raise invalid("model.http.cpu_model", "is the program itself", next_step="name another one")
             _refuse_of_a_class(wanted)
             worker, band = worker_of(wanted, name, http)
+            check_secrets(self.engine.view.durable, model.owner, [worker], "model.worker.secrets")
             if band is not WORKER_BAND and names_band:
                 check_band(self.engine.view.limits.bands, band, "model.worker.band")
             model = Model(

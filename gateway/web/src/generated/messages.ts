@@ -66,6 +66,9 @@ export interface Calls {
   readonly CreateToken: { readonly request: CreateTokenRequest; readonly response: CreateTokenResponse };
   readonly ListTokens: { readonly request: ListTokensRequest; readonly response: ListTokensResponse };
   readonly RevokeToken: { readonly request: RevokeTokenRequest; readonly response: RevokeTokenResponse };
+  readonly SetSecret: { readonly request: SetSecretRequest; readonly response: SetSecretResponse };
+  readonly ListSecrets: { readonly request: ListSecretsRequest; readonly response: ListSecretsResponse };
+  readonly RemoveSecret: { readonly request: RemoveSecretRequest; readonly response: RemoveSecretResponse };
   readonly ListAuditEntries: { readonly request: ListAuditEntriesRequest; readonly response: ListAuditEntriesResponse };
 }
 
@@ -470,6 +473,12 @@ export interface JobSpec {
    * first instruction; GPUFLEET_FILES names the folder, which is removed some time after the attempt has ended.
    */
   readonly files: readonly InputFile[];
+  /**
+   * Variables of the process that are given secrets of the job's owner: the name of the secret by that of the variable,
+   * 32 at most. A value is read when an attempt is launched, and told in no answer: see SetSecret. A variable is not in
+   * env, too, and does not begin with GPUFLEET_ or GPUCTL_.
+   */
+  readonly secrets: Readonly<Record<string, string>>;
 }
 
 /** ExitStatus is how a process ended. */
@@ -2659,6 +2668,68 @@ export interface RevokeTokenRequest {
 export interface RevokeTokenResponse {
   /** The token. */
   readonly token?: Token;
+}
+
+/** Secret is a secret without its value. */
+export interface Secret {
+  /** Its name, unique among those of its owner. */
+  readonly name: string;
+  /** Whose it is: jobs of this user may name it. */
+  readonly user: string;
+  /** When its value was set. */
+  readonly set_time?: Timestamp;
+  /** Who set it: its owner, or an admin. */
+  readonly set_by: string;
+}
+
+/** SetSecretRequest sets a value. */
+export interface SetSecretRequest {
+  /** The secret's name: 1 to 63 letters, digits, '.', '-' or '_', beginning with a letter or digit. */
+  readonly name: string;
+  /** The value: text of 1 to 32,768 bytes without NUL. */
+  readonly value: string;
+  /** Whose secret it is; empty means the caller's own. For admins. */
+  readonly user: string;
+}
+
+/** SetSecretResponse is the secret after it. */
+export interface SetSecretResponse {
+  /** The secret. */
+  readonly secret?: Secret;
+  /** Whether there was none of this name. */
+  readonly is_new: boolean;
+}
+
+/** ListSecretsRequest asks for a page of secrets. */
+export interface ListSecretsRequest {
+  /** Whose; empty means the caller's own. For admins. */
+  readonly user: string;
+  /** Secrets on a page, 100 by default, 1,000 at most. */
+  readonly page_size: number;
+  /** Where to go on. */
+  readonly page_token: string;
+}
+
+/** ListSecretsResponse is a page of secrets. */
+export interface ListSecretsResponse {
+  /** In the order of their names. */
+  readonly secrets: readonly Secret[];
+  /** Where to go on; empty on the last page. */
+  readonly next_page_token: string;
+}
+
+/** RemoveSecretRequest names a secret. */
+export interface RemoveSecretRequest {
+  /** The secret's name. */
+  readonly name: string;
+  /** Whose; empty means the caller's own. For admins. */
+  readonly user: string;
+}
+
+/** RemoveSecretResponse is the secret as it was. */
+export interface RemoveSecretResponse {
+  /** The secret. */
+  readonly secret?: Secret;
 }
 
 /** ListAuditEntriesRequest asks for a page of the audit. */
