@@ -17,6 +17,7 @@ from gpufleet.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 from gpufleet.net.addresses import Address
 from gpufleet.net.channel import Target, connect, connect_async
+from node_agent.keeper.supervisor import NAME as SUPERVISOR_NAME
 
 START_SECONDS_MAX = 30.0
 LOAD_SECONDS_MAX = 300.0
@@ -57,9 +58,14 @@ class Fleet:
             if process.name.isdecimal():
                 try:
                     words = (process / "cmdline").read_bytes().split(b"\0")
+                    is_supervisor = (process / "comm").read_text().strip() == SUPERVISOR_NAME
                 except OSError:
                     continue
-                if b"gpufleet.node_agent.keeper" in words and str(self.folder).encode() in b" ".join(words):
+                if (
+                    not is_supervisor
+                    and b"gpufleet.node_agent.keeper" in words
+                    and str(self.folder).encode() in b" ".join(words)
+                ):
                     return int(process.name)
         raise LookupError("the agent has no keeper")
 

@@ -17,7 +17,7 @@ from gpufleet.net.addresses import Address
 from gpufleet.net.channel import Target, connect_async
 from node_agent.core.offsets import CHUNK_BYTES, SPOOL_BYTES
 from node_agent.core.outcome import Offsets, Stream
-from node_agent.keeper.descriptors import Ends, pipes_of
+from node_agent.keeper.descriptors import Ends, actions_of, open_ends
 from node_agent.keeper.output import Output
 from node_agent.keeper.reactor import Reactor
 from node_agent.spool import SpoolWriter
@@ -103,7 +103,8 @@ def _copy_rate(folder: Path) -> float:
 def _flood() -> Iterator[dict[Stream, int]]:
     """A process that writes as fast as it is read, and the pipes of its output, which are the caller's to close."""
     ends = Ends()
-    actions = pipes_of(ends, None)
+    open_ends(ends, None)
+    actions = actions_of(ends.theirs, None)
     argv = ["/bin/sh", "-c", f"exec {FLOOD}"]
     pid = os.posix_spawn(argv[0], argv, measures.PATH_ENV, file_actions=actions)
     ends.close_theirs()

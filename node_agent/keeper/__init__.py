@@ -7,7 +7,7 @@ put other files in the place of these under jobs that run. Only `client.py`, `ro
 the agent's, may use asyncio.
 
 Read `keeper.py` first: what it holds and does. Then `supervised.py` (one attempt from process to end), `output.py` and
-`input.py`, `descriptors.py` (pipes, or a terminal that outlives the agent),
+`input.py`, `descriptors.py` (pipes, or a terminal that outlives the agent), `crew.py`, `supervisor.py`, `wire.py`,
 `spawn.py` and `processes.py` (how processes begin and how none is left), `records.py` (what is written down,
 and why that makes a launch happen once), `reactor.py` (the loop: no ticks), `door.py`, `frames.py`,
 `requests.py`, `reports.py`, `values.py` (the socket, from bytes to meaning), `life.py` (detaching, locks,

@@ -42,26 +42,43 @@ class Ends:
             os.close(fd)
 
 
-def pipes_of(ends: Ends, mode: InputMode | None) -> FileActions:
-    """Open a pipe for each output, and one for the input where it is asked for. OSError when there are none left."""
+def open_ends(ends: Ends, mode: InputMode | None) -> None:
+    """Open what a command is to have, into `ends`. OSError when there is none left."""
+    if mode is InputMode.TERMINAL:
+        _open_terminal(ends)
+    else:
+        _open_pipes(ends, mode)
+
+
+def actions_of(theirs: list[int], mode: InputMode | None) -> FileActions:
+    """Say how a command comes to what was opened for it.
+
+    A command on a terminal, which leads a session of its own, opens it first: so it becomes the session's.
+    """
+    if mode is InputMode.TERMINAL:
+        first: tuple[object, ...] = (os.POSIX_SPAWN_OPEN, 0, os.ttyname(theirs[0]), os.O_RDWR, 0)
+        return (first, (os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2))
+    first = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    if mode is InputMode.PIPE:
+        first = (os.POSIX_SPAWN_DUP2, theirs[2], 0)
+    return (first, (os.POSIX_SPAWN_DUP2, theirs[0], 1), (os.POSIX_SPAWN_DUP2, theirs[1], 2))
+
+
+def _open_pipes(ends: Ends, mode: InputMode | None) -> None:
+    """Open a pipe for each output, and one for the input where it is asked for."""
     for stream in Stream:
         ends.outputs[stream], write_fd = os.pipe2(os.O_CLOEXEC)
         ends.theirs.append(write_fd)
         os.set_blocking(ends.outputs[stream], False)
         with contextlib.suppress(OSError):  # the user's share of pipe memory may be used up; a small pipe works too
             fcntl.fcntl(write_fd, _F_SETPIPE_SZ, PIPE_BYTES)
-    stdout, stderr = ends.theirs
-    first: tuple[object, ...] = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     if mode is InputMode.PIPE:
         read_fd, ends.input_fd = os.pipe2(os.O_CLOEXEC)
         ends.theirs.append(read_fd)
         os.set_blocking(ends.input_fd, False)
-        first = (os.POSIX_SPAWN_DUP2, read_fd, 0)
-    return (first, (os.POSIX_SPAWN_DUP2, stdout, 1), (os.POSIX_SPAWN_DUP2, stderr, 2))
 
 
-def terminal_of(ends: Ends) -> FileActions:
-    """Open a terminal. The command, which leads a session of its own, opens it first: so it becomes the session's."""
+def _open_terminal(ends: Ends) -> None:
     master_fd, slave_fd = os.openpty()
     ends.outputs[Stream.STDOUT] = master_fd
     ends.theirs.append(slave_fd)
@@ -72,9 +89,3 @@ def terminal_of(ends: Ends) -> FileActions:
     modes = termios.tcgetattr(slave_fd)
     modes[0] |= _IUTF8
     termios.tcsetattr(slave_fd, termios.TCSANOW, modes)
-    path = os.ttyname(slave_fd)
-    return (
-        (os.POSIX_SPAWN_OPEN, 0, path, os.O_RDWR, 0),
-        (os.POSIX_SPAWN_DUP2, 0, 1),
-        (os.POSIX_SPAWN_DUP2, 0, 2),
-    )

@@ -4,21 +4,22 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from gpufleet.jobs.runs import RankKey
 
 from ..core.adoption import LaunchDecision, decide_launch
-from ..core.launch import Launch, Launched, NotRun, Objection, Refusal, RefusalReason, refusal_of_launch
+from ..core.launch import Launch, Launched, NotRun, Objection, Process, Refusal, RefusalReason, refusal_of_launch
 from ..core.offsets import CHUNK_BYTES
 from ..core.outcome import AttemptView, Offsets
 from ..spool import SpoolWriter
 from . import records, reports
 from .copying import OutputCopy, open_copy, unusable_copy
+from .crew import Crew
 from .linux import boot_id, boottime_us
-from .processes import Strays
 from .reactor import Reactor
-from .spawn import Spawner, key_value, limit_too_high, missing_cwd
+from .spawn import KEY_VARIABLE, Spawner, key_value, limit_too_high, missing_cwd
 from .state_dir import StateDir, Tombstones
 from .supervised import Supervised
 from .values import Json, to_json
@@ -30,11 +31,17 @@ ATTEMPTS_MAX = 10_000
 class Keeper:
     """Launches, watches, limits and ends the attempts of one node.
 
-    `send` speaks to the agent, if one listens; `release_active_lock` lets another keeper take the launches.
+    `send` speaks to the agent, if one listens; `release_active_lock` lets another keeper take the launches. `lock_fd`
+    says that it lives: its supervisors hold it, too, so that it is free only when these have ended what they had.
     """
 
     def __init__(
-        self, state: StateDir, keeper_id: str, reactor: Reactor, release_active_lock: Callable[[], None]
+        self,
+        state: StateDir,
+        keeper_id: str,
+        reactor: Reactor,
+        release_active_lock: Callable[[], None],
+        lock_fd: int,
     ) -> None:
         self.keeper_id = keeper_id
         self.boot_id = boot_id()
@@ -45,9 +52,8 @@ class Keeper:
         self._release_active_lock = release_active_lock
         self._attempts: dict[RankKey, Supervised] = {}
         self._living: dict[Supervised, None] = {}
-        self._leaders: dict[int, Supervised] = {}
-        self._strays = Strays(keeper_id)
         self._spawner = Spawner()
+        self._crew = Crew(reactor, self._spawner, {lock_fd})
         self._tombstones = Tombstones(state)
         self._spares = records.Spares(state.keeper(keeper_id))
         self._buffer = bytearray(CHUNK_BYTES)
@@ -55,6 +61,7 @@ class Keeper:
         self._newest_heartbeat_us = 0
         reactor.call_on_signal(signal.SIGCHLD, self._reap)
         reactor.call_on_signal(signal.SIGTERM, self._terminated)
+        reactor.call_after_turn(self._crew.have_one_wait)
 
     # --- what an agent asks
 
@@ -91,7 +98,7 @@ class Keeper:
         known = self.known(launch.key)
         if known is not None and decide_launch(known.phase) is LaunchDecision.ANSWER:
             return known
-        return self._refusal_of(launch) or self._spawner.check(launch.process, key_value(self.keeper_id, launch.key))
+        return self._refusal_of(launch) or self._spawner.check(self._marked(launch))
 
     def attempt(self, key: RankKey) -> Supervised | None:
         """Answer an attempt of its own that is not forgotten."""
@@ -154,10 +161,6 @@ class Keeper:
 
     # --- what an attempt needs (Household)
 
-    def strays_of(self, attempt: Supervised) -> list[int]:
-        """List its descendants outside of its group."""
-        return self._strays.of(attempt, self._living)
-
     def fullness_changed(self, attempt: Supervised) -> None:
         """Report that its output waits for room, or goes on."""
         self.reports.add(attempt.key, reports.SPOOL, {"full": attempt.output.full})
@@ -180,7 +183,8 @@ class Keeper:
             shutil.rmtree(directory, ignore_errors=True)
             return copy_fd
         copy = None if copy_fd is None else OutputCopy(launch.process.output_file, copy_fd)
-        spawned = self._spawner.spawn(launch.process, key_value(self.keeper_id, launch.key))
+        spawned = self._crew.start(self._marked(launch))
+        self.reactor.call_after_turn(self._crew.have_one_wait)
         if isinstance(spawned, Refusal):
             if copy is not None:
                 copy.close()
@@ -193,7 +197,6 @@ class Keeper:
         if isinstance(spawned, NotRun):
             attempt.not_run(spawned)
             return attempt.view()
-        self._leaders[spawned.pid] = attempt
         attempt.started(spawned)
         attempt.heartbeat_acknowledged(self._newest_heartbeat_us)
         view = attempt.view()
@@ -209,25 +212,22 @@ class Keeper:
         refusal = refusal_of_launch(launch, boottime_us()) or missing_cwd(process) or limit_too_high(process)
         return refusal or unusable_copy(process.output_file)
 
+    def _marked(self, launch: Launch) -> Process:
+        """The process with the variable by which it is known when its keeper is gone."""
+        env = {**launch.process.env, KEY_VARIABLE: key_value(self.keeper_id, launch.key)}
+        return replace(launch.process, env=env)
+
     def _reap(self) -> None:
-        """Take in every child that has exited. A leader's group is killed while its pid is still its own."""
+        """Take in every child that has ended, and end what it leaves."""
         while True:
             try:
-                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 break
-            if seen is None:
+            if pid == 0:
                 break
-            attempt = self._leaders.pop(seen.si_pid, None)
-            if attempt is not None:
-                attempt.leader_exited()
-            _, status, usage = os.wait4(seen.si_pid, 0)
-            self._strays.reaped(seen.si_pid)
-            if attempt is not None:
-                cpu_us = int((usage.ru_utime + usage.ru_stime) * 1_000_000)
-                attempt.leader_reaped(status, cpu_us, usage.ru_maxrss * 1024)
-        for attempt in tuple(self._living):
-            attempt.reconsider()
+            self._crew.reaped(pid, wait_status)
+        self._crew.settle()
 
     def _room_was_made(self) -> None:
         for attempt in tuple(self._living):

@@ -69,18 +69,18 @@ def _live(state: StateDir, keeper_id: str, build: str, starter: Starter) -> int:
         return EXIT_ANOTHER_IS_ACTIVE
     lock_fd = state.make_keeper(keeper_id)
     _detach(state.root / "keeper.log", {active_fd, lock_fd} | starter.fds)
-    _keep(state, keeper_id, build, active_fd, starter)
+    _keep(state, keeper_id, build, active_fd, lock_fd, starter)
     if state.keeper_lock(keeper_id).exists():  # else somebody is just deleting it, and would trip over another
         shutil.rmtree(state.keeper(keeper_id), ignore_errors=True)
     return 0
 
 
-def _keep(state: StateDir, keeper_id: str, build: str, active_fd: int, starter: Starter) -> None:
+def _keep(state: StateDir, keeper_id: str, build: str, active_fd: int, lock_fd: int, starter: Starter) -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
     reactor = Reactor()
-    keeper = Keeper(state, keeper_id, reactor, lambda: os.close(active_fd))
+    keeper = Keeper(state, keeper_id, reactor, lambda: os.close(active_fd), lock_fd)
     requests = Requests(keeper, build, lambda message: door.send(message))
     door = Door(reactor, state.keeper(keeper_id), requests, keeper.reports.send_again)
     keeper.send = door.send

@@ -8,6 +8,7 @@ from pathlib import Path
 
 _FD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 _IN_DELETE = 0x200
@@ -39,6 +40,11 @@ def become_subreaper() -> None:
     """Let orphaned descendants become children of this process instead of init's."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise _last_error("prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def name_process(name: str) -> None:
+    """Be shown under this name, of 15 bytes at most, by what lists processes."""
+    _libc.prctl(_PR_SET_NAME, name.encode("ascii"), 0, 0, 0)
 
 
 class BoottimeTimer:

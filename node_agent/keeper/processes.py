@@ -3,14 +3,9 @@
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-
-from gpufleet.jobs.runs import RankKey
-
-from .spawn import KEY_VARIABLE, key_prefix
 
 ENVIRON_BYTES_MAX = 4 * 1024 * 1024
 """Linux lets nobody start a program with a larger environment than about this."""
@@ -82,12 +77,11 @@ def all_processes() -> Iterator[ProcessStat]:
             yield process
 
 
-def children() -> list[int]:
-    """List the children of this single-threaded process, zombies included."""
-    pid = os.getpid()
+def children(pid: int) -> list[int]:
+    """List the children of a single-threaded process, zombies included."""
     try:
-        return [int(word) for word in _read(f"/proc/self/task/{pid}/children", CHILDREN_BYTES_MAX).split()]
-    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [int(word) for word in _read(f"/proc/{pid}/task/{pid}/children", CHILDREN_BYTES_MAX).split()]
+    except FileNotFoundError:  # it is gone, or a kernel without CONFIG_PROC_CHILDREN
         return [process.pid for process in all_processes() if process.parent_pid == pid]
 
 
@@ -132,28 +126,9 @@ def pipe_id(fd: int) -> str:
     return f"pipe:[{os.fstat(fd).st_ino}]"
 
 
-def has_exited(pid: int) -> bool:
-    """Say whether a child of this process has ended, reaped or not."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
-
-
 def is_pipe(fd: int) -> bool:
     """Say whether this is a pipe. A terminal's name in /proc is given to another one once it is closed."""
     return stat.S_ISFIFO(os.fstat(fd).st_mode)
-
-
-def group_exists(group_id: int) -> bool:
-    """Say whether any process, a zombie included, is still in this group."""
-    try:
-        os.killpg(group_id, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _read(path: str, bytes_max: int) -> bytes:
@@ -173,68 +148,3 @@ def _link(path: Path) -> str:
         return str(path.readlink())
     except OSError:
         return ""
-
-
-class Parent(Protocol):
-    """What is asked of an attempt that has not ended."""
-
-    @property
-    def key(self) -> RankKey:
-        """Answer its key."""
-        ...
-
-    @property
-    def pid(self) -> int:
-        """Answer its leader's pid, which is its group's and session's id too."""
-        ...
-
-    @property
-    def pipe_ids(self) -> frozenset[str]:
-        """Answer the pipes it still reads."""
-        ...
-
-
-class Strays:
-    """Finds the descendants of attempts that left their group. As a subreaper the keeper inherits every orphan.
-
-    A process whose ancestors have died is the keeper's own child. It therefore can be neither overlooked nor,
-    until it is reaped, confused with another: its pid stays taken. Whose it is, its session tells, or the key in
-    its environment, or a pipe of the attempt it still holds; and when only one attempt is left, it is that
-    one's.
-    """
-
-    def __init__(self, keeper_id: str) -> None:
-        self._prefix = os.fsencode(key_prefix(keeper_id))
-        self._owners: dict[int, RankKey] = {}
-
-    def of(self, parent: Parent, living: Iterable[Parent]) -> list[int]:
-        """List the strays of an attempt; `living` are all that have not ended, this one included."""
-        parents = list(living)
-        leaders = {each.pid for each in parents}
-        return [pid for pid in children() if pid not in leaders and self._owner(pid, parents) == parent.key]
-
-    def reaped(self, pid: int) -> None:
-        """Take in that a child is gone; its pid may come back as another process."""
-        self._owners.pop(pid, None)
-
-    def _owner(self, pid: int, parents: list[Parent]) -> RankKey | None:
-        owner = self._owners.get(pid)
-        if owner is None:
-            owner = self._find_owner(pid, parents)
-            if owner is not None:
-                self._owners[pid] = owner
-        return owner
-
-    def _find_owner(self, pid: int, parents: list[Parent]) -> RankKey | None:
-        if len(parents) == 1:
-            return parents[0].key
-        process = look_at(pid)
-        if process is None:
-            return None
-        for parent in parents:
-            if parent.pid in (process.session_id, process.group_id):
-                return parent.key
-        value = environment_of(pid).get(os.fsencode(KEY_VARIABLE), b"")
-        if value.startswith(self._prefix):
-            return RankKey.parse(os.fsdecode(value[len(self._prefix) :]))
-        return next((parent.key for parent in parents if holds_pipe(pid, parent.pipe_ids)), None)

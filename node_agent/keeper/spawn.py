@@ -7,17 +7,16 @@ import resource
 import signal
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gpufleet.jobs.runs import InputMode, RankKey
+from gpufleet.jobs.runs import RankKey
 
 from ..core.launch import NotRun, Process, Refusal, RefusalReason
-from ..core.outcome import LaunchFailure, Stream
-from .descriptors import Ends, pipes_of, terminal_of
+from ..core.outcome import LaunchFailure
+from .descriptors import actions_of
 
 KEY_VARIABLE = "GPUFLEET_ATTEMPT_KEY"
-"""In every environment a keeper gives; a process that left group and session is recognised by it."""
+"""In every environment a keeper gives; what a dead one left is recognised by it."""
 
 _NOT_FOUND = frozenset({errno.ENOENT, errno.ENOTDIR})
 _NOT_EXECUTABLE = frozenset(
@@ -34,32 +33,26 @@ Found = TypeVar("Found")
 _SIGNALS_RESET = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
-@dataclass(frozen=True, slots=True)
-class Spawned:
-    """A command runs. The ends here do not block: those of its output are read, that of its input is written."""
-
-    pid: int
-    pipes: dict[Stream, int]
-    input_fd: int | None = None
-
-
 class Spawner:
     """Starts commands from a single-threaded process, which visits their working directories to do so."""
 
     def __init__(self) -> None:
-        self._home_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.home_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._descriptors_of_children = (soft, hard)
         # Two pipes and two files per attempt: the keeper needs more than a program's usual 1,024.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
-    def spawn(self, process: Process, key_value: str) -> Spawned | NotRun | Refusal:
-        """Start a process's command; a Refusal when the node, not the command, is at fault."""
-        return self._there(process, lambda: self._spawn_here(process, {**process.env, KEY_VARIABLE: key_value}))
+    def spawn(self, process: Process, descriptors: list[int]) -> int | NotRun | Refusal:
+        """Start a process's command and answer its pid; a Refusal when the node, not the command, is at fault.
 
-    def check(self, process: Process, key_value: str) -> NotRun | Refusal | None:
+        `descriptors` are what was opened for it (`descriptors.py`); its environment is used as it is.
+        """
+        return self._there(process, lambda: self._spawn_here(process, descriptors))
+
+    def check(self, process: Process) -> NotRun | Refusal | None:
         """Say what would keep a process's command from being started, as far as it shows without starting it."""
-        return self._there(process, lambda: _unfit_here(process, {**process.env, KEY_VARIABLE: key_value}))
+        return self._there(process, lambda: _unfit_here(process))
 
     def _there(self, process: Process, act: Callable[[], Found]) -> Found | Refusal:
         """Act in the process's working directory."""
@@ -73,40 +66,29 @@ class Spawner:
         except PermissionError as error:
             return Refusal(RefusalReason.CWD_MISSING, f"cwd {process.cwd[:500]!r}: {error.strerror}")
         finally:
-            os.fchdir(self._home_fd)
+            os.fchdir(self.home_fd)
             os.close(cwd_fd)
 
-    def _spawn_here(self, process: Process, env: dict[str, str]) -> Spawned | NotRun | Refusal:
-        found = find_command(process.argv[0], env.get("PATH", os.defpath))
+    def _spawn_here(self, process: Process, descriptors: list[int]) -> int | NotRun | Refusal:
+        found = find_command(process.argv[0], process.env.get("PATH", os.defpath))
         if isinstance(found, NotRun):
             return found
-        ours = Ends()
-        try:
-            descriptors = terminal_of(ours) if process.input is InputMode.TERMINAL else pipes_of(ours, process.input)
-        except OSError as error:
-            ours.close()
-            ours.close_theirs()
-            what = "terminal" if process.input is InputMode.TERMINAL else "pipe"
-            return Refusal(RefusalReason.SPAWN_FAILED, f"no {what} can be opened: {error.strerror}")
         try:
             with self._rlimits(process):
                 pid = self._spawn_as_nice(
                     process.nice,
                     found,
                     process.argv,
-                    env,
-                    file_actions=descriptors,
+                    process.env,
+                    file_actions=actions_of(descriptors, process.input),
                     setsid=True,
                     setsigmask=(),
                     setsigdef=_SIGNALS_RESET,
                 )
             _set_hard_limits(pid, process)
         except OSError as error:
-            ours.close()
             return _failure_of(error, found, process)
-        finally:
-            ours.close_theirs()
-        return Spawned(pid, ours.outputs, ours.input_fd)
+        return pid
 
     def _spawn_as_nice(self, nice: int, *what: Any, **how: Any) -> int:
         """Start a process that has its niceness from its first instruction.
@@ -189,14 +171,9 @@ def limit_too_high(process: Process) -> Refusal | None:
     return None
 
 
-def key_prefix(keeper_id: str) -> str:
-    """Answer how the value of KEY_VARIABLE begins in all that a keeper starts."""
-    return f"{keeper_id}:"
-
-
 def key_value(keeper_id: str, key: RankKey) -> str:
     """Answer the value of KEY_VARIABLE: no other keeper ever gives the same."""
-    return key_prefix(keeper_id) + key.name
+    return f"{keeper_id}:{key.name}"
 
 
 def _rlimit(name: str) -> int:
@@ -223,11 +200,11 @@ def _failure_of(error: OSError, found: str, process: Process) -> NotRun | Refusa
     return Refusal(RefusalReason.SPAWN_FAILED, sentence)
 
 
-def _unfit_here(process: Process, env: dict[str, str]) -> NotRun | Refusal | None:
-    found = find_command(process.argv[0], env.get("PATH", os.defpath))
+def _unfit_here(process: Process) -> NotRun | Refusal | None:
+    found = find_command(process.argv[0], process.env.get("PATH", os.defpath))
     if isinstance(found, NotRun):
         return found
-    if _is_too_long([*process.argv, *(f"{name}={value}" for name, value in env.items())]):
+    if _is_too_long([*process.argv, *(f"{name}={value}" for name, value in process.env.items())]):
         return _too_long(process)
     try:
         is_file = stat.S_ISREG(os.stat(found).st_mode)  # noqa: PTH116 - the dot of "./x" must stay

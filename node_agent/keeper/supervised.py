@@ -36,12 +36,11 @@ from ..core.launch import Launch, NotRun
 from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView, Offsets
 from ..spool import SpoolWriter
 from . import records
+from .crew import LeaderExit, Spawned, Watch
 from .input import Input
 from .linux import boottime_us
 from .output import Output
-from .processes import group_exists, has_exited, look_at
 from .reactor import Reactor
-from .spawn import Spawned
 from .values import Json
 
 RETRY_US = 1_000_000
@@ -52,10 +51,6 @@ class Household(Protocol):
     """What an attempt needs of the keeper it lives in."""
 
     reactor: Reactor
-
-    def strays_of(self, attempt: "Supervised") -> list[int]:
-        """List its descendants outside of its group."""
-        ...
 
     def fullness_changed(self, attempt: "Supervised") -> None:
         """Take in that its output waits for room, or goes on."""
@@ -94,6 +89,7 @@ class Supervised:
         )
         self._said_full = False
         self._is_leaving = False
+        self._watch: Watch | None = None
         self._exit: _LeaderExit | None = None
         self._ending: Ending | None = None
         self._unrecorded: list[Json] = []
@@ -103,14 +99,14 @@ class Supervised:
     def started(self, spawned: Spawned) -> None:
         """Take over a process that was just started."""
         self.pid = spawned.pid
+        self._watch = spawned.watch
+        self._watch.changed = self._watch_changed
         self.output.open(spawned.pipes)
         if spawned.input_fd is not None:
             self.input = Input(self._house.reactor, spawned.input_fd, self._input_mode)
-        process = look_at(self.pid)
-        assert process is not None, "a child stays visible until it is reaped"
         self._record(
             records.started_line(
-                pid=self.pid, start_ticks=process.start_ticks, started_us=self._started_us, pipe_ids=self.pipe_ids
+                pid=self.pid, start_ticks=spawned.start_ticks, started_us=self._started_us, pipe_ids=self.pipe_ids
             )
         )
         self._act()
@@ -161,7 +157,8 @@ class Supervised:
         So whatever is due at the same time (a stop, the time limit, the fence) finds it ended by itself, also by a
         keeper that was suspended meanwhile.
         """
-        return self._exit is None and self.end is None and not has_exited(self.pid)
+        is_watched = self._exit is None and self.end is None and self._watch is not None
+        return is_watched and self._watch is not None and not self._watch.has_leader_exited
 
     def stop(self, cause: Cause, grace_us: int | None) -> None:
         """Stop it by the grace rule; None takes its own grace, 0 kills at once."""
@@ -207,16 +204,19 @@ class Supervised:
 
     # --- what happens to it
 
-    def leader_exited(self) -> None:
-        """Kill the rest of the group. The leader is not reaped yet: its pid still names this group alone."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+    def _watch_changed(self) -> None:
+        """Begin the ending, or end: the leader's group was killed as it exited, and the rest is being killed."""
+        assert self._watch is not None, "only an attempt that runs is watched"
+        if self._exit is None and self._watch.exit is not None:
+            self._begin_ending(self._watch.exit)
+        if self._watch.is_done:
+            self._watch = None  # it may be another attempt's from now on
+        self.reconsider()
 
-    def leader_reaped(self, wait_status: int, cpu_us: int, max_rss_bytes: int) -> None:
-        """Begin the ending."""
-        code = os.waitstatus_to_exitcode(wait_status)
+    def _begin_ending(self, told: LeaderExit) -> None:
+        code = os.waitstatus_to_exitcode(told.wait_status)
         status = ExitSignal(signal=-code) if code < 0 else ExitCode(code=code)
-        self._exit = _LeaderExit(status, cpu_us, max_rss_bytes, boottime_us())
+        self._exit = _LeaderExit(status, told.cpu_us, told.max_rss_bytes, boottime_us())
         self._ending = Ending(
             drain_since_us=self._exit.at_us,
             output_is_open=True,
@@ -225,10 +225,10 @@ class Supervised:
         )
 
     def reconsider(self) -> None:
-        """In the ending: kill what is left, and see whether it is over."""
+        """In the ending: see whether it is over."""
         if self._ending is None or self._exit is None or self.end is not None:
             return
-        left = len(self._kill_strays()) + (1 if group_exists(self.pid) else 0)
+        left = 0 if self._watch is None else self._watch.left_count
         now_us = boottime_us()
         self._ending = observe(
             self._ending,
@@ -266,16 +266,10 @@ class Supervised:
             self._signal_group(signal.SIGCONT)
         elif isinstance(action, SendKill):
             self._signal_group(signal.SIGKILL)
-            self._kill_strays()
+            if self._watch is not None:
+                self._watch.kill_all()
         following = next_action(self._phase, boottime_us())
         self._house.reactor.call_at(self._act, following.until_us if isinstance(following, Wait) else boottime_us())
-
-    def _kill_strays(self) -> list[int]:
-        strays = self._house.strays_of(self)
-        for pid in strays:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        return strays
 
     def _output_changed(self) -> None:
         is_full = self.output.full is not None

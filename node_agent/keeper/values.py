@@ -37,20 +37,31 @@ def to_json(value: Any) -> Any:
 def launch_to(launch: Launch) -> Json:
     """A launch as JSON: its process lies open in it, for a keeper of another version than its agent reads it so."""
     json = to_json(launch)
-    process = json.pop("process")
-    return {**process, "input": process["input"] or NO_INPUT, **json}
+    del json["process"]
+    return {**process_to(launch.process), **json}
 
 
-def launch_from(data: Json) -> Launch:
-    """Read a launch; KeyError, TypeError or ValueError when it is none."""
+def process_to(process: Process) -> Json:
+    """A process as JSON."""
+    json: Json = to_json(process)
+    return {**json, "input": process.input or NO_INPUT}
+
+
+def process_from(data: Json) -> Process:
+    """Read a process; KeyError, TypeError or ValueError when it is none."""
     known = _known(Process, data)
     known["argv"] = tuple(data["argv"])
     known["limits"] = Limits(**_known(Limits, data.get("limits", {})))
     asked = data.get("input", NO_INPUT)
     known["input"] = None if asked == NO_INPUT else InputMode(asked)
     known["rlimits"] = {name: (int(soft), int(hard)) for name, (soft, hard) in data.get("rlimits", {}).items()}
+    return Process(**known)
+
+
+def launch_from(data: Json) -> Launch:
+    """Read a launch; KeyError, TypeError or ValueError when it is none."""
     key = RankKey.parse(data["key"])
-    return Launch(**{**_known(Launch, data), "key": key, "process": Process(**known)})
+    return Launch(**{**_known(Launch, data), "key": key, "process": process_from(data)})
 
 
 def offsets_from(data: Json) -> Offsets:

@@ -217,10 +217,10 @@ class Site:
         ]
 
     def _processes(self) -> list[str]:
-        """What lives on a node beside its agent and keeper."""
+        """What lives on a node beside its agent, its keepers and their supervisors."""
         found: list[str] = []
         for name, agent in self.fleet.agents.items():
-            known = {agent.pid, *agent.keeper_pids()}
+            known = {agent.pid, *agent.keeper_pids(with_supervisors=True)}
             found += [f"process {pid} is left on {name}" for pid in sorted(self.network.machines[name].pids() - known)]
         return found
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from node_agent.__main__ import KEEPER_FOLDER
 from node_agent.keeper.client import Keepers
+from node_agent.keeper.supervisor import NAME as SUPERVISOR_NAME
 from node_agent.machine import installed_version
 from tests.ports import kept_port
 
@@ -163,7 +164,7 @@ class AgentProcess(Program):
             log.seek(self._log_begin)
             return b"registered with the scheduler" in log.read()
 
-    def keeper_pids(self) -> list[int]:
+    def keeper_pids(self, *, with_supervisors: bool = False) -> list[int]:
         """The live keeper processes of this data folder."""
         found: list[int] = []
         for path in Path("/proc").iterdir():
@@ -172,9 +173,12 @@ class AgentProcess(Program):
             try:
                 command = (path / "cmdline").read_bytes().split(b"\0")
                 state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+                is_supervisor = (path / "comm").read_text().strip() == SUPERVISOR_NAME
             except OSError:
                 continue
             is_keeper = any(word.endswith(b"node_agent.keeper") for word in command)
+            if is_supervisor and not with_supervisors:
+                continue
             if is_keeper and state not in "ZX" and any(os.fsencode(self.data) in word for word in command):
                 found.append(int(path.name))
         return found

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from gpufleet.security.tokens import write_token_file
+from node_agent.keeper.supervisor import NAME as SUPERVISOR_NAME
 from tests.e2e.processes import end_keepers
 from tests.node_agent.fake_scheduler import FakeScheduler
 
@@ -92,8 +93,8 @@ class AgentProcess:
         """The living keepers of this agent's folder."""
         return [
             process.pid
-            for process in psutil.process_iter(["cmdline"])
-            if str(self.data / "keeper") in (process.info["cmdline"] or [])
+            for process in psutil.process_iter(["cmdline", "name"])
+            if str(self.data / "keeper") in (process.info["cmdline"] or []) and process.info["name"] != SUPERVISOR_NAME
         ]
 
     async def __aenter__(self) -> AgentProcess:

@@ -64,6 +64,10 @@ async def test_when_the_keeper_dies_its_jobs_are_killed_and_what_was_spooled_is_
     assert scheduler.stdout(following) == b"again\n"
 
 
+KEEPER_PID = "cut -d ' ' -f 4 /proc/$PPID/stat"
+"""A command prints the parent of its supervisor. (Its name has no spaces, so that the fields can be counted.)"""
+
+
 def installed_as(version: str, folder: Path) -> str:
     """A folder to be found before all others, in which gpufleet is said to be installed in this version."""
     facts = folder / f"gpufleet-{version}.dist-info"
@@ -76,14 +80,14 @@ async def test_an_upgraded_agent_leaves_a_job_to_its_old_keeper_which_leaves_wit
     scheduler: FakeScheduler, agent: AgentProcess, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "gate")
-    script = "echo $PPID; read -r line < gate; echo after; exit 6"
+    script = f"{KEEPER_PID}; read -r line < gate; echo after; exit 6"
     key = scheduler.launch(1, ["/bin/sh", "-c", script], cwd=tmp_path)
     await scheduler.wait_for_output(key, 2)
     (old,) = agent.keeper_pids()
     await agent.terminate()
     agent.environment["PYTHONPATH"] = installed_as("99.0", tmp_path)
     await agent.start()
-    other = scheduler.launch(2, ["/bin/sh", "-c", "echo $PPID"])
+    other = scheduler.launch(2, ["/bin/sh", "-c", KEEPER_PID])
     await scheduler.wait_for(lambda: scheduler.is_finished(other), "a job of the new keeper")
     assert scheduler.registrations[-1].info.agent_version == "99.0"
     new = int(scheduler.stdout(other))

@@ -20,7 +20,7 @@ from node_agent.core.outcome import AttemptEnd, AttemptView, Offsets, Stream
 from node_agent.keeper.client import Keepers, OutputEnds
 from node_agent.keeper.events import AttemptEnded, Event, KeeperDied
 from node_agent.keeper.linux import boottime_us
-from node_agent.keeper.processes import all_processes, environment_of, look_at
+from node_agent.keeper.processes import all_processes, children, environment_of, look_at
 from node_agent.keeper.spawn import KEY_VARIABLE
 from node_agent.spool import SpoolReader
 
@@ -79,6 +79,14 @@ def exists(path: Path | str) -> bool:
 def is_alive(pid: int) -> bool:
     process = look_at(pid)
     return process is not None and not process.is_dead
+
+
+def kill_with_supervisors(keeper_pid: int) -> None:
+    """Kill a keeper, and before it can do anything about it all that would end its attempts in its place."""
+    os.kill(keeper_pid, signal.SIGSTOP)
+    for pid in children(keeper_pid):
+        os.kill(pid, signal.SIGKILL)
+    os.kill(keeper_pid, signal.SIGKILL)
 
 
 def launch_with(launch: Launch, **changes: Any) -> Launch:

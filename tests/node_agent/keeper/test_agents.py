@@ -30,6 +30,7 @@ from tests.node_agent.keeper.keeping import (
     Agent,
     Node,
     is_alive,
+    kill_with_supervisors,
     read_all,
     run_apart,
     until,
@@ -396,7 +397,7 @@ async def test_while_a_dead_keepers_processes_do_not_die_its_attempts_are_ending
     with monkeypatch.context() as patch:
         patch.setattr("node_agent.keeper.aftermath._kill_and_wait", lambda found, timeout_s: None)
         patch.setattr("node_agent.keeper.roster.KILL_TIMEOUT_S", 0.01)
-        os.kill(agent.keeper_pid, signal.SIGKILL)
+        kill_with_supervisors(agent.keeper_pid)
 
         async def is_dying() -> bool:
             return [each.phase for each in await agent.keepers.inventory()] == [AttemptPhase.ENDING]
@@ -422,7 +423,7 @@ async def test_an_agent_starts_while_what_a_dead_keeper_left_does_not_die(
     await agent.end(ended)
     pid = agent.keeper_pid
     await agent.keepers.close()
-    os.kill(pid, signal.SIGKILL)
+    kill_with_supervisors(pid)
     await until(lambda: not is_alive(pid), "the keeper's end")
     with monkeypatch.context() as patch:
         patch.setattr("node_agent.keeper.aftermath._kill_and_wait", lambda found, timeout_s: None)

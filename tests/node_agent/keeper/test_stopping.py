@@ -47,32 +47,35 @@ async def test_when_the_leader_exits_the_rest_of_its_group_is_killed(node: Node)
     assert not any(map(is_alive, pids))
 
 
-@pytest.mark.parametrize(
-    ("environment", "output", "is_alone"),
-    [
-        ("", "", False),
-        ("", ">/dev/null 2>&1", False),
-        ("env -i", "", False),
-        ("env -i", ">/dev/null 2>&1", True),
-    ],
-    ids=["environment and pipe", "environment", "pipe", "being the last one"],
-)
-async def test_a_descendant_that_left_its_group_is_killed_too_and_one_thing_tells_whose_it_is(
-    node: Node, environment: str, output: str, is_alone: bool
+@pytest.mark.parametrize("environment", ["", "env -i"], ids=["with its environment", "without one"])
+@pytest.mark.parametrize("output", ["", ">/dev/null 2>&1"], ids=["with a pipe", "without one"])
+async def test_a_daemon_that_left_all_that_tells_whose_it_is_ends_with_its_attempt_while_others_run(
+    node: Node, environment: str, output: str
 ) -> None:
     agent = await node.open()
-    bystander = await agent.start(node.launch(2, "/bin/sleep", "1000")) if not is_alone else None
-    # The middle process exits, so that the stray is nobody's child but the keeper's.
-    stray = f"{environment} setsid sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 1000' {output}"
-    text = f"({stray} &); until [ -e pid ]; do :; done; echo done"
+    bystander = await agent.start(node.launch(2, "/bin/sleep", "1000"))
+    # The middle processes exit, so that the daemon is nobody's child but its supervisor's.
+    daemon = f"{environment} setsid sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 1000' {output}"
+    text = f"((({daemon}) &) &); until [ -e pid ]; do :; done; echo done"
     view = await agent.start(node.shell(1, text))
     end = await agent.end(view)
     assert end.status == ExitCode(code=0)
     assert (end.streams_cut, end.processes_left) == ((), 0)
     assert not is_alive(int((node.cwd / "pid").read_text()))
     assert read_all(view, Stream.STDOUT) == b"done\n"
-    if bystander is not None:
-        assert (await agent.view(bystander.key)).phase is AttemptPhase.RUNNING
+    assert (await agent.view(bystander.key)).phase is AttemptPhase.RUNNING
+
+
+async def test_an_attempt_that_kills_its_supervisor_ends_with_all_that_it_has_started(node: Node) -> None:
+    agent = await node.open()
+    bystander = await agent.start(node.launch(2, "/bin/sleep", "1000"))
+    daemon = "env -i setsid sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 1000' >/dev/null 2>&1"
+    text = f"({daemon} &); until [ -e pid ]; do :; done; kill -9 $PPID; while :; do :; done"
+    end, _, _ = await agent.run(node.shell(1, text))
+    assert (end.status, end.processes_left) == (ExitSignal(signal=signal.SIGKILL), 0)
+    assert not is_alive(int((node.cwd / "pid").read_text()))
+    assert (await agent.view(bystander.key)).phase is AttemptPhase.RUNNING
+    assert (await agent.run(node.launch(3, "/bin/true")))[0].status == ExitCode(code=0)
 
 
 async def test_the_descendants_of_another_attempt_are_left_alone(node: Node) -> None:

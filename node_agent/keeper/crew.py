@@ -1,0 +1,259 @@
+"""The keeper's supervisors: those that hold an attempt, and a few that wait for one.
+
+A supervisor that waits makes a launch as fast as a plain spawn: to fork one costs more than to start the command.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.launch import NotRun, Process, Refusal, RefusalReason
+from ..core.outcome import Stream
+from .descriptors import Ends, open_ends
+from .processes import children, look_at
+from .reactor import Reactor
+from .spawn import Spawner
+from .supervisor import Supervisor, fork_supervisor
+from .values import not_run_from, process_to, refusal_from
+from .wire import Json, Received, send
+
+WAITING_MAX = 8
+"""Supervisors that wait for an attempt; beyond them one that has nothing left to do is let go."""
+
+START_S_MAX = 30.0
+"""How long a command may take to start: its program may lie on a file system that is slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderExit:
+    """How a leader ended, as its supervisor saw it. `wait_status` is that of wait(2)."""
+
+    wait_status: int
+    cpu_us: int = 0
+    max_rss_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A command runs. The ends here do not block: those of its output are read, that of its input is written."""
+
+    pid: int
+    start_ticks: int
+    pipes: dict[Stream, int]
+    watch: "Watch"
+    input_fd: int | None = None
+
+
+class Watch:
+    """One supervisor as the keeper sees it. `changed` is called once the leader has exited, and once all have."""
+
+    def __init__(self, pid: int, channel: socket.socket, reactor: Reactor, crew: "Crew") -> None:
+        self.pid = pid
+        self.exit: LeaderExit | None = None
+        self.is_done = True
+        self.is_dead = False
+        self.changed: Callable[[], None] = _nobody
+        self._channel = channel
+        self._received = Received(channel)
+        self._reactor = reactor
+        self._crew = crew
+        self._leader = 0
+        self._start_ticks = 0
+        reactor.call_when_readable(channel.fileno(), self._told)
+
+    def start(self, process: Process, ends: Ends) -> Spawned | NotRun | Refusal:
+        """Have it start a command; waits for its answer."""
+        self._channel.settimeout(START_S_MAX)
+        try:
+            send(self._channel, {"spawn": process_to(process)}, tuple(ends.theirs))
+            answer = self._received.next()
+        except OSError as error:  # a time-out is one, too
+            self.is_done = False  # nobody knows what it has begun
+            self.kill()
+            return Refusal(RefusalReason.SPAWN_FAILED, f"the command's supervisor did not start it: {error}")
+        finally:
+            self._channel.setblocking(False)
+        if answer is None:
+            self.is_done = False
+            return Refusal(RefusalReason.SPAWN_FAILED, "the command's supervisor died before it had started it")
+        if "not_run" in answer:
+            return not_run_from(answer["not_run"])
+        if "refused" in answer:
+            return refusal_from(answer["refused"])
+        self.exit, self.is_done = None, False
+        self._leader, self._start_ticks = answer["pid"], answer["start_ticks"]
+        self._reactor.call_after_turn(self._told)  # it may have said more already
+        return Spawned(self._leader, self._start_ticks, ends.outputs, self, ends.input_fd)
+
+    @property
+    def has_leader_exited(self) -> bool:
+        """Say whether its leader has ended, reaped or not."""
+        self._take_in()
+        if self.exit is not None or self.is_dead:
+            return True
+        leader = look_at(self._leader)
+        return leader is None or leader.is_dead or leader.start_ticks != self._start_ticks
+
+    @property
+    def left_count(self) -> int:
+        """Count the processes of the attempt that are its children, its leader among them."""
+        return 0 if self.is_done else max(1, len(children(self.pid)))
+
+    def kill_all(self) -> None:
+        """Kill all of its children; what they leave comes to it, and is killed when the leader has ended."""
+        with contextlib.suppress(OSError):
+            send(self._channel, {"kill": True})
+
+    def kill(self) -> None:
+        """It does not answer: end it. What is below it comes to the keeper."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def let_go(self) -> None:
+        """Have it leave."""
+        self._reactor.forget(self._channel.fileno())
+        self._channel.close()
+
+    def died(self) -> None:
+        """Take in that it is reaped. What it had said before counts."""
+        self._take_in()
+        self.is_dead = True
+
+    def left_alone(self, wait_status: int | None) -> None:
+        """Take in that nothing of its attempt is left; `wait_status` is its leader's, where the keeper reaped that."""
+        if self.exit is None:
+            self.exit = LeaderExit(signal.SIGKILL if wait_status is None else wait_status)
+        self.is_done = True
+        self.changed()
+
+    @property
+    def leader(self) -> int:
+        """Answer the pid of the leader that it has, or had last."""
+        return self._leader
+
+    def _told(self) -> None:
+        self._take_in()
+        if self._received.has_ended:
+            self._reactor.forget(self._channel.fileno())
+
+    def _take_in(self) -> None:
+        """Read what it has said by now, and have it acted upon after this turn of the loop."""
+        with contextlib.suppress(BlockingIOError):
+            while (message := self._received.next()) is not None:
+                self._understand(message)
+                self._reactor.call_after_turn(self._tell)
+
+    def _understand(self, message: Json) -> None:
+        if "exit" in message:
+            told: dict[str, Any] = message["exit"]
+            self.exit = LeaderExit(told["status"], told["cpu_us"], told["max_rss_bytes"])
+        elif "done" in message:
+            self.is_done = True
+
+    def _tell(self) -> None:
+        changed = self.changed
+        if self.is_done:
+            self.changed = _nobody
+        changed()
+        if self.is_done and not self.is_dead:
+            self._crew.is_free(self)
+
+
+class Crew:
+    """All supervisors of a keeper. `keep` are the descriptors that they hold, too: the keeper's lock."""
+
+    def __init__(self, reactor: Reactor, spawner: Spawner, keep: set[int]) -> None:
+        self._reactor = reactor
+        self._spawner = spawner
+        self._keep = keep | {spawner.home_fd}
+        self._all: dict[int, Watch] = {}
+        self._waiting: list[Watch] = []
+        self._orphaned: dict[int, int] = {}
+
+    def start(self, process: Process) -> Spawned | NotRun | Refusal:
+        """Start a command below a supervisor of its own. Its environment is used as it is."""
+        ends = Ends()
+        try:
+            open_ends(ends, process.input)
+            watch = self._taken()
+        except OSError as error:
+            ends.close()
+            ends.close_theirs()
+            return Refusal(RefusalReason.SPAWN_FAILED, f"no pipe, terminal or process can be had: {error.strerror}")
+        answer = watch.start(process, ends)
+        ends.close_theirs()
+        if not isinstance(answer, Spawned):
+            ends.close()
+            if watch.is_done:
+                self.is_free(watch)
+        return answer
+
+    def have_one_wait(self) -> None:
+        """Have a supervisor ready for the next launch, where that is possible."""
+        if not self._waiting:
+            with contextlib.suppress(OSError):
+                self._waiting.append(self._forked())
+
+    def is_free(self, watch: Watch) -> None:
+        """Take in that one has nothing left to do."""
+        if watch.pid not in self._all or watch in self._waiting:
+            return
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting.append(watch)
+        else:
+            watch.let_go()
+
+    def reaped(self, pid: int, wait_status: int) -> None:
+        """Take in that a child of the keeper has ended: a supervisor, or what came to the keeper from a dead one."""
+        watch = self._all.get(pid)
+        if watch is None:
+            self._orphaned[pid] = wait_status
+            return
+        watch.died()
+        if watch in self._waiting:
+            self._waiting.remove(watch)
+        if watch.is_done:
+            del self._all[pid]
+            watch.let_go()
+
+    def settle(self) -> None:
+        """Kill what dead supervisors left; once none of it is there any more their attempts are over.
+
+        Only supervisors are children of the keeper; whatever else is comes from one that was killed.
+        """
+        dead = [watch for watch in self._all.values() if watch.is_dead]
+        if not dead:
+            self._orphaned.clear()
+            return
+        orphans = [pid for pid in children(os.getpid()) if pid not in self._all]
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not orphans:
+            for watch in dead:
+                del self._all[watch.pid]
+                watch.left_alone(self._orphaned.get(watch.leader))
+                watch.let_go()
+
+    def _taken(self) -> Watch:
+        """Answer one that waits, or a new one."""
+        while self._waiting:
+            watch = self._waiting.pop()
+            if not watch.is_dead:
+                return watch
+        return self._forked()
+
+    def _forked(self) -> Watch:
+        pid, channel = fork_supervisor(self._keep, lambda its: Supervisor(its, self._spawner).run())
+        channel.setblocking(False)
+        watch = Watch(pid, channel, self._reactor, self)
+        self._all[pid] = watch
+        return watch
+
+
+def _nobody() -> None:
+    """There is nobody to tell."""

@@ -1,0 +1,194 @@
+"""The small process above each command: whatever the command leaves behind comes to it, and is ended by it.
+
+It is forked from the keeper and has nothing of its own to load. It is the subreaper of all below it: a descendant that
+left group, session and environment, and whose parents have died, becomes its child. So nothing outlives its attempt,
+and nobody has to be recognised. It serves one attempt at a time, and another when nothing of that one is left.
+
+It says `{"pid", "start_ticks"}`, or why the command does not run; then `{"exit"}` when the leader has ended; then
+`{"done"}` when all the rest has. It hears `{"spawn"}` and `{"kill"}`. When the keeper has gone it ends all and leaves.
+"""
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+from ..core.launch import NotRun
+from .linux import become_subreaper, name_process
+from .processes import children, look_at
+from .spawn import Spawner
+from .values import process_from, to_json
+from .wire import Json, Received, send
+
+NAME = "supervisor"
+"""How `ps -c` and /proc/PID/comm show it; its command line is the keeper's."""
+
+ORPHANED_S_MAX = 1.0
+"""How long what a dead keeper left is waited for before it is left to the agent, which waits without an end."""
+
+ORPHANED_PAUSE_S = 0.005
+
+_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+"""Asked of the keeper's whole group: to end the attempts, by the grace rule, is the keeper's to do."""
+
+
+def fork_supervisor(keep: set[int], be: Callable[[socket.socket], None]) -> tuple[int, socket.socket]:
+    """Fork a process that is `be` until it returns; answers its pid and the keeper's end of the channel to it.
+
+    Of the keeper's descriptors it has those in `keep`. OSError when there is no room for another process.
+    """
+    ours, its = socket.socketpair()
+    try:
+        pid = os.fork()
+    except OSError:
+        ours.close()
+        its.close()
+        raise
+    if pid == 0:
+        _begin(its, keep, be)
+    its.close()
+    return pid, ours
+
+
+def _begin(channel: socket.socket, keep: set[int], be: Callable[[socket.socket], None]) -> NoReturn:
+    code = 1
+    try:
+        gc.disable()  # a collection would touch, and so copy, all that it shares with the keeper
+        name_process(NAME)
+        signal.set_wakeup_fd(-1)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        _close_all_but({0, 1, 2, channel.fileno()} | keep)
+        be(channel)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _close_all_but(keep: set[int]) -> None:
+    low = 0
+    for fd in sorted(keep):
+        if low < fd:  # an empty range is taken for all from there on, by some versions of Python
+            os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))
+
+
+class Wakings:
+    """A descriptor that is readable when a child has ended."""
+
+    def __init__(self) -> None:
+        self.fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        os.set_blocking(write_fd, False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+
+    def clear(self) -> None:
+        """Take the readiness back."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 4096)
+
+
+class Supervisor:
+    """Starts the commands that it is given, one after the other."""
+
+    def __init__(self, channel: socket.socket, spawner: Spawner) -> None:
+        self._channel = channel
+        self._received = Received(channel)
+        self._spawner = spawner
+        self._wakings = Wakings()
+        self._leader: int | None = None
+        self._is_busy = False
+
+    def run(self) -> None:
+        """Serve until the keeper has gone."""
+        become_subreaper()
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        poll.register(self._wakings.fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self._wakings.fd in ready:
+                self._wakings.clear()
+                self._reap()
+            if self._channel.fileno() in ready:
+                message = self._received.next()
+                if message is None:
+                    break
+                self._hear(message)
+        self._end_all()
+
+    def _hear(self, message: Json) -> None:
+        if "spawn" in message:
+            self._spawn(message["spawn"])
+        else:
+            _kill_all()
+
+    def _spawn(self, process: Json) -> None:
+        descriptors = self._received.take_descriptors()
+        try:
+            answer = self._spawner.spawn(process_from(process), descriptors)
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+        if isinstance(answer, int):
+            self._leader, self._is_busy = answer, True
+            stat = look_at(answer)
+            assert stat is not None, "a child stays visible until it is reaped"
+            send(self._channel, {"pid": answer, "start_ticks": stat.start_ticks})
+        else:
+            send(self._channel, {"not_run" if isinstance(answer, NotRun) else "refused": to_json(answer)})
+
+    def _reap(self) -> None:
+        """Take in who has ended. The leader's group is killed while its pid still is its own."""
+        while True:
+            try:
+                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                break
+            if seen is None:
+                break
+            if seen.si_pid == self._leader:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._leader, signal.SIGKILL)
+            _, status, usage = os.wait4(seen.si_pid, 0)
+            if seen.si_pid == self._leader:
+                self._leader = None
+                cpu_us = int((usage.ru_utime + usage.ru_stime) * 1_000_000)
+                said = {"status": status, "cpu_us": cpu_us, "max_rss_bytes": usage.ru_maxrss * 1024}
+                self._tell({"exit": said})
+        if self._is_busy and self._leader is None and not _kill_all():
+            self._is_busy = False
+            self._tell({"done": True})
+
+    def _tell(self, message: Json) -> None:
+        with contextlib.suppress(OSError):  # the keeper has gone, which is seen next
+            send(self._channel, message)
+
+    def _end_all(self) -> None:
+        """Nobody hears any more: end all that there is."""
+        deadline = time.monotonic() + ORPHANED_S_MAX
+        while _kill_all() and time.monotonic() < deadline:
+            time.sleep(ORPHANED_PAUSE_S)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                    pass
+
+
+def _kill_all() -> int:
+    """Kill every child; answers how many there are. What they leave comes here as they end, and is killed then."""
+    found = children(os.getpid())
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # a setuid program
+            os.kill(pid, signal.SIGKILL)
+    return len(found)
