@@ -17,45 +17,17 @@ from typing import Self
 from gpufleet.client import Result
 from gpufleet.errors import GpufleetError, Reason
 
+from .done_rows import DoneRows
 from .lines import answer_object, as_json
 from .rows import InputRow
 
 LINE_BEGINS = b'{"index": '
 """Each line does: a last one that is not whole and begins otherwise is somebody else's, and is not cut away."""
 
+CRC32S = range(2**32)
+
 FLUSH_S = 1.0
 FSYNC_S = 5.0
-
-
-class DoneRows:
-    """The rows that have an answer; a bit each where they are numbers, so that millions fit."""
-
-    def __init__(self) -> None:
-        self._bits = bytearray()
-        self._names: set[str] = set()
-        self.answered = 0
-        self.failed = 0
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self.answered + self.failed
-
-    def add(self, key: int | str, *, is_ok: bool) -> None:
-        """One has its answer, or its error."""
-        self.answered += is_ok
-        self.failed += not is_ok
-        if isinstance(key, str):
-            self._names.add(key)
-            return
-        self._bits.extend(bytes(max(0, key // 8 + 1 - len(self._bits))))
-        self._bits[key // 8] |= 1 << key % 8
-
-    def __contains__(self, key: object) -> bool:
-        if isinstance(key, str):
-            return key in self._names
-        assert isinstance(key, int)
-        return key // 8 < len(self._bits) and bool(self._bits[key // 8] & 1 << key % 8)
 
 
 class AnswerFile:
@@ -82,11 +54,12 @@ class AnswerFile:
 
     def add(self, row: InputRow, result: Result, now_s: float) -> None:
         """Write down what became of a row."""
-        text = as_json(answer_object(result, row.index, row.name))
+        said = answer_object(result, row.index, row.name)
+        text = as_json(said | {"input_crc32": row.crc32} if row.crc32 else said)
         with self._writing():
             # What is no Unicode, as in the name of a file, is written as JSON escapes it.
             self._file.write(text.encode(errors="backslashreplace") + b"\n")
-            self.done.add(row.key, is_ok=result.is_ok)
+            self.done.add(row.key, is_ok=result.is_ok, crc32=row.crc32)
             if now_s - self._flushed_s >= FLUSH_S:
                 self._file.flush()
                 self._flushed_s = now_s
@@ -142,12 +115,12 @@ class AnswerFile:
                     raise self._not_ours(number)
                 break
             whole += len(line)
-            key, is_ok = self._row_of(line, number)
-            self.done.add(key, is_ok=is_ok)
+            key, is_ok, crc32 = self._row_of(line, number)
+            self.done.add(key, is_ok=is_ok, crc32=crc32)
         self._file.seek(whole)
         self._file.truncate()
 
-    def _row_of(self, line: bytes, number: int) -> tuple[int | str, bool]:
+    def _row_of(self, line: bytes, number: int) -> tuple[int | str, bool, int]:
         try:
             said = json.loads(line)
         except (ValueError, RecursionError):
@@ -157,7 +130,10 @@ class AnswerFile:
             raise self._not_ours(number)
         if not isinstance(said, dict) or "attempts" not in said or ("error" in said) == ("output" in said):
             raise self._not_ours(number)
-        return key, "error" not in said
+        crc32 = said.get("input_crc32", 0)
+        if type(crc32) is not int or crc32 not in CRC32S:
+            raise self._not_ours(number)
+        return key, "error" not in said, crc32
 
     def _not_ours(self, number: int) -> GpufleetError:
         return GpufleetError(

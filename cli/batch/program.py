@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from gpufleet.client.settings import GivenSettings
 
 from ..asking.reaching import check_served
 from ..errors import FAILED
-from .answers import AnswerFile, DoneRows
+from .answers import AnswerFile
+from .done_rows import DoneRows
 from .given import own_job
-from .rows import InputRow, check_source, count_of, rows_of
+from .rows import InputRow, check_source, check_unchanged, count_of, rows_of
 
 LINE_EVERY_S = 30.0
 
@@ -25,6 +27,7 @@ def run_batch(source: Path, to: Path, given: GivenSettings, *, as_they_come: boo
     """Answer every row that has no answer yet; gives the exit code: 1 where a row of the file has an error."""
     check_source(source, to)
     with InferenceClient(**given) as client, AnswerFile(to, time.monotonic()) as answers:
+        check_unchanged(source, to, answers.done)
         before = answers.done.count
         try:
             with _progress(source, answers.done) as tell:
@@ -43,9 +46,8 @@ def _answer_all(
     asked: dict[int, InputRow] = {}
 
     def items() -> Iterator[Any]:
-        missing = (row for row in rows_of(source) if row.key not in answers.done)
-        for number, row in enumerate(missing):
-            asked[number] = InputRow(row.index, None, row.name)
+        for number, row in enumerate(rows_of(source, answers.done.__contains__)):
+            asked[number] = replace(row, item=None)
             yield row.item
 
     for result in client.stream(items(), in_order=not as_they_come):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpufleet.client.core.outcomes import ErrorKind, Failure
 from gpufleet.errors import GpufleetError, Reason
+
+from .done_rows import DoneRows
 
 ROW_BYTES_MAX = 256 * 10**6
 """A longer line, or a larger file, costs itself."""
@@ -19,11 +22,15 @@ READ_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One input: its place from 0 on, and in a folder its name; `item` is a Failure where it cannot be asked."""
+    """One input: its place from 0 on, and in a folder its name; `item` is a Failure where it cannot be asked.
+
+    `crc32` is that of its line, or of its file; 0 where it is not known.
+    """
 
     index: int
     item: Any
     name: str = ""
+    crc32: int = 0
 
     @property
     def key(self) -> int | str:
@@ -54,18 +61,54 @@ def count_of(source: Path) -> int:
     return count + (last != b"\n")
 
 
-def rows_of(source: Path) -> Iterator[InputRow]:
-    """Every row, in order; blank lines and files whose name begins with a dot are none."""
+def rows_of(source: Path, is_done: Callable[[int | str], bool] = lambda key: False) -> Iterator[InputRow]:
+    """Every row that is not done, in order; blank lines and files whose name begins with a dot are none."""
     if source.is_dir():
         for index, file in enumerate(_files(source)):
-            yield InputRow(index, _content(file), file.relative_to(source).as_posix())
+            name = file.relative_to(source).as_posix()
+            if not is_done(name):
+                content = _content(file)
+                yield InputRow(index, content, name, _crc32_of(content))
         return
     with source.open("rb") as opened:
         for index, line in enumerate(_lines(opened)):
+            if is_done(index):
+                continue
             if line is None:
                 yield InputRow(index, _rejected(f"line {index + 1} is longer than {ROW_BYTES_MAX} bytes"))
             elif line.strip():
-                yield InputRow(index, _value(line, index))
+                yield InputRow(index, _value(line, index), crc32=_crc32_of(line.strip()))
+
+
+def check_unchanged(source: Path, to: Path, done: DoneRows) -> None:
+    """Raises INVALID_ARGUMENT where what has an answer is not what was asked: changed, or a line that is gone. Lines
+    and files may have been added, and files taken away."""
+    if not done.count:
+        return
+    if source.is_dir():
+        for file in _files(source):
+            name = file.relative_to(source).as_posix()
+            if (known := done.crc32_of(name)) and known != _crc32_of(_content(file)):
+                raise _changed(f"{file} has changed since {to} has its answer", to)
+        return
+    count = 0
+    with source.open("rb") as opened:
+        for index, line in enumerate(_lines(opened)):
+            count = index + 1
+            if (known := done.crc32_of(index)) and line is not None and known != _crc32_of(line.strip()):
+                raise _changed(f"line {count:,} of {source} has changed since {to} has its answer", to)
+    if count < done.lines:
+        raise _changed(f"{source} has {count:,} lines, and {to} has an answer to line {done.lines:,}", to)
+
+
+def _changed(what: str, to: Path) -> GpufleetError:
+    step = f"Name another file with -o to ask anew, or remove {to}, or put the input back."
+    return GpufleetError(Reason.INVALID_ARGUMENT, what, next_step=step)
+
+
+def _crc32_of(content: Any) -> int:
+    """Of a file's content; 0 of what could not be read."""
+    return zlib.crc32(content) if isinstance(content, bytes) else 0
 
 
 def _files(folder: Path) -> list[Path]:

@@ -7,14 +7,15 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cli.batch.answers import AnswerFile, DoneRows
+from cli.batch.answers import AnswerFile
+from cli.batch.done_rows import DoneRows
 from cli.batch.given import settings_given
 from cli.batch.rows import ROW_BYTES_MAX, InputRow, rows_of
 from cli.options import Connection
@@ -146,6 +147,50 @@ async def test_files_of_a_folder_are_known_by_their_names(tmp_path: Path) -> Non
     assert all(row["output"] == 7 for row in lines(to))
 
 
+async def test_input_that_has_changed_since_is_refused_and_nothing_is_asked(tmp_path: Path) -> None:
+    source, to = numbers(tmp_path / "in.jsonl", 20), tmp_path / "out.jsonl"
+    async with serving() as server:
+        assert (await batch(server, source, to)).code == 0
+        server.infers.clear()
+        whole, text = to.read_bytes(), source.read_text()
+        for changed, told in (
+            (text.replace("7\n", "70\n", 1), f"line 8 of {source} has changed since {to} has its answer"),
+            (text.replace("3\n", "\n", 1), f"line 4 of {source} has changed"),
+            ("".join(text.splitlines(keepends=True)[:12]), f"{source} has 12 lines, and {to} has an answer to line 20"),
+        ):
+            source.write_text(changed + "99\n" * ("12 lines" not in told))
+            done = await batch(server, source, to)
+            assert (done.code, to.read_bytes(), server.infers) == (2, whole, []), done.err
+            assert told in done.err and "Name another file with -o" in done.err
+        # Lines that were added are asked, and an answer of before, that does not say what was asked, holds.
+        source.write_text(text.rstrip("\n"))
+        assert (await batch(server, source, to)).code == 0 and not server.infers
+        source.write_text(text + "20\n")
+        assert (await batch(server, source, to)).code == 0 and lines(to)[-1]["output"] == 40
+        stripped = [{name: value for name, value in row.items() if name != "input_crc32"} for row in lines(to)]
+        to.write_text("".join(json.dumps(row) + "\n" for row in stripped))
+        source.write_text("5\n" * 21)
+        server.infers.clear()
+        assert (await batch(server, source, to)).code == 0 and not server.infers
+
+
+async def test_a_file_that_has_changed_since_is_named(tmp_path: Path) -> None:
+    folder, to = tmp_path / "photos", tmp_path / "out.jsonl"
+    folder.mkdir()
+    for name in "ab":
+        (folder / name).write_bytes(name.encode())
+    with AnswerFile(to, 0.0) as answers:
+        for row in rows_of(folder):
+            answers.add(row, Result(index=0, value=1), 0.0)
+    async with serving() as server:
+        (folder / "a").unlink()  # files that are done may go
+        assert (await batch(server, folder, to)).code == 0
+        (folder / "b").write_bytes(b"another")
+        done = await batch(server, folder, to)
+        assert done.code == 2 and f"{folder / 'b'} has changed since {to} has its answer" in done.err
+        assert not server.infers
+
+
 async def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     source, to = numbers(tmp_path / "in.jsonl", 3), tmp_path / "notes.txt"
     answer = '{"index": 0, "output": 1, "attempts": 1}\n'
@@ -252,8 +297,8 @@ async def test_stopped_within_it_keeps_what_it_has_and_says_how_to_go_on(
 ) -> None:
     stopped = threading.Event()
 
-    def stops(source: Path) -> Iterator[Any]:
-        for row in rows_of(source):
+    def stops(source: Path, is_done: Callable[[int | str], bool]) -> Iterator[Any]:
+        for row in rows_of(source, is_done):
             if row.index == 900 and not stopped.is_set():
                 stopped.set()
                 raise KeyboardInterrupt
