@@ -284,6 +284,7 @@ class NodeAgent:
             info=self._node.info(),
             protocol_version=PROTOCOL_VERSION,
             takes_credential=True,
+            knows_lineages=True,
         )
 
     def _note_state(self, address: Address, state: str, error: GpufleetError | None) -> None:

@@ -85,7 +85,7 @@ class JobFiles:
 
     def folder_of(self, key: RankKey) -> Path:
         """Where the files of a rank are."""
-        return self._attempts / f"{key.job}.{key.attempt}.{key.rank}"
+        return self._attempts / key.name
 
     async def lay_out(self, key: RankKey, files: Iterable[InputFile]) -> Refusal | None:
         """Fetch what is not here, and place a copy of each file; why that is not possible, None where all are there."""

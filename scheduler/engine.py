@@ -137,10 +137,10 @@ class Engine:
         self._traces = JobTraces(telemetry)
         self._measures = measures
         entities = list(store.load())
-        self._state = State(durable=load(iter(entities)), limits=limits)
+        self._state = State(durable=load(iter(entities)), limits=limits, lineage=store.lineage)
         for job in reversed(store.finished_jobs(FinishedQuery(limit=LEARNED_JOBS))):
             live.learn(self._state.live, job)
-        self.view = State(durable=load(iter(entities)), live=self._state.live, limits=limits)
+        self.view = State(durable=load(iter(entities)), live=self._state.live, limits=limits, lineage=store.lineage)
         self.recently_finished: OrderedDict[JobId, Job] = OrderedDict()
         self.store_error = ""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")

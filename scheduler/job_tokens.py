@@ -12,7 +12,7 @@ from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
 from .keyed_tokens import KeyedTokens
 from .state.commands import LaunchAttempt
 from .state.durable import Durable
-from .state.ids import JobId, TokenId
+from .state.ids import JobId, RankKey, TokenId
 from .state.jobs import Job
 
 TOKEN_ID_PREFIX = "job-"
@@ -26,24 +26,32 @@ class JobTokens:
     def __init__(self, key: bytes) -> None:
         self._keyed = KeyedTokens(key, "job", _NAMED.size)
 
-    def token(self, job: JobId, attempt: int) -> str:
-        """The bearer token of this attempt."""
-        return self._keyed.token(_NAMED.pack(job, attempt))
+    def token(self, key: RankKey) -> str:
+        """The bearer token of this attempt, the same for all of its ranks."""
+        return self._keyed.token(_NAMED.pack(key.job, key.attempt), key.lineage.encode())
 
     def environment(self, launch: LaunchAttempt) -> dict[str, str]:
         """What a launch says beside what its job says; a model's worker has a token of its own."""
         if launch.spec.serves:
             return {}
-        return {JOB_TOKEN_VARIABLE: self.token(launch.key.job, launch.key.attempt)}
+        return {JOB_TOKEN_VARIABLE: self.token(launch.key)}
 
     def job_of(self, token: str, durable: Durable) -> Job | None:
         """The job that has this token now; None for what is none, and for that of an attempt which is over."""
-        named = self._keyed.named_by(token)
-        if named is None:
-            return None
-        job_id, attempt = _NAMED.unpack(named)
-        job = durable.jobs.get(job_id)
-        return job if job is not None and job.attempt is not None and job.attempt.number == attempt else None
+
+        def lineage(named: bytes) -> bytes | None:
+            job = _job_of(named, durable)
+            return None if job is None or job.attempt is None else job.attempt.lineage.encode()
+
+        # A proof of the lineage, too: numbers may be given anew by a store that was put back.
+        named = self._keyed.named_by(token, lineage)
+        return None if named is None else _job_of(named, durable)
+
+
+def _job_of(named: bytes, durable: Durable) -> Job | None:
+    job_id, attempt = _NAMED.unpack(named)
+    job = durable.jobs.get(job_id)
+    return job if job is not None and job.attempt is not None and job.attempt.number == attempt else None
 
 
 def token_id(job: Job, prefix: str = TOKEN_ID_PREFIX) -> TokenId:

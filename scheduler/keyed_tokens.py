@@ -7,6 +7,7 @@ token is of without a search. Of jobs: job_tokens.py; of nodes: node_tokens.py.
 import base64
 import binascii
 import hmac
+from collections.abc import Callable
 
 from gpufleet.security.tokens import TOKEN_PREFIX, TOKEN_RANDOM_BYTES, is_token
 
@@ -23,13 +24,16 @@ class KeyedTokens:
         self._purpose = f"gpufleet {purpose} token\0".encode()
         self._named_bytes = named_bytes
 
-    def token(self, named: bytes) -> str:
-        """The token of whom these bytes name."""
+    def token(self, named: bytes, proven: bytes = b"") -> str:
+        """The token of whom these bytes name. What is `proven` beside them is in the proof alone."""
         assert len(named) == self._named_bytes
-        return TOKEN_PREFIX + base64.urlsafe_b64encode(named + self._proof(named)).decode().rstrip("=")
+        return TOKEN_PREFIX + base64.urlsafe_b64encode(named + self._proof(named + proven)).decode().rstrip("=")
 
-    def named_by(self, token: str) -> bytes | None:
-        """Whom a token names; None for what is no token of this kind and key."""
+    def named_by(self, token: str, proven: Callable[[bytes], bytes | None] = lambda named: b"") -> bytes | None:
+        """Whom a token names; None for what is no token of this kind and key.
+
+        `proven` answers what a token of who is named proves beside that, None where it names nobody.
+        """
         if not is_token(token):
             return None
         try:
@@ -37,7 +41,8 @@ class KeyedTokens:
         except binascii.Error:
             return None
         # As a whole: of 43 characters two bits say nothing, and a token in any other spelling is none.
-        return named if hmac.compare_digest(self.token(named), token) else None
+        beside = proven(named)
+        return named if beside is not None and hmac.compare_digest(self.token(named, beside), token) else None
 
     def _proof(self, named: bytes) -> bytes:
         proof = hmac.digest(self._key, self._purpose + named, "sha256")

@@ -106,6 +106,11 @@ class Store(RecordStore, Protocol):
         """This opening's term: higher than that of every opening before it."""
         ...
 
+    @property
+    def lineage(self) -> str:
+        """This opening's lineage: no other one ever has it, also of a copy that was put back."""
+        ...
+
     def newest_instant(self) -> Instant:
         """The newest instant that any commit carried; 0 for a new store."""
         ...

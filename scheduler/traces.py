@@ -78,7 +78,7 @@ class JobTraces:
 
     def _exit(self, job: Job, attempt: EndedAttempt, begin_ns: int, now_ns: int) -> str:
         """Tell the end of an attempt; answers its trace context."""
-        keys = [RankKey(job.id, attempt.number, rank) for rank in range(len(attempt.ranks))]
+        keys = attempt.keys(job.id)
         heard_ns = min((self._exits.pop(key) for key in keys if key in self._exits), default=begin_ns)
         synced_ns = max((self._synced.pop(key) for key in keys if key in self._synced), default=0)
         span = self._telemetry.record(

@@ -10,7 +10,6 @@ from .outputs.errors import OutputStoreUnavailable
 from .outputs.opening import FOLDER, open_shelf
 from .outputs.segment_store import SegmentStore, StreamKey
 from .state.attempts import EndedAttempt
-from .state.ids import RankKey
 from .state.jobs import Job
 from .store.errors import StoreError, StoreLocked, StoreTooOld, StoreUnavailable, StoreUrlInvalid
 from .store.opening import open_to_examine, parse_url
@@ -102,9 +101,9 @@ def _ends(job: Job, attempt: EndedAttempt) -> Iterator[tuple[StreamKey, int]]:
     """How far the output of an attempt goes where all of it was stored before it ended."""
     if not attempt.output_is_complete:
         return
-    for number, rank in enumerate(attempt.ranks):
+    for key, rank in zip(attempt.keys(job.id), attempt.ranks, strict=True):
         if rank.exit is None or not rank.exit.output_is_complete:
             continue
         for end in rank.exit.output_ends:
             if end.end_offset:
-                yield (RankKey(job.id, attempt.number, number), end.stream), end.end_offset
+                yield (key, end.stream), end.end_offset

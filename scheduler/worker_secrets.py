@@ -19,7 +19,7 @@ from .key_files import read_or_make_key
 from .node_tokens import NodeTokens
 from .state.commands import LaunchAttempt
 from .state.durable import Durable
-from .state.ids import JobId
+from .state.ids import RankKey
 from .state.jobs import Job
 
 KEY_FILE = "worker.key"
@@ -38,20 +38,19 @@ class WorkerSecrets:
         self.jobs = JobTokens(self._key)
         self.nodes = NodeTokens(self._key)
 
-    def ticket_secret(self, job: JobId, attempt: int) -> bytes:
-        """What signs the tickets of this attempt's worker."""
-        return self._of("tickets", job, attempt)
+    def ticket_secret(self, key: RankKey) -> bytes:
+        """What signs the tickets of this attempt's worker, which is its rank 0."""
+        return self._of("tickets", key)
 
-    def token(self, job: JobId, attempt: int) -> str:
+    def token(self, key: RankKey) -> str:
         """The bearer token of this attempt's worker."""
-        return TOKEN_PREFIX + base64.urlsafe_b64encode(self._of("token", job, attempt)).decode().rstrip("=")
+        return TOKEN_PREFIX + base64.urlsafe_b64encode(self._of("token", key)).decode().rstrip("=")
 
     def environment(self, launch: LaunchAttempt) -> dict[str, str]:
         """What the launch of a worker says beside what its job says; nothing for any other job."""
         if not launch.spec.serves:
             return {}
-        job, attempt = launch.key.job, launch.key.attempt
-        return {SECRET_VARIABLE: self.ticket_secret(job, attempt).hex(), TOKEN_VARIABLE: self.token(job, attempt)}
+        return {SECRET_VARIABLE: self.ticket_secret(launch.key).hex(), TOKEN_VARIABLE: self.token(launch.key)}
 
     def job_of(self, token: str, durable: Durable) -> Job | None:
         """The job whose worker has this token now."""
@@ -60,12 +59,14 @@ class WorkerSecrets:
             for job_id in jobs:
                 job = durable.jobs[job_id]
                 attempt = job.attempt
-                if attempt is not None and hmac.compare_digest(self.token(job_id, attempt.number), token):
+                if attempt is not None and hmac.compare_digest(self.token(attempt.keys(job_id)[0]), token):
                     found = job
         return found
 
-    def _of(self, purpose: str, job: JobId, attempt: int) -> bytes:
-        return hmac.digest(self._key, f"gpufleet worker {purpose}\0{job}.{attempt}".encode(), "sha256")
+    def _of(self, purpose: str, key: RankKey) -> bytes:
+        # An attempt of before lineages keeps what it was told: it may run through the upgrade.
+        named = f"{key.job}.{key.attempt}" + (f".{key.lineage}" if key.lineage else "")
+        return hmac.digest(self._key, f"gpufleet worker {purpose}\0{named}".encode(), "sha256")
 
 
 def read_or_make(data: Path) -> WorkerSecrets:

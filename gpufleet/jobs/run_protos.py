@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpufleet.v1 import job_pb2, node_agent_pb2
 
-from .runs import ExitCode, ExitSignal, ExitStatus, InputMode, JobId, RankKey, StopCause
+from .runs import LINEAGE, ExitCode, ExitSignal, ExitStatus, InputMode, JobId, RankKey, StopCause
 
 STOP_CAUSES = {cause: node_agent_pb2.StopCause.Value(f"STOP_CAUSE_{cause.name}") for cause in StopCause}
 STOP_CAUSE_OF = {number: cause for cause, number in STOP_CAUSES.items()}
@@ -18,14 +18,17 @@ INPUT_MODE_OF = {number: mode for mode, number in INPUT_MODES.items()}
 
 def key_to_proto(key: RankKey) -> node_agent_pb2.AttemptKey:
     """A rank's key on the wire."""
-    return node_agent_pb2.AttemptKey(job_id=key.job, attempt=key.attempt, rank=key.rank)
+    return node_agent_pb2.AttemptKey(job_id=key.job, attempt=key.attempt, rank=key.rank, lineage=key.lineage)
 
 
 def key_from_proto(key: node_agent_pb2.AttemptKey) -> RankKey:
     """A rank's key from the wire; ValueError when it can name none."""
     if key.job_id < 1 or key.attempt < 1 or key.rank < 0:
         raise ValueError(f"names no rank: job {key.job_id}, attempt {key.attempt}, rank {key.rank}")
-    return RankKey(JobId(key.job_id), key.attempt, key.rank)
+    # It becomes part of the names of files.
+    if LINEAGE.fullmatch(key.lineage) is None:
+        raise ValueError(f"lineage {key.lineage[:80]!r} is not 16 hexadecimal digits")
+    return RankKey(JobId(key.job_id), key.attempt, key.rank, key.lineage)
 
 
 def exit_to_proto(status: ExitStatus | None) -> job_pb2.ExitStatus | None:

@@ -31,36 +31,46 @@ to itself for the moment in which it starts a process."""
 UNLIMITED = -1
 """The value of a resource limit that is none, as getrlimit(2) has it."""
 
-_NAME = re.compile(r"([1-9][0-9]{0,18})\.([1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,9})", re.ASCII)
+_NAME = re.compile(r"([1-9][0-9]{0,18})\.([1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,9})(?:\.([0-9a-f]{16}))?", re.ASCII)
+
+LINEAGE = re.compile(r"(?:[0-9a-f]{16})?", re.ASCII)
+"""What names a start of a scheduler, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class RankKey:
     """Names one rank of one attempt of one job; job and attempt count from 1, ranks from 0.
 
-    For people it is `5/1`, and `5/1.2` of a rank other than 0.
+    `lineage` is that of the scheduler's start that placed it, in 16 hexadecimal digits: a store that is put back gives
+    numbers anew, and this never. It is empty for what was placed before there were lineages, and on nodes that do not
+    know them. For people a key is `5/1`, and `5/1.2` of a rank other than 0.
     """
 
     job: JobId
     attempt: int
     rank: int
+    lineage: str = ""
 
     def __str__(self) -> str:
         return f"{self.job}/{self.attempt}" if self.rank == 0 else f"{self.job}/{self.attempt}.{self.rank}"
 
     @property
     def name(self) -> str:
-        """`job.attempt.rank`, by which a node calls its files and GPUFLEET_ATTEMPT_KEY; `parse` reads it back."""
-        return f"{self.job}.{self.attempt}.{self.rank}"
+        """`job.attempt.rank.lineage`, without an empty lineage: so a node calls its files and GPUFLEET_ATTEMPT_KEY.
+
+        `parse` reads it back.
+        """
+        numbers = f"{self.job}.{self.attempt}.{self.rank}"
+        return f"{numbers}.{self.lineage}" if self.lineage else numbers
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """Read `job.attempt.rank` back; ValueError when it is anything else."""
+        """Read a name back; ValueError when it is none."""
         match = _NAME.fullmatch(name)
         if match is None:
-            raise ValueError(f"{name[:80]!r} is not job.attempt.rank")
-        job, attempt, rank = (int(part) for part in match.groups())
-        return cls(JobId(job), attempt, rank)
+            raise ValueError(f"{name[:80]!r} is not job.attempt.rank or job.attempt.rank.lineage")
+        job, attempt, rank, lineage = match.groups()
+        return cls(JobId(int(job)), int(attempt), int(rank), lineage or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,10 @@
 active.lock                 held by the one keeper that takes launches
 keepers/<keeper id>/        lock (held while that keeper lives), socket
 keeper.log                  what they all say about themselves
-attempts/<job.attempt.rank> record, and the spool's segments; there until the attempt is forgotten
-ended/<job.attempt.rank>    the record of a forgotten attempt: a tombstone
+attempts/<key>   record, and the spool's segments; there until the attempt is forgotten
+ended/<key>      the record of a forgotten attempt: a tombstone
+
+A key is called job.attempt.rank.lineage here (RankKey.name), so that an attempt of another lineage is another one.
 """
 
 import fcntl

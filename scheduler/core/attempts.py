@@ -96,7 +96,7 @@ def end_if_stored(state: State, at: Instant, key: RankKey) -> Decision:
     """End a rank whose exit is known and whose output is stored."""
     exit_ = state.live.exits.get(key)
     job = state.durable.jobs.get(key.job)
-    if exit_ is None or job is None or job.attempt is None or job.attempt.number != key.attempt:
+    if exit_ is None or job is None or job.attempt is None or not job.attempt.has(key):
         return NOTHING
     if not state.live.output_is_stored(key, exit_):
         return NOTHING
@@ -319,6 +319,7 @@ def ended_attempt(attempt: Attempt, at: Instant, reason: str, message: str, *, i
         message=message,
         output_is_complete=is_complete,
         forecast=attempt.forecast,
+        lineage=attempt.lineage,
     )
 
 

@@ -77,6 +77,7 @@ def on_node_announced(state: State, event: NodeAnnounced) -> Decision:
         drain_reason=known.drain_reason if known else "",
         is_lost=known.is_lost if known else False,
         unhealthy=known.unhealthy if known else (),
+        knows_lineages=event.knows_lineages,
     )
     node = admitted(state, event, known, node)
     registered = _registered(state, event.at, known, node)

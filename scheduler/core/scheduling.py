@@ -76,9 +76,20 @@ def _give(
     """Add what gives a job its places, and tells their nodes."""
     ranks = tuple(Rank(placement=placement) for placement in placements)
     forecast = state.live.waits.forecasts.get(job.id)
-    attempt = Attempt(number=job.attempt_count + 1, placed_at=at, ranks=ranks, forecast=forecast)
+    attempt = Attempt(
+        number=job.attempt_count + 1,
+        placed_at=at,
+        ranks=ranks,
+        forecast=forecast,
+        lineage=_lineage_for(state, placements),
+    )
     records.append(AttemptPlaced(at=at, job=job.id, attempt=attempt))
     commands.extend(launch_command(state, job, attempt, key) for key in rank_keys(job, attempt))
+
+
+def _lineage_for(state: State, placements: tuple[Placement, ...]) -> str:
+    """What names the attempt beside its numbers: this start of the scheduler, where all of its nodes know of it."""
+    return state.lineage if all(state.durable.nodes[each.node].knows_lineages for each in placements) else ""
 
 
 def _victims(state: State, trial: PlacementPass, job: Job, at: Instant) -> list[Job]:

@@ -81,7 +81,7 @@ def _end_of_worker(
         if not is_hopeless:
             message = f"{count} workers ended within {DEATHS_SPAN // MINUTE} min, the last: {message}"
         finished = Finished(outcome=Outcome.FAILED, at=at, reason=ended.reason, message=message, exit=_exit(ended))
-        failure = ModelFailure(at=at, message=message, job=job.id, attempt=ended.number)
+        failure = ModelFailure(at=at, message=message, job=job.id, attempt=ended.number, lineage=ended.lineage)
         has_failed = ModelFailed if fallback_of(model, job) is None else UpdateFailed
         return (
             JobFinished(at=at, job=job.id, finished=finished, ended=ended),

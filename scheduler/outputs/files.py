@@ -1,8 +1,9 @@
-"""Segments as files in the data folder: FOLDER/THOUSANDS/JOB/ATTEMPT.RANK.STREAM, a name one can guess and `cat`.
+"""Segments as files in the data folder: FOLDER/THOUSANDS/JOB/ATTEMPT.RANK.LINEAGE.STREAM, to be found and to `cat`.
 
-That file is the head. Segments of the tail have the offset of their first byte behind an @, as in 1.0.stdout@268435456.
-Beside it, 1.0.stdout.times holds the stream's marks of time. They are written after the bytes and are not synced: a
-crash may lose the newest ones.
+That file is the head. The lineage, which files of before there were any lack, keeps apart attempts that a store which
+was put back gave the same numbers. Segments of the tail have the offset of their first byte behind an @, as in
+1.0.LINEAGE.stdout@268435456. Beside it, 1.0.LINEAGE.stdout.times holds the stream's marks of time. They are written
+after the bytes and are not synced: a crash may lose the newest ones.
 """
 
 import errno
@@ -27,7 +28,9 @@ JOBS_PER_FOLDER = 1000
 OPEN_FILES_MAX = 256
 """Files that stay open between syncs; those with unsynced bytes stay open in any case."""
 
-_NAME = re.compile(r"(?P<attempt>\d+)\.(?P<rank>\d+)\.(?P<stream>stdout|stderr)(?:@(?P<start>\d+))?")
+_NAME = re.compile(
+    r"(?P<attempt>\d+)\.(?P<rank>\d+)\.(?:(?P<lineage>[0-9a-f]{16})\.)?(?P<stream>stdout|stderr)(?:@(?P<start>\d+))?"
+)
 
 
 class FileShelf:
@@ -52,7 +55,7 @@ class FileShelf:
             found = [(entry.name, entry.stat().st_size) for entry in entries]
         for name, size in found:
             if matched := _NAME.fullmatch(name):
-                key = RankKey(job, int(matched["attempt"]), int(matched["rank"]))
+                key = RankKey(job, int(matched["attempt"]), int(matched["rank"]), matched["lineage"] or "")
                 segment = Segment(int(matched["start"] or 0), is_head=matched["start"] is None, size=size)
                 yield (key, OutputStream[matched["stream"].upper()]), segment
 
@@ -152,7 +155,8 @@ class FileShelf:
         return path.with_name(f"{path.name}.times")
 
     def _stream_path(self, key: RankKey, stream: OutputStream) -> Path:
-        return self._job_folder(key.job) / f"{key.attempt}.{key.rank}.{stream.name.lower()}"
+        lineage = f".{key.lineage}" if key.lineage else ""
+        return self._job_folder(key.job) / f"{key.attempt}.{key.rank}{lineage}.{stream.name.lower()}"
 
     def _job_folder(self, job: JobId) -> Path:
         return self._folder / f"{job // JOBS_PER_FOLDER:06d}" / str(job)

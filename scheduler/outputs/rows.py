@@ -69,10 +69,10 @@ class RowShelf:
         self._memory = threading.Lock()
 
     def find(self, job: JobId) -> Iterator[tuple[StreamKey, Segment]]:
-        of = (column.attempt, column.rank, column.stream, column.segment, column.is_head)
+        of = (column.attempt, column.rank, column.lineage, column.stream, column.segment, column.is_head)
         end = func.max(column.start + func.length(column.data))
         for row in self._rows(select(*of, end.label("end")).where(column.job_id == job).group_by(*of)):
-            key = (RankKey(job, row.attempt, row.rank), OutputStream(row.stream))
+            key = (RankKey(job, row.attempt, row.rank, row.lineage), OutputStream(row.stream))
             yield key, Segment(row.segment, is_head=row.is_head, size=row.end - row.segment)
 
     def write(self, segment: SegmentKey, position: int, data: memoryview) -> None:
@@ -187,6 +187,7 @@ class RowShelf:
 def _of(segment: SegmentKey) -> ColumnElement[bool]:
     key = segment.key
     of_rank = (column.job_id == key.job) & (column.attempt == key.attempt) & (column.rank == key.rank)
+    of_rank &= column.lineage == key.lineage
     of_stream = (column.stream == int(segment.stream)) & (column.segment == segment.start)
     return of_rank & of_stream & (column.is_head == segment.is_head)
 
@@ -194,11 +195,13 @@ def _of(segment: SegmentKey) -> ColumnElement[bool]:
 def _marks_of(stream: StreamKey) -> ColumnElement[bool]:
     key, of = stream
     of_rank = (mark_column.job_id == key.job) & (mark_column.attempt == key.attempt) & (mark_column.rank == key.rank)
+    of_rank &= mark_column.lineage == key.lineage
     return of_rank & (mark_column.stream == int(of))
 
 
 def _stream_columns(key: RankKey, stream: OutputStream) -> dict[str, object]:
-    return {"job_id": key.job, "attempt": key.attempt, "rank": key.rank, "stream": int(stream)}
+    of_rank = {"job_id": key.job, "attempt": key.attempt, "rank": key.rank, "lineage": key.lineage}
+    return {**of_rank, "stream": int(stream)}
 
 
 def _mark_row(stream: StreamKey, mark: Mark) -> dict[str, object]:

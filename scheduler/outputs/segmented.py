@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from ..clock import wall_time
 from ..ports import Gap, Mark, Piece
@@ -17,6 +18,9 @@ from .errors import OutputHole, OutputStoreUnavailable, UnsyncedBytesLost
 from .layout import MIB, AttemptLayout, OutputLimits, Segment, StreamLayout
 from .segment_store import SegmentKey, SegmentStore, StoredJob, StreamKey
 from .times import MARKS_MAX, Marked, arrived_before, thinned
+
+AttemptName = tuple[int, str]
+"""The number and the lineage of an attempt of a job."""
 
 JOBS_REMEMBERED_MAX = 4096
 """Jobs whose layouts stay in memory; others are looked up again when they are asked for."""
@@ -35,7 +39,7 @@ class SegmentedOutputStore:
         self._shelf = shelf
         self._limits = limits
         self._wall_clock = wall_clock
-        self._jobs: OrderedDict[JobId, dict[int, AttemptLayout]] = OrderedDict()
+        self._jobs: OrderedDict[JobId, dict[AttemptName, AttemptLayout]] = OrderedDict()
         self._unsynced: dict[StreamKey, None] = {}
         self._unsynced_bytes = 0
         self._risen: dict[StreamKey, int] = {}
@@ -80,7 +84,7 @@ class SegmentedOutputStore:
             (rank, of_stream), oldest = victim
             with self._layouts:
                 attempt.give_up((rank, of_stream))
-            self._shelf.drop(_named(RankKey(key.job, key.attempt, rank), of_stream, oldest))
+            self._shelf.drop(_named(replace(key, rank=rank), of_stream, oldest))
         self._shelf.write(_named(key, stream, segment), segment.size, rest[:count])
         with self._layouts:
             attempt.grow(segment, count)
@@ -213,8 +217,8 @@ class SegmentedOutputStore:
         with self._layouts:
             attempts = self._job(job)
             names = [
-                (RankKey(job, number, rank), stream)
-                for number, attempt in attempts.items()
+                (RankKey(job, number, rank, lineage), stream)
+                for (number, lineage), attempt in attempts.items()
                 for (rank, stream), layout in attempt.streams.items()
                 if layout.segments
             ]
@@ -255,16 +259,16 @@ class SegmentedOutputStore:
 
     def _attempt(self, key: RankKey) -> AttemptLayout:
         attempts = self._job(key.job)
-        attempt = attempts.get(key.attempt)
+        attempt = attempts.get(_attempt_of(key))
         if attempt is None:
-            attempt = attempts[key.attempt] = AttemptLayout(self._limits)
+            attempt = attempts[_attempt_of(key)] = AttemptLayout(self._limits)
         return attempt
 
     def _known(self, key: RankKey, stream: OutputStream) -> StreamLayout | None:
-        attempt = self._job(key.job).get(key.attempt)
+        attempt = self._job(key.job).get(_attempt_of(key))
         return None if attempt is None else attempt.streams.get((key.rank, stream))
 
-    def _job(self, job: JobId) -> dict[int, AttemptLayout]:
+    def _job(self, job: JobId) -> dict[AttemptName, AttemptLayout]:
         attempts = self._jobs.get(job)
         if attempts is None:
             attempts = self._jobs[job] = self._restored(job)
@@ -272,13 +276,13 @@ class SegmentedOutputStore:
         self._jobs.move_to_end(job)
         return attempts
 
-    def _restored(self, job: JobId) -> dict[int, AttemptLayout]:
+    def _restored(self, job: JobId) -> dict[AttemptName, AttemptLayout]:
         found: dict[StreamKey, list[Segment]] = {}
         for each, segment in self._shelf.find(job):
             found.setdefault(each, []).append(segment)
-        attempts: dict[int, AttemptLayout] = {}
+        attempts: dict[AttemptName, AttemptLayout] = {}
         for (key, stream), segments in found.items():
-            attempt = attempts.setdefault(key.attempt, AttemptLayout(self._limits))
+            attempt = attempts.setdefault(_attempt_of(key), AttemptLayout(self._limits))
             for stray in attempt.restore((key.rank, stream), segments):
                 self._shelf.drop(_named(key, stream, stray))
         return attempts
@@ -290,6 +294,10 @@ class SegmentedOutputStore:
                 return
             if job not in busy:
                 del self._jobs[job]
+
+
+def _attempt_of(key: RankKey) -> AttemptName:
+    return key.attempt, key.lineage
 
 
 def _named(key: RankKey, stream: OutputStream, segment: Segment) -> SegmentKey:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpufleet.telemetry.logs import fields
 
-from ..state.ids import JobId, RankKey
+from ..state.ids import RankKey
 from .file import open_or_move_aside
 
 FILE = "series.db"
@@ -26,6 +26,8 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS rank_series
     (job INTEGER, attempt INTEGER, rank INTEGER, payload BLOB, UNIQUE (job, attempt, rank))
 """
+ADD_LINEAGE = "ALTER TABLE rank_series ADD COLUMN lineage TEXT NOT NULL DEFAULT ''"
+"""For files of before lineages, and new ones. Of attempts with the same numbers the newest course is kept."""
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +50,9 @@ class AttemptSeries:
             return
         self._thread.submit(self._keep, key, payload)
 
-    async def of(self, job: JobId, attempt: int) -> dict[int, bytes]:
-        """What is kept of an attempt, by rank; empty where nothing is, or nothing can be read."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._read, job, attempt)
+    async def of(self, key: RankKey) -> dict[int, bytes]:
+        """What is kept of an attempt, one of whose ranks this is, by rank; empty where nothing is or can be read."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._read, key)
 
     def close(self) -> None:
         """Write what waits, and let go of the file. Blocks."""
@@ -61,8 +63,8 @@ class AttemptSeries:
         self._room.release()
         try:
             with self._opened() as connection:
-                row = (key.job, key.attempt, key.rank, payload)
-                connection.execute("REPLACE INTO rank_series VALUES (?, ?, ?, ?)", row)
+                row = (key.job, key.attempt, key.rank, payload, key.lineage)
+                connection.execute("REPLACE INTO rank_series VALUES (?, ?, ?, ?, ?)", row)
                 self._since_pruned += 1
                 if self._since_pruned >= PRUNE_EVERY:
                     self._since_pruned = 0
@@ -72,10 +74,11 @@ class AttemptSeries:
         except (sqlite3.Error, OSError) as problem:
             self._note_failure(str(problem))
 
-    def _read(self, job: JobId, attempt: int) -> dict[int, bytes]:
+    def _read(self, key: RankKey) -> dict[int, bytes]:
         try:
             found = self._opened().execute(
-                "SELECT rank, payload FROM rank_series WHERE job = ? AND attempt = ?", (job, attempt)
+                "SELECT rank, payload FROM rank_series WHERE job = ? AND attempt = ? AND lineage = ?",
+                (key.job, key.attempt, key.lineage),
             )
             with closing(found):
                 return {int(rank): bytes(payload) for rank, payload in found}
@@ -86,6 +89,9 @@ class AttemptSeries:
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = open_or_move_aside(self._file, SCHEMA, VERSION)
+            columns = self._connection.execute("PRAGMA table_info(rank_series)").fetchall()
+            if not any(name == "lineage" for _, name, *_ in columns):
+                self._connection.execute(ADD_LINEAGE)
         return self._connection
 
     def _let_go(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpufleet.jobs.runs import ExitStatus, StopCause
 
-from .ids import DeviceUuid, NodeName
+from .ids import DeviceUuid, JobId, NodeName, RankKey
 from .shares import DeviceShare
 from .units import Instant
 from .used import RankUse
@@ -120,7 +120,8 @@ class Rendezvous:
 class Attempt:
     """A run of a job that holds its devices. A gang has a `rendezvous` once all its ranks were prepared.
 
-    `forecast` is what was expected of the job while it waited for this run, if anything was.
+    `forecast` is what was expected of the job while it waited for this run, if anything was. `lineage` is that of the
+    scheduler's start that placed it, empty where one of its nodes does not know lineages (RankKey says what it is for).
     """
 
     number: int
@@ -129,6 +130,15 @@ class Attempt:
     is_unreachable: bool = False
     rendezvous: Rendezvous | None = None
     forecast: Forecast | None = None
+    lineage: str = ""
+
+    def keys(self, job: JobId) -> tuple[RankKey, ...]:
+        """The keys of all its ranks, as an attempt of this job."""
+        return tuple(RankKey(job, self.number, rank, self.lineage) for rank in range(len(self.ranks)))
+
+    def has(self, key: RankKey) -> bool:
+        """Whether a key, which may come from anybody, names a rank of it; the job is known to be the same."""
+        return (key.attempt, key.lineage) == (self.number, self.lineage) and key.rank < len(self.ranks)
 
     @property
     def is_gang(self) -> bool:
@@ -154,6 +164,11 @@ class EndedAttempt:
     output_is_complete: bool = True
     deciding_rank: int = 0
     forecast: Forecast | None = None
+    lineage: str = ""
+
+    def keys(self, job: JobId) -> tuple[RankKey, ...]:
+        """The keys of all its ranks, as an attempt of this job."""
+        return tuple(RankKey(job, self.number, rank, self.lineage) for rank in range(len(self.ranks)))
 
 
 NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN", "NOT_STARTED"})

@@ -104,7 +104,7 @@ class Durable(Indexes):
         """The rank of this key, if it has been placed and has not ended; a key may come from anybody."""
         job = self.jobs.get(key.job)
         attempt = job.attempt if job is not None else None
-        if attempt is None or attempt.number != key.attempt or key.rank >= len(attempt.ranks):
+        if attempt is None or not attempt.has(key):
             return None
         rank = attempt.ranks[key.rank]
         return rank if rank.exit is None else None

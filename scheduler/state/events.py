@@ -140,6 +140,7 @@ class NodeAnnounced:
     info: NodeInfo
     address: str = ""
     proof: NodeProof = NodeProof()
+    knows_lineages: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,9 +104,9 @@ def index(indexes: Indexes, job: Job) -> None:
             indexes.holds_of_user.setdefault(job.user, UserHold()).add(
                 job.spec.resources, len(attempt.ranks), attempt.placed_at
             )
-            for number, rank in enumerate(attempt.ranks):
+            for key, rank in zip(attempt.keys(job.id), attempt.ranks, strict=True):
                 if rank.exit is None:
-                    _take(indexes, RankKey(job.id, attempt.number, number), attempt)
+                    _take(indexes, key, attempt)
         case Deferred() | Divided(rest=Deferred()):
             indexes.deferred[job.id] = None
         case Held() | Divided(rest=Held()):
@@ -197,9 +197,9 @@ def unindex(indexes: Indexes, job: Job) -> None:
             hold.add(job.spec.resources, len(attempt.ranks), attempt.placed_at, -1)
             if not hold.jobs:
                 del indexes.holds_of_user[job.user]
-            for number, rank in enumerate(attempt.ranks):
+            for key, rank in zip(attempt.keys(job.id), attempt.ranks, strict=True):
                 if rank.exit is None:
-                    _give_back(indexes, RankKey(job.id, attempt.number, number), attempt)
+                    _give_back(indexes, key, attempt)
         case Deferred() | Divided(rest=Deferred()):
             del indexes.deferred[job.id]
         case Held() | Divided(rest=Held()):

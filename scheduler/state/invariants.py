@@ -254,7 +254,7 @@ def _of_hold(durable: Durable, name: NodeName) -> Iterator[str]:
     again = NodeHold()
     for key in hold.ranks:
         job = durable.jobs.get(key.job)
-        if job is None or job.attempt is None or job.attempt.number != key.attempt:
+        if job is None or job.attempt is None or not job.attempt.has(key):
             yield f"node {name}: {key} holds something and is not live"
             continue
         yield from _take(again, key, job.attempt)

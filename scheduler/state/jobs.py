@@ -277,7 +277,7 @@ class Job:
 
 def rank_keys(job: Job, attempt: Attempt) -> tuple[RankKey, ...]:
     """The keys of all ranks of an attempt of this job."""
-    return tuple(RankKey(job.id, attempt.number, rank) for rank in range(len(attempt.ranks)))
+    return attempt.keys(job.id)
 
 
 def is_being_prepared(job: Job) -> bool:

@@ -227,7 +227,7 @@ def before_record(live: Live, durable: Durable, record: Record) -> None:
     One that was presumed over before is left as it is: its node may have said since that nothing of it lives.
     """
     if isinstance(record, records.AttemptEnded | records.JobFinished) and record.ended is not None:
-        for key, rank in zip(_keys_of(record.job, record.ended), record.ended.ranks, strict=True):
+        for key, rank in zip(record.ended.keys(record.job), record.ended.ranks, strict=True):
             is_told = key in live.exits or (rank.exit is not None and not rank.exit.is_presumed)
             node = live.nodes.get(rank.placement.node)
             if node is not None and not is_told and key in durable.hold(rank.placement.node).ranks:
@@ -475,13 +475,9 @@ def _end_lingering(live: Live, name: NodeName, key: RankKey) -> None:
         node.lingering.discard(key)
 
 
-def _keys_of(job: JobId, ended: EndedAttempt) -> list[RankKey]:
-    return [RankKey(job, ended.number, rank) for rank in range(len(ended.ranks))]
-
-
 def _settle(live: Live, job: JobId, ended: EndedAttempt) -> None:
     """An attempt is over: nothing of it is waited for any more."""
     live.time_limits.end(job)
-    for key in _keys_of(job, ended):
+    for key in ended.keys(job):
         for known in live.of_ranks():
             known.pop(key, None)

@@ -60,7 +60,8 @@ class Node:
     """A machine with an agent, as the store knows it.
 
     Its agent proves itself by one of its `credentials`, the newest last (`node_tokens.py`), or, where it has none, by a
-    token that any agent may have. One that is revoked, or awaits approval, drains.
+    token that any agent may have. One that is revoked, or awaits approval, drains. An agent that does not know lineages
+    is told of attempts without one.
     """
 
     name: NodeName
@@ -79,6 +80,7 @@ class Node:
     credential_given_at: Instant | None = None
     is_revoked: bool = False
     awaits_approval: bool = False
+    knows_lineages: bool = False
 
 
 def approved(node: Node) -> Node:

@@ -1,8 +1,9 @@
 """Opens the store that a URL names: to be the scheduler (lock, migrations, a new term), or to examine it."""
 
+import secrets
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, insert, make_url, select, update
+from sqlalchemy import URL, Connection, delete, insert, make_url, select, update
 from sqlalchemy.exc import ArgumentError
 
 from . import reading
@@ -10,10 +11,16 @@ from .codec import FORMAT, Codec
 from .database import Database, explained
 from .errors import StoreTooNew, StoreTooOld, StoreUnavailable, StoreUrlInvalid
 from .migrations import NEWEST_REVISION, RetiredRevision, UnknownRevision, check_not_retired, revision_of, upgrade
-from .schema import meta
+from .schema import lineage, meta
 from .sqlite import SqliteDatabase
 from .store import SqlStore
 from .verify import Examined
+
+LINEAGE_BYTES = 8
+"""Random bytes of a lineage, and of the id of a store: none is drawn twice."""
+
+STARTS_KEPT = 10_000
+"""Starts of which the store keeps the lineage; who has seen an older one counts as having seen one of its own."""
 
 EXAMPLES = "write sqlite:////path/to/scheduler.db or postgresql://user@host/database"
 
@@ -28,7 +35,7 @@ def open_store(url: str) -> SqlStore:
         with explained(database), database.engine.begin() as connection:
             upgrade(connection)
             _claim_term(connection)
-        return SqlStore(database, Codec(), reading.only_meta(database))
+        return SqlStore(database, Codec(), reading.only_meta(database), reading.starts(database))
     except UnknownRevision as error:
         database.close()
         raise StoreTooNew(f"a newer version of this program made the store's tables: {error}") from error
@@ -96,6 +103,7 @@ def parse_url(url: str) -> URL:
 
 
 def _claim_term(connection: Connection) -> None:
+    """Begin a term, and the lineage that belongs to it alone, in one transaction."""
     stored = connection.execute(select(meta.c.format)).scalar()
     if stored is None:
         first = {"id": 1, "format": FORMAT, "term": 1, "commit_number": 0, "record_seq": 0, "newest_us": 0}
@@ -104,3 +112,8 @@ def _claim_term(connection: Connection) -> None:
         raise StoreTooNew(f"the store is of format {stored} and this program knows {FORMAT}: run a newer version")
     else:
         connection.execute(update(meta).values(format=FORMAT, term=meta.c.term + 1, commit_number=0))
+    connection.execute(update(meta).where(meta.c.store_id == "").values(store_id=secrets.token_hex(LINEAGE_BYTES)))
+    term, begin_seq = connection.execute(select(meta.c.term, meta.c.record_seq)).one()
+    began = {"term": term, "lineage": secrets.token_hex(LINEAGE_BYTES), "begin_seq": begin_seq}
+    connection.execute(insert(lineage).values(began))
+    connection.execute(delete(lineage).where(lineage.c.term <= term - STARTS_KEPT))

@@ -32,6 +32,16 @@ class Meta:
     commit_number: int
     record_seq: int
     newest_us: int
+    store_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A start of a scheduler on the store: `begin_sequence` is that of the newest record that it found."""
+
+    term: int
+    lineage: str
+    begin_sequence: int
 
 
 def rows(database: Database, query: Select[Any]) -> list[Row[Any]]:
@@ -83,11 +93,20 @@ def finished_job(codec: Codec, row: Row[Any]) -> Job:
 def only_meta(database: Database) -> Meta:
     """The one row of `meta`. Errors: StoreCorrupt, StoreUnavailable."""
     columns = schema.meta.c
-    query = select(columns.format, columns.term, columns.commit_number, columns.record_seq, columns.newest_us)
+    query = select(
+        columns.format, columns.term, columns.commit_number, columns.record_seq, columns.newest_us, columns.store_id
+    )
     found = rows(database, query)
     if len(found) != 1:
         raise StoreCorrupt(f"meta: {len(found)} rows instead of one")
     return Meta(*found[0])
+
+
+def starts(database: Database) -> list[Began]:
+    """The starts that the store has seen since there are lineages, oldest first; see STARTS_KEPT."""
+    columns = schema.lineage.c
+    query = select(columns.term, columns.lineage, columns.begin_seq).order_by(columns.term)
+    return [Began(*row) for row in rows(database, query)]
 
 
 def _decoded(codec: Codec, cls: type[Any] | None, row: Row[Any], name: str) -> Any:

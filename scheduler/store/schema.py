@@ -1,8 +1,8 @@
 """The tables, as the newest migration leaves them (a test compares the two).
 
-`record` is the story, `entity` what lives now, `finished_job` what ended, `meta` the one row that every
-commit asserts. `output_chunk` and `output_time` exist on PostgreSQL only: the output store of a scheduler without a
-data folder.
+`record` is the story, `entity` what lives now, `finished_job` what ended, `meta` the one row that every commit asserts,
+`lineage` a row for each start of a scheduler. `output_chunk` and `output_time` exist on PostgreSQL only: the output
+store of a scheduler without a data folder.
 """
 
 import sqlalchemy as sa
@@ -27,6 +27,17 @@ meta = sa.Table(
     sa.Column("commit_number", _long, nullable=False),
     sa.Column("record_seq", _long, nullable=False),
     sa.Column("newest_us", _long, nullable=False),
+    # Random, made once: a copy that is put back has it, too, and another database never.
+    sa.Column("store_id", sa.Text, nullable=False, server_default=""),
+)
+
+lineage = sa.Table(
+    "lineage",
+    metadata,
+    sa.Column("term", _long, primary_key=True, autoincrement=False),
+    sa.Column("lineage", sa.Text, nullable=False),
+    # The sequence of the newest record when this term began: what of the one before counts ends there.
+    sa.Column("begin_seq", _long, nullable=False),
 )
 
 record = sa.Table(
@@ -97,6 +108,8 @@ output_chunk = sa.Table(
     sa.Column("job_id", _long, primary_key=True, autoincrement=False),
     sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    # Of the scheduler's start that placed the attempt; empty where there was none yet.
+    sa.Column("lineage", sa.Text, primary_key=True, server_default=""),
     sa.Column("stream", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("start", sa.BigInteger, primary_key=True, autoincrement=False),
     # The offset at which the segment begins that this chunk is a piece of.
@@ -113,6 +126,8 @@ output_time = sa.Table(
     sa.Column("job_id", _long, primary_key=True, autoincrement=False),
     sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
+    # Of the scheduler's start that placed the attempt; empty where there was none yet.
+    sa.Column("lineage", sa.Text, primary_key=True, server_default=""),
     sa.Column("stream", sa.Integer, primary_key=True, autoincrement=False),
     # At this instant of the wall clock every byte below `end` had arrived.
     sa.Column("at_us", sa.BigInteger, primary_key=True, autoincrement=False),

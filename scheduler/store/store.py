@@ -21,7 +21,7 @@ from .codec import Codec
 from .database import Database, GuardFailed
 from .errors import StoreCorrupt, StoreUnavailable, TermSuperseded
 from .kinds import entity_row, finished_row, key_row, record_row
-from .reading import Meta
+from .reading import Began, Meta
 from .statements import Row, Step
 from .verify import problems
 
@@ -33,10 +33,12 @@ PRUNED_RECORDS_MAX = 10_000
 class SqlStore:
     """The port Store on SQLite or PostgreSQL. It may be called from several threads; one commit runs at a time."""
 
-    def __init__(self, database: Database, codec: Codec, opened: Meta) -> None:
+    def __init__(self, database: Database, codec: Codec, opened: Meta, starts: Sequence[Began]) -> None:
         self._database = database
         self._codec = codec
         self._term = opened.term
+        self.store_id = opened.store_id
+        self.starts = tuple(starts)
         self._number = opened.commit_number
         self._record_sequence = opened.record_seq
         self._newest = opened.newest_us
@@ -52,6 +54,11 @@ class SqlStore:
     def term(self) -> int:
         """This opening's term: higher than that of every opening before it."""
         return self._term
+
+    @property
+    def lineage(self) -> str:
+        """This opening's lineage, which no other one ever has."""
+        return self.starts[-1].lineage
 
     def newest_instant(self) -> Instant:
         """The newest instant that any commit carried; 0 for a new store."""

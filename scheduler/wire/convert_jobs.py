@@ -186,6 +186,7 @@ def _attempt_proto(attempt: Attempt | EndedAttempt) -> job_pb2.Attempt:
         gpu_info=_gpu_info(attempt.ranks),
         cpu_seconds=sum(each.cpu_seconds for each in exits),
         memory_bytes_max=max((each.memory_bytes_max for each in exits), default=0),
+        lineage=attempt.lineage,
     )
     if isinstance(attempt, EndedAttempt):
         message.end_time.CopyFrom(timestamp(attempt.ended_at) or Timestamp())

@@ -12,7 +12,7 @@ from gpufleet.v1 import inference_pb2, job_pb2, scheduler_pb2, scheduler_pb2_grp
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.security.pass_phrases import hash_pass_phrase
 from gpufleet.security.tickets import TurnTicket, read_ticket
-from scheduler.state.ids import JobId
+from scheduler.state.ids import JobId, RankKey
 from scheduler.worker_secrets import WorkerSecrets, read_or_make
 from tests.api.people import WorkerStream, gateway
 from tests.e2e.client import Client, dial, refusal
@@ -200,7 +200,7 @@ async def test_a_worker_needs_no_more_than_it_was_launched_with(fleet: Fleet, ad
             return bool((await admin.job(job)).attempt_count)
 
         await until("the worker is placed", is_placed)
-        token = workers.token(JobId(job), 1)
+        token = workers.token(await first_key(admin, job))
         async with launched(fleet, "launched", job, 1, token) as worker:
             await worker.inbox.first(lambda message: message.HasField("welcome"))
             await worker.report()
@@ -212,7 +212,7 @@ async def test_a_worker_needs_no_more_than_it_was_launched_with(fleet: Fleet, ad
             await until("it is the worker of its job", is_ready)
             await people.join(1, "launched", "ann")
             grant = await people.grant(1)
-            secret = workers.ticket_secret(JobId(job), 1)
+            secret = workers.ticket_secret(await first_key(admin, job))
             now_s = (await admin.stub.GetServerInfo(scheduler_pb2.GetServerInfoRequest())).server_time.ToMicroseconds()
             ticket = read_ticket(grant.ticket, secret, worker_start=worker.start, now_s=now_s / 1e6)
             assert isinstance(ticket, TurnTicket), ticket
@@ -228,6 +228,11 @@ async def test_a_worker_needs_no_more_than_it_was_launched_with(fleet: Fleet, ad
         return error.reason is Reason.TOKEN_INVALID
 
     await until("the token ends with the attempt", is_useless)
+
+
+async def first_key(admin: Client, job: int) -> RankKey:
+    """Of the first attempt of a worker's job, which is placed."""
+    return RankKey(JobId(job), 1, 0, (await admin.job(job)).attempts[0].lineage)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +254,7 @@ async def test_a_workers_token_speaks_for_its_own_job_only(
             return bool((await admin.job(job)).attempt_count)
 
         await until("the worker is placed", is_placed)
-        token = workers.token(JobId(job), 1)
+        token = workers.token(await first_key(admin, job))
         error = await refused_hello(fleet, token, model=model, job_id=job, attempt=attempt, **hello)
         assert (error.reason, error.violations[0].field) == (Reason.INVALID_ARGUMENT, field)
 
@@ -261,5 +266,5 @@ async def test_nobody_passes_for_a_worker_of_the_fleet(fleet: Fleet, admin: Clie
         said: dict[str, Any] = {"model": "passing", "job_id": job, "attempt": 1}
         error = await refused_hello(fleet, by_hand, ticket_secret=bytes(32), **said)
         assert error.violations[0].field == "hello.job_id"
-        guessed = WorkerSecrets().token(JobId(job), 1)
+        guessed = WorkerSecrets().token(await first_key(admin, job))
         assert (await refused_hello(fleet, guessed, **said)).reason is Reason.TOKEN_INVALID

@@ -58,6 +58,7 @@ class FakeNode:
     boot_id: str = "boot-1"
     stream: int = 0
     is_connected: bool = False
+    knows_lineages: bool = False
     samples: dict[DeviceUuid, DeviceSample] = field(default_factory=dict)
 
     def readings(self, at: Instant) -> tuple[DeviceSample, ...]:
@@ -111,9 +112,9 @@ class FakeStore:
 class Fleet:
     """The core under test; `take_up` is its only way in."""
 
-    def __init__(self, limits: Limits | None = None, *, passes: bool = True) -> None:
+    def __init__(self, limits: Limits | None = None, *, passes: bool = True, lineage: str = "") -> None:
         self.limits = limits or Limits()
-        self.state = State(limits=self.limits)
+        self.state = State(limits=self.limits, lineage=lineage)
         self.store = FakeStore()
         self.now = BEGIN
         self.nodes: dict[NodeName, FakeNode] = {}
@@ -264,6 +265,7 @@ class Fleet:
                 boot_id=node.boot_id,
                 info=node.info,
                 address=address,
+                knows_lineages=node.knows_lineages,
             )
         )
 
@@ -303,10 +305,10 @@ class Fleet:
 
     # --- the scheduler
 
-    def restart(self) -> Turn:
+    def restart(self, lineage: str = "") -> Turn:
         """The scheduler starts again: it knows what is stored, and no more."""
         before = self.state.durable
-        self.state = State(durable=load(iter(self.store.entities.values())), limits=self.limits)
+        self.state = State(durable=load(iter(self.store.entities.values())), limits=self.limits, lineage=lineage)
         assert_same(self.state.durable, before)
         for node in self.nodes.values():
             node.is_connected = False

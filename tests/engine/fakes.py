@@ -94,6 +94,10 @@ class FakeStore:
 
     # --- the port
 
+    @property
+    def lineage(self) -> str:
+        return f"{self.term:016x}"
+
     def newest_instant(self) -> Instant:
         return max((commit.at for commit in self.commits), default=Instant(0))
 

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from gpufleet.errors import GpufleetError
 from scheduler.store import shapes
 from scheduler.store.shapes import Shape, stored_fields
-from tests.store.stored_format import example, members_of, value_of
+from tests.store.stored_format import LINEAGE, example, members_of, value_of
 
 M = TypeVar("M", bound=Message)
 
@@ -192,6 +192,8 @@ def unsaid_of(
 
 def _changes(shape: Shape, name: str, number: int) -> Iterator[tuple[str, Any, Any]]:
     match shape:
+        case shapes.Plain() if name == "lineage":
+            yield "", LINEAGE, LINEAGE[::-1]
         case shapes.Plain(type=kind):
             yield "", value_of(shape, name, number, 0), {bool: False, int: 77, float: 7.25, str: "another"}[kind]
         case shapes.Bytes():
@@ -264,6 +266,8 @@ def _single(field: Any, path: str) -> Any:
             return field.enum_type.values[-1].number
         case FieldDescriptor.CPPTYPE_STRING:
             is_bytes = field.type == FieldDescriptor.TYPE_BYTES
+            if field.name == "lineage":
+                return LINEAGE
             return path.encode() if is_bytes else path.rpartition(".")[2]
         case _ if field.message_type.full_name == SPANS:
             return timedelta(seconds=field.number + 1)

@@ -273,6 +273,7 @@ NOT_TAKEN = {
     "inventory.entries.exited.key.job_id": "the entry names the rank",
     "inventory.entries.exited.key.attempt": "the entry names the rank",
     "inventory.entries.exited.key.rank": "the entry names the rank",
+    "inventory.entries.exited.key.lineage": "the entry names the rank",
     "inventory.entries.exited.output_ends.rank": "the entry names the rank",
     "inventory.info.devices.is_healthy": "told by each sample",
     "inventory.info.devices.unhealthy_reason": "told by each sample",
@@ -295,7 +296,9 @@ def test_what_an_agent_says_of_its_machine_is_shown() -> None:
     assert not unheard(lambda info: info_proto(node_info(info)), base, needs=needs, exceptions=not_shown)
 
 
-@pytest.mark.parametrize("name", ["agent_id", "boot_id", "node", "incarnation", "info.hostname", "takes_credential"])
+@pytest.mark.parametrize(
+    "name", ["agent_id", "boot_id", "node", "incarnation", "info.hostname", "takes_credential", "knows_lineages"]
+)
 def test_what_an_agent_registers_with_reaches_the_core(name: str) -> None:
     def registered(request: node_agent_pb2.RegisterRequest) -> object:
         async def register() -> object:
@@ -316,7 +319,8 @@ def test_what_an_agent_registers_with_reaches_the_core(name: str) -> None:
 
 def test_every_field_of_a_registration_is_looked_at() -> None:
     known = {path.partition(".")[0] for path in paths(node_agent_pb2.RegisterRequest.DESCRIPTOR)}
-    assert known == {"agent_id", "boot_id", "node", "incarnation", "info", "protocol_version", "takes_credential"}
+    of_the_call = {"protocol_version", "takes_credential", "knows_lineages"}
+    assert known == {"agent_id", "boot_id", "node", "incarnation", "info"} | of_the_call
 
 
 # --- up: what the agent makes of what it knows

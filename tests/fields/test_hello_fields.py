@@ -25,7 +25,8 @@ from scheduler.api.sessions import sessions
 from scheduler.api.sessions.joining import Joining
 from scheduler.session_links import GatewayLink, Outbox
 from scheduler.state.access import Role
-from scheduler.state.ids import TokenId, UserName
+from scheduler.state.attempts import Attempt, Placement, Rank
+from scheduler.state.ids import NodeName, TokenId, UserName
 from scheduler.state.sessions.session import Access
 from scheduler.state.units import Instant
 from tests.fields.filled import paths, unheard, unsaid_of
@@ -82,7 +83,7 @@ def hello_heard(hello: sessions_pb2.WorkerHello, job: Any) -> tuple[object, obje
         join_worker=join_worker,
         leave_worker=lambda link: None,
         is_closed=False,
-        secrets=SimpleNamespace(ticket_secret=lambda job, attempt: f"secret of {job}/{attempt}".encode()),
+        secrets=SimpleNamespace(ticket_secret=lambda key: f"secret of {key}".encode()),
     )
     engine = Engine(SimpleNamespace(durable=SimpleNamespace(models={})))
     calls: Any = SimpleNamespace(engine=engine, session_links=links)
@@ -103,7 +104,9 @@ def test_every_field_of_a_workers_hello_is_heard() -> None:
     told = {"ticket_secret": "the stream's alone: it signs tickets"}
     assert not unheard(lambda hello: hello_heard(hello, None)[0], base, values=values, exceptions={**kept, **OF_LAUNCH})
     assert not unheard(lambda hello: hello_heard(hello, None)[1], base, values=values, exceptions={**told, **OF_LAUNCH})
-    job: Any = SimpleNamespace(id=3, attempt=SimpleNamespace(number=2), spec=SimpleNamespace(serves="canvas"))
+    placed = Placement(node=NodeName("n1"), agent_id="a", boot_id="b")
+    attempt = Attempt(number=2, placed_at=Instant(0), ranks=(Rank(placement=placed),))
+    job: Any = SimpleNamespace(id=3, attempt=attempt, spec=SimpleNamespace(serves="canvas"))
     base = sessions_pb2.WorkerHello(model="canvas", endpoint="h:1", worker_start="w", job_id=3, attempt=2)
     values |= {"job_id": 4, "attempt": 5}
     assert not unheard(lambda hello: hello_heard(hello, job), base, values=values)

@@ -264,8 +264,8 @@ def test_everything_that_a_model_is_asked_for_is_shown() -> None:
         "chosen": "which numbers follow the settings",
         "has_been_ready": "for the rules of its workers' ends",
         "deaths": "for the rules of its workers' ends",
-        "failure.attempt": "for the last lines of its output",
-        "update.failure.attempt": "for the last lines of its output",
+        **dict.fromkeys(("failure.attempt", "failure.lineage"), "for the last lines of its output"),
+        **dict.fromkeys(("update.failure.attempt", "update.failure.lineage"), "for the last lines of its output"),
         "revisions": "for the number of the next one",
         "former.[!n]*": "it comes back with a rollback, and is shown then",
     }

@@ -17,7 +17,7 @@ import pytest
 from gpufleet.v1 import inference_pb2, job_pb2, node_pb2, scheduler_pb2, sessions_pb2
 
 from inference.__main__ import EXIT_HUNG
-from scheduler.state.ids import JobId
+from scheduler.state.ids import JobId, RankKey
 from scheduler.worker_secrets import read_or_make
 from tests.e2e.client import Client
 from tests.e2e.processes import DEADLINE_SECONDS, clean_environment, until
@@ -156,9 +156,10 @@ async def _no_secret_is_told(stage: Stage, job: job_pb2.Job, folder: Path) -> No
     secrets = [
         text.encode()
         for attempt in (1, 2)
+        for key in [RankKey(JobId(job.id), attempt, 0, job.attempts[-1].lineage)]
         for text in (
-            workers.ticket_secret(JobId(job.id), attempt).hex(),
-            workers.token(JobId(job.id), attempt),
+            workers.ticket_secret(key).hex(),
+            workers.token(key),
         )
     ]
     bundle = folder / "bundle.tar.gz"

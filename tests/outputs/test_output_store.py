@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -106,6 +107,26 @@ def test_streams_do_not_mix_and_are_listed_in_order(outputs: SegmentedOutputStor
     for key, stream in itertools.product(keys, (OUT, ERR)):
         assert text(outputs, key, stream) == f"{key} {stream}".encode()
     assert outputs.streams(JobId(7)) == [(key, stream) for key in keys[:6] for stream in (OUT, ERR)]
+
+
+def test_attempts_of_other_lineages_with_the_same_numbers_do_not_mix(reopen: Reopen) -> None:
+    keys = [replace(KEY, lineage=lineage) for lineage in ("", "00f067aa0ba902b7", "a3ce929d0e0e4736")]
+    outputs = reopen()
+    for key in keys[:2]:
+        outputs.append(key, OUT, 0, f"of {key.lineage}".encode())
+        outputs.append(key, ERR, 0, b"!")
+    outputs.sync()
+    outputs = reopen()
+    assert outputs.streams(KEY.job) == [(key, stream) for key in keys[:2] for stream in (OUT, ERR)]
+    assert (outputs.end(keys[2], OUT), outputs.synced(keys[2], OUT), outputs.arrivals(keys[2], OUT)) == (0, 0, [])
+    outputs.append(keys[2], OUT, 0, b"of the third")
+    outputs.append(keys[1], OUT, 19, b", and more")
+    outputs.sync()
+    outputs = reopen()
+    assert [text(outputs, key) for key in keys] == [b"of ", b"of 00f067aa0ba902b7, and more", b"of the third"]
+    assert [mark.end for mark in outputs.arrivals(keys[1], OUT)][-1] == 29
+    outputs.delete(KEY.job)
+    assert outputs.streams(KEY.job) == []
 
 
 def test_what_was_synced_is_there_after_a_restart_and_goes_on(reopen: Reopen) -> None:

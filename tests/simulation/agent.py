@@ -105,6 +105,7 @@ class Agent:
                 boot_id=self.machine.boot_id,
                 info=self.machine.info,
                 protocol_version=1,
+                knows_lineages=True,
             )
             self.world.after(self.world.network.delay(), self.world.register, self, number, request)
 

@@ -140,7 +140,9 @@ class Checks:
             if said in self._warned:
                 raise Broken(f"job {job} is warned twice: {warning}", job)
             self._warned.add(said)
-        process = self.processes.get(RankKey(job, warning.attempt, 0))
+        numbers = (job, warning.attempt, 0)
+        warned = (each for key, each in self.processes.items() if (key.job, key.attempt, key.rank) == numbers)
+        process = next(warned, None)
         limit = state.durable.jobs[job].spec.time_limit if job in state.durable.jobs else None
         if warning.kind is WarningKind.TIME_LIMIT_NEAR and process is not None and limit is not None:
             ran = self._world.now - process.began_at
@@ -189,7 +191,7 @@ class Checks:
 
     def _is_true(self, job: JobId, finished: Finished, ended: EndedAttempt) -> None:
         """How a job ended is how its process did, of a gang the one of the rank that decides."""
-        process = self.processes.get(RankKey(job, ended.number, ended.deciding_rank))
+        process = self.processes.get(ended.keys(job)[ended.deciding_rank])
         if finished.exit is not None and process is not None and _status_of(process.status) != finished.exit:
             raise Broken(f"job {job} ended with {finished.exit}, its process with {process.status}", job)
 
@@ -219,7 +221,7 @@ class Checks:
                 attempt = (job.attempt if job is not None else None) or self._given_up_at_once.get(key.job)
                 if attempt is None or attempt.number != key.attempt or attempt.rendezvous is None:
                     raise Broken(f"{key} is started and that its gang is ready is not stored", key.job)
-                ranks = {RankKey(key.job, key.attempt, rank) for rank in range(len(attempt.ranks))}
+                ranks = set(attempt.keys(key.job))
                 if not ranks <= self._prepared:
                     raise Broken(f"{key} is started and {ranks - self._prepared} were never prepared", key.job)
             case ForgetAttempt(key=key):

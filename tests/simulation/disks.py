@@ -96,6 +96,7 @@ class OpenStore:
     def __init__(self, disk: SimulatedStore, process: SchedulerProcess) -> None:
         disk.term += 1
         self.term = disk.term
+        self.lineage = f"{disk.term:016x}"
         self._disk = disk
         self._process = process
 

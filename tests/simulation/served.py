@@ -53,7 +53,7 @@ class WorkerProcess(Process):
             world.next_worker(),
             self.plan.trouble.removeprefix(SERVES),
             self._seats,
-            job=(key.job, key.attempt),
+            job=key,
             on_finished=partial(self._exit, ExitCode(code=STOPPED)),
         )
         if self._rng.random() < 0.04 and not world.is_healed:

@@ -11,7 +11,7 @@ from gpufleet.security.tickets import SECRET_BYTES, Refusal, read_ticket
 from inference import wire
 from inference.core.presence import Presence
 from inference.core.turns import KEPT_US_MAX, NotOpened, Turns
-from scheduler.state.ids import JobId
+from scheduler.state.ids import RankKey
 from tests.simulation.network import Call
 from tests.simulation.session_world import SessionWorld
 from tests.simulation.world import Broken
@@ -71,10 +71,10 @@ class Worker:
         model: str,
         seats: int,
         *,
-        job: tuple[JobId, int] | None = None,
+        job: RankKey | None = None,
         on_finished: Callable[[], None] = lambda: None,
     ) -> None:
-        """`name` is its machine's. `job` is that of one that the fleet started, with its attempt."""
+        """`name` is its machine's. `job` is the rank that it is, of one that the fleet started."""
         self.world = world
         self.name = name
         self.endpoint = f"{name}:{PORT_FIRST + (number if job else 0)}"
@@ -83,7 +83,7 @@ class Worker:
         self.model = model
         self.start = f"{name}-{number}"
         self._rng = world.rng(f"worker {self.start}")
-        self._secret = self._rng.randbytes(SECRET_BYTES) if job is None else world.worker_secrets.ticket_secret(*job)
+        self._secret = self._rng.randbytes(SECRET_BYTES) if job is None else world.worker_secrets.ticket_secret(job)
         self.is_alive = True
         self.state = LOADING
         self.turns = Turns(0)
@@ -142,10 +142,10 @@ class Worker:
         self._dials += 1
         self._is_welcome = False
         call = Call(self.world, self.name, self._take, self._call_ended)
-        call.token = "" if self._job is None else self.world.worker_secrets.token(*self._job)
+        call.token = "" if self._job is None else self.world.worker_secrets.token(self._job)
         self._call = call
         self.world.serve("ConnectWorker", call)
-        job, attempt = self._job or (0, 0)
+        job, attempt = (0, 0) if self._job is None else (self._job.job, self._job.attempt)
         hello = sessions_pb2.WorkerHello(
             model=self.model,
             endpoint=self.endpoint,

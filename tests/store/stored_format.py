@@ -99,9 +99,14 @@ def members_of(kind: type[Enum]) -> list[Enum]:
     return list(kind) or [member for part in kind.__subclasses__() for member in part]
 
 
+LINEAGE = "0123456789abcdef"
+
+
 def value_of(shape: Shape, name: str, number: int, variant: int) -> Any:
-    """A value of a shape: a text says `name`, a number is `number`."""
+    """A value of a shape: a text says `name`, a number is `number`. A lineage has its form wherever it stands."""
     match shape:
+        case shapes.Plain(type=kind) if kind is str and name == "lineage":
+            return LINEAGE
         case shapes.Plain(type=kind):
             return {bool: True, int: number, float: number + 0.5, str: name}[kind]
         case shapes.Bytes():

@@ -55,7 +55,7 @@ def test_the_newest_revision_is_the_one_the_program_names() -> None:
 LATER_REVISION = """
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision, branch_labels, depends_on = "0005", "0004", None, None
+revision, down_revision, branch_labels, depends_on = "0006", "0005", None, None
 def upgrade():
     op.add_column("meta", sa.Column("motto", sa.Text, nullable=False, server_default="none"))
 """
@@ -68,14 +68,41 @@ def test_a_later_revision_brings_a_store_up_to_date_and_keeps_what_it_holds(
         store.commit(submit(1, job(1)))
     folder = tmp_path / "migrations"
     shutil.copytree(migrations.FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "versions" / "0005_motto.py").write_text(LATER_REVISION)
+    (folder / "versions" / "0006_motto.py").write_text(LATER_REVISION)
     monkeypatch.setattr(migrations, "FOLDER", folder)
-    monkeypatch.setattr(migrations, "NEWEST_REVISION", "0005")
+    monkeypatch.setattr(migrations, "NEWEST_REVISION", "0006")
     for term in (2, 3):
         with closing(open_store(url)) as store:
             assert (store.term, list(store.load())) == (term, [job(1)])
         assert behind_its_back(url, "SELECT motto FROM meta") == [("none",)]
-    assert behind_its_back(url, "SELECT version_num FROM schema_revision") == [("0005",)]
+    assert behind_its_back(url, "SELECT version_num FROM schema_revision") == [("0006",)]
+
+
+def test_a_store_of_before_lineages_keeps_what_it_holds_and_each_start_has_one_of_its_own(url: str) -> None:
+    with closing(open_store(url)) as store:
+        store.commit(submit(1, job(1)))
+        of_rows = ["output_chunk", "output_time"] if store.kind == "postgresql" else []
+    for table in of_rows:
+        behind_its_back(url, f"ALTER TABLE {table} DROP COLUMN lineage")  # and the key that it is part of
+    if of_rows:
+        chunk = "(job_id, attempt, rank, stream, start, segment, is_head, data) VALUES (1, 1, 0, 1, 0, 0, true, 'abc')"
+        behind_its_back(url, f"INSERT INTO output_chunk {chunk}")
+    behind_its_back(url, "DROP TABLE lineage")
+    behind_its_back(url, "ALTER TABLE meta DROP COLUMN store_id")
+    behind_its_back(url, "UPDATE schema_revision SET version_num = '0004'")
+    for table, last in (("output_chunk", "start"), ("output_time", "at_us")) if of_rows else ():
+        key = f"(job_id, attempt, rank, stream, {last})"
+        behind_its_back(url, f"ALTER TABLE {table} ADD CONSTRAINT pk_{table} PRIMARY KEY {key}")
+    seen = []
+    for _ in range(2):
+        with closing(open_store(url)) as store:
+            assert list(store.load()) == [job(1)]
+            seen.append((store.store_id, store.term, store.lineage, [each.term for each in store.starts]))
+    (first_id, first_term, first_lineage, _), (second_id, second_term, second_lineage, terms) = seen
+    assert (first_term, second_term, terms) == (2, 3, [2, 3])
+    assert first_id == second_id and len({first_id, first_lineage, second_lineage}) == 3
+    if of_rows:
+        assert behind_its_back(url, "SELECT lineage, data FROM output_chunk") == [("", b"abc")]
 
 
 @pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
@@ -87,7 +114,7 @@ def test_a_store_of_before_the_first_release_is_refused_with_what_to_do_and_left
         with pytest.raises(StoreTooOld, match=rf"revision {revision}, .* another --data folder or database$"):
             open_store(url)
     assert behind_its_back(url, "SELECT term FROM meta") == [(1,)]
-    behind_its_back(url, "UPDATE schema_revision SET version_num = '0004'")
+    behind_its_back(url, f"UPDATE schema_revision SET version_num = '{migrations.NEWEST_REVISION}'")
     with closing(open_store(url)) as store:
         assert list(store.load()) == [job(1)]
 

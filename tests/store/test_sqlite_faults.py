@@ -146,7 +146,7 @@ def test_a_damaged_file_is_named_by_whatever_meets_the_damage(tmp_path: Path) ->
         store.commit(submit(1, *big_jobs(100, 2_000)))
     damaged = bytearray(path.read_bytes())
     # Everything but the first pages, which hold the schema and the one row of meta.
-    damaged[12 * 4096 :] = random.Random(1).randbytes(len(damaged) - 12 * 4096)
+    damaged[16 * 4096 :] = random.Random(1).randbytes(len(damaged) - 16 * 4096)
     path.write_bytes(damaged)
     with closing(open_store(f"sqlite:///{path}")) as store:
         with pytest.raises(StoreCorrupt, match=r"scheduler\.db: database disk image is malformed"):

@@ -112,6 +112,7 @@ class RegisterRequest(_message.Message):
     INFO_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     TAKES_CREDENTIAL_FIELD_NUMBER: _builtins.int
+    KNOWS_LINEAGES_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     """The node's name: 1 to 63 letters, digits, '.', '-' or '_'."""
     agent_id: _builtins.str
@@ -124,6 +125,8 @@ class RegisterRequest(_message.Message):
     """Version of this contract that the agent speaks, from 1."""
     takes_credential: _builtins.bool
     """Whether the agent keeps a credential that it is given, and proves itself by it from then on."""
+    knows_lineages: _builtins.bool
+    """Whether the agent names attempts by their lineage, too."""
     @_builtins.property
     def info(self) -> _node_pb2.NodeInfo:
         """The machine."""
@@ -138,10 +141,11 @@ class RegisterRequest(_message.Message):
         info: _node_pb2.NodeInfo | None = ...,
         protocol_version: _builtins.int = ...,
         takes_credential: _builtins.bool = ...,
+        knows_lineages: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "boot_id", b"boot_id", "incarnation", b"incarnation", "info", b"info", "node", b"node", "protocol_version", b"protocol_version", "takes_credential", b"takes_credential"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "boot_id", b"boot_id", "incarnation", b"incarnation", "info", b"info", "knows_lineages", b"knows_lineages", "node", b"node", "protocol_version", b"protocol_version", "takes_credential", b"takes_credential"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -210,22 +214,29 @@ class AttemptKey(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     """The job's id."""
     attempt: _builtins.int
     """The attempt's number, from 1."""
     rank: _builtins.int
     """The rank, from 0."""
+    lineage: _builtins.str
+    """The lineage of the start of the scheduler that placed the attempt, 16 hexadecimal digits: numbers may be given anew by
+    a scheduler whose store was put back, and this is not. Empty for attempts of before lineages, and on nodes that do
+    not know them.
+    """
     def __init__(
         self,
         *,
         job_id: _builtins.int = ...,
         attempt: _builtins.int = ...,
         rank: _builtins.int = ...,
+        lineage: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "job_id", b"job_id", "rank", b"rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "job_id", b"job_id", "lineage", b"lineage", "rank", b"rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -100,6 +100,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             info=node_info(request.info),
             address=address,
             proof=_proof(request),
+            knows_lineages=request.knows_lineages,
         )
         reply = await reply_of(self._engine.request(event))
         assert isinstance(reply, NodeChanged)
@@ -364,10 +365,9 @@ class _OutputStream:
     def _is_wanted(self, key: RankKey) -> bool:
         """Only the live attempt's output, from its own node, is taken."""
         job = self._engine.view.durable.jobs.get(key.job)
-        if job is None or job.attempt is None or job.attempt.number != key.attempt:
+        if job is None or job.attempt is None or not job.attempt.has(key):
             return False
-        ranks = job.attempt.ranks
-        return key.rank < len(ranks) and ranks[key.rank].placement.node == self._node
+        return job.attempt.ranks[key.rank].placement.node == self._node
 
     async def _answer(self, ask: node_agent_pb2.OutputPosition) -> None:
         key, stream = rank_key(ask.key), stream_of(ask.stream)

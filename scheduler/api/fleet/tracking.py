@@ -81,11 +81,11 @@ class TrackingCalls(Calls):
         attempt = known.get(request.attempt or max(known, default=0))
         if attempt is None:
             return capacity_pb2.GetJobStatsResponse()
-        keys = (RankKey(job.id, attempt.number, rank) for rank in range(len(attempt.ranks)))
-        parts = [(rank.placement, self._use(key, rank)) for key, rank in zip(keys, attempt.ranks, strict=True)]
+        keyed = zip(attempt.keys(job.id), attempt.ranks, strict=True)
+        parts = [(rank.placement, self._use(key, rank)) for key, rank in keyed]
         told = stats_proto(attempt, parts, self.engine.now())
         if isinstance(attempt, EndedAttempt):
-            add_courses(told, (await self.series.of(job.id, attempt.number)).values())
+            add_courses(told, (await self.series.of(attempt.keys(job.id)[0])).values())
             # Of a rank whose end nobody told no course came with it. A step that lasts longer may be of who came next.
             if told.is_incomplete and (left := [each for each in told.devices if not each.series.offset_ms]):
                 courses = await self.histories.since(_facts(left), attempt.placed_at, attempt.ended_at)

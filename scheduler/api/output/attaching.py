@@ -243,7 +243,7 @@ class Attachment:
         rank = attempt.ranks[0]
         if rank.started_at is None or rank.exit is not None:
             return None
-        return rank.placement.node, RankKey(self.person.job, attempt.number, 0)
+        return rank.placement.node, attempt.keys(self.person.job)[0]
 
     # --- up from the person
 

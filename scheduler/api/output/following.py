@@ -12,7 +12,8 @@ from ...clock import is_set_within, wall_time
 from ...output_hub import OutputHub, StreamKey
 from ...outputs.errors import OutputStoreUnavailable
 from ...ports import Gap, OutputStore, Piece
-from ...state.ids import JobId
+from ...state.ids import JobId, RankKey
+from ...state.jobs import ATTEMPTS_KEPT
 from ...state.units import SECOND
 from ...watching import ChangeHub
 from ...wire.validate import span_of
@@ -66,6 +67,7 @@ class JobFollower:
         }
         self._keepalive_seconds = keepalive_seconds(request)
         self._newest = 0
+        self._lineages: dict[int, str] = {}
 
     async def stream(self) -> AsyncGenerator[Response, None]:
         """Every message to the reader."""
@@ -77,7 +79,7 @@ class JobFollower:
                 why = f"job {self._job} has {shown.attempt_count or 'no'} attempts so far, and none of this number"
                 raise invalid("attempt", why, reason=Reason.ATTEMPT_NOT_FOUND)
             yield Response(job=shown)
-            self._newest = shown.attempt_count
+            self._learn(shown)
             async for response in self._skip_to_beginning():
                 yield response
             async for response in self._stored():
@@ -88,7 +90,7 @@ class JobFollower:
                     continue
                 pieces, is_behind = follower.take()
                 now, has_ended = await self._show(self._job)
-                self._newest = now.attempt_count
+                self._learn(now)
                 is_news = now.state != shown.state or now.attempt_count != shown.attempt_count
                 # Where it runs is told before what it writes there, also of one that has ended meanwhile.
                 is_news = is_news or now.warnings != shown.warnings or now.output_blocked != shown.output_blocked
@@ -114,9 +116,22 @@ class JobFollower:
         """Whether the attempt that was asked for has a later one: all that it wrote was stored before that began."""
         return 0 < self._request.attempt < job.attempt_count
 
+    def _learn(self, job: job_pb2.Job) -> None:
+        self._newest = job.attempt_count
+        self._lineages = {attempt.number: attempt.lineage for attempt in job.attempts}
+
+    def _is_of_the_job(self, key: RankKey) -> bool:
+        """What lies under the same numbers may be of another job, of before the store was put back."""
+        if key.attempt in self._lineages:
+            return self._lineages[key.attempt] == key.lineage
+        # Of the oldest attempts of many the job itself keeps nothing, and the store what they wrote.
+        return len(self._lineages) >= ATTEMPTS_KEPT and key.attempt < min(self._lineages)
+
     def _is_wanted(self, key: StreamKey) -> bool:
         rank_key, stream = key
         request = self._request
+        if not self._is_of_the_job(rank_key):
+            return False
         if request.HasField("rank") and rank_key.rank != request.rank:
             return False
         if request.stream and int(stream) != int(request.stream):
@@ -207,12 +222,13 @@ async def tell_last_offsets(job: job_pb2.Job, outputs: OutputHub) -> None:
     with suppress(OutputStoreUnavailable):
         ends = await outputs.on_thread(lambda: list(_stored_ends(outputs.store, JobId(job.id))))
         for attempt in silent:
-            attempt.output_ends.extend(end for number, end in ends if number == attempt.number)
+            of_it = (attempt.number, attempt.lineage)
+            attempt.output_ends.extend(end for key, end in ends if (key.attempt, key.lineage) == of_it)
 
 
-def _stored_ends(store: OutputStore, job: JobId) -> Iterator[tuple[int, job_pb2.OutputEnd]]:
+def _stored_ends(store: OutputStore, job: JobId) -> Iterator[tuple[RankKey, job_pb2.OutputEnd]]:
     for key, stream in store.streams(job):
         end = job_pb2.OutputEnd(
             rank=key.rank, stream=job_pb2.Stream.ValueType(stream), end_offset=store.end(key, stream)
         )
-        yield key.attempt, end
+        yield key, end

@@ -144,7 +144,7 @@ class ModelCalls(Calls):
 
     async def _last_lines(self, failure: ModelFailure) -> list[str]:
         """The newest lines of both outputs: of standard error, and where that is empty of standard output."""
-        key = RankKey(failure.job, failure.attempt, 0)
+        key = RankKey(failure.job, failure.attempt, 0, failure.lineage)
         for stream in (OutputStream.STDERR, OutputStream.STDOUT):
             try:
                 text = await self._outputs.on_thread(partial(self._tail, (key, stream)))

@@ -29,6 +29,7 @@ from ...watching import ChangeHub
 from ...wire import convert_sessions as convert
 from ...wire.convert import timestamp
 from ...wire.validate_models import model_name
+from ...worker_secrets import WorkerSecrets
 from ..answers import as_gpufleet_error, reply_of
 from ..long_streams import first_of, let_end, write_all
 from ..paging import page_size
@@ -340,7 +341,7 @@ class SessionCalls(ModelCalls):
         served = self.engine.view.durable.models.get(ModelName(hello.model))
         if served is not None and served.http is not None and caller().job is None:
             self._owner_of(served.name)  # what is asked of a replica is for nobody else's eyes
-        secret = hello.ticket_secret or self.session_links.secrets.ticket_secret(JobId(hello.job_id), hello.attempt)
+        secret = hello.ticket_secret or _secret_of(self.session_links.secrets, caller().job)
         job_id = JobId(hello.job_id) if hello.job_id else None
         link = self.session_links.join_worker(
             WorkerId(hello.worker_start), hello.endpoint, secret, certificate=hello.certificate, job=job_id
@@ -463,6 +464,12 @@ def _refuse(link: GatewayLink, number: int, reason: str, message: str) -> None:
 def _refuse_for(link: GatewayLink, number: int, problem: Exception) -> None:
     error = as_gpufleet_error("OpenSession", problem)
     _refuse(link, number, error.reason.name, error.message)
+
+
+def _secret_of(secrets: WorkerSecrets, job: Job | None) -> bytes:
+    """What the tickets of a worker that the fleet started are signed with: its launch said so."""
+    assert job is not None and job.attempt is not None, "another worker says its secret itself"
+    return secrets.ticket_secret(job.attempt.keys(job.id)[0])
 
 
 def _check_hello(hello: sessions_pb2.WorkerHello, job: Job | None) -> None:

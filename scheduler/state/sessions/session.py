@@ -117,6 +117,7 @@ class ModelFailure:
     message: str
     job: JobId
     attempt: int
+    lineage: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

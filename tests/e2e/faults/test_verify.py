@@ -58,7 +58,7 @@ async def test_a_store_in_files_and_its_output(fleet: Fleet) -> None:
     await run_jobs(fleet)
     code, printed, complained = await verify(fleet.scheduler)
     assert (code, complained) == (0, "") and printed.startswith(WELL), printed
-    (output,) = fleet.scheduler.data.glob("output/*/*/1.0.stdout")
+    (output,) = fleet.scheduler.data.glob("output/*/*/1.0.*.stdout")
     whole = output.read_bytes()
     output.write_bytes(whole[:-1])
     code, printed, complained = await verify(fleet.scheduler)

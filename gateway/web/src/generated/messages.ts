@@ -598,6 +598,11 @@ export interface Attempt {
   readonly cpu_seconds: number;
   /** Largest resident memory seen, in bytes. */
   readonly memory_bytes_max: Int64;
+  /**
+   * The lineage of the start of the scheduler that placed it: with it, an attempt is told from one of the same numbers
+   * of before a store was put back. Empty for what was placed before there were lineages, or on a node that knows none.
+   */
+  readonly lineage: string;
 }
 
 /** WaitReason says why a job is not running, in one sentence and in parts. */
