@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -42,8 +43,9 @@ from .measures import UNMEASURED, Measures
 from .person import Person
 from .proxy.handover import Handover
 from .proxy.hosts import ProgramHosts
-from .proxy.openai import OpenAi
-from .proxy.serving import Proxy
+from .proxy.lane import Answers
+from .proxy.openai import BASE, OpenAi
+from .proxy.serving import PREFIX, Proxy
 from .workers import Workers
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,8 @@ ASK_S_MAX = 5.0
 
 FLUSH_S_MAX = 1.0
 """How long the last words to the scheduler may take."""
+
+OF_PROGRAMS, OF_OPENAI = f"{PREFIX}/".encode("ascii"), f"{BASE}/".encode("ascii")
 
 REFUSED_FULL, REFUSED_ADDRESS = 4503, 4430
 """Close codes: this gateway has no room, or has none for one more of the same address."""
@@ -78,6 +82,7 @@ class Gateway:
         self._worker_channels = Workers(worker_target)
         self._proxy = Proxy(targets, worker_target, dashboard, telemetry, measures)
         self._hosts = ProgramHosts(self._proxy, dashboard, handover, self._program_hosts)
+        self._openai = OpenAi(self._proxy)
         self._settings = settings
         self._telemetry = telemetry
         self._measures = measures
@@ -111,12 +116,21 @@ class Gateway:
                 Route("/healthz", self._healthz),
                 WebSocketRoute("/ws", self._session),
                 *self._proxy.routes(),
-                *OpenAi(self._proxy).routes(),
+                *self._openai.routes(),
                 *page.routes(),
             ],
             middleware=[Middleware(RefusesAmbiguous)],
             lifespan=self._lifespan,
         )
+
+    def choose(self, host: str, path: bytes, method: str) -> Answers | None:
+        """Who answers a request for a program, without the application's routes; None for any other request."""
+        at = self._hosts.at(host)
+        if at is not None:
+            return partial(self._hosts.answer, at)
+        if path.startswith(OF_PROGRAMS):
+            return self._proxy.answer
+        return self._openai.answer if path.startswith(OF_OPENAI) and method == "POST" else None
 
     @property
     def is_connected(self) -> bool:

@@ -74,7 +74,7 @@ class Program:
             Measures(metrics),
         )
         self._metrics = MetricsOutlet(settings, metrics, schedulers[0], self._readings)
-        self._sockets = Sockets(lambda: live.now.limits)
+        self._sockets = Sockets(lambda: live.now.limits, self._gateway.choose)
         self._listening = bound(Address(settings.host, settings.port), backlog=BACKLOG)
         self._grpc: Server | None = None
         if settings.grpc_port is not None:

@@ -10,14 +10,18 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+from starlette.types import Scope
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from gpufleet.config.gateway_settings import GatewayLimitSettings
 from gpufleet.net.http_server import WatchedHttp
 from gpufleet.telemetry.logs import fields
 
+from .proxy.core.headers import Header
+from .proxy.lane import Chooses, Lane, State, TakesOver
 from .proxy.serving import PREFIX
 from .proxy.web_socket import MESSAGE_BYTES_MAX as PROGRAM_MESSAGE_BYTES_MAX
 
@@ -47,17 +51,22 @@ RESTARTS = 1012
 
 
 class Sockets:
-    """What uvicorn makes for each connection. The limits are asked at each."""
+    """What uvicorn makes for each connection. The limits are asked at each; `choose` finds who answers a request."""
 
-    def __init__(self, limits: Callable[[], GatewayLimitSettings]) -> None:
+    def __init__(self, limits: Callable[[], GatewayLimitSettings], choose: Chooses) -> None:
         self._limits = limits
+        self.choose = choose
         self._count = 0
         self._addresses: Counter[str] = Counter()
         self._is_full = False
+        self._always: tuple[list[Header], bytes] = ([], b"")
+        self._forwarded: TakesOver | None = None
 
-    def http(self, **given: Any) -> HttpSocket:
-        """A connection that has just come."""
-        return HttpSocket(self, **given)
+    def http(self, **given: Any) -> Lane:
+        """A connection that has just come: it may be one for programs alone."""
+        if self._forwarded is None:
+            self._forwarded = _forwarded_by(given["config"].forwarded_allow_ips)
+        return Lane(self, lambda: HttpSocket(self, **given), self._forwarded, given["server_state"])
 
     def websocket(self, **given: Any) -> BrowserSocket:
         """A connection that became a WebSocket."""
@@ -75,12 +84,33 @@ class Sockets:
         self._is_full = is_full or is_crowd
         return not self._is_full
 
+    def said_always(self, state: State) -> bytes:
+        """What stands in the head of every answer, which uvicorn makes anew every second."""
+        if self._always[0] is not state.default_headers:
+            text = b"".join(b"%b: %b\r\n" % header for header in state.default_headers)
+            self._always = state.default_headers, text
+        return self._always[1]
+
     def closed(self, address: str) -> None:
         """One less."""
         self._count -= 1
         self._addresses[address] -= 1
         if not self._addresses[address]:
             del self._addresses[address]
+
+
+def _forwarded_by(trusted: list[str] | str) -> TakesOver:
+    """Believes proxies at these addresses, as uvicorn does."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        """All was done by then."""
+
+    middleware = ProxyHeadersMiddleware(app, trusted)
+
+    async def take_over(scope: Scope) -> None:
+        await middleware(cast(Any, scope), cast(Any, None), cast(Any, None))
+
+    return take_over
 
 
 def _address_of(transport: asyncio.BaseTransport) -> str:

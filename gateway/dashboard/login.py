@@ -49,7 +49,7 @@ class Seals:
 def name_over(request: HTTPConnection, cookie: str) -> str:
     """What a cookie is called where a request came over TLS. Browsers take one of this name from the host itself alone:
     else the page of a program at a host below could log people in as somebody else."""
-    return f"__Host-{cookie}" if request.url.scheme in ("https", "wss") else cookie
+    return f"__Host-{cookie}" if request.scope["scheme"] in ("https", "wss") else cookie
 
 
 def person_of(token: str) -> str:

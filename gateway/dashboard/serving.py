@@ -240,6 +240,8 @@ class Dashboard:
 
     def login_of(self, request: HTTPConnection) -> str:
         """The token in the cookie of who is logged in; empty for nobody, and for what a page from elsewhere sends."""
+        if "cookie" not in request.headers:
+            return ""
         try:
             check_origin(request)
         except GpufleetError:

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import unquote
 
 from starlette.requests import HTTPConnection
-from starlette.types import Message
 
 from gpufleet.errors import GpufleetError, Reason
 
@@ -41,7 +40,7 @@ class Exchange(Client):
     the body is let go of when it was sent: `parts` is empty then."""
 
     def __init__(self, request: HTTPConnection, parts: deque[bytes]) -> None:
-        super().__init__(request.scope, _nothing_comes, _nothing_goes)
+        super().__init__(request.scope)
         self._parts = parts
         self.answer = bytearray()
         self._headers: list[Header] = []
@@ -66,8 +65,9 @@ class Exchange(Client):
             )
         self.answer += data
 
-    async def end(self) -> None:
-        """The answer is whole."""
+    async def end(self, data: bytes) -> None:
+        """The last part of the answer. Raises MESSAGE_TOO_LARGE."""
+        await self.pass_on(data)
         self.ends_by_itself = self.is_whole = True
 
     def header(self, name: bytes) -> str:
@@ -144,11 +144,3 @@ def _pieces(parts: deque[bytes]) -> Iterator[bytes]:
             yield view[at : at + PIECE_BYTES].tobytes()
     if together:
         yield b"".join(together)
-
-
-async def _nothing_comes() -> Message:
-    raise AssertionError("the body is there as a whole")
-
-
-async def _nothing_goes(message: Message) -> None:
-    raise AssertionError("the answer is kept")

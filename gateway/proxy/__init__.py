@@ -6,9 +6,10 @@
 Bodies are streamed in both directions, and nothing of them is kept. How many replicas there are is the scheduler's
 matter: it is told how many requests are under way and how many wait. Read `serving.py` first. `access.py` says who may,
 `service.py` knows the replicas of one program and its requests, `watching.py` speaks with the scheduler, `upstream.py`
-is a connection to a replica, on which `exchange.py` passes a request and its answer, and `web_socket.py` passes
-messages. What is decided is in `core/`, without input or output: `choice.py` which replica, `waiting.py` whose turn it
-is, `headers.py` what of a request a program learns, and what of its answer a browser.
+is a connection to a replica, on which `exchange.py` passes a request and its answer (`answer.py`), and `web_socket.py`
+passes messages. `lane.py` is the short way of a plain request here, past uvicorn and Starlette.
+What is decided is in `core/`, without input or output: `choice.py` which replica, `waiting.py` whose turn it is,
+`plain_request.py` what is plain, `headers.py` what of a request a program learns, and what of its answer a browser.
 `openai.py` is another address of the same programs, `/v1`: there a body's field `model` names one. Such a body is held
 (`held_bodies.py`), looked through for that name alone (`core/named_model.py`), and passed on as it came.
 `hosts.py` is a third one, a host name for each program, at which `handover.py` makes a login of the dashboard's good.

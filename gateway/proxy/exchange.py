@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import h11
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -23,9 +22,6 @@ the answer. How long a program thinks has no bound but the client's patience."""
 MESSAGES_MAX = 2
 """Pieces of a request's body, or messages of a WebSocket, that are read ahead; a piece is as much as has come, a few
 hundred kB at most."""
-
-STATUS_MAX = 599
-"""Of an answer."""
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 """Methods whose request may be sent again, if nothing of its body has left and nothing of an answer has come."""
@@ -45,11 +41,8 @@ class Passed:
 class Client:
     """The client's side of one request or WebSocket."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope = scope
-        self._receive = receive
-        self.send = send
-        self.messages: asyncio.Queue[Message] = asyncio.Queue(MESSAGES_MAX)
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
         self.is_gone = False
         self.is_body_used = False
         """Whether something of the request's body was taken."""
@@ -75,6 +68,82 @@ class Client:
         self._reader: TokenReader | None = None
         self._held: HeldBody | None = None
 
+    async def send(self, message: Message) -> None:
+        """Answer with a message of ASGI."""
+        raise NotImplementedError
+
+    def may_send_again(self, problem: ReplicaFailed) -> bool:
+        """Whether a request that a replica did not answer can go to another one."""
+        is_harmless = not problem.was_sent or self.scope.get("method") in IDEMPOTENT
+        return is_harmless and not self.is_body_used and not self.is_answered
+
+    async def refuse(self, response: Response) -> None:
+        """Answer with what the gateway itself says, unless the program's answer has begun: that one then breaks off."""
+        if not self.is_answered:
+            self.is_answered = self.ends_by_itself = True
+            await response(self.scope, _nothing_comes, self.send)
+
+    def tokens(self) -> Tokens | None:
+        """What the answer has said of the tokens that the request took; None where nothing is known."""
+        return None if self._reader is None else self._reader.tokens()
+
+    async def hold(self, body: HeldBody) -> bytes:
+        """Read the whole body, which `body` then gives again. Raises what there is no room for."""
+        async for chunk in self.body():
+            body.add(chunk)
+        self._held, self.is_body_used = body, False
+        return body.whole()
+
+    def at_hand(self) -> tuple[bytes, bool]:
+        """What is there of the request's body without waiting, which is not given again, and whether that is all."""
+        return b"", False
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """The request's body, as it comes, or as it was held."""
+        if self._held is not None:
+            for piece in self._held.pieces():
+                self.is_body_used = True
+                yield piece
+            return
+        async for chunk in self.chunks():
+            self.is_body_used = True
+            yield chunk
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The request's body, as it comes."""
+        return
+        yield b""
+
+    async def begin(self, status: int, headers: list[Header]) -> None:
+        """The answer begins; a part of it follows at once, if only an empty one."""
+        self.is_answered, self.status = True, status
+        if self.reads_tokens:
+            self._reader = TokenReader(value_of(headers, b"content-type"), value_of(headers, b"content-encoding"))
+        await self.send({"type": "http.response.start", "status": status, "headers": [*headers, *self.said]})
+
+    async def pass_on(self, data: bytes) -> None:
+        """A part of the answer; returns once the client has taken about as much. Raises TimeoutError."""
+        if self._reader is not None:
+            self._reader.read(data)
+        await self.send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes) -> None:
+        """The last part of the answer: it is whole."""
+        if self._reader is not None:
+            self._reader.read(data)
+        self.ends_by_itself = self.is_whole = True
+        await self.send({"type": "http.response.body", "body": data, "more_body": False})
+
+
+class AsgiClient(Client):
+    """A client of a request that came by uvicorn."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(scope)
+        self._receive = receive
+        self._send = send
+        self.messages: asyncio.Queue[Message] = asyncio.Queue(MESSAGES_MAX)
+
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[None]:
         """Read what it sends as long as the block lasts, which is cancelled at once, and quietly, when it is gone."""
@@ -89,6 +158,16 @@ class Client:
         finally:
             reading.cancel()
 
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The request's body, as it comes."""
+        has_more = True
+        while has_more:
+            message = await self.messages.get()
+            has_more = message.get("more_body", False)
+            self.is_body_used = True
+            if message.get("body"):
+                yield message["body"]
+
     async def _read(self, task: asyncio.Task[object]) -> None:
         while True:
             message = await self._receive()
@@ -102,61 +181,10 @@ class Client:
             if is_end:
                 return
 
-    def may_send_again(self, problem: ReplicaFailed) -> bool:
-        """Whether a request that a replica did not answer can go to another one."""
-        is_harmless = not problem.was_sent or self._scope.get("method") in IDEMPOTENT
-        return is_harmless and not self.is_body_used and not self.is_answered
-
-    async def refuse(self, response: Response) -> None:
-        """Answer with what the gateway itself says, unless the program's answer has begun: that one then breaks off."""
-        if not self.is_answered:
-            self.is_answered = self.ends_by_itself = True
-            await response(self._scope, self._receive, self.send)
-
-    def tokens(self) -> Tokens | None:
-        """What the answer has said of the tokens that the request took; None where nothing is known."""
-        return None if self._reader is None else self._reader.tokens()
-
-    async def hold(self, body: HeldBody) -> bytes:
-        """Read the whole body, which `body` then gives again. Raises what there is no room for."""
-        async for chunk in self.body():
-            body.add(chunk)
-        self._held, self.is_body_used = body, False
-        return body.whole()
-
-    async def body(self) -> AsyncIterator[bytes]:
-        """The request's body, as it comes, or as it was held."""
-        if self._held is not None:
-            for piece in self._held.pieces():
-                self.is_body_used = True
-                yield piece
-            return
-        has_more = True
-        while has_more:
-            message = await self.messages.get()
-            has_more = message.get("more_body", False)
-            self.is_body_used = True
-            if message.get("body"):
-                yield message["body"]
-
-    async def begin(self, status: int, headers: list[Header]) -> None:
-        """The answer begins."""
-        self.is_answered, self.status = True, status
-        if self.reads_tokens:
-            self._reader = TokenReader(value_of(headers, b"content-type"), value_of(headers, b"content-encoding"))
-        await self.send({"type": "http.response.start", "status": status, "headers": [*headers, *self.said]})
-
-    async def pass_on(self, data: bytes) -> None:
-        """A part of the answer; returns once the client has taken about as much."""
-        if self._reader is not None:
-            self._reader.read(data)
+    async def send(self, message: Message) -> None:
+        """Answer with a message; it returns once about as much was taken. Raises TimeoutError."""
         async with asyncio.timeout(STALLED_S_MAX):
-            await self.send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def end(self) -> None:
-        """The answer is whole."""
-        self.ends_by_itself = self.is_whole = True
-        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._send(message)
 
 
 async def pass_request(replica: Upstream, passed: Passed, client: Client, *, is_new: bool) -> None:
@@ -181,9 +209,9 @@ async def pass_request(replica: Upstream, passed: Passed, client: Client, *, is_
 
 async def _exchange(connection: Connection, passed: Passed, client: Client) -> None:
     """The answer may come, and end, before the body has gone."""
-    await connection.send(h11.Request(method=passed.method, target=passed.target, headers=passed.headers))
-    if not passed.has_body:
-        await connection.send(h11.EndOfMessage())
+    body, is_all = client.at_hand() if passed.has_body else (b"", True)
+    connection.begin(passed.method, passed.target, passed.headers, body, is_all=is_all)
+    if is_all:
         await _answer(connection, passed, client)
         return
     sending = asyncio.create_task(_send_body(connection, client), name="proxy-body")
@@ -198,8 +226,8 @@ async def _send_body(connection: Connection, client: Client) -> None:
     try:
         async for chunk in client.body():
             async with asyncio.timeout(STALLED_S_MAX):
-                await connection.send(h11.Data(data=chunk))
-        await connection.send(h11.EndOfMessage())
+                await connection.send(chunk, is_all=False)
+        await connection.send(b"", is_all=True)
     except ReplicaFailed:
         pass  # It may have answered before it closed: what it said, or that it said nothing, is told by the answer.
     except TimeoutError:
@@ -207,16 +235,14 @@ async def _send_body(connection: Connection, client: Client) -> None:
 
 
 async def _answer(connection: Connection, passed: Passed, client: Client) -> None:
-    while True:
-        event = await connection.next_event()
-        match event:
-            case h11.InformationalResponse():
-                pass  # The client was told to go on with its body when that was asked for; hints are left out.
-            case h11.Response():
-                if event.status_code > STATUS_MAX:
-                    raise ReplicaFailed(f"its answer has the status {event.status_code}")
-                await client.begin(event.status_code, to_browser(list(event.headers), passed.origin))
-            case h11.Data():
-                await client.pass_on(bytes(event.data))
-            case _:
-                return await client.end()
+    answer = await connection.answer()
+    assert answer.headers is not None
+    await client.begin(answer.status, to_browser(answer.headers, passed.origin))
+    while not answer.is_whole:
+        await client.pass_on(answer.take())
+        await connection.more()
+    await client.end(answer.take())
+
+
+async def _nothing_comes() -> Message:
+    return {"type": "http.disconnect"}

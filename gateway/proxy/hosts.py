@@ -19,7 +19,7 @@ from gpufleet.errors import Code, GpufleetError, Reason
 from ..dashboard.guard import NOT_KEPT, json_body
 from ..dashboard.serving import Dashboard, answered
 from .core.hosts import NAME, ProgramHost, is_home, program_at
-from .exchange import Client
+from .exchange import AsgiClient, Client
 from .handover import ENTER, OWN_PATHS, Handover, is_navigation
 from .serving import Proxy
 
@@ -41,16 +41,24 @@ class ProgramHosts:
     def routes(self) -> list[BaseRoute]:
         """What it answers. Everything at a program's host is the program's, so that these come before all others."""
         return [
-            _AtProgramHost(self._answer, self._homes),
+            _AtProgramHost(self._answer, self.at),
             Route("/api/v1/programs/{name}/enter", answered(self._enter), methods=["POST"]),
         ]
 
+    def at(self, host: str) -> ProgramHost | None:
+        """The program that a Host header names."""
+        return program_at(host, self._homes())
+
+    async def answer(self, host: ProgramHost, client: Client) -> None:
+        """Answer a client's request at this host."""
+        refused = await self._answered(HTTPConnection(client.scope), host, client)
+        if refused is not None:
+            await client.refuse(refused)
+
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client = Client(scope, receive, send)
+        client = AsgiClient(scope, receive, send)
         async with client.followed():
-            refused = await self._answered(HTTPConnection(scope), scope[HOST], client)
-            if refused is not None:
-                await client.refuse(refused)
+            await self.answer(scope[HOST], client)
 
     async def _answered(self, request: HTTPConnection, host: ProgramHost, client: Client) -> Response | None:
         async def pass_on() -> Response | None:
@@ -93,14 +101,14 @@ class ProgramHosts:
 class _AtProgramHost(BaseRoute):
     """Takes every request at a program's host, and none at another one."""
 
-    def __init__(self, app: Any, homes: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, app: Any, at: Callable[[str], ProgramHost | None]) -> None:
         self._app = app
-        self._homes = homes
+        self._at = at
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] not in ("http", "websocket"):
             return Match.NONE, {}
-        host = program_at(HTTPConnection(scope).headers.get("host", ""), self._homes())
+        host = self._at(HTTPConnection(scope).headers.get("host", ""))
         return (Match.NONE, {}) if host is None else (Match.FULL, {HOST: host})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -25,7 +25,7 @@ from .access import caller_of
 from .core.headers import value_of
 from .core.hosts import NAME
 from .core.named_model import NoName, is_form, is_json, named_in
-from .exchange import Client
+from .exchange import AsgiClient, Client
 from .held_bodies import BODY_S_MAX, HeldBodies, HeldBody, check_length
 from .listing import OPEN, programs_for
 from .openai_errors import Refused, response_of
@@ -58,11 +58,15 @@ class OpenAi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        client = Client(scope, receive, send)
+        client = AsgiClient(scope, receive, send)
         async with client.followed():
-            refused = await self._answered(HTTPConnection(scope), client)
-            if refused is not None:
-                await client.refuse(refused)
+            await self.answer(client)
+
+    async def answer(self, client: Client) -> None:
+        """Answer a client's request."""
+        refused = await self._answered(HTTPConnection(client.scope), client)
+        if refused is not None:
+            await client.refuse(refused)
 
     async def _answered(self, request: HTTPConnection, client: Client) -> Response | None:
         """Have it answered, or say what to answer instead."""

@@ -45,7 +45,7 @@ from .core.headers import Header, Origin, as_it_is, has_body, to_program, value_
 from .core.hosts import NAME
 from .core.request_sums import EndedRequest
 from .counting import Counting
-from .exchange import Client, Passed, pass_request
+from .exchange import AsgiClient, Client, Passed, pass_request
 from .service import WAIT_S_MAX, Busy, Service
 from .upstream import ReplicaFailed, Upstream
 from .watching import Watching
@@ -107,12 +107,16 @@ class Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or one WebSocket."""
-        client = Client(scope, receive, send)
+        client = AsgiClient(scope, receive, send)
         async with client.followed():
-            request = HTTPConnection(scope)
-            refused = await self.refusing(request, lambda: self._answered(request, client))
-            if refused is not None:
-                await client.refuse(refused)
+            await self.answer(client)
+
+    async def answer(self, client: Client) -> None:
+        """Answer a client's request."""
+        request = HTTPConnection(client.scope)
+        refused = await self.refusing(request, lambda: self._answered(request, client))
+        if refused is not None:
+            await client.refuse(refused)
 
     async def _answered(self, request: HTTPConnection, client: Client) -> Response | None:
         name, path = _address(request)
@@ -213,7 +217,7 @@ class Proxy:
         span = self._telemetry.begin("served request", parent=given if is_traceparent(given) else "")
         origin = Origin(
             client=address_of(request),
-            scheme=request.url.scheme.replace("ws", "http"),
+            scheme=request.scope["scheme"].replace("ws", "http"),
             host=value_of(request.headers.raw, b"host"),
             prefix=f"{PREFIX}/{service.name}" if prefix is None else prefix,
             request_id=secrets.token_hex(8),
@@ -253,7 +257,7 @@ class Proxy:
                 begun_s = begun_s or asyncio.get_running_loop().time()
                 is_broken = False
                 try:
-                    if request.scope["type"] == "websocket":
+                    if isinstance(client, AsgiClient) and request.scope["type"] == "websocket":
                         return await pass_web_socket(replica, passed, client, request.scope["subprotocols"])
                     await pass_request(replica, passed, client, is_new=failed is not None)
                     return None

@@ -10,23 +10,19 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import h11
+from typing import Any, TypeVar, cast
 
 from gpufleet.net.channel import Target
 from gpufleet.net.tls import OWN_NAME
 
+from .answer import Answer, NotHttp
 from .core.choice import Replica
+from .core.headers import Header
 
 CONNECT_S_MAX = 2.0
 """How long a replica may take to take a connection, with TLS."""
-
-HEAD_BYTES_MAX = 65_536
-"""The longest head of an answer."""
 
 UNREAD_BYTES_MAX = 65_536
 """When so much of an answer waits to be passed on, the replica is not read from."""
@@ -111,20 +107,19 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
 
 
 class Connection(asyncio.Protocol):
-    """One connection to a replica. Made by `Upstream.connection`."""
+    """One connection to a replica, for one request at a time. Made by `Upstream.connection`."""
 
     def __init__(self, first_line: bytes) -> None:
         self._unsent = first_line
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._transport: asyncio.Transport
-        self._unread = 0
+        self._answer: Answer | None = None
+        self._is_chunked = False
+        self._is_sent = False
         self._has_news: asyncio.Future[None] | None = None
         self._may_write: asyncio.Future[None] | None = None
         self._is_paused = False
+        self._is_reading = True
         self._lost: str | None = None
-        self.is_kept = False
-        """Whether it waits for a request: then nothing may come."""
-
         self.requests = 0
         """How many were answered on it."""
 
@@ -132,29 +127,37 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is open."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Something came."""
-        if self.is_kept:
+        """Something came; while no request is under way, nothing may."""
+        if self._answer is None:
             self.abort()
             return
-        self._unread += len(data)
-        self._receive(data)
-        if self._unread > UNREAD_BYTES_MAX:
+        try:
+            self._answer.read(data)
+        except NotHttp as problem:
+            self._fail(f"its answer is no HTTP: {problem}")
+        if self._answer.unread_bytes > UNREAD_BYTES_MAX and self._is_reading:
+            self._is_reading = False
             self._transport.pause_reading()
+        self._wake()
 
     def eof_received(self) -> bool:
         """The replica says no more."""
-        if self.is_kept:
+        if self._answer is None:
             return False
-        self._receive(b"")
+        try:
+            self._answer.end()
+        except NotHttp as problem:
+            self._fail(CLOSED if self._answer.is_silent else f"its answer is no HTTP: {problem}")
+        self._fail("it closed the connection")
+        self._wake()
         return not self._transport.get_extra_info("sslcontext")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended."""
-        self._lost = "it closed the connection" if exc is None else f"the connection to it broke: {exc}"
+        self._fail("it closed the connection" if exc is None else f"the connection to it broke: {exc}")
         self.resume_writing()
         self._wake()
 
@@ -175,59 +178,72 @@ class Connection(asyncio.Protocol):
         """Whether it can take a request."""
         return self._lost is None and not self._transport.is_closing()
 
-    async def send(self, event: h11.Event) -> None:
-        """Send a part of the request. Raises ReplicaFailed."""
-        try:
-            data = self._http.send(event) or b""
-        except h11.LocalProtocolError as problem:
-            raise ReplicaFailed(f"the request cannot be passed on: {problem}") from None
-        self._transport.write(self._unsent + data)
+    def begin(self, method: str, target: bytes, headers: Sequence[Header], body: bytes, *, is_all: bool) -> None:
+        """Send the head of a request, and what is there of its body: all of it, if `is_all`. Raises ReplicaFailed."""
+        lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), target), *(b"%b: %b" % header for header in headers)]
+        head = b"\r\n".join(lines)
+        if head.count(b"\n") >= len(lines) or head.count(b"\r") >= len(lines) or b"\0" in head:
+            raise ReplicaFailed("the request cannot be passed on: a line of it holds what ends lines")
+        self._is_chunked = (b"transfer-encoding", b"chunked") in headers
+        self._is_sent = is_all
+        self._answer = Answer(is_to_head=method == "HEAD")
+        self._transport.write(b"%b%b\r\n\r\n%b" % (self._unsent, head, self._framed(body, is_all)))
         self._unsent = b""
+
+    async def send(self, body: bytes, *, is_all: bool) -> None:
+        """Send more of the request's body; returns once the replica has taken about as much. Raises ReplicaFailed."""
+        self._is_sent = is_all
+        self._transport.write(self._framed(body, is_all))
         while self._is_paused and self._lost is None:
             self._may_write = asyncio.get_running_loop().create_future()
             await self._may_write
         if self._lost is not None:
             raise ReplicaFailed(self._lost)
 
-    async def next_event(self) -> h11.Event:
-        """The next part of the answer; Data is what has come so far. Raises ReplicaFailed."""
-        while True:
-            was_silent = self._http.their_state is h11.SEND_RESPONSE
-            try:
-                event = self._http.next_event()
-            except h11.RemoteProtocolError as problem:
-                if was_silent and self._http.trailing_data == (b"", True):
-                    raise ReplicaFailed(CLOSED) from None
-                raise ReplicaFailed(f"its answer is no HTTP: {problem}") from None
-            if isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
-                raise ReplicaFailed(CLOSED)
-            if event is not h11.NEED_DATA:
-                assert not isinstance(event, type)
-                return event
-            if self._lost is not None:
-                raise ReplicaFailed(self._lost)
-            self._unread = 0
+    def _framed(self, body: bytes, is_all: bool) -> bytes:
+        if not self._is_chunked:
+            return body
+        return (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"0\r\n\r\n" if is_all else b"")
+
+    async def answer(self) -> Answer:
+        """The answer, once its head has come. Raises ReplicaFailed."""
+        assert self._answer is not None
+        while self._answer.headers is None:
+            await self._more()
+        return self._answer
+
+    async def more(self) -> None:
+        """Return once there is more of the answer than was taken of it. Raises ReplicaFailed."""
+        assert self._answer is not None
+        if not self._is_reading:
+            self._is_reading = True
             self._transport.resume_reading()
-            self._has_news = asyncio.get_running_loop().create_future()
-            await self._has_news
+        while not (self._answer.unread_bytes or self._answer.is_whole):
+            await self._more()
 
     def is_reusable(self) -> bool:
         """Whether the exchange is whole, so that another one can follow."""
-        if not self.is_open or self._unsent:
-            return False
-        with suppress(h11.LocalProtocolError):
-            self._http.start_next_cycle()
-            return self._http.trailing_data == (b"", False)
-        return False
+        return self.is_open and self._is_sent and self._answer is not None and self._answer.is_reusable
+
+    def rest(self) -> None:
+        """Its exchange is over, and nothing may come until the next one."""
+        self._answer = None
+        if not self._is_reading:
+            self._is_reading = True
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         """End it now, whatever is under way."""
         self._transport.abort()
 
-    def _receive(self, data: bytes) -> None:
-        with suppress(RuntimeError):  # data behind its end: h11 tells that as its next event
-            self._http.receive_data(data)
-        self._wake()
+    async def _more(self) -> None:
+        if self._lost is not None:
+            raise ReplicaFailed(self._lost)
+        self._has_news = asyncio.get_running_loop().create_future()
+        await self._has_news
+
+    def _fail(self, why: str) -> None:
+        self._lost = self._lost or why
 
     def _wake(self) -> None:
         if self._has_news is not None and not self._has_news.done():
@@ -258,7 +274,6 @@ class Upstream(Replica):
         while self._kept and not is_new:
             connection = self._kept.pop().connection
             if connection.is_open:
-                connection.is_kept = False
                 return connection
         line = self.endpoint.first_line
         return await dial(self.endpoint, self.context, lambda: Connection(line))
@@ -269,7 +284,7 @@ class Upstream(Replica):
         if not (self.is_ready and len(self._kept) < KEPT_MAX and connection.is_reusable()):
             connection.abort()
             return
-        connection.is_kept = True
+        connection.rest()
         loop = asyncio.get_running_loop()
         self._kept.append(_Idle(connection, loop.time()))
         if self._sweeping is None:

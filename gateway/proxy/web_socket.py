@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
 from .core.headers import Header, of_web_socket, to_browser
-from .exchange import STALLED_S_MAX, Client, Passed
+from .exchange import STALLED_S_MAX, AsgiClient, Passed
 from .upstream import ReplicaFailed, Upstream, dial
 
 MESSAGE_BYTES_MAX = 3_000_000
@@ -53,7 +53,7 @@ class _Handshake(ClientProtocol):
 
 
 async def pass_web_socket(
-    replica: Upstream, passed: Passed, client: Client, subprotocols: Sequence[str]
+    replica: Upstream, passed: Passed, client: AsgiClient, subprotocols: Sequence[str]
 ) -> Response | None:
     """Shake hands as the program does, and pass messages until one side closes. Answers what it refused with.
 
@@ -97,7 +97,7 @@ def _headers(answer: Answer, passed: Passed) -> list[Header]:
     return of_web_socket(to_browser(given, passed.origin))
 
 
-async def _pass_messages(client: Client, upstream: ClientConnection) -> None:
+async def _pass_messages(client: AsgiClient, upstream: ClientConnection) -> None:
     """Until one side closes; the other one is closed with its code and reason."""
     both = {
         asyncio.create_task(_up(client, upstream), name="proxy-socket-up"),
@@ -111,7 +111,7 @@ async def _pass_messages(client: Client, upstream: ClientConnection) -> None:
         await asyncio.gather(*both, return_exceptions=True)
 
 
-async def _up(client: Client, upstream: ClientConnection) -> None:
+async def _up(client: AsgiClient, upstream: ClientConnection) -> None:
     while (message := await client.messages.get())["type"] == "websocket.receive":
         data = message.get("bytes")
         async with asyncio.timeout(STALLED_S_MAX):
@@ -120,7 +120,7 @@ async def _up(client: Client, upstream: ClientConnection) -> None:
     await upstream.close(GOING_AWAY if code in (NO_STATUS, ABNORMAL) else code, message.get("reason") or "")
 
 
-async def _down(client: Client, upstream: ClientConnection) -> None:
+async def _down(client: AsgiClient, upstream: ClientConnection) -> None:
     try:
         while True:
             message = await upstream.recv()

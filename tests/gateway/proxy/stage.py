@@ -350,7 +350,7 @@ async def stage(measures: Measures = UNMEASURED, *, has_grpc: bool = False) -> A
     open_inference = Server(settings, 0, gateway.programs, lambda: gateway.is_connected) if has_grpc else None
     if open_inference is not None:
         gateway.beside = partial(open_inference.running, 0)
-    sockets = Sockets(lambda: settings.limits)
+    sockets = Sockets(lambda: settings.limits, gateway.choose)
     listening = bound(Address("127.0.0.1", 0), backlog=128)
     config = uvicorn.Config(
         gateway.app(),

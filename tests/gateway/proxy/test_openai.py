@@ -12,7 +12,7 @@ import pytest
 from gpufleet.v1 import sessions_pb2
 
 from gateway.proxy import held_bodies, upstream, watching
-from gateway.proxy.exchange import Client
+from gateway.proxy.lane import Lane
 from gpufleet.security.tokens import make_token
 from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.proxy.stage import Call, Stage, asked, program, stage
@@ -218,13 +218,13 @@ async def test_a_body_that_is_still_looked_through_counts_as_held_though_its_cli
     monkeypatch.setattr("gateway.proxy.openai.named_in", looks)
     monkeypatch.setattr("gateway.proxy.openai.AT_ONCE_BYTES_MAX", 10)
     left = asyncio.Event()
-    follow = Client._read
+    lost = Lane.connection_lost
 
-    async def notes(client: Client, task: asyncio.Task[object]) -> None:
-        await follow(client, task)
+    def notes(lane: Lane, exc: Exception | None) -> None:
+        lost(lane, exc)
         left.set()
 
-    monkeypatch.setattr(Client, "_read", notes)
+    monkeypatch.setattr(Lane, "connection_lost", notes)
     async with stage() as at:
         try:
             async with at.asking(CHAT, "POST", JSON, b'{"model": "chat"}'):

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import h11
 import pytest
 
 from gateway.proxy.upstream import CLOSED, Connection, Endpoint, ReplicaFailed, dial
@@ -24,8 +23,7 @@ async def test_a_replica_that_closes_has_not_answered(said: bytes, why: str) -> 
     async with server:
         endpoint = Endpoint(Target(address=Address("127.0.0.1", server.sockets[0].getsockname()[1])), b"k")
         connection = await dial(endpoint, None, lambda: Connection(endpoint.first_line))
-        await connection.send(h11.Request(method="GET", target="/", headers=[("host", "m")]))
-        await connection.send(h11.EndOfMessage())
+        connection.begin("GET", b"/", [(b"host", b"m")], b"", is_all=True)
         with pytest.raises(ReplicaFailed, match=why):
-            await connection.next_event()
+            await connection.answer()
         connection.abort()
