@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from gpufleet.config.gateway_settings import GatewaySettings
 from gpufleet.config.merged import Resolved, settings_reader
 from gpufleet.config.paths import state_dir
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.net.program_credential import CREDENTIAL_FILE, ProgramCredential
 from gpufleet.security.tokens import find_token
 
 
@@ -30,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--scheduler", metavar="HOST:PORT[,…]", help="where the scheduler is; several are tried in turn")
     flags.add_argument("--data", metavar="DIR", help="the folder of the log; each gateway of a machine has its own")
+    flags.add_argument("--gateway-id", metavar="NAME", help="the name that it joins under (default: the host name)")
     flags.add_argument("--token-file", metavar="FILE", help="file with the gateway's token")
     flags.add_argument(
         "--origin", metavar="URL", action="append", dest="origins", help="a page elsewhere that may connect; repeatable"
@@ -57,6 +60,12 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--log-level", dest="log.level", choices=("debug", "info", "warning", "error"))
     flags.add_argument("--log-format", dest="log.format", choices=("text", "json"))
     return flags
+
+
+def credential_of(settings: GatewaySettings) -> ProgramCredential:
+    """What it calls its scheduler with: a credential of its own, once its token was traded for one, else that."""
+    name = settings.gateway_id or socket.gethostname()
+    return ProgramCredential(settings.data / CREDENTIAL_FILE, name, lambda: token_of(settings))
 
 
 def reader_of(given: argparse.Namespace) -> Callable[[], Resolved[GatewaySettings]]:

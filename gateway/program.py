@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ from .identity import Identities
 from .measures import Measures
 from .metrics import MetricsOutlet
 from .open_inference.server import Server
+from .options import credential_of
 from .protocol import MESSAGE_BYTES_MAX
 from .proxy.handover import Handover
 from .sockets import Sockets
@@ -40,6 +41,9 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 2_048
 """Connections that may wait to be taken."""
+
+SETTLE_PAUSE_S = 2.0
+"""Between two tries to have a credential, while no scheduler answers."""
 
 STOP_S_MAX = 3
 """How long connections may take to end once the gateway is told to stop."""
@@ -61,7 +65,10 @@ class Program:
         self._folder = folder
         self._program_log = program_log
         settings = live.now
-        schedulers = [self._target(address, token) for address in settings.scheduler]
+        # What signs people's cookies follows from the token, which gateways share; calls are made as this one alone.
+        self._credential = credential_of(settings)
+        schedulers = [self._target(address, self._credential.token) for address in settings.scheduler]
+        self._schedulers = schedulers
         dashboard = Dashboard(schedulers, token)
         self._gateway = Gateway(
             schedulers,
@@ -90,7 +97,7 @@ class Program:
             **gateway.requests_read(),
         }
 
-    def _target(self, address: Address, token: str | None) -> Target:
+    def _target(self, address: Address, token: Callable[[], str] | None) -> Target:
         settings = self._live.now
         return Target(address=address, token=token, ca_file=settings.ca_file, is_insecure=settings.insecure)
 
@@ -98,6 +105,17 @@ class Program:
         # A worker wants no token but the turn's own ticket, or the replica's key.
         target = self._target(parse_address(worker.endpoint), None)
         return replace(target, certificate=worker.certificate.encode())
+
+    async def _settle(self) -> None:
+        """Have a credential of its own where its token is for that; tried until a scheduler says so or answers no."""
+        while not self._credential.is_settled:
+            try:
+                await self._credential.settle(self._schedulers)
+            except (GpufleetError, OSError) as problem:
+                log.error("this gateway does not join: %s", problem)
+                return
+            if not self._credential.is_settled:
+                await asyncio.sleep(SETTLE_PAUSE_S)
 
     async def run(self) -> None:
         """Serve until told to stop."""
@@ -127,12 +145,14 @@ class Program:
                 self._folder.tell_listening(self._grpc.address, GRPC_LISTENING_FILE)
             self._folder.tell_listening(address)
             log.info("listening on %s", address)
+            settling = asyncio.create_task(self._settle(), name="credential")
             telling = asyncio.create_task(self._metrics.run(), name="metrics")
             try:
                 await serving
             finally:
-                telling.cancel()
-                await asyncio.gather(telling, return_exceptions=True)
+                for task in (telling, settling):
+                    task.cancel()
+                await asyncio.gather(telling, settling, return_exceptions=True)
 
     @contextmanager
     def _signals(self, server: uvicorn.Server) -> Iterator[None]:

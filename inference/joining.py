@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
+import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
@@ -12,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from gpufleet.v1 import sessions_pb2
 
+from gpufleet.config.paths import state_dir
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.host.facts import first_installed
 from gpufleet.net.addresses import Address, is_loopback, parse_address
 from gpufleet.net.channel import Target
+from gpufleet.net.program_credential import ProgramCredential
 from gpufleet.net.routes import address_toward, is_every_address
 from gpufleet.net.tls import check_protection, server_context
 
@@ -24,6 +28,8 @@ from .options import schedulers_of, secret_of, token_of
 
 if TYPE_CHECKING:
     from gpufleet.net.certificates import OwnCertificate
+
+_log = logging.getLogger(__name__)
 
 PORT_FIRST = 8001
 PORTS_TRIED_MAX = 64
@@ -45,6 +51,8 @@ class Joining:
         if self.schedulers:
             token_of(given)  # without one no scheduler would ever take it
         self.secret, self.is_launched = secret_of(given)
+        self._credential: ProgramCredential | None = None
+        self._problem = ""
         self.version = first_installed(["gpufleet"])
         self.endpoint = ""
         self.certificate = ""
@@ -83,7 +91,29 @@ class Joining:
                 certificate=self.certificate,
             )
 
-        return Link(worker, self.schedulers, target_of=self._target_of, hello=hello) if self.schedulers else None
+        if not self.schedulers:
+            return None
+        if not self.is_launched:
+            self._credential = self._credential_of(model)
+        return Link(worker, self.schedulers, target_of=self._target_of, hello=hello, before=self._settle)
+
+    def _credential_of(self, model: str) -> ProgramCredential:
+        """What a worker by hand proves itself by, kept in this account's folder under the worker's name."""
+        given = self._given
+        device = str(getattr(given, "device", "") or "0").removeprefix("cuda:")
+        name = given.worker_id or f"{socket.gethostname()}-{model}-{device}"
+        return ProgramCredential(state_dir("worker") / f"{name}.token", name, lambda: token_of(given), model)
+
+    async def _settle(self) -> None:
+        """Have a credential of its own, where its token is for that. What a scheduler refuses is told by the log."""
+        credential = self._credential
+        if credential is not None and not credential.is_settled:
+            try:
+                await credential.settle([self._target_of(address) for address in self.schedulers])
+            except (GpufleetError, OSError) as problem:
+                if str(problem) != self._problem:
+                    self._problem = str(problem)
+                    _log.error("this worker does not join: %s", problem)
 
     async def _reached(self) -> Address:
         """Where gateways reach this worker; port 0 where it is the one that it listens on."""
@@ -106,7 +136,8 @@ class Joining:
 
     def _target_of(self, address: Address) -> Target:
         given = self._given
-        return Target(address=address, token=token_of(given), ca_file=given.ca_file, is_insecure=given.insecure)
+        token = token_of(given) if self._credential is None else self._credential.token()
+        return Target(address=address, token=token, ca_file=given.ca_file, is_insecure=given.insecure)
 
 
 async def run_linked(life: Coroutine[Any, Any, None], link: Link | None) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -90,11 +90,15 @@ class LinkedWorker(Protocol):
         ...
 
 
+async def _nothing() -> None:
+    """What is done before a round of dials, where nothing is."""
+
+
 class Link:
     """One worker's connection to the schedulers at these addresses, one after the other.
 
     `target_of` is asked before each dial, so that a token file that was replaced is read again. `hello` is the first
-    message on each connection.
+    message on each connection; `before` comes before each round of dials.
     """
 
     def __init__(
@@ -104,12 +108,14 @@ class Link:
         *,
         target_of: Callable[[Address], Target],
         hello: Callable[[], sessions_pb2.WorkerHello],
+        before: Callable[[], Coroutine[Any, Any, None]] = _nothing,
     ) -> None:
         assert addresses
         self._worker = worker
         self._addresses = tuple(addresses)
         self._target_of = target_of
         self._hello = hello
+        self._before = before
         self._problem = ""
         self._held_s = 0.0
         self._ends_told = 0
@@ -122,6 +128,7 @@ class Link:
         pause_s = RETRY_S_MIN
         while True:
             self._held_s = 0.0
+            await self._before()
             for address in self._addresses:
                 await self._try(address)
                 if self._has_said_all:

@@ -71,6 +71,11 @@ def add_joining_flags(flags: argparse.ArgumentParser, *, port: str) -> None:
     for name, (default, help_) in files.items():
         flags.add_argument(name, metavar="FILE", type=Path, default=default, help=help_)
     flags.add_argument(
+        "--worker-id",
+        metavar="NAME",
+        help="the name that it joins under, by a token that is traded for a credential; default: HOST-MODEL-DEVICE",
+    )
+    flags.add_argument(
         "--insecure", action="store_true", default=bool(_told("INSECURE")), help="no TLS beyond this machine"
     )
     flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")

@@ -6,7 +6,7 @@ A gateway that comes back joins its people again, and a worker lists its turns: 
 import asyncio
 import itertools
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -66,6 +66,10 @@ class Outbox(Generic[M]):
         return []
 
 
+SPEAKERS_KEPT = 10_000
+"""Starts of workers of which it is known who speaks for them, connected or not; those that came last."""
+
+
 @dataclass(slots=True, eq=False)
 class GatewayLink:
     """One OpenSession stream. `keys` are the place keys of its people, as far as they are known here."""
@@ -100,6 +104,7 @@ class SessionLinks:
         self._numbers = itertools.count(1)
         self._gateways: dict[int, GatewayLink] = {}
         self._workers: dict[WorkerId, WorkerLink] = {}
+        self._speakers: OrderedDict[WorkerId, str] = OrderedDict()
 
     def number(self) -> int:
         """A number that no other stream has."""
@@ -116,15 +121,30 @@ class SessionLinks:
         self._gateways.pop(link.number, None)
 
     def join_worker(
-        self, worker: WorkerId, endpoint: str, secret: bytes, *, certificate: str = "", job: JobId | None = None
+        self,
+        worker: WorkerId,
+        endpoint: str,
+        secret: bytes,
+        *,
+        certificate: str = "",
+        job: JobId | None = None,
+        speaker: str = "",
     ) -> WorkerLink:
-        """A worker's stream begins; an older one of the same start ends."""
+        """A worker's stream begins; an older one of the same start ends. `speaker` is who may begin another."""
+        self._speakers[worker] = speaker
+        self._speakers.move_to_end(worker)
+        if len(self._speakers) > SPEAKERS_KEPT:
+            self._speakers.popitem(last=False)
         link = WorkerLink(worker, next(self._numbers), endpoint, secret, certificate, worker_name(worker, job))
         older = self._workers.get(worker)
         if older is not None:
             older.outbox.close()
         self._workers[worker] = link
         return link
+
+    def speaker_of(self, worker: WorkerId) -> str | None:
+        """Who speaks for this start of a worker; None where nobody does."""
+        return self._speakers.get(worker)
 
     def leave_worker(self, link: WorkerLink) -> None:
         """A worker's stream is gone."""

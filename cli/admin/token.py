@@ -30,15 +30,25 @@ def create(
         str,
         Option("--node", metavar="PATTERN", help="Of role node: which nodes it lets join: gpu-*. All by default."),
     ] = "",
+    model: Annotated[
+        str,
+        Option("--model", metavar="PATTERN", help="Of role worker: of which models of USER; of all by default."),
+    ] = "",
     uses: Annotated[
-        int, Option("--uses", metavar="N", help="Of role node: how many nodes it lets join. Any number by default.")
+        int,
+        Option(
+            "--uses",
+            metavar="N",
+            help="Of role node: how many nodes it lets join, any number by default. Of roles worker and "
+            "gateway: how many programs may trade it for a credential, which is all that it is good for then.",
+        ),
     ] = 0,
     note: Annotated[str, Option("--note", metavar="TEXT", help="What it is for.")] = "",
 ) -> None:
     """Make a token and print its secret, once and alone on stdout; keep it in a file of mode 0600."""
     from .token_calls import Joining, create_token
 
-    create_token(options.settings(), user, role, valid_for, note, Joining(node, uses))
+    create_token(options.settings(), user, role, valid_for, note, Joining(node, model, uses))
 
 
 @token.subcommand("list")

@@ -35,9 +35,10 @@ ROLES = {
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Which nodes a token lets join, and how many."""
+    """Which nodes a token lets join, or of which models workers, and how many."""
 
     nodes: str
+    models: str
     uses_max: int
 
 
@@ -47,7 +48,12 @@ def create_token(settings: Settings, user: str, role: str, valid_for: str | None
     if not user and role != "node":
         raise invalid("USER", "is missing", next_step=f"Name its user: gpuctl token create ann --role {role}")
     request = scheduler_pb2.CreateTokenRequest(
-        user=user or NODES_USER, role=ROLES[role], note=note, nodes=joining.nodes, uses_max=joining.uses_max
+        user=user or NODES_USER,
+        role=ROLES[role],
+        note=note,
+        nodes=joining.nodes,
+        models=joining.models,
+        uses_max=joining.uses_max,
     )
     if valid_for is not None:
         request.valid_for.FromTimedelta(read("--valid-for", parse_duration, valid_for))
@@ -91,8 +97,9 @@ def revoke_token(settings: Settings, token_id: str) -> None:
 
 def _columns(now: datetime, tokens: Iterable[scheduler_pb2.Token]) -> list[Column[scheduler_pb2.Token]]:
     words_of = {role: word for word, role in ROLES.items()}
-    is_shown = any(token.role == scheduler_pb2.ROLE_NODE for token in tokens)
-    joining = [Column("NODES", _joined, least=6)] if is_shown else []
+    shown = [each.role for each in tokens if _joined(each)]
+    title = "NODES" if all(role == scheduler_pb2.ROLE_NODE for role in shown) else "FOR"
+    joining = [Column(title, _joined, least=6)] if shown else []
     return [
         Column("ID", lambda token: token.id),
         Column("USER", lambda token: token.user, least=8),
@@ -105,9 +112,13 @@ def _columns(now: datetime, tokens: Iterable[scheduler_pb2.Token]) -> list[Colum
 
 
 def _joined(token: scheduler_pb2.Token) -> str:
-    if token.role != scheduler_pb2.ROLE_NODE:
-        return ""
-    return f"{token.nodes or '*'} {token.uses}" + (f"/{token.uses_max}" if token.uses_max else "")
+    """Whom it lets join, with how many it has; of a credential whose it is."""
+    if token.program:
+        return f"{token.program} of {token.models}" if token.models else token.program
+    if token.role == scheduler_pb2.ROLE_NODE or token.uses_max:
+        names = token.nodes if token.role == scheduler_pb2.ROLE_NODE else token.models
+        return f"{names or '*'} {token.uses}" + (f"/{token.uses_max}" if token.uses_max else "")
+    return token.models
 
 
 def _validity(token: scheduler_pb2.Token, now: datetime) -> Cell | str:

@@ -169,6 +169,7 @@ LEFT_OUT: Mapping[str, str] = {
     "ReportRequests": "a gateway's own report",
     "CountRequests": "a gateway's own report",
     "ConnectWorker": "a model's worker speaks it",
+    "JoinProgram": "workers and gateways speak it",
     "UploadBlob": "a file comes in pieces: gpuctl submit --file, or gRPC",
     "DownloadFile": "not built yet",
 }

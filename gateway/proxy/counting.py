@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from gpufleet.v1 import sessions_pb2
 
 from gpufleet.errors import Code, GpufleetError
-from gpufleet.net.channel import Target
+from gpufleet.net.channel import Target, token_now
 from gpufleet.telemetry.logs import fields
 
 from ..dashboard.calls import Scheduler
@@ -85,7 +85,7 @@ class Counting:
         """Whether all was told."""
         while (batch := self._sums.batch()) is not None:
             try:
-                await scheduler.call("CountRequests", self._request_of(batch), self._targets[0].token or "")
+                await scheduler.call("CountRequests", self._request_of(batch), token_now(self._targets[0]))
             except GpufleetError as error:
                 if error.code not in REFUSED:
                     log.info("requests are not counted yet", extra=fields(why=error.message))

@@ -16,7 +16,7 @@ import grpc.aio
 from gpufleet.v1 import sessions_pb2
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.net.channel import Target, bearer
+from gpufleet.net.channel import Metadata, Target, bearer, token_now
 from gpufleet.telemetry.logs import fields
 
 from ..dashboard.calls import Scheduler
@@ -66,8 +66,7 @@ class Watching:
 
     def __init__(self, targets: Sequence[Target], worker_target: Callable[[sessions_pb2.WorkerInfo], Target]) -> None:
         self._scheduler = Scheduler(list(targets))
-        self._token = targets[0].token or ""
-        self._metadata = bearer(self._token)
+        self._target = targets[0]
         self._worker_target = worker_target
         self._watched: OrderedDict[str, _Watched] = OrderedDict()
         self._missing: OrderedDict[str, tuple[float, GpufleetError]] = OrderedDict()
@@ -124,12 +123,15 @@ class Watching:
         found: list[sessions_pb2.Model] = []
         request = sessions_pb2.ListModelsRequest(page_size=PAGE_MODELS)
         for _ in range(PAGES_MAX):
-            answer: Any = await self._scheduler.call("ListModels", request, self._token)
+            answer: Any = await self._scheduler.call("ListModels", request, token_now(self._target))
             found += (each for each in answer.models if each.HasField("http"))
             if not answer.next_page_token:
                 break
             request.page_token = answer.next_page_token
         return found
+
+    def _metadata(self) -> Metadata:
+        return bearer(token_now(self._target))
 
     # --- replicas
 
@@ -184,7 +186,7 @@ class Watching:
         name, pause_s = watched.service.name, PAUSE_S_MIN
         while True:
             call: Any = self._scheduler.method("WatchWorkers")(
-                sessions_pb2.WatchWorkersRequest(model=name), metadata=self._metadata
+                sessions_pb2.WatchWorkersRequest(model=name), metadata=self._metadata()
             )
             try:
                 async for news in call:
@@ -228,7 +230,7 @@ class Watching:
         pause_s, loop = PAUSE_S_MIN, asyncio.get_running_loop()
         while True:
             await self._has_changed.wait()
-            call: Any = self._scheduler.method("ReportRequests")(metadata=self._metadata)
+            call: Any = self._scheduler.method("ReportRequests")(metadata=self._metadata())
             call.add_done_callback(lambda _: self._has_changed.set())
             began_s = loop.time()
             try:

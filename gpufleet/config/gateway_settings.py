@@ -84,6 +84,12 @@ class GatewaySettings:
         variable="GPUCTL_SCHEDULER",
     )
     data: Path = data_folder("gateway", "The folder of the log; each gateway of a machine has its own.")
+    gateway_id: str = setting(
+        "",
+        "The gateway's name, under which it joins by a token that is traded for a credential; unique in the team.",
+        TEXT,
+        default_text="the host name",
+    )
     token_file: Path | None = setting(
         None,
         "The file with the gateway's token. Gateways that hold the same token know each other's people.",

@@ -55,12 +55,13 @@ class Target:
 
     Without `ca_file`, a loopback address is spoken to in plain text, and any other with TLS against the
     system's authorities, unless `is_insecure` says that the network is trusted. `call_metadata` is asked at
-    each call (telemetry's trace context). With `certificate` (PEM) the server must hold just that one, which it made
-    for itself: no authority is asked, and no name compared but OWN_NAME.
+    each call (telemetry's trace context), and so is a `token` that may be another one later. With `certificate`
+    (PEM) the server must hold just that one, which it made for itself: no authority is asked, and no name compared
+    but OWN_NAME.
     """
 
     address: Address
-    token: str | None = field(default=None, repr=False)
+    token: str | Callable[[], str] | None = field(default=None, repr=False)
     ca_file: Path | None = None
     is_insecure: bool = False
     certificate: bytes = b""
@@ -127,6 +128,11 @@ def bearer(token: str) -> Metadata:
     return ((AUTHORIZATION, f"Bearer {token}"),)
 
 
+def token_now(target: Target) -> str:
+    """The token of who calls, as it is now; empty for nobody."""
+    return target.token() if callable(target.token) else target.token or ""
+
+
 def token_of(metadata: Sequence[tuple[str, str | bytes]] | None) -> str | None:
     """The bearer token in a call's metadata as a server sees it, None without one."""
     for key, value in metadata or ():
@@ -138,7 +144,10 @@ def token_of(metadata: Sequence[tuple[str, str | bytes]] | None) -> str | None:
 
 
 def _metadata_of(target: Target) -> Callable[[], Metadata]:
-    own = bearer(target.token) if target.token is not None else ()
+    token = target.token
+    if callable(token):
+        return lambda: bearer(token()) + target.call_metadata()
+    own = bearer(token) if token is not None else ()
     if target.call_metadata is no_metadata:
         return lambda: own
     return lambda: own + target.call_metadata()

@@ -34,6 +34,7 @@ JOINING = frozenset({Role.AGENT, Role.NODE})
 SESSIONS = frozenset({Role.ADMIN, Role.USER, Role.GATEWAY})
 GATEWAYS = frozenset({Role.ADMIN, Role.GATEWAY})
 WORKERS = frozenset({Role.WORKER, Role.ADMIN})
+PROGRAMS = frozenset({Role.WORKER, Role.GATEWAY})
 ITSELF = frozenset({Role.JOB})
 """A running job, of itself alone: own_job.py."""
 
@@ -84,6 +85,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/UploadBlob": PEOPLE,
     "Scheduler/DownloadFile": READERS,
     "Scheduler/CreateToken": ADMINS,
+    "Scheduler/JoinProgram": PROGRAMS,
     "Scheduler/ListTokens": ADMINS,
     "Scheduler/RevokeToken": ADMINS,
     "Scheduler/ListAuditEntries": ADMINS,
@@ -100,6 +102,9 @@ ROLES_OF: dict[str, frozenset[Role]] = {
 OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 """Health and reflection want no token: they tell nothing that is not public."""
 PACKAGE = "/gpufleet.v1."
+
+OF_TRADED = frozenset({"Scheduler/JoinProgram", "Scheduler/GetServerInfo"})
+"""All that a token is good for that programs trade for a credential."""
 
 _OF_ITSELF = {name for name, roles in ROLES_OF.items() if Role.JOB in roles and roles != ALL}
 assert set(JOB_NAMED_BY) == _OF_ITSELF, f"what a job may ask of itself differs: {_OF_ITSELF ^ set(JOB_NAMED_BY)}"
@@ -160,6 +165,13 @@ class Authenticator:
                 f"a token {whose} may not call {method.removeprefix(PACKAGE)}",
                 next_step=OTHERS_STEP if found.role is Role.JOB else "",
             )
+        token = self._view.durable.tokens.get(found.token)
+        if token is not None and token.is_traded and method.removeprefix(PACKAGE) not in OF_TRADED:
+            raise GpufleetError(
+                Reason.PERMISSION_DENIED,
+                f"token {token.id} lets programs join, each of which trades it for a credential of its own",
+                next_step="Start the program again, in this version, once it can write to its folder.",
+            )
         return found
 
     def _caller(self, secret: str) -> Caller | None:
@@ -197,6 +209,8 @@ class Authenticator:
         for token in self._view.durable.tokens.values():
             if hmac.compare_digest(token.digest, digest):
                 return token
+            if token.former_digest and hmac.compare_digest(token.former_digest, digest):
+                return token if token.former_is_good(self._now()) else None
         return None
 
 

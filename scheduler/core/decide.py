@@ -12,7 +12,7 @@ from ..state.events import Event
 from ..state.sessions import turns
 from ..state.sessions.events import SessionEvent
 from ..state.state import State
-from . import access, attempts, deadlines, gangs, jobs, membership, nodes, secrets, sessions, updating
+from . import access, attempts, deadlines, gangs, jobs, membership, nodes, programs, secrets, sessions, updating
 from .decision import NOTHING, Decision
 from .dependencies import with_consequences
 from .serving import renumbered
@@ -90,6 +90,8 @@ def decide(state: State, event: Event) -> Decision:
             return access.on_token_requested(state, event)
         case events.RevokeRequested():
             return access.on_revoke_requested(state, event)
+        case events.ProgramAnnounced():
+            return programs.on_program_announced(state, event)
         case events.SecretSubmitted():
             return secrets.on_secret_submitted(state, event)
         case events.SecretRemovalRequested():

@@ -133,6 +133,10 @@ def sentence(record: Record) -> str:
             return f"{by} revoked token {token_id}."
         case records.TokenUsed(token=token_id, node=name):
             return f"Token {token_id} let node {name} join."
+        case records.ProgramJoined(token=token):
+            return f"Token {token.joined_by} let {token.role.value} {token.program} join, with credential {token.id}."
+        case records.CredentialRenewed(token=token_id):
+            return f"Credential {token_id} was renewed."
         case records.SecretSet(secret=secret, by=by):
             return f"{by} set secret {secret.name} of {secret.user}."
         case records.SecretRemoved(user=user, name=secret_name, by=by):
@@ -212,6 +216,10 @@ def tell(record: Record) -> str:
             return f"{name} {token_id}"
         case records.TokenUsed(token=token_id, node=node_name):
             return f"{name} {token_id} {node_name}"
+        case records.ProgramJoined(token=token):
+            return f"{name} {token.joined_by} {token.program}"
+        case records.CredentialRenewed(token=token_id):
+            return f"{name} {token_id}"
         case records.SecretSet(secret=secret):
             return f"{name} {secret.user} {secret.name}"
         case records.SecretRemoved(user=user, name=secret_name):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .ids import JobId, TokenId, UserName
-from .units import Instant
+from .units import HOUR, Instant, Span, after
 
 
 class Role(Enum):
@@ -22,12 +22,17 @@ class Role(Enum):
     """A running job that calls about itself; no stored token has it."""
 
 
+FORMER_GOOD_FOR = Span(HOUR)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
     """A bearer token without its secret: `digest` is the SHA-256 of the secret in hexadecimal.
 
     One that lets nodes join does so for names like `nodes` (* for any characters; empty for all), and for `uses_max` of
-    them (0: any number), of which `uses` have.
+    them (0: any number), of which `uses` have. One of a worker or gateway with `uses_max` is traded for the credential
+    of one `program`, which is a token, too. A renewed one is still known by `former_digest` for a while: `knows`.
+    `models` are those that a worker may serve, as `nodes` are written.
     """
 
     id: TokenId
@@ -41,6 +46,20 @@ class Token:
     nodes: str = ""
     uses_max: int = 0
     uses: int = 0
+    models: str = ""
+    program: str = ""
+    joined_by: TokenId = TokenId("")
+    former_digest: str = ""
+    renewed_at: Instant | None = None
+
+    @property
+    def is_traded(self) -> bool:
+        """Whether programs only trade it for a credential, and make no other call with it."""
+        return self.role in (Role.WORKER, Role.GATEWAY) and self.uses_max > 0
+
+    def former_is_good(self, now: Instant) -> bool:
+        """Whether the credential of before the last renewal may still be used: its answer may be lost."""
+        return self.renewed_at is not None and now < after(self.renewed_at, FORMER_GOOD_FOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

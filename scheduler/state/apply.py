@@ -160,6 +160,13 @@ def apply(durable: Durable, record: Record) -> None:
         case records.TokenUsed(token=token_id):
             token = durable.tokens[token_id]
             _keep(durable, replace(token, uses=token.uses + 1))
+        case records.ProgramJoined(token=token):
+            parent = durable.tokens[token.joined_by]
+            _keep(durable, replace(parent, uses=parent.uses + 1))
+            _keep(durable, token)
+        case records.CredentialRenewed(token=token_id, digest=digest, at=at):
+            token = durable.tokens[token_id]
+            _keep(durable, replace(token, digest=digest, former_digest=token.digest, renewed_at=at))
         case records.SecretSet(secret=secret):
             _keep(durable, secret)
         case records.SecretRemoved(user=user, name=secret_name):

@@ -352,6 +352,18 @@ class ClockAdvanced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramAnnounced:
+    """A worker or gateway trades the token `by` for a credential with this id and digest, or renews its own."""
+
+    at: Instant
+    by: TokenId
+    name: str
+    digest: str
+    fresh: TokenId
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecretSubmitted:
     """A person sets a secret, which is sealed."""
 
@@ -393,6 +405,7 @@ Event = (
     | NodeRevokeRequested
     | TokenRequested
     | RevokeRequested
+    | ProgramAnnounced
     | SecretSubmitted
     | SecretRemovalRequested
     | SchedulerStarted

@@ -383,6 +383,23 @@ class TokenUsed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramJoined:
+    """A worker or gateway traded a token for this credential, which counts as a use of it."""
+
+    at: Instant
+    token: Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialRenewed:
+    """A worker or gateway has another credential in the place of the one before."""
+
+    at: Instant
+    token: TokenId
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecretSet:
     """A secret has this value from now on. The story keeps that it was set, and not what was sealed (`as_told`)."""
 
@@ -443,6 +460,8 @@ Record = (
     | TokenCreated
     | TokenRevoked
     | TokenUsed
+    | ProgramJoined
+    | CredentialRenewed
     | SecretSet
     | SecretRemoved
     | SessionRecord

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from .access import Token
 from .ids import JobId
 from .jobs import Job
 from .nodes import Node
@@ -62,6 +63,13 @@ class NodeGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialGiven:
+    """A program has this credential."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecretChanged:
     """A secret was set, or removed; `is_new`: there was none of this name."""
 
@@ -82,4 +90,4 @@ class Done:
     """Done, and nothing more to say."""
 
 
-Reply = Refused | Submitted | JobsChanged | NodeChanged | NodeGone | SecretChanged | Joined | Done
+Reply = Refused | Submitted | JobsChanged | NodeChanged | NodeGone | CredentialGiven | SecretChanged | Joined | Done

@@ -57,6 +57,10 @@ def token_proto(token: Token) -> scheduler_pb2.Token:
         nodes=token.nodes,
         uses_max=token.uses_max,
         uses=token.uses,
+        models=token.models,
+        program=token.program,
+        renew_time=timestamp(token.renewed_at),
+        joined_by=token.joined_by,
     )
 
 

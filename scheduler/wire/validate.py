@@ -452,6 +452,17 @@ def node_name(name: str, path: str = "node") -> NodeName:
     return NodeName(name)
 
 
+def program_name(name: str, path: str) -> str:
+    """The name of a worker or gateway, checked; as a node's is written."""
+    if not NODE_NAME.fullmatch(name):
+        raise invalid(
+            path,
+            f"{name[:80]!r} is not a program's name",
+            next_step="use 1 to 63 letters, digits, '.', '-' or '_', beginning with a letter or digit",
+        )
+    return name
+
+
 def no_such_node(path: str, name: str) -> GpufleetError:
     """The error for a node that nobody knows."""
     return invalid(path, f"no node is called {name!r}", reason=Reason.NODE_NOT_FOUND)

@@ -39,7 +39,7 @@ TELLS = {
     "CloseSession DrainWorker OpenSession",
     "nothing of a job": "ListNodes UpdateNode ForgetNode ApproveNode RevokeNode CheckCapacity Estimate GetNodeHistory "
     "GetQueueHistory ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests "
-    "ListRequestUsage FindMissingBlobs UploadBlob CreateToken ListTokens RevokeToken ListAuditEntries "
+    "ListRequestUsage FindMissingBlobs UploadBlob CreateToken JoinProgram ListTokens RevokeToken ListAuditEntries "
     "SetSecret ListSecrets RemoveSecret",
     "what is for the fleet's own programs": "ConnectWorker Register Heartbeat ReportOutput OpenChannel FetchBlob",
 }

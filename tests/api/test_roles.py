@@ -46,6 +46,7 @@ MAY_CALL = {
     "CreateToken ListTokens RevokeToken ListAuditEntries": ("admin",),
     # The fleet's own programs.
     "ConnectWorker": ("admin", "worker"),
+    "JoinProgram": ("gateway", "worker"),
     "Register": ("agent", "node"),
     "Heartbeat ReportOutput OpenChannel FetchBlob": ("agent",),
 }

@@ -41,6 +41,7 @@ from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span, 
 from tests.core.fleet import BEGIN, Fleet, Turn, spec
 from tests.core.test_membership import N1 as N1_JOINED
 from tests.core.test_membership import fleet_with_token, joins
+from tests.core.test_programs import announced, joins_as
 from tests.core.test_properties import OFTEN, STEPS, World
 from tests.core.test_secrets import of
 from tests.core.transcript import Transcript
@@ -354,7 +355,9 @@ def test_forgetting_old_requests_takes_a_bounded_number_at_a_time() -> None:
 
 def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
     wanted = {kind.__name__ for kind in get_args(Record)} - NOT_MET - OF_SESSIONS
-    wanted -= _read(_fallen_back()) | _read(_let_in_and_out()) | _read(_kept_and_dropped())
+    wanted -= (
+        _read(_fallen_back()) | _read(_let_in_and_out()) | _read(_kept_and_dropped()) | _read(_traded_and_renewed())
+    )
     for seed in (*MEET_THE_RARE, *range(200)):
         wanted -= _read(_of_a_life(random.Random(seed)))
         if not wanted:
@@ -397,6 +400,14 @@ def _let_in_and_out() -> list[Record]:
     joins(fleet)
     fleet.take_up(NodeRevokeRequested(at=fleet.now, by=ALICE, node=N1_JOINED, reason="stolen"))
     fleet.take_up(NodeApprovalRequested(at=fleet.now, by=ALICE, node=N1_JOINED))
+    return fleet.store.records
+
+
+def _traded_and_renewed() -> list[Record]:
+    """The records of a gateway that traded its token, and renewed what it got."""
+    fleet = Fleet()
+    credential = joins_as("gateway-1", fleet)
+    fleet.take_up(announced(fleet, credential, "gateway-1", "next"))
     return fleet.store.records
 
 

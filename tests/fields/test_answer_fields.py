@@ -117,7 +117,11 @@ def test_everything_of_a_token_but_its_secret_is_shown() -> None:
     def stored(token: Token) -> Token:
         return replace(token, role=Role.USER if token.role is Role.JOB else token.role)  # that of a job is never stored
 
-    exceptions = {"digest": "the hash of its secret", "revoked_at": "that it is revoked is shown, and not when"}
+    exceptions = {
+        "digest": "the hash of its secret",
+        "former_digest": "the hash of the secret before",
+        "revoked_at": "that it is revoked is shown, and not when",
+    }
     assert not unsaid(token_proto, Token, exceptions=exceptions, prepare=stored)
 
 

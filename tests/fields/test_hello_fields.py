@@ -82,11 +82,14 @@ def hello_heard(hello: sessions_pb2.WorkerHello, job: Any) -> tuple[object, obje
     links = SimpleNamespace(
         join_worker=join_worker,
         leave_worker=lambda link: None,
+        speaker_of=lambda worker: None,
         is_closed=False,
         secrets=SimpleNamespace(ticket_secret=lambda key: f"secret of {key}".encode()),
     )
-    engine = Engine(SimpleNamespace(durable=SimpleNamespace(models={})))
-    calls: Any = SimpleNamespace(engine=engine, session_links=links)
+    models = {name: SimpleNamespace(owner="ada") for name in ("canvas", "other")}
+    engine = Engine(SimpleNamespace(durable=SimpleNamespace(models=models, tokens={})))
+    calls: Any = object.__new__(sessions.SessionCalls)
+    calls.engine, calls.session_links = engine, links
     _caller.set(Caller(UserName("ada"), Role.ADMIN, TokenId("t"), job))
     method: Any = sessions.SessionCalls.ConnectWorker
     request = sessions_pb2.ConnectWorkerRequest(hello=hello)
@@ -119,6 +122,7 @@ def test_a_workers_hello_says_all_that_it_knows(monkeypatch: pytest.MonkeyPatch)
     joining: Any = object.__new__(WorkersJoining)
     joining.endpoint, joining.certificate, joining.secret = "h:1", "PEM", b"s" * 32
     joining.schedulers = (Address("127.0.0.1"),)
+    joining._given = SimpleNamespace(worker_id="w1", device="cpu")
     said: dict[str, object] = {}
     for joining.is_launched in (False, True):
         link = joining.link(SimpleNamespace(), model="mine", start="this one")

@@ -2103,6 +2103,10 @@ class Token(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     USES_MAX_FIELD_NUMBER: _builtins.int
     USES_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    PROGRAM_FIELD_NUMBER: _builtins.int
+    RENEW_TIME_FIELD_NUMBER: _builtins.int
+    JOINED_BY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Short id, for lists and revocation."""
     user: _builtins.str
@@ -2116,9 +2120,17 @@ class Token(_message.Message):
     nodes: _builtins.str
     """Of role NODE: what the names of the nodes are like that it lets join, such as "gpu-*"."""
     uses_max: _builtins.int
-    """Of role NODE: how many nodes it lets join; 0 for any number."""
+    """Of role NODE: how many nodes it lets join; 0 for any number. Of roles WORKER and GATEWAY: how many programs may trade it
+    for a credential, which is all that it is good for; 0 for one that is itself the token of its programs.
+    """
     uses: _builtins.int
-    """How many nodes it has let join."""
+    """How many nodes it has let join; of roles WORKER and GATEWAY how many programs."""
+    models: _builtins.str
+    """Of role WORKER: what the names of the models are like that it may be a worker of; empty for all of its user's."""
+    program: _builtins.str
+    """The worker or gateway whose credential it is; empty for a token that was made by CreateToken."""
+    joined_by: _builtins.str
+    """The token that was traded for it; empty where none was."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was made."""
@@ -2126,6 +2138,10 @@ class Token(_message.Message):
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
         """When it ends; absent means never."""
+
+    @_builtins.property
+    def renew_time(self) -> _timestamp_pb2.Timestamp:
+        """When that was renewed last; absent where it never was."""
 
     def __init__(
         self,
@@ -2140,10 +2156,14 @@ class Token(_message.Message):
         nodes: _builtins.str = ...,
         uses_max: _builtins.int = ...,
         uses: _builtins.int = ...,
+        models: _builtins.str = ...,
+        program: _builtins.str = ...,
+        renew_time: _timestamp_pb2.Timestamp | None = ...,
+        joined_by: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "renew_time", b"renew_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "id", b"id", "is_revoked", b"is_revoked", "nodes", b"nodes", "note", b"note", "role", b"role", "user", b"user", "uses", b"uses", "uses_max", b"uses_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "id", b"id", "is_revoked", b"is_revoked", "joined_by", b"joined_by", "models", b"models", "nodes", b"nodes", "note", b"note", "program", b"program", "renew_time", b"renew_time", "role", b"role", "user", b"user", "uses", b"uses", "uses_max", b"uses_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2161,6 +2181,7 @@ class CreateTokenRequest(_message.Message):
     NOTE_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     USES_MAX_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
     user: _builtins.str
     """The user whom it makes: 1 to 63 letters, digits, '.', '-', '_' or '@'."""
     role: Global___Role.ValueType
@@ -2170,7 +2191,13 @@ class CreateTokenRequest(_message.Message):
     nodes: _builtins.str
     """Of role NODE: the names of the nodes that it lets join, where * stands for any characters; empty means all."""
     uses_max: _builtins.int
-    """Of role NODE: how many nodes it lets join, 10,000 at most; 0 means any number."""
+    """Of role NODE: how many nodes it lets join, 10,000 at most; 0 means any number. Of roles WORKER and GATEWAY: how many
+    programs may trade it for a credential, which is all that it is good for; 0 means that it is not traded.
+    """
+    models: _builtins.str
+    """Of role WORKER: the names of the models that it may be a worker of, where * stands for any characters; empty means all
+    models of its user. Models of others it never serves.
+    """
     @_builtins.property
     def valid_for(self) -> _duration_pb2.Duration:
         """How long it is valid; absent means for ever."""
@@ -2184,10 +2211,11 @@ class CreateTokenRequest(_message.Message):
         note: _builtins.str = ...,
         nodes: _builtins.str = ...,
         uses_max: _builtins.int = ...,
+        models: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["valid_for", b"valid_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "note", b"note", "role", b"role", "user", b"user", "uses_max", b"uses_max", "valid_for", b"valid_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models", "nodes", b"nodes", "note", b"note", "role", b"role", "user", b"user", "uses_max", b"uses_max", "valid_for", b"valid_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2220,6 +2248,60 @@ class CreateTokenResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateTokenResponse: _TypeAlias = CreateTokenResponse  # noqa: Y015
+
+@_typing.final
+class JoinProgramRequest(_message.Message):
+    """JoinProgramRequest says who joins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The program's name, of its own among workers and gateways: 1 to 63 letters, digits, '.', '-' or '_'."""
+    digest: _builtins.str
+    """SHA-256 of the credential, in lower-case hexadecimal; of the next one to renew it."""
+    model: _builtins.str
+    """Of a worker: the model that it serves."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "model", b"model", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinProgramRequest: _TypeAlias = JoinProgramRequest  # noqa: Y015
+
+@_typing.final
+class JoinProgramResponse(_message.Message):
+    """JoinProgramResponse is the credential without its secret."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CREDENTIAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def credential(self) -> Global___Token:
+        """The credential; absent where the caller's own token is not traded and goes on being the one."""
+
+    def __init__(
+        self,
+        *,
+        credential: Global___Token | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinProgramResponse: _TypeAlias = JoinProgramResponse  # noqa: Y015
 
 @_typing.final
 class ListTokensRequest(_message.Message):

@@ -269,6 +269,11 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.CreateTokenRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.CreateTokenResponse.FromString,
                 _registered_method=True)
+        self.JoinProgram = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/JoinProgram',
+                request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.JoinProgramRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.JoinProgramResponse.FromString,
+                _registered_method=True)
         self.ListTokens = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/ListTokens',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListTokensRequest.SerializeToString,
@@ -634,6 +639,15 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinProgram(self, request, context):
+        """JoinProgram trades a token with which workers or gateways join for a credential of the caller alone, or renews that. The
+        caller makes the credential itself, as tokens are made, and keeps it before it asks. Asked again, the same is answered.
+        Errors: TOKEN_USED_UP, TOKEN_NAME_TAKEN, PERMISSION_DENIED for another model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListTokens(self, request, context):
         """ListTokens lists the tokens without their secrets.
         """
@@ -909,6 +923,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.CreateToken,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.CreateTokenRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.CreateTokenResponse.SerializeToString,
+            ),
+            'JoinProgram': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinProgram,
+                    request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.JoinProgramRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.JoinProgramResponse.SerializeToString,
             ),
             'ListTokens': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTokens,
@@ -2184,6 +2203,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/CreateToken',
             gpufleet_dot_v1_dot_scheduler__pb2.CreateTokenRequest.SerializeToString,
             gpufleet_dot_v1_dot_scheduler__pb2.CreateTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinProgram(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/JoinProgram',
+            gpufleet_dot_v1_dot_scheduler__pb2.JoinProgramRequest.SerializeToString,
+            gpufleet_dot_v1_dot_scheduler__pb2.JoinProgramResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -142,6 +142,11 @@ class SchedulerStub:
     """DownloadFile streams a file of a job. Not built yet."""
     CreateToken: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.CreateTokenRequest, _scheduler_pb2.CreateTokenResponse]
     """CreateToken makes a token; its secret is answered once and stored hashed."""
+    JoinProgram: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.JoinProgramRequest, _scheduler_pb2.JoinProgramResponse]
+    """JoinProgram trades a token with which workers or gateways join for a credential of the caller alone, or renews that. The
+    caller makes the credential itself, as tokens are made, and keeps it before it asks. Asked again, the same is answered.
+    Errors: TOKEN_USED_UP, TOKEN_NAME_TAKEN, PERMISSION_DENIED for another model.
+    """
     ListTokens: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListTokensRequest, _scheduler_pb2.ListTokensResponse]
     """ListTokens lists the tokens without their secrets."""
     RevokeToken: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RevokeTokenRequest, _scheduler_pb2.RevokeTokenResponse]
@@ -267,6 +272,11 @@ class SchedulerAsyncStub(SchedulerStub):
     """DownloadFile streams a file of a job. Not built yet."""
     CreateToken: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.CreateTokenRequest, _scheduler_pb2.CreateTokenResponse]  # type: ignore[assignment]
     """CreateToken makes a token; its secret is answered once and stored hashed."""
+    JoinProgram: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.JoinProgramRequest, _scheduler_pb2.JoinProgramResponse]  # type: ignore[assignment]
+    """JoinProgram trades a token with which workers or gateways join for a credential of the caller alone, or renews that. The
+    caller makes the credential itself, as tokens are made, and keeps it before it asks. Asked again, the same is answered.
+    Errors: TOKEN_USED_UP, TOKEN_NAME_TAKEN, PERMISSION_DENIED for another model.
+    """
     ListTokens: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListTokensRequest, _scheduler_pb2.ListTokensResponse]  # type: ignore[assignment]
     """ListTokens lists the tokens without their secrets."""
     RevokeToken: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RevokeTokenRequest, _scheduler_pb2.RevokeTokenResponse]  # type: ignore[assignment]
@@ -665,6 +675,17 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.CreateTokenResponse, _abc.Awaitable[_scheduler_pb2.CreateTokenResponse]]:
         """CreateToken makes a token; its secret is answered once and stored hashed."""
+
+    @_abc_1.abstractmethod
+    def JoinProgram(
+        self,
+        request: _scheduler_pb2.JoinProgramRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.JoinProgramResponse, _abc.Awaitable[_scheduler_pb2.JoinProgramResponse]]:
+        """JoinProgram trades a token with which workers or gateways join for a credential of the caller alone, or renews that. The
+        caller makes the credential itself, as tokens are made, and keeps it before it asks. Asked again, the same is answered.
+        Errors: TOKEN_USED_UP, TOKEN_NAME_TAKEN, PERMISSION_DENIED for another model.
+        """
 
     @_abc_1.abstractmethod
     def ListTokens(

@@ -16,23 +16,34 @@ from ...engine import Engine
 from ...links import Links
 from ...policy.fit import default_min_memory_bytes, node_views
 from ...ports import StoredRecord
-from ...state.access import Token
+from ...state.access import Role, Token
 from ...state.events import (
     DrainRequested,
     ForgetRequested,
     NodeApprovalRequested,
     NodeRevokeRequested,
+    ProgramAnnounced,
     RevokeRequested,
     TokenRequested,
 )
 from ...state.ids import NodeName, TokenId, UserName
 from ...state.nodes import Reachability
 from ...state.records import Record, SecretRemoved, SecretSet, job_of
-from ...state.replies import NodeChanged, NodeGone
+from ...state.replies import CredentialGiven, NodeChanged, NodeGone
 from ...state.units import DAY, after
 from ...wire.convert import ROLES, timestamp, token_proto
 from ...wire.convert_nodes import node_proto
-from ...wire.validate import SPAN_MAX, USER_NAME, check_no_node, check_nodes, no_such_node, node_name, span_of
+from ...wire.validate import (
+    SPAN_MAX,
+    USER_NAME,
+    check_no_node,
+    check_nodes,
+    no_such_node,
+    node_name,
+    program_name,
+    span_of,
+)
+from ...wire.validate_models import model_name
 from ..answers import Calls, reply_of
 from ..jobs.bands import bands_of_caller
 from ..paging import PageTokens, page_size
@@ -45,8 +56,9 @@ ROLE_OF = {number: role for role, number in ROLES.items()}
 TOKEN_ID_BYTES = 4
 NOTE_CHARS_MAX = 200
 NODE_PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,63}")
+DIGEST = re.compile("[0-9a-f]{64}")
 USES_MAX = 10_000
-"""Nodes that one token may let join, where it says how many."""
+"""Nodes, or programs, that one token may let join, where it says how many."""
 AUDITED = (
     "TokenCreated",
     "TokenRevoked",
@@ -227,9 +239,36 @@ class NodeCalls(Calls):
             note=request.note,
             nodes=request.nodes,
             uses_max=request.uses_max,
+            models=request.models,
         )
         await reply_of(self.engine.request(TokenRequested(at=now, by=caller().user, token=token)))
         return scheduler_pb2.CreateTokenResponse(token=token_proto(token), secret=secret)
+
+    async def JoinProgram(self, request: scheduler_pb2.JoinProgramRequest) -> scheduler_pb2.JoinProgramResponse:
+        """Trade a token for the credential of one worker or gateway, or renew that."""
+        name = program_name(request.name, "name")
+        if not DIGEST.fullmatch(request.digest):
+            raise invalid("digest", "is not a SHA-256 in lower-case hexadecimal")
+        token = self.engine.view.durable.tokens.get(caller().token)
+        if request.model or caller().role is Role.WORKER:
+            model_name(request.model, "model")
+        if request.model and caller().role is not Role.WORKER:
+            raise invalid("model", "is said by workers alone", next_step="leave it out")
+        if token is None or not (token.is_traded or token.program):
+            return scheduler_pb2.JoinProgramResponse()
+        event = ProgramAnnounced(
+            at=self.engine.now(),
+            by=token.id,
+            name=name,
+            digest=request.digest,
+            fresh=TokenId(secrets.token_hex(TOKEN_ID_BYTES)),
+            model=request.model,
+        )
+        reply = await reply_of(self.engine.request(event))
+        assert isinstance(reply, CredentialGiven)
+        return scheduler_pb2.JoinProgramResponse(
+            credential=token_proto(self.engine.view.durable.tokens[reply.token.id])
+        )
 
     async def ListTokens(self, request: scheduler_pb2.ListTokensRequest) -> scheduler_pb2.ListTokensResponse:
         """A page of tokens, in the order of their making."""
@@ -273,16 +312,25 @@ class NodeCalls(Calls):
         )
 
 
+LETS_JOIN = (scheduler_pb2.ROLE_NODE, scheduler_pb2.ROLE_WORKER, scheduler_pb2.ROLE_GATEWAY)
+
+
 def _check_joining(request: scheduler_pb2.CreateTokenRequest) -> None:
-    for path, value in (("nodes", request.nodes), ("uses_max", request.uses_max)):
-        if value and request.role != scheduler_pb2.ROLE_NODE:
-            raise invalid(path, "is for tokens with which nodes join", next_step="choose role node, or leave it out")
-    if request.nodes and not NODE_PATTERN.fullmatch(request.nodes):
-        raise invalid(
-            "nodes",
-            f"{request.nodes[:80]!r} is not what names of nodes are like",
-            next_step="use letters, digits, '.', '-', '_', and * for any characters: gpu-*",
-        )
+    for path, value, roles in (
+        ("nodes", request.nodes, (scheduler_pb2.ROLE_NODE,)),
+        ("models", request.models, (scheduler_pb2.ROLE_WORKER,)),
+        ("uses_max", request.uses_max, LETS_JOIN),
+    ):
+        if value and request.role not in roles:
+            words = " or ".join(scheduler_pb2.Role.Name(role).removeprefix("ROLE_").lower() for role in roles)
+            raise invalid(path, f"is for tokens of role {words}", next_step="choose another role, or leave it out")
+    for path, value in (("nodes", request.nodes), ("models", request.models)):
+        if value and not NODE_PATTERN.fullmatch(value):
+            raise invalid(
+                path,
+                f"{value[:80]!r} is not what names of {path} are like",
+                next_step="use letters, digits, '.', '-', '_', and * for any characters: gpu-*",
+            )
     if not 0 <= request.uses_max <= USES_MAX:
         raise invalid("uses_max", f"is {request.uses_max:,}; it must be 1 to {USES_MAX:,}, or 0 for any number")
 

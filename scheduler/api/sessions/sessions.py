@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from typing import Any
 
 from gpufleet.v1 import sessions_pb2
@@ -338,18 +339,17 @@ class SessionCalls(ModelCalls):
             raise invalid("hello", "must be the first message of a stream")
         hello = first.hello
         _check_hello(hello, caller().job)
-        served = self.engine.view.durable.models.get(ModelName(hello.model))
-        if served is not None and served.http is not None and caller().job is None:
-            self._owner_of(served.name)  # what is asked of a replica is for nobody else's eyes
+        self._check_own_model(ModelName(hello.model))
+        speaks_for = self._speaker_of(WorkerId(hello.worker_start))
         secret = hello.ticket_secret or _secret_of(self.session_links.secrets, caller().job)
         job_id = JobId(hello.job_id) if hello.job_id else None
         link = self.session_links.join_worker(
-            WorkerId(hello.worker_start), hello.endpoint, secret, certificate=hello.certificate, job=job_id
-        )
-        link.outbox.put(
-            sessions_pb2.ConnectWorkerResponse(
-                welcome=sessions_pb2.WorkerWelcome(server_time=timestamp(self.engine.now()))
-            )
+            WorkerId(hello.worker_start),
+            hello.endpoint,
+            secret,
+            certificate=hello.certificate,
+            job=job_id,
+            speaker=speaks_for,
         )
         joined = events.WorkerJoined(
             at=self.engine.now(),
@@ -361,16 +361,52 @@ class SessionCalls(ModelCalls):
             job=job_id,
             certificate=hello.certificate,
         )
-        self.engine.report(joined)
-        heard = _WorkerReader(self.engine, link)
-        reader = asyncio.create_task(heard.read(request_iterator), name=f"worker-{link.worker}")
+        taken = self.engine.report(joined)
         try:
+            if job_id is None and joined.model not in self.engine.view.durable.models:
+                await taken  # whose model it is was decided by the first of several who came at once
+                self._check_own_model(joined.model)
+            welcome = sessions_pb2.WorkerWelcome(server_time=timestamp(self.engine.now()))
+            link.outbox.put(sessions_pb2.ConnectWorkerResponse(welcome=welcome))
+            heard = _WorkerReader(self.engine, link)
+            reader = asyncio.create_task(heard.read(request_iterator), name=f"worker-{link.worker}")
             await _serve(reader, link.outbox, context)
         finally:
             self.session_links.leave_worker(link)
             # A scheduler that stops ends the streams itself: the workers, and the turns on them, go on meanwhile.
             if not self.session_links.is_closed:
                 self.engine.report(events.WorkerLost(at=self.engine.now(), worker=link.worker, stream=link.number))
+
+    def _check_own_model(self, name: ModelName) -> None:
+        """A worker by hand serves models of its token's user, and of these those that the token says.
+
+        What people ask of a model is for nobody else's eyes. Errors: PERMISSION_DENIED.
+        """
+        who = caller()
+        if who.job is not None:
+            return  # its model is that of its launch
+        token = self.engine.view.durable.tokens.get(who.token)
+        pattern = "" if token is None else token.models
+        if who.role is Role.WORKER and not fnmatchcase(name, pattern or "*"):
+            raise invalid(
+                "hello.model",
+                f"token {who.token} is for workers of {pattern!r}, and not of {name!r}",
+                reason=Reason.PERMISSION_DENIED,
+                next_step="ask an admin for another one: gpuctl token create OWNER --role worker --model NAME",
+            )
+        if name in self.engine.view.durable.models:
+            self._owner_of(name)
+
+    def _speaker_of(self, worker: WorkerId) -> str:
+        """Who the caller is among workers. Errors: PERMISSION_DENIED where another one has this start."""
+        who = caller()
+        speaker = str(who.token)
+        known = self.session_links.speaker_of(worker)
+        if known is not None and known != speaker:
+            said = "is that of another worker"
+            step = "each start of a worker has a random id of its own"
+            raise invalid("hello.worker_start", said, reason=Reason.PERMISSION_DENIED, next_step=step)
+        return speaker
 
 
 class _WorkerReader:

@@ -64,6 +64,7 @@ export interface Calls {
   readonly ListRequestUsage: { readonly request: ListRequestUsageRequest; readonly response: ListRequestUsageResponse };
   readonly FindMissingBlobs: { readonly request: FindMissingBlobsRequest; readonly response: FindMissingBlobsResponse };
   readonly CreateToken: { readonly request: CreateTokenRequest; readonly response: CreateTokenResponse };
+  readonly JoinProgram: { readonly request: JoinProgramRequest; readonly response: JoinProgramResponse };
   readonly ListTokens: { readonly request: ListTokensRequest; readonly response: ListTokensResponse };
   readonly RevokeToken: { readonly request: RevokeTokenRequest; readonly response: RevokeTokenResponse };
   readonly SetSecret: { readonly request: SetSecretRequest; readonly response: SetSecretResponse };
@@ -2617,10 +2618,21 @@ export interface Token {
   readonly note: string;
   /** Of role NODE: what the names of the nodes are like that it lets join, such as "gpu-*". */
   readonly nodes: string;
-  /** Of role NODE: how many nodes it lets join; 0 for any number. */
+  /**
+   * Of role NODE: how many nodes it lets join; 0 for any number. Of roles WORKER and GATEWAY: how many programs may
+   * trade it for a credential, which is all that it is good for; 0 for one that is itself the token of its programs.
+   */
   readonly uses_max: number;
-  /** How many nodes it has let join. */
+  /** How many nodes it has let join; of roles WORKER and GATEWAY how many programs. */
   readonly uses: number;
+  /** Of role WORKER: what the names of the models are like that it may be a worker of; empty for all of its user's. */
+  readonly models: string;
+  /** The worker or gateway whose credential it is; empty for a token that was made by CreateToken. */
+  readonly program: string;
+  /** When that was renewed last; absent where it never was. */
+  readonly renew_time?: Timestamp;
+  /** The token that was traded for it; empty where none was. */
+  readonly joined_by: string;
 }
 
 /** CreateTokenRequest asks for a token. */
@@ -2635,8 +2647,16 @@ export interface CreateTokenRequest {
   readonly note: string;
   /** Of role NODE: the names of the nodes that it lets join, where * stands for any characters; empty means all. */
   readonly nodes: string;
-  /** Of role NODE: how many nodes it lets join, 10,000 at most; 0 means any number. */
+  /**
+   * Of role NODE: how many nodes it lets join, 10,000 at most; 0 means any number. Of roles WORKER and GATEWAY: how
+   * many programs may trade it for a credential, which is all that it is good for; 0 means that it is not traded.
+   */
   readonly uses_max: number;
+  /**
+   * Of role WORKER: the names of the models that it may be a worker of, where * stands for any characters; empty means
+   * all models of its user. Models of others it never serves.
+   */
+  readonly models: string;
 }
 
 /** CreateTokenResponse carries the secret, once. */
@@ -2645,6 +2665,22 @@ export interface CreateTokenResponse {
   readonly token?: Token;
   /** The secret to send as "authorization: Bearer …". */
   readonly secret: string;
+}
+
+/** JoinProgramRequest says who joins. */
+export interface JoinProgramRequest {
+  /** The program's name, of its own among workers and gateways: 1 to 63 letters, digits, '.', '-' or '_'. */
+  readonly name: string;
+  /** SHA-256 of the credential, in lower-case hexadecimal; of the next one to renew it. */
+  readonly digest: string;
+  /** Of a worker: the model that it serves. */
+  readonly model: string;
+}
+
+/** JoinProgramResponse is the credential without its secret. */
+export interface JoinProgramResponse {
+  /** The credential; absent where the caller's own token is not traded and goes on being the one. */
+  readonly credential?: Token;
 }
 
 /** ListTokensRequest asks for a page of tokens. */
