@@ -59,7 +59,7 @@ def main() -> int:
         store=arguments.store,
     )
     if arguments.plan:
-        print("\n".join(map(str, order.plan)))
+        print("\n".join(map(str, (*order.plan, *order.joins))))
         return 0
     return run(order, keep=arguments.keep)
 

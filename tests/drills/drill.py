@@ -13,11 +13,14 @@ from typing import Any
 
 from gpufleet.v1 import node_pb2, scheduler_pb2
 
+from tests.drills.beside import Outsider, privacy_of, verdict_of
 from tests.drills.checker import Violation, check
 from tests.drills.database import SQLITE
 from tests.drills.faults import FENCE_SECONDS, PEOPLE, SECONDS_PER_FAULT, Fault, plan
 from tests.drills.history import History
 from tests.drills.injector import Injector
+from tests.drills.joins import NAMES as LATE
+from tests.drills.joins import UNWANTED, Joining, Step, steps
 from tests.drills.links import Links
 from tests.drills.people import Person
 from tests.drills.reading import DIARIES, NOTES, STAMPS, read_history
@@ -74,6 +77,11 @@ class Order:
         return plan(self.seed, self.nodes, self.seconds, self.seconds_per_fault)
 
     @property
+    def joins(self) -> tuple[Step, ...]:
+        """What happens to nodes that join."""
+        return steps(self.seed, self.seconds, self.plan)
+
+    @property
     def command(self) -> str:
         """What replays it."""
         every = f" --every {self.seconds_per_fault:g}" if self.seconds_per_fault != SECONDS_PER_FAULT else ""
@@ -90,6 +98,8 @@ class Report:
     folder: Path
     history: History
     violations: tuple[Violation, ...]
+    outsiders: str
+    """How much the outsider looked at."""
 
     @property
     def is_good(self) -> bool:
@@ -103,7 +113,8 @@ class Report:
         total = sum(output.length for output in history.outputs.values())
         return (
             f"seed {self.order.seed}: {len(self.order.plan)} faults, {len(history.jobs)} jobs, {attempts} attempts, "
-            f"{len(history.runs)} processes, {total / 1e6:.0f} MB of output, {len(history.followed)} followers"
+            f"{len(history.runs)} processes, {total / 1e6:.0f} MB of output, {len(history.followed)} followers, "
+            f"{len(self.order.joins)} joins and the like; {self.outsiders}"
         )
 
     def __str__(self) -> str:
@@ -113,7 +124,9 @@ class Report:
         wrong = [f"  {violation}" for violation in self.violations[:20]]
         left_out = len(self.violations) - len(wrong)
         wrong += [f"  and {left_out} more"] if left_out else []
-        faults = [f"  {fault}" for fault in self.order.plan]
+        happens = [(each.at, str(each)) for each in self.order.plan]
+        happens += [(each.at, str(each)) for each in self.order.joins]
+        faults = [f"  {text}" for _, text in sorted(happens)]
         return "\n".join(
             [
                 self.summary(),
@@ -140,18 +153,23 @@ async def drill(order: Order, folder: Path, network: Network, store_url: str = "
 def examine(order: Order, folder: Path, store_url: str = "") -> Report:
     """Look at what a drill left."""
     history = read_history(folder, store_url)
-    return Report(order=order, folder=folder, history=history, violations=tuple(check(history)))
+    found, looked = verdict_of(folder)
+    outsiders = (Violation(f"the outsider, {rule}", text) for rule, text in found)
+    violations = (*check(history), *outsiders)
+    return Report(order=order, folder=folder, history=history, violations=violations, outsiders=looked)
 
 
 async def _live(order: Order, folder: Path, network: Network, store_url: str) -> tuple[list[str], list[str]]:
     """The drill itself; what was strange, and what was left over."""
     head, place = network.machine("head"), network.machine(PEOPLE)
     machines = [network.machine(name) for name in order.nodes]
+    late = [network.machine(name) for name in (*LATE, UNWANTED)]
     async with AsyncExitStack() as stack:
         links = Links(network)
         stack.callback(links.close)
         flags = ("--host", head.address, "--insecure", *(("--store", store_url) if store_url else ()))
-        fleet = await stack.enter_async_context(SpreadFleet(folder / "fleet", head, *flags, environment=SETTINGS))
+        environment = SETTINGS | {"GPUCTL_SCHEDULER_PRIVACY_OUTPUT": privacy_of(order.seed)}
+        fleet = await stack.enter_async_context(SpreadFleet(folder / "fleet", head, *flags, environment=environment))
         for machine in machines:
             await fleet.add_node_on(machine, *NODE_FLAGS)
         admin = await stack.enter_async_context(fleet.client())
@@ -160,17 +178,24 @@ async def _live(order: Order, folder: Path, network: Network, store_url: str) ->
         stack.push_async_callback(door.close)
         everybody = (*USERS, PROBER)
         people = [await stack.enter_async_context(_person(name, admin, door, order, folder)) for name in everybody]
+        outsider = Outsider(folder, order.seed)
+        stack.callback(outsider.close)
+        await outsider.start(admin, place, fleet.scheduler.address)
         injector = Injector(fleet, links)
+        joining = Joining(fleet, admin, late, folder / "joins", NODE_FLAGS)
         async with asyncio.TaskGroup() as group:
             for person in people[:-1]:
                 group.create_task(person.work(order.seconds, NODE_SECONDS_PER_SUBMIT / order.node_count))
             for node in order.nodes:
                 group.create_task(people[-1].keep_busy(node, order.seconds))
             group.create_task(injector.carry_out(order.plan))
+            group.create_task(joining.carry_out(order.joins))
+        outsider.tell("over")
         leftovers = await _settled(Site(fleet, network, admin), people, injector, order.seconds)
+        await outsider.ended()
         if injector.left_out:
             print(f"{len(injector.left_out)} faults came too late and were left out: this machine is slow")
-        return injector.surprises, leftovers
+        return [*injector.surprises, *joining.surprises], leftovers
 
 
 @asynccontextmanager
