@@ -315,6 +315,12 @@ def counted_once(history: History) -> Found:
             yield f"{user} is accounted for {told}, and had {true}", None
 
 
+def nothing_taken(history: History) -> Found:
+    """A job that means harm gets nothing that is not its own, and harms nobody."""
+    for text in history.loot:
+        yield text, None
+
+
 def nothing_strange(history: History) -> Found:
     """No program failed, nobody got an error that means a bug, and nothing is left over."""
     for text in (*history.surprises, *history.leftovers):
@@ -331,6 +337,7 @@ RULES: dict[str, Rule] = {
     "one job a device": one_device,
     "equal streams": equal_streams,
     "counted once": counted_once,
+    "nothing taken": nothing_taken,
     "nothing strange": nothing_strange,
 }
 

@@ -22,8 +22,9 @@ from tests.drills.injector import Injector
 from tests.drills.joins import NAMES as LATE
 from tests.drills.joins import UNWANTED, Joining, Step, steps
 from tests.drills.links import Links
+from tests.drills.mal import ISOLATED, MAL, SUPERVISED, WITHSTOOD, Mal
 from tests.drills.people import Person
-from tests.drills.reading import DIARIES, NOTES, STAMPS, read_history
+from tests.drills.reading import DIARIES, LOOT, NOTES, STAMPS, read_history
 from tests.e2e.client import Client, dial
 from tests.several_nodes.door import Door
 from tests.several_nodes.fleet import SpreadFleet
@@ -65,6 +66,13 @@ class Order:
     node_count: int
     seconds_per_fault: float = SECONDS_PER_FAULT
     store: str = SQLITE
+    is_all_hostile: bool = False
+    """Whether jobs try what only isolated ones cannot do."""
+
+    @property
+    def means(self) -> tuple[str, ...]:
+        """What hostile jobs try."""
+        return (*WITHSTOOD, *SUPERVISED, *ISOLATED) if self.is_all_hostile else WITHSTOOD
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -86,7 +94,8 @@ class Order:
         """What replays it."""
         every = f" --every {self.seconds_per_fault:g}" if self.seconds_per_fault != SECONDS_PER_FAULT else ""
         store = f" --store {self.store}" if self.store != SQLITE else ""
-        flags = f"--minutes {self.seconds / 60:g} --nodes {self.node_count}{every}{store}"
+        hostile = " --all-hostile" if self.is_all_hostile else ""
+        flags = f"--minutes {self.seconds / 60:g} --nodes {self.node_count}{every}{store}{hostile}"
         return f'make drill SEED={self.seed} ARGS="{flags}"'
 
 
@@ -114,7 +123,7 @@ class Report:
         return (
             f"seed {self.order.seed}: {len(self.order.plan)} faults, {len(history.jobs)} jobs, {attempts} attempts, "
             f"{len(history.runs)} processes, {total / 1e6:.0f} MB of output, {len(history.followed)} followers, "
-            f"{len(self.order.joins)} joins and the like; {self.outsiders}"
+            f"{len(self.order.joins)} joins and the like, {history.hostile} hostile jobs; {self.outsiders}"
         )
 
     def __str__(self) -> str:
@@ -143,11 +152,18 @@ async def drill(order: Order, folder: Path, network: Network, store_url: str = "
 
     `store_url` is that of an empty database, or empty for a file.
     """
-    (folder / STAMPS).mkdir(parents=True)
-    (folder / DIARIES).mkdir()
+    _prepare(folder)
     surprises, leftovers = await _live(order, folder, network, store_url)
     (folder / NOTES).write_text(json.dumps({"surprises": surprises, "leftovers": leftovers}))
     return await asyncio.to_thread(examine, order, folder, store_url)
+
+
+def _prepare(folder: Path) -> None:
+    for name in (STAMPS, LOOT):
+        (folder / name).mkdir(parents=True)
+        (folder / name).chmod(0o1777)  # jobs write here, whoever they run as
+    folder.chmod(0o755)
+    (folder / DIARIES).mkdir()
 
 
 def examine(order: Order, folder: Path, store_url: str = "") -> Report:
@@ -178,6 +194,8 @@ async def _live(order: Order, folder: Path, network: Network, store_url: str) ->
         stack.push_async_callback(door.close)
         everybody = (*USERS, PROBER)
         people = [await stack.enter_async_context(_person(name, admin, door, order, folder)) for name in everybody]
+        his = await stack.enter_async_context(_user(MAL, admin, door))
+        mal = Mal(his, order.seed, folder / DIARIES, folder / LOOT, order.means)
         outsider = Outsider(folder, order.seed)
         stack.callback(outsider.close)
         await outsider.start(admin, place, fleet.scheduler.address)
@@ -188,11 +206,13 @@ async def _live(order: Order, folder: Path, network: Network, store_url: str) ->
                 group.create_task(person.work(order.seconds, NODE_SECONDS_PER_SUBMIT / order.node_count))
             for node in order.nodes:
                 group.create_task(people[-1].keep_busy(node, order.seconds))
+            group.create_task(mal.work(order.seconds))
             group.create_task(injector.carry_out(order.plan))
             group.create_task(joining.carry_out(order.joins))
         outsider.tell("over")
         leftovers = await _settled(Site(fleet, network, admin), people, injector, order.seconds)
         await outsider.ended()
+        await mal.leave(1.0)
         if injector.left_out:
             print(f"{len(injector.left_out)} faults came too late and were left out: this machine is slow")
         return [*injector.surprises, *joining.surprises], leftovers
@@ -200,12 +220,18 @@ async def _live(order: Order, folder: Path, network: Network, store_url: str) ->
 
 @asynccontextmanager
 async def _person(name: str, admin: Client, door: Door, order: Order, folder: Path) -> AsyncIterator[Person]:
+    async with _user(name, admin, door) as client:
+        yield Person(name, client, order.seed, folder / DIARIES, folder / STAMPS)
+
+
+@asynccontextmanager
+async def _user(name: str, admin: Client, door: Door) -> AsyncIterator[Client]:
     request = scheduler_pb2.CreateTokenRequest(user=name, role=scheduler_pb2.ROLE_USER)
     token = (await admin.stub.CreateToken(request)).secret
     async with dial(door.address, token) as channel:
         client = Client(channel, admin.cwd, set())
         try:
-            yield Person(name, client, order.seed, folder / DIARIES, folder / STAMPS)
+            yield client
         finally:
             client.forget()
 

@@ -192,6 +192,12 @@ class History:
     records: Mapping[str, Account] = field(default_factory=dict)
     """The same by the store's own records."""
 
+    hostile: int = 0
+    """How many jobs meant harm."""
+
+    loot: tuple[str, ...] = ()
+    """What jobs that mean harm got."""
+
     surprises: tuple[str, ...] = ()
     """What no fault explains: a program that left by itself, a traceback in a log, an error that means a bug."""
 

@@ -168,7 +168,7 @@ class Person:
     async def _submit(self, wish: Wish) -> int | None:
         self._number += 1
         request_id = f"{self.name}-{self._number}"
-        spec = self._client.spec(*wish.argv(self._stamps), **wish.fields())
+        spec = self._client.spec(*wish.argv(self._stamps), env={"DRILLS_VALUE": f"of {self.name}"}, **wish.fields())
         if wish.begins_in:
             spec.begin_time.FromNanoseconds(time.time_ns() + int(wish.begins_in * 1e9))
         if wish.share_milli:

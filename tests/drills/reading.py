@@ -52,12 +52,13 @@ from tests.drills.history import (
     Submit,
 )
 from tests.drills.job import blocks
+from tests.drills.mal import MAL
 
 READ_BYTES = 1_000_000
 TRACEBACK = "Traceback (most recent call last)"
 TRACEBACK_CHARS = 3_000
 
-DIARIES, STAMPS, FOLLOWED, NOTES = "people", "stamps", "followed", "notes.json"
+DIARIES, STAMPS, FOLLOWED, LOOT, NOTES = "people", "stamps", "followed", "loot", "notes.json"
 """The folders and files of a drill, below its own."""
 
 
@@ -67,8 +68,11 @@ def read_history(folder: Path, store_url: str = "") -> History:
     notes = json.loads((folder / NOTES).read_text()) if (folder / NOTES).exists() else {}
     data = folder / "fleet" / "scheduler"
     jobs, holds, records, damage = _store(store_url or f"sqlite:///{data / 'scheduler.db'}")
-    # What the outsider asked for is the outsider's to judge; it shares no list and no format with what is judged here.
-    jobs = {number: job for number, job in jobs.items() if job.user not in OUTSIDERS}
+    # What the outsider asked for is the outsider's to judge: it shares no list and no format with what is judged here.
+    # What hostile jobs do beside what they take is nobody's to say.
+    guests = [job for job in jobs.values() if job.user in OUTSIDERS or job.user == MAL]
+    jobs = {number: job for number, job in jobs.items() if job not in guests}
+    unended = [f"job {job.id} of {job.user} has no outcome" for job in guests if not job.outcome]
     return History(
         submits=submits,
         cancelled=cancelled,
@@ -81,7 +85,9 @@ def read_history(folder: Path, store_url: str = "") -> History:
         accounts=_accounts(data),
         records=records,
         surprises=(*notes.get("surprises", ()), *surprises, *damage, *_tracebacks(folder / "fleet")),
-        leftovers=tuple(notes.get("leftovers", ())),
+        leftovers=(*notes.get("leftovers", ()), *unended),
+        hostile=sum(job.user == MAL for job in guests),
+        loot=tuple(_loot(folder / LOOT)),
     )
 
 
@@ -107,6 +113,8 @@ def _diaries(
                     submits[note["request"]] = replace(asked, answers=(*asked.answers, note["first"]))
                 case "refused":
                     submits[note["request"]] = replace(submits[note["request"]], refusal=note["reason"])
+                case "did":
+                    pass  # who means harm tells what of
                 case "cancels":
                     cancelled.add(note["job"])
                 case "releases":
@@ -330,6 +338,12 @@ def _runs(folder: Path) -> Iterator[Run]:
             code=code,
             written={1: int(last[-2]), 2: int(last[-1])} if len(stamps) > 1 and who == "leader" else {},
         )
+
+
+def _loot(folder: Path) -> Iterator[str]:
+    """What hostile jobs got that they must not have."""
+    for file in sorted(folder.iterdir()) if folder.exists() else ():
+        yield from file.read_text(errors="replace").splitlines()
 
 
 def _tracebacks(folder: Path) -> Iterator[str]:

@@ -233,6 +233,7 @@ BROKEN: dict[str, tuple[History, str]] = {
         "counted once",
     ),
     "an account that was lost": (replace(GOOD, accounts={}), "counted once"),
+    "a secret that was taken": (replace(GOOD, loot=("job 5 reads: it read admin.token",)), "nothing taken"),
     "a program that left": (replace(GOOD, surprises=("agent node1 left by itself with 1",)), "nothing strange"),
     "a process that is left": (replace(GOOD, leftovers=("process 7 is left on node1",)), "nothing strange"),
 }
