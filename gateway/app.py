@@ -10,12 +10,11 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import grpc.aio
-from gpufleet.v1 import inference_pb2, scheduler_pb2, scheduler_pb2_grpc, sessions_pb2
+from gpufleet.v1 import inference_pb2, scheduler_pb2_grpc, sessions_pb2
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -24,16 +23,15 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from gpufleet.config.gateway_settings import GatewaySettings
-from gpufleet.errors import GpufleetError, Reason
 from gpufleet.model import media_type_of
 from gpufleet.net.channel import Target, connect_async
-from gpufleet.net.json_messages import message_object
 from gpufleet.net.status import from_rpc_error
 from gpufleet.telemetry.metrics import Readings
 from gpufleet.telemetry.spans import OFF, Telemetry
 
 from . import page
 from .api.serving import Api
+from .api.uploads import Uploads
 from .dashboard.guard import is_own_origin, refusal
 from .dashboard.serving import Dashboard
 from .framing import RefusesAmbiguous
@@ -106,13 +104,12 @@ class Gateway:
             *self._hosts.routes(),
             Route("/api/v1/lobby", self._models),
             Route("/api/v1/lobby/{name}/picture", self._picture),
-            Route("/api/v1/status/workers", self._workers),
             *self.dashboard.routes(),
         ]
         return Starlette(
             routes=[
                 *of_the_page,
-                *Api(self.dashboard).routes(of_the_page),
+                *Api(self.dashboard, self._uploads(), self._proxy).routes(of_the_page),
                 Route("/healthz", self._healthz),
                 WebSocketRoute("/ws", self._session),
                 *self._proxy.routes(),
@@ -131,6 +128,10 @@ class Gateway:
         if path.startswith(OF_PROGRAMS):
             return self._proxy.answer
         return self._openai.answer if path.startswith(OF_OPENAI) and method == "POST" else None
+
+    def _uploads(self) -> Uploads:
+        settings = self._settings
+        return Uploads(self.dashboard, lambda: settings().data, lambda: settings().limits.upload_bytes_max)
 
     @property
     def is_connected(self) -> bool:
@@ -195,32 +196,9 @@ class Gateway:
         headers = page.SECURITY_HEADERS | {"Cache-Control": page.HASHED}
         return Response(picture, media_type=media_type, headers=headers)
 
-    async def _workers(self, request: Request) -> Response:
-        """Workers, agents and lines: state, what they run, when they were heard. Wants the person's own token."""
-        token = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-        if not token:
-            return refusal(GpufleetError(Reason.TOKEN_MISSING, "this page wants your own token"))
-
-        async def ask(stub: Any) -> dict[str, Any]:
-            metadata = (("authorization", f"Bearer {token}"),)
-            models = await stub.ListModels(sessions_pb2.ListModelsRequest(), timeout=ASK_S_MAX, metadata=metadata)
-            nodes = await stub.ListNodes(scheduler_pb2.ListNodesRequest(), timeout=ASK_S_MAX, metadata=metadata)
-            return {
-                "models": [message_object(each) for each in models.models],
-                "agents": [message_object(each) for each in nodes.nodes],
-            }
-
-        return await self._asked(ask, self._targets[0])
-
-    async def _asked(self, ask: Callable[[Any], Any], as_nobody: Target | None = None) -> Response:
-        """The scheduler's answer as JSON, or why there is none. `as_nobody`: the call brings its own token."""
-        if as_nobody is None:
-            return await _answered(ask, self._channel)
-        channel = connect_async(replace(as_nobody, token=None))
-        try:
-            return await _answered(ask, channel)
-        finally:
-            await channel.close()
+    async def _asked(self, ask: Callable[[Any], Any]) -> Response:
+        """The scheduler's answer as JSON, or why there is none."""
+        return await _answered(ask, self._channel)
 
     async def _session(self, socket: WebSocket) -> None:
         """One person."""

@@ -203,6 +203,7 @@ class Program:
             set_log_level=self._set_log_level,
             streams_max=lambda: settings.now.limits.streams_max,
             output_is_shared=lambda: settings.now.privacy.output == "team",
+            handlers=lambda: settings.now.handlers,
         )
         logs = ProgramLogs(log_file, self._links, self._engine.view.durable.nodes)
         channels = Channels(self._links)

@@ -10,6 +10,8 @@ from typing import Any
 from gpufleet.net.json_messages import inner
 
 from ..dashboard.guard import BODY_BYTES_MAX
+from .file_paths import add_files
+from .refusals import refusals
 from .requests import KEY_HEADER, is_json
 from .schemas import Schema, Schemas, comments, described
 from .table import PREFIX, ROWS, Form, Row
@@ -50,23 +52,6 @@ ERROR: Schema = {
     },
 }
 
-REFUSALS = {
-    "400": "A field is wrong.",
-    "401": "The token is missing, or not known.",
-    "403": "The token's role does not allow it, or the job is somebody else's.",
-    "404": "What is named is not there.",
-    "409": "The state of things does not allow it.",
-    "413": "The body is too long.",
-    "415": "The body is not said to be JSON.",
-    "429": "Too much at once: Retry-After says when.",
-    "500": "The program met a case that should not exist.",
-    "501": "This version does not do that.",
-    "502": "The scheduler answered what this version does not know.",
-    "503": "The scheduler is away, or cannot store; the same may pass later.",
-    "504": "The scheduler did not answer in time.",
-}
-ONLY_WITH_A_BODY = frozenset({"413", "415"})
-
 MASK_LEFT_OUT = "Where update_mask is left out, the fields that are said are those that are changed, a null one too."
 LINES_SAID = (
     "One JSON object a line, as they come; an empty line says that the stream lives. An error is the last line."
@@ -80,6 +65,7 @@ def document() -> bytes:
     paths: dict[str, dict[str, Any]] = {}
     for row in ROWS:
         paths.setdefault(row.path, {})[row.verb.lower()] = _operation(row, schemas)
+    add_files(paths)
     whole = {
         "openapi": "3.1.0",
         "info": {"title": "gpufleet", "version": VERSION, "description": ABOUT, "license": {"name": "Apache-2.0"}},
@@ -103,7 +89,10 @@ def _operation(row: Row, schemas: Schemas) -> dict[str, Any]:
         "summary": said.partition(". ")[0].rstrip("."),
         "description": " ".join(notes),
         "parameters": _parameters(row, schemas),
-        "responses": {"200": {"description": "The answer.", "content": _content(row, schemas)}, **_refusals(row)},
+        "responses": {
+            "200": {"description": "The answer.", "content": _content(row, schemas)},
+            **refusals(has_body=row.has_body),
+        },
     }
     if row.has_body:
         schema = schemas.body(row.asked, row.in_path, row.needed)
@@ -149,12 +138,3 @@ def _content(row: Row, schemas: Schemas) -> dict[str, Any]:
             return {media_type: {"schema": {"type": "string"}, "x-line-schema": told}}
         case Form.BYTES:
             return {media_type: {"schema": {"type": "string"}}}
-
-
-def _refusals(row: Row) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    return {
-        status: {"description": text, "content": content}
-        for status, text in REFUSALS.items()
-        if row.has_body or status not in ONLY_WITH_A_BODY
-    }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpufleet.errors import Code, GpufleetError, Reason, invalid
 from gpufleet.net.json_messages import shown
@@ -19,13 +20,20 @@ from ..dashboard.guard import NO_HEADERS, bearer_in, check_origin, json_body, le
 from ..dashboard.serving import Dashboard
 from ..dashboard.streamed import BrokenOff
 from ..dashboard.streams import Events
+from .files import Files
+from .forms import is_form
+from .ingesting import Ingesting
 from .openapi import document
 from .requests import KEY_HEADER, asked_of
 from .table import NOT_BY_COOKIE, PREFIX, ROWS, Form, Row
+from .uploads import Uploads
 
 log = logging.getLogger(__name__)
 
 OPENAPI_PATH = f"{PREFIX}/openapi.json"
+FILE_PATH = f"{PREFIX}/files/{{digest}}"
+
+Answer = Callable[[Request], Awaitable[Response]]
 
 KEY_CHARS_MAX = 128
 """As long as a request_id may be."""
@@ -37,8 +45,11 @@ CUT = {"Connection": "close"}
 class Api:
     """The paths of the table. Who asks, how often, and the way to the scheduler are the dashboard's matter."""
 
-    def __init__(self, dashboard: Dashboard) -> None:
+    def __init__(self, dashboard: Dashboard, uploads: Uploads, models: ASGIApp) -> None:
+        """`models` answers what lies under /m: a file that comes may be for one of them."""
         self._dashboard = dashboard
+        self._files = Files(dashboard, uploads)
+        self._ingesting = Ingesting(dashboard, uploads, models)
 
     def routes(self, others: Sequence[BaseRoute] = ()) -> list[BaseRoute]:
         """What it answers: everything below PREFIX, behind `others`, which answer there, too."""
@@ -49,36 +60,33 @@ class Api:
         paths = sorted(by_path, key=lambda path: [part.startswith("{") for part in path.split("/")])
         described = Route(OPENAPI_PATH, _openapi)
         unknown = _Endpoint(_refusing([*others, described]))
+        files = {"PUT": self._files.put, "GET": self._files.get, "HEAD": self._files.get}
         return [
             described,
             *(Route(path, _Endpoint(self._answering(by_path[path]))) for path in paths),
+            Route(FILE_PATH, _Endpoint(_guarded(files))),
             Route(PREFIX, unknown),
             Route(PREFIX + "/{rest:path}", unknown),
         ]
 
-    def _answering(self, rows: Mapping[str, Row]) -> Callable[[Request], Awaitable[Response]]:
-        verbs = {*rows, *(["HEAD"] if "GET" in rows and rows["GET"].form is Form.OBJECT else [])}
-
-        async def answer(request: Request) -> Response:
-            try:
-                if request.method not in verbs:
-                    return _not_allowed(request, verbs)
-                check_origin(request)
-                return await self._call(rows["GET" if request.method == "HEAD" else request.method], request)
-            except GpufleetError as error:
-                if error.code is Code.INTERNAL:
-                    log.error("a call of the API failed", extra=fields(rpc=str(rows), why=error.message))
-                return _refused(request, error)
-
-        return answer
+    def _answering(self, rows: Mapping[str, Row]) -> Answer:
+        calls: dict[str, Answer] = {verb: partial(self._call, row) for verb, row in rows.items()}
+        if "GET" in rows and rows["GET"].form is Form.OBJECT:
+            calls["HEAD"] = calls["GET"]
+        return _guarded(calls)
 
     async def _call(self, row: Row, request: Request) -> Response:
+        if row.rpc in ("Submit", "Ingest") and is_form(request):
+            take = self._ingesting.submit if row.rpc == "Submit" else self._ingesting.ingest
+            return await take(request, _key(request))
         token = self._dashboard.token_in(request, by_cookie=row.rpc not in NOT_BY_COOKIE)
         if row.has_body:
             await self._dashboard.know_sender_if_long(request, token)
         body = await _body(row, request)
         in_path, query, key = request.path_params, request.query_params.multi_items(), _key(request)
         asked = await on_a_thread_if_long(length_of(request), lambda: asked_of(row, in_path, query, body, key))
+        if row.rpc == "Ingest":
+            return await self._ingesting.ingest_stored(request, asked, token)
         if row.form is Form.OBJECT:
             return await self._dashboard.answer(request, row.rpc, asked, token)
         chunks = lines if row.form is Form.LINES else written
@@ -124,6 +132,23 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._answer(Request(scope, receive))
         await response(scope, receive, send)
+
+
+def _guarded(calls: Mapping[str, Answer]) -> Answer:
+    """The answers by method, for this gateway's own pages and programs alone, with their errors told."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            if request.method not in calls:
+                return _not_allowed(request, set(calls))
+            check_origin(request)
+            return await calls[request.method](request)
+        except GpufleetError as error:
+            if error.code is Code.INTERNAL:
+                log.error("a call of the API failed", extra=fields(path=request.url.path, why=error.message))
+            return _refused(request, error)
+
+    return answer
 
 
 def _refusing(others: Sequence[BaseRoute]) -> Callable[[Request], Awaitable[Response]]:

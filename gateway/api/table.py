@@ -127,6 +127,7 @@ ROWS: tuple[Row, ...] = (
     Row("jobs", "GET", "/jobs/{job_id}/stats", "GetJobStats"),
     Row("jobs", "GET", "/jobs/{job_id}/output", "StreamOutput", BYTES),
     Row("jobs", "GET", "/jobs/{job_id}/output/pieces", "StreamOutput", LINES),
+    Row("jobs", "POST", "/ingest/file", "Ingest"),
     Row("jobs", "POST", "/files/missing", "FindMissingBlobs"),
     Row("jobs", "GET", "/watch", "Watch", LINES),
     Row("secrets", "GET", "/secrets", "ListSecrets"),
@@ -137,6 +138,7 @@ ROWS: tuple[Row, ...] = (
     Row("nodes", "DELETE", "/nodes/{node}", "ForgetNode"),
     Row("nodes", "POST", "/nodes/{node}/approve", "ApproveNode"),
     Row("nodes", "POST", "/nodes/{node}/revoke", "RevokeNode"),
+    Row("nodes", "GET", "/status/workers", "ListWorkers"),
     Row("nodes", "GET", "/devices", "ListDevices"),
     Row("nodes", "GET", "/devices/watch", "WatchDevices", LINES),
     Row("nodes", "POST", "/capacity", "CheckCapacity", LINES),
@@ -170,7 +172,8 @@ LEFT_OUT: Mapping[str, str] = {
     "CountRequests": "a gateway's own report",
     "ConnectWorker": "a model's worker speaks it",
     "JoinProgram": "workers and gateways speak it",
-    "UploadBlob": "a file comes in pieces: gpuctl submit --file, or gRPC",
+    "UploadBlob": "PUT /files/{digest} is it: the bytes are the body (files.py)",
+    "DownloadBlob": "GET /files/{digest} is it: the bytes are the answer (files.py)",
     "DownloadFile": "not built yet",
 }
 """Calls without a path, and why."""

@@ -84,6 +84,15 @@ class Dashboard:
             self._leaving.set()
             await self._scheduler.close()
 
+    @property
+    def scheduler(self) -> Scheduler:
+        """The way to the scheduler, as long as it is running."""
+        return self._scheduler
+
+    async def asked(self, request: HTTPConnection, ask: Callable[[], Awaitable[_Asked]]) -> _Asked:
+        """What the scheduler answers to somebody's own call; guesses of tokens are answered slowly. Raises the same."""
+        return await self._checked(request, ask)
+
     def leave(self) -> None:
         """End the streams: their pages come back to whoever answers then."""
         self._leaving.set()

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpufleet.config.kinds import ADDRESSES, BOOLEAN, INTEGER, PATH, TEXT, TEXTS
+from gpufleet.config.kinds import ADDRESSES, BOOLEAN, INTEGER, PATH, SIZE, TEXT, TEXTS
 from gpufleet.config.settings import data_folder, section, setting
 from gpufleet.config.shared_settings import LogSettings, MetricsSettings, listening_conflicts
 from gpufleet.net.addresses import Address
 
 GATEWAY_PORT = 7860
+
+GIB = 2**30
 
 HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 """A host name in small letters."""
@@ -54,6 +56,14 @@ class GatewayLimitSettings:
         INTEGER,
         low=100,
         high=1_000_000,
+        reloadable=True,
+    )
+    upload_bytes_max: int = setting(
+        10 * GIB,
+        "The files of one request of the HTTP API may be so long together; they wait in the data folder.",
+        SIZE,
+        low=0,
+        high=2**50,
         reloadable=True,
     )
 

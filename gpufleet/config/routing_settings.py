@@ -21,6 +21,14 @@ _PATTERN = re.compile(r"\*|[a-z0-9!#$&^_.+-]{1,127}/[a-z0-9!#$&^_.+-]{0,127}\*?"
 _EXAMPLE = '{ "application/pdf" = "preferred" }'
 
 
+def pattern_of(name: str) -> str:
+    """A pattern of content types as it is kept. Raises Unreadable."""
+    pattern = name.lower()
+    if not _PATTERN.fullmatch(pattern) or pattern.endswith("/"):
+        raise Unreadable(f'{quoted(name)}: this is no content type such as "audio/mpeg", "audio/*" or "*"')
+    return pattern
+
+
 def _from_toml(raw: Any) -> ContentTypes:
     if not isinstance(raw, dict):
         raise Unreadable(f"this is a table such as {_EXAMPLE}")
@@ -28,9 +36,7 @@ def _from_toml(raw: Any) -> ContentTypes:
         raise Unreadable(f"{len(raw):,} patterns are more than the {PATTERNS_MAX:,} that are taken")
     modes = dict(DEFAULT_MODES)
     for name, mode in raw.items():
-        pattern = name.lower()
-        if not _PATTERN.fullmatch(pattern) or pattern.endswith("/"):
-            raise Unreadable(f'{quoted(name)}: this is no content type such as "audio/mpeg", "audio/*" or "*"')
+        pattern = pattern_of(name)
         if mode not in MODES:
             hint = did_you_mean(mode, MODES) if isinstance(mode, str) else ""
             raise Unreadable(f"{quoted(name)}: {mode} is not preferred, required or never{hint}")

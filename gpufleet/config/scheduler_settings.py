@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from gpufleet.config.band_settings import BAND_SETTINGS, BandSettings
+from gpufleet.config.handler_settings import HANDLERS, Handlers
 from gpufleet.config.kinds import BOOLEAN, DURATION, INTEGER, NUMBER, PATH, SIZE, TEXT, one_of
 from gpufleet.config.routing_settings import CONTENT_TYPES, DEFAULT_MODES, ContentTypes
 from gpufleet.config.session_numbers import SESSIONS, ByModel
@@ -376,6 +377,13 @@ class SchedulerSettings:
         "idle_warning, turn, turn_warning, grace, line_length, places_per_address, seats_per_address, and who may "
         "join: access = open, pass-phrase or login. Those named with gpuctl serve go before them.",
         SESSIONS,
+        reloadable=True,
+    )
+    handlers: Handlers = setting(
+        (),
+        "What takes files that come by ingest, by content type: a command, which runs as a job, or a served model. The "
+        "longest pattern that matches decides; see docs/gpu-or-cpu.md.",
+        HANDLERS,
         reloadable=True,
     )
     log: LogSettings = section(LogSettings, "The scheduler's own log.")

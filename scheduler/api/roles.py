@@ -40,6 +40,7 @@ ITSELF = frozenset({Role.JOB})
 
 ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/Submit": PEOPLE,
+    "Scheduler/Ingest": PEOPLE,
     "Scheduler/StreamOutput": READERS | ITSELF,
     "Scheduler/Cancel": PEOPLE | ITSELF,
     "Scheduler/Queue": READERS,
@@ -53,6 +54,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/RequeueJob": PEOPLE | ITSELF,
     "Scheduler/AttachJob": PEOPLE,
     "Scheduler/ListNodes": READERS | AGENTS,
+    "Scheduler/ListWorkers": READERS,
     "Scheduler/ListDevices": READERS,
     "Scheduler/UpdateNode": ADMINS,
     "Scheduler/ForgetNode": ADMINS,
@@ -83,6 +85,7 @@ ROLES_OF: dict[str, frozenset[Role]] = {
     "Scheduler/ConnectWorker": WORKERS,
     "Scheduler/FindMissingBlobs": PEOPLE,
     "Scheduler/UploadBlob": PEOPLE,
+    "Scheduler/DownloadBlob": PEOPLE,
     "Scheduler/DownloadFile": READERS,
     "Scheduler/CreateToken": ADMINS,
     "Scheduler/JoinProgram": PROGRAMS,

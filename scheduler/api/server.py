@@ -37,8 +37,10 @@ from .fleet.freshness import Freshness
 from .fleet.history import HistoryCalls
 from .fleet.nodes import NodeCalls
 from .fleet.tracking import TrackingCalls
+from .fleet.working import WorkCalls
 from .jobs.ended_jobs import EndedJobCalls
 from .jobs.files import FileCalls
+from .jobs.ingesting import IngestCalls
 from .jobs.jobs import JobCalls
 from .jobs.reasons import WaitReasons
 from .jobs.secrets import SecretCalls
@@ -60,6 +62,8 @@ NOT_BUILT = ("DownloadFile",)
 @dataclass(eq=False)
 class SchedulerService(  # type: ignore[misc]
     JobCalls,
+    IngestCalls,
+    WorkCalls,
     NodeCalls,
     SessionCalls,
     TrackingCalls,

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpufleet.config.handler_settings import Handlers
+
 from ..state.units import Instant
 
 
@@ -21,3 +23,5 @@ class ServerFacts:
     streams_max: Callable[[], int]
     output_is_shared: Callable[[], bool]
     """Whether everybody with a token reads what jobs write, and how they run: `[privacy] output`."""
+    handlers: Callable[[], Handlers]
+    """What takes files that come by ingest, by pattern of content types: `[handlers]`."""

@@ -4,7 +4,7 @@ A job that prefers GPUs does without them at once where no node is up that could
 it without, and where the line for GPUs is long before it. What it waits for at most is a deadline of its own.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -90,14 +90,17 @@ def routed(spec: JobSpec, routing: GpuRouting, field: str) -> JobSpec | Refused:
 
 
 def pattern_for(routing: GpuRouting, content_type: str) -> tuple[str, GpuMode]:
-    """The longest pattern that matches a content type, whose parameters say nothing, and its mode."""
+    """The longest pattern that matches a content type, and its mode."""
+    longest = longest_pattern(routing.modes, content_type)
+    return ("*", GpuMode.NEVER) if longest is None else (longest, routing.modes[longest])
+
+
+def longest_pattern(patterns: Iterable[str], content_type: str) -> str | None:
+    """The longest pattern that matches a content type, whose parameters say nothing; None where none does."""
     plain = content_type.partition(";")[0].strip().lower()
-    matching = [each for each in routing.modes if each == plain or (each[-1:] == "*" and plain.startswith(each[:-1]))]
-    if not matching:
-        return "*", GpuMode.NEVER
+    matching = [each for each in patterns if each == plain or (each[-1:] == "*" and plain.startswith(each[:-1]))]
     # The star counts for nothing: of two that are as long one names the type itself.
-    longest = max(matching, key=lambda each: (len(each.removesuffix("*")), each == plain))
-    return longest, routing.modes[longest]
+    return max(matching, key=lambda each: (len(each.removesuffix("*")), each == plain), default=None)
 
 
 def why_at_once(state: State, job: Job, trial: PlacementPass, at: Instant) -> Why | None:

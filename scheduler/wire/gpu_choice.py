@@ -2,7 +2,7 @@
 
 import re
 
-from gpufleet.v1 import job_pb2
+from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import invalid
 
@@ -23,6 +23,17 @@ MODES = {
     GpuMode.AUTO: job_pb2.GPU_MODE_AUTO,
 }
 MODE_OF = {number: mode for mode, number in MODES.items()} | {job_pb2.GPU_MODE_UNSPECIFIED: GpuMode.REQUIRED}
+
+
+def apply_gpu(request: scheduler_pb2.SubmitRequest) -> None:
+    """Put what a submit says of GPUs in one word for all into the specs that say no mode. Errors: INVALID_ARGUMENT."""
+    if not request.HasField("gpu"):
+        return
+    if request.rerun_failed_job_id:
+        raise invalid("gpu", "does not go with rerun_failed_job_id: it is as it was", next_step="leave it out")
+    for spec in request.specs:
+        if spec.gpu_mode == job_pb2.GPU_MODE_UNSPECIFIED:
+            spec.gpu_mode = job_pb2.GPU_MODE_AUTO if request.gpu else job_pb2.GPU_MODE_NEVER
 
 
 def gpu_choice_of(spec: job_pb2.JobSpec, path: str) -> GpuChoice | None:

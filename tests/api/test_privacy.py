@@ -33,13 +33,14 @@ ROOT = Path(__file__).parents[2]
 
 TELLS = {
     "what a job does": "StreamOutput GetStory GetJobStats DownloadFile",
-    "that there is a job, and its spec": "Submit Queue GetJob Explain Watch ServeModel ListModels ListSessions",
-    "that there is a job": "ListArrayItems ListEndedJobs ListDevices WatchDevices",
+    "that there is a job, and its spec": "Submit Ingest Queue GetJob Explain Watch ServeModel ListModels ListSessions",
+    "that there is a job": "ListArrayItems ListEndedJobs ListWorkers ListDevices WatchDevices",
     "nothing that its owner or an admin did not ask for": "Cancel UpdateJob SignalJob RequeueJob AttachJob StopModel "
     "CloseSession DrainWorker OpenSession",
     "nothing of a job": "ListNodes UpdateNode ForgetNode ApproveNode RevokeNode CheckCapacity Estimate GetNodeHistory "
     "GetQueueHistory ListUsage GetServerInfo UpdateServer ListSessionUsage WatchWorkers ReportRequests CountRequests "
-    "ListRequestUsage FindMissingBlobs UploadBlob CreateToken JoinProgram ListTokens RevokeToken ListAuditEntries "
+    "ListRequestUsage FindMissingBlobs UploadBlob DownloadBlob CreateToken JoinProgram ListTokens RevokeToken "
+    "ListAuditEntries "
     "SetSecret ListSecrets RemoveSecret",
     "what is for the fleet's own programs": "ConnectWorker Register Heartbeat ReportOutput OpenChannel FetchBlob",
 }

@@ -29,7 +29,7 @@ MAY_CALL = {
     "GetJobStats GetNodeHistory GetQueueHistory ListDevices ListUsage ListSessions WatchDevices DownloadFile": ROLES[
         :3
     ],
-    "ListSessionUsage": ROLES[:3],
+    "ListSessionUsage ListWorkers": ROLES[:3],
     "ListNodes": (*ROLES[:3], "agent"),
     "ListModels WatchWorkers": (*ROLES[:3], "gateway"),
     "ReportRequests": ("admin", "gateway"),
@@ -39,7 +39,7 @@ MAY_CALL = {
     "Submit Cancel UpdateJob SignalJob RequeueJob AttachJob ServeModel StopModel CloseSession": ROLES[:2],
     "DrainWorker": ROLES[:2],
     "SetSecret ListSecrets RemoveSecret": ROLES[:2],
-    "FindMissingBlobs UploadBlob": ROLES[:2],
+    "FindMissingBlobs UploadBlob DownloadBlob Ingest": ROLES[:2],
     "OpenSession": ("admin", "user", "gateway"),
     # Those who look after the fleet.
     "UpdateNode ForgetNode ApproveNode RevokeNode UpdateServer": ("admin",),

@@ -50,12 +50,12 @@ async def test_turns_and_lines_are_listed_and_closed_from_the_terminal_and_shown
         token = stage.fleet.scheduler.token("admin")
         answer = await asyncio.to_thread(_get, stage, "/api/v1/status/workers", token)
         status: dict[str, Any] = json.loads(answer.body)
-        (model,) = (each for each in status["models"] if each["name"] == "looked-at")
-        assert (model["turn_count"], model["waiting_count"]) == (1, 1)
+        (model,) = (each for each in status["models"] if each["model"] == "looked-at")
+        assert model["request_count"] == 2, "one has a turn, and one waits"
         (told,) = model["workers"]
         assert (told["state"], told["seats"], told["taken_seats"]) == ("WORKER_STATE_READY", 1, 1)
         assert told["endpoint"] == await worker.address() and told["last_contact_time"]
-        assert [(agent["name"], agent["state"]) for agent in status["agents"]] == [("n1", "NODE_STATE_READY")]
+        assert [(node["node"], node["state"]) for node in status["nodes"]] == [("n1", "NODE_STATE_READY")]
 
         closed = await gpuctl(stage, "sessions", "close", turn["session"], "--reason", "a demo begins")
         assert closed.code == 0, closed.err

@@ -261,7 +261,7 @@ async def test_the_workers_are_for_those_with_a_token(stage: Stage) -> None:
     assert (await asyncio.to_thread(_get, stage, path, "gpufleet-nonsense")).status == 401
     answer = await asyncio.to_thread(_get, stage, path, stage.fleet.scheduler.token("admin"))
     assert answer.status == 200
-    assert set(json.loads(answer.body)) == {"models", "agents"}
+    assert set(json.loads(answer.body)) == {"gpu_queue", "cpu_queue", "nodes", "models", "next_page_token"}
 
 
 async def test_it_is_well_while_it_hears_the_scheduler(stage: Stage) -> None:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpufleet/v1/files.proto\x12\x0bgpufleet.v1\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"I\n\x18\x46indMissingBlobsResponse\x12\x17\n\x0fmissing_digests\x18\x01 \x03(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x03(\x03\"U\n\x11UploadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"*\n\x12UploadBlobResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"C\n\x13\x44ownloadFileRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"4\n\x14\x44ownloadFileResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gpufleet/v1/files.proto\x12\x0bgpufleet.v1\"*\n\x17\x46indMissingBlobsRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"I\n\x18\x46indMissingBlobsResponse\x12\x17\n\x0fmissing_digests\x18\x01 \x03(\t\x12\x14\n\x0cstored_bytes\x18\x02 \x03(\x03\"U\n\x11UploadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\"*\n\x12UploadBlobResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"5\n\x13\x44ownloadBlobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"H\n\x14\x44ownloadBlobResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"C\n\x13\x44ownloadFileRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\x03\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"4\n\x14\x44ownloadFileResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,8 +39,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UPLOADBLOBREQUEST']._serialized_end=244
   _globals['_UPLOADBLOBRESPONSE']._serialized_start=246
   _globals['_UPLOADBLOBRESPONSE']._serialized_end=288
-  _globals['_DOWNLOADFILEREQUEST']._serialized_start=290
-  _globals['_DOWNLOADFILEREQUEST']._serialized_end=357
-  _globals['_DOWNLOADFILERESPONSE']._serialized_start=359
-  _globals['_DOWNLOADFILERESPONSE']._serialized_end=411
+  _globals['_DOWNLOADBLOBREQUEST']._serialized_start=290
+  _globals['_DOWNLOADBLOBREQUEST']._serialized_end=343
+  _globals['_DOWNLOADBLOBRESPONSE']._serialized_start=345
+  _globals['_DOWNLOADBLOBRESPONSE']._serialized_end=417
+  _globals['_DOWNLOADFILEREQUEST']._serialized_start=419
+  _globals['_DOWNLOADFILEREQUEST']._serialized_end=486
+  _globals['_DOWNLOADFILERESPONSE']._serialized_start=488
+  _globals['_DOWNLOADFILERESPONSE']._serialized_end=540
 # @@protoc_insertion_point(module_scope)

@@ -131,6 +131,64 @@ class UploadBlobResponse(_message.Message):
 Global___UploadBlobResponse: _TypeAlias = UploadBlobResponse  # noqa: Y015
 
 @_typing.final
+class DownloadBlobRequest(_message.Message):
+    """DownloadBlobRequest names a file of the caller's by its digest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """SHA-256 of the file, in lower-case hexadecimal."""
+    offset: _builtins.int
+    """Offset of the first byte wanted, up to the file's size."""
+    def __init__(
+        self,
+        *,
+        digest: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DownloadBlobRequest: _TypeAlias = DownloadBlobRequest  # noqa: Y015
+
+@_typing.final
+class DownloadBlobResponse(_message.Message):
+    """DownloadBlobResponse is a piece of the file, 1 MiB at most; the stream ends with the file. The first one tells its size,
+    and has no bytes.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """Offset of the first byte."""
+    data: _builtins.bytes
+    """The bytes."""
+    size_bytes: _builtins.int
+    """Size of the whole file in bytes; in the first message."""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "offset", b"offset", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DownloadBlobResponse: _TypeAlias = DownloadBlobResponse  # noqa: Y015
+
+@_typing.final
 class DownloadFileRequest(_message.Message):
     """DownloadFileRequest names a file of a job."""
 

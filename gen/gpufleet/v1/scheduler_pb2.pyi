@@ -119,6 +119,7 @@ class SubmitRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     RERUN_FAILED_JOB_ID_FIELD_NUMBER: _builtins.int
+    GPU_FIELD_NUMBER: _builtins.int
     count: _builtins.int
     """Equal jobs to make of a single spec, 1 to 10,000; 0 means 1."""
     request_id: _builtins.str
@@ -130,6 +131,8 @@ class SubmitRequest(_message.Message):
     far, as a new array of the same spec with the same indices; of a plain job that failed the job itself. What it was to
     wait for, and its begin time, hold no more. Errors: NOTHING_FAILED.
     """
+    gpu: _builtins.bool
+    """For each spec that says no gpu_mode: true is AUTO, by its content type, and false NEVER. Left out, the specs say it."""
     @_builtins.property
     def specs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobSpec]:
         """What to run; at least one, 10,000 at most. A spec with an array stands alone."""
@@ -142,12 +145,15 @@ class SubmitRequest(_message.Message):
         request_id: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
         rerun_failed_job_id: _builtins.int = ...,
+        gpu: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gpu", b"_gpu", "gpu", b"gpu"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "dry_run", b"dry_run", "request_id", b"request_id", "rerun_failed_job_id", b"rerun_failed_job_id", "specs", b"specs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gpu", b"_gpu", "count", b"count", "dry_run", b"dry_run", "gpu", b"gpu", "request_id", b"request_id", "rerun_failed_job_id", b"rerun_failed_job_id", "specs", b"specs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__gpu: _TypeAlias = _typing.Literal["gpu"]  # noqa: Y015
+    _WhichOneofArgType__gpu: _TypeAlias = _typing.Literal["_gpu", b"_gpu"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu) -> _WhichOneofReturnType__gpu | None: ...
 
 Global___SubmitRequest: _TypeAlias = SubmitRequest  # noqa: Y015
 

@@ -6,8 +6,10 @@ import warnings
 from gpufleet.v1 import capacity_pb2 as gpufleet_dot_v1_dot_capacity__pb2
 from gpufleet.v1 import files_pb2 as gpufleet_dot_v1_dot_files__pb2
 from gpufleet.v1 import history_pb2 as gpufleet_dot_v1_dot_history__pb2
+from gpufleet.v1 import ingest_pb2 as gpufleet_dot_v1_dot_ingest__pb2
 from gpufleet.v1 import scheduler_pb2 as gpufleet_dot_v1_dot_scheduler__pb2
 from gpufleet.v1 import sessions_pb2 as gpufleet_dot_v1_dot_sessions__pb2
+from gpufleet.v1 import status_pb2 as gpufleet_dot_v1_dot_status__pb2
 
 GRPC_GENERATED_VERSION = '1.83.0'
 GRPC_VERSION = grpc.__version__
@@ -43,6 +45,11 @@ class SchedulerStub:
                 '/gpufleet.v1.Scheduler/Submit',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.SubmitRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.SubmitResponse.FromString,
+                _registered_method=True)
+        self.Ingest = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/Ingest',
+                request_serializer=gpufleet_dot_v1_dot_ingest__pb2.IngestRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_ingest__pb2.IngestResponse.FromString,
                 _registered_method=True)
         self.StreamOutput = channel.unary_stream(
                 '/gpufleet.v1.Scheduler/StreamOutput',
@@ -108,6 +115,11 @@ class SchedulerStub:
                 '/gpufleet.v1.Scheduler/ListNodes',
                 request_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesResponse.FromString,
+                _registered_method=True)
+        self.ListWorkers = channel.unary_unary(
+                '/gpufleet.v1.Scheduler/ListWorkers',
+                request_serializer=gpufleet_dot_v1_dot_status__pb2.ListWorkersRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_status__pb2.ListWorkersResponse.FromString,
                 _registered_method=True)
         self.ListDevices = channel.unary_unary(
                 '/gpufleet.v1.Scheduler/ListDevices',
@@ -259,6 +271,11 @@ class SchedulerStub:
                 request_serializer=gpufleet_dot_v1_dot_files__pb2.UploadBlobRequest.SerializeToString,
                 response_deserializer=gpufleet_dot_v1_dot_files__pb2.UploadBlobResponse.FromString,
                 _registered_method=True)
+        self.DownloadBlob = channel.unary_stream(
+                '/gpufleet.v1.Scheduler/DownloadBlob',
+                request_serializer=gpufleet_dot_v1_dot_files__pb2.DownloadBlobRequest.SerializeToString,
+                response_deserializer=gpufleet_dot_v1_dot_files__pb2.DownloadBlobResponse.FromString,
+                _registered_method=True)
         self.DownloadFile = channel.unary_stream(
                 '/gpufleet.v1.Scheduler/DownloadFile',
                 request_serializer=gpufleet_dot_v1_dot_files__pb2.DownloadFileRequest.SerializeToString,
@@ -312,6 +329,14 @@ class SchedulerServicer:
 
     def Submit(self, request, context):
         """Submit stores one or more jobs and answers with their ids once they are durable. It is idempotent by request_id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Ingest(self, request, context):
+        """Ingest makes a job of a file, or names the served model that takes it, as [handlers] of the scheduler's settings says of
+        its content type. Errors: CONTENT_TYPE_UNHANDLED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -406,6 +431,13 @@ class SchedulerServicer:
 
     def ListNodes(self, request, context):
         """ListNodes lists the nodes with their devices.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWorkers(self, request, context):
+        """ListWorkers answers both queues, and what each node and each worker of a served model is at.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -625,6 +657,13 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DownloadBlob(self, request, context):
+        """DownloadBlob streams a file that the caller has uploaded, from an offset on. Errors: FILE_NOT_UPLOADED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DownloadFile(self, request, context):
         """DownloadFile streams a file of a job. Not built yet.
         """
@@ -699,6 +738,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.SubmitRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.SubmitResponse.SerializeToString,
             ),
+            'Ingest': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ingest,
+                    request_deserializer=gpufleet_dot_v1_dot_ingest__pb2.IngestRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_ingest__pb2.IngestResponse.SerializeToString,
+            ),
             'StreamOutput': grpc.unary_stream_rpc_method_handler(
                     servicer.StreamOutput,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.StreamOutputRequest.FromString,
@@ -763,6 +807,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.ListNodes,
                     request_deserializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_scheduler__pb2.ListNodesResponse.SerializeToString,
+            ),
+            'ListWorkers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWorkers,
+                    request_deserializer=gpufleet_dot_v1_dot_status__pb2.ListWorkersRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_status__pb2.ListWorkersResponse.SerializeToString,
             ),
             'ListDevices': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDevices,
@@ -914,6 +963,11 @@ def add_SchedulerServicer_to_server(servicer, server):
                     request_deserializer=gpufleet_dot_v1_dot_files__pb2.UploadBlobRequest.FromString,
                     response_serializer=gpufleet_dot_v1_dot_files__pb2.UploadBlobResponse.SerializeToString,
             ),
+            'DownloadBlob': grpc.unary_stream_rpc_method_handler(
+                    servicer.DownloadBlob,
+                    request_deserializer=gpufleet_dot_v1_dot_files__pb2.DownloadBlobRequest.FromString,
+                    response_serializer=gpufleet_dot_v1_dot_files__pb2.DownloadBlobResponse.SerializeToString,
+            ),
             'DownloadFile': grpc.unary_stream_rpc_method_handler(
                     servicer.DownloadFile,
                     request_deserializer=gpufleet_dot_v1_dot_files__pb2.DownloadFileRequest.FromString,
@@ -988,6 +1042,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/Submit',
             gpufleet_dot_v1_dot_scheduler__pb2.SubmitRequest.SerializeToString,
             gpufleet_dot_v1_dot_scheduler__pb2.SubmitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ingest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/Ingest',
+            gpufleet_dot_v1_dot_ingest__pb2.IngestRequest.SerializeToString,
+            gpufleet_dot_v1_dot_ingest__pb2.IngestResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1339,6 +1420,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/ListNodes',
             gpufleet_dot_v1_dot_scheduler__pb2.ListNodesRequest.SerializeToString,
             gpufleet_dot_v1_dot_scheduler__pb2.ListNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWorkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/ListWorkers',
+            gpufleet_dot_v1_dot_status__pb2.ListWorkersRequest.SerializeToString,
+            gpufleet_dot_v1_dot_status__pb2.ListWorkersResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -2149,6 +2257,33 @@ class Scheduler:
             '/gpufleet.v1.Scheduler/UploadBlob',
             gpufleet_dot_v1_dot_files__pb2.UploadBlobRequest.SerializeToString,
             gpufleet_dot_v1_dot_files__pb2.UploadBlobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DownloadBlob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gpufleet.v1.Scheduler/DownloadBlob',
+            gpufleet_dot_v1_dot_files__pb2.DownloadBlobRequest.SerializeToString,
+            gpufleet_dot_v1_dot_files__pb2.DownloadBlobResponse.FromString,
             options,
             channel_credentials,
             insecure,

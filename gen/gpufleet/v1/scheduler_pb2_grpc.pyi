@@ -7,8 +7,10 @@ from collections import abc as _abc
 from gpufleet.v1 import capacity_pb2 as _capacity_pb2
 from gpufleet.v1 import files_pb2 as _files_pb2
 from gpufleet.v1 import history_pb2 as _history_pb2
+from gpufleet.v1 import ingest_pb2 as _ingest_pb2
 from gpufleet.v1 import scheduler_pb2 as _scheduler_pb2
 from gpufleet.v1 import sessions_pb2 as _sessions_pb2
+from gpufleet.v1 import status_pb2 as _status_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc
@@ -39,6 +41,10 @@ class SchedulerStub:
     def __new__(cls, channel: _aio.Channel) -> SchedulerAsyncStub: ...
     Submit: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.SubmitRequest, _scheduler_pb2.SubmitResponse]
     """Submit stores one or more jobs and answers with their ids once they are durable. It is idempotent by request_id."""
+    Ingest: _grpc.UnaryUnaryMultiCallable[_ingest_pb2.IngestRequest, _ingest_pb2.IngestResponse]
+    """Ingest makes a job of a file, or names the served model that takes it, as [handlers] of the scheduler's settings says of
+    its content type. Errors: CONTENT_TYPE_UNHANDLED.
+    """
     StreamOutput: _grpc.UnaryStreamMultiCallable[_scheduler_pb2.StreamOutputRequest, _scheduler_pb2.StreamOutputResponse]
     """StreamOutput streams the output of a job, or the log of a program, from an offset on. Both streams of all ranks come in the
     order in which they reached the scheduler, stored ones too; of old output, and of some hundred changes of stream within
@@ -70,6 +76,8 @@ class SchedulerStub:
     """
     ListNodes: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]
     """ListNodes lists the nodes with their devices."""
+    ListWorkers: _grpc.UnaryUnaryMultiCallable[_status_pb2.ListWorkersRequest, _status_pb2.ListWorkersResponse]
+    """ListWorkers answers both queues, and what each node and each worker of a served model is at."""
     ListDevices: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListDevicesRequest, _scheduler_pb2.ListDevicesResponse]
     """ListDevices lists the devices of all nodes by their availability scores, best first."""
     UpdateNode: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateNodeRequest, _scheduler_pb2.UpdateNodeResponse]
@@ -138,6 +146,8 @@ class SchedulerStub:
     """UploadBlob stores a file by its digest, for the caller's jobs. One that was cut goes on where it stood. Files that no
     job needs are dropped after [files] keep_unused. Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, QUOTA_EXCEEDED.
     """
+    DownloadBlob: _grpc.UnaryStreamMultiCallable[_files_pb2.DownloadBlobRequest, _files_pb2.DownloadBlobResponse]
+    """DownloadBlob streams a file that the caller has uploaded, from an offset on. Errors: FILE_NOT_UPLOADED."""
     DownloadFile: _grpc.UnaryStreamMultiCallable[_files_pb2.DownloadFileRequest, _files_pb2.DownloadFileResponse]
     """DownloadFile streams a file of a job. Not built yet."""
     CreateToken: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.CreateTokenRequest, _scheduler_pb2.CreateTokenResponse]
@@ -169,6 +179,10 @@ class SchedulerAsyncStub(SchedulerStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Submit: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.SubmitRequest, _scheduler_pb2.SubmitResponse]  # type: ignore[assignment]
     """Submit stores one or more jobs and answers with their ids once they are durable. It is idempotent by request_id."""
+    Ingest: _aio.UnaryUnaryMultiCallable[_ingest_pb2.IngestRequest, _ingest_pb2.IngestResponse]  # type: ignore[assignment]
+    """Ingest makes a job of a file, or names the served model that takes it, as [handlers] of the scheduler's settings says of
+    its content type. Errors: CONTENT_TYPE_UNHANDLED.
+    """
     StreamOutput: _aio.UnaryStreamMultiCallable[_scheduler_pb2.StreamOutputRequest, _scheduler_pb2.StreamOutputResponse]  # type: ignore[assignment]
     """StreamOutput streams the output of a job, or the log of a program, from an offset on. Both streams of all ranks come in the
     order in which they reached the scheduler, stored ones too; of old output, and of some hundred changes of stream within
@@ -200,6 +214,8 @@ class SchedulerAsyncStub(SchedulerStub):
     """
     ListNodes: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListNodesRequest, _scheduler_pb2.ListNodesResponse]  # type: ignore[assignment]
     """ListNodes lists the nodes with their devices."""
+    ListWorkers: _aio.UnaryUnaryMultiCallable[_status_pb2.ListWorkersRequest, _status_pb2.ListWorkersResponse]  # type: ignore[assignment]
+    """ListWorkers answers both queues, and what each node and each worker of a served model is at."""
     ListDevices: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListDevicesRequest, _scheduler_pb2.ListDevicesResponse]  # type: ignore[assignment]
     """ListDevices lists the devices of all nodes by their availability scores, best first."""
     UpdateNode: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.UpdateNodeRequest, _scheduler_pb2.UpdateNodeResponse]  # type: ignore[assignment]
@@ -268,6 +284,8 @@ class SchedulerAsyncStub(SchedulerStub):
     """UploadBlob stores a file by its digest, for the caller's jobs. One that was cut goes on where it stood. Files that no
     job needs are dropped after [files] keep_unused. Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, QUOTA_EXCEEDED.
     """
+    DownloadBlob: _aio.UnaryStreamMultiCallable[_files_pb2.DownloadBlobRequest, _files_pb2.DownloadBlobResponse]  # type: ignore[assignment]
+    """DownloadBlob streams a file that the caller has uploaded, from an offset on. Errors: FILE_NOT_UPLOADED."""
     DownloadFile: _aio.UnaryStreamMultiCallable[_files_pb2.DownloadFileRequest, _files_pb2.DownloadFileResponse]  # type: ignore[assignment]
     """DownloadFile streams a file of a job. Not built yet."""
     CreateToken: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.CreateTokenRequest, _scheduler_pb2.CreateTokenResponse]  # type: ignore[assignment]
@@ -302,6 +320,16 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.SubmitResponse, _abc.Awaitable[_scheduler_pb2.SubmitResponse]]:
         """Submit stores one or more jobs and answers with their ids once they are durable. It is idempotent by request_id."""
+
+    @_abc_1.abstractmethod
+    def Ingest(
+        self,
+        request: _ingest_pb2.IngestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingest_pb2.IngestResponse, _abc.Awaitable[_ingest_pb2.IngestResponse]]:
+        """Ingest makes a job of a file, or names the served model that takes it, as [handlers] of the scheduler's settings says of
+        its content type. Errors: CONTENT_TYPE_UNHANDLED.
+        """
 
     @_abc_1.abstractmethod
     def StreamOutput(
@@ -411,6 +439,14 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.ListNodesResponse, _abc.Awaitable[_scheduler_pb2.ListNodesResponse]]:
         """ListNodes lists the nodes with their devices."""
+
+    @_abc_1.abstractmethod
+    def ListWorkers(
+        self,
+        request: _status_pb2.ListWorkersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_status_pb2.ListWorkersResponse, _abc.Awaitable[_status_pb2.ListWorkersResponse]]:
+        """ListWorkers answers both queues, and what each node and each worker of a served model is at."""
 
     @_abc_1.abstractmethod
     def ListDevices(
@@ -659,6 +695,14 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         """UploadBlob stores a file by its digest, for the caller's jobs. One that was cut goes on where it stood. Files that no
         job needs are dropped after [files] keep_unused. Errors: DIGEST_MISMATCH, FILE_TOO_LARGE, QUOTA_EXCEEDED.
         """
+
+    @_abc_1.abstractmethod
+    def DownloadBlob(
+        self,
+        request: _files_pb2.DownloadBlobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_files_pb2.DownloadBlobResponse], _abc.AsyncIterator[_files_pb2.DownloadBlobResponse]]:
+        """DownloadBlob streams a file that the caller has uploaded, from an offset on. Errors: FILE_NOT_UPLOADED."""
 
     @_abc_1.abstractmethod
     def DownloadFile(

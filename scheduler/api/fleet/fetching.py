@@ -1,14 +1,15 @@
 """The NodeAgent service: the files of an attempt, for the node that it is placed on and nobody else."""
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from gpufleet.v1 import node_agent_pb2 as pb
 
 from gpufleet.errors import GpufleetError, Reason, invalid
-from gpufleet.jobs.files import PIECE_BYTES_MAX, is_digest
+from gpufleet.jobs.files import is_digest
 
+from ...blobs.reading import pieces_from
 from ...blobs.store import BlobStore
 from ...state.durable import Durable
 from ...state.ids import UserName
@@ -26,15 +27,9 @@ async def pieces_of(
     descriptor = await asyncio.to_thread(blobs.open, owner, request.digest)
     if descriptor is None:
         raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"file {request.digest} of {owner} is not stored any more")
-    try:
-        offset, size = request.offset, os.fstat(descriptor).st_size
-        if not 0 <= offset <= size:
-            raise GpufleetError(Reason.OFFSET_OUT_OF_RANGE, f"{offset:,} is not within the file's {size:,} bytes")
-        while data := await asyncio.to_thread(os.pread, descriptor, PIECE_BYTES_MAX, offset):
+    async with aclosing(pieces_from(descriptor, request.offset)) as pieces:
+        async for offset, data in pieces:
             yield pb.FetchBlobResponse(data=data, offset=offset)
-            offset += len(data)
-    finally:
-        os.close(descriptor)
 
 
 def owner_of(durable: Durable, request: pb.FetchBlobRequest) -> UserName:

@@ -1,8 +1,9 @@
 """The Scheduler service: files that people upload for their jobs, and which of them a job may name."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from gpufleet.v1 import files_pb2
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.jobs.files import FILE_BYTES_MAX, PIECE_BYTES_MAX, is_digest
 
+from ...blobs.reading import pieces_from
 from ...blobs.store import BlobStore
 from ...state.ids import UserName
 from ...state.specs import InputFile, JobSpec
@@ -67,6 +69,23 @@ class FileCalls(Calls):
                 piece = await _next(request_iterator)
             stored = await asyncio.to_thread(self.blobs.finish, user, digest, size)
         return files_pb2.UploadBlobResponse(stored_bytes=stored)
+
+    async def DownloadBlob(
+        self, request: files_pb2.DownloadBlobRequest
+    ) -> AsyncIterator[files_pb2.DownloadBlobResponse]:
+        """The bytes of the caller's own file from the offset on; the first message tells its size."""
+        if not is_digest(request.digest):
+            raise invalid("digest", NOT_A_DIGEST, next_step=DIGEST_STEP)
+        user = caller().user
+        with self.one_stream():
+            await asyncio.to_thread(self.blobs.keep, [(user, request.digest)])
+            descriptor = await asyncio.to_thread(self.blobs.open, user, request.digest)
+            if descriptor is None:
+                raise GpufleetError(Reason.FILE_NOT_UPLOADED, f"file {request.digest} is not stored for {user}")
+            async with aclosing(pieces_from(descriptor, request.offset)) as pieces:
+                yield files_pb2.DownloadBlobResponse(offset=request.offset, size_bytes=os.fstat(descriptor).st_size)
+                async for offset, data in pieces:
+                    yield files_pb2.DownloadBlobResponse(offset=offset, data=data)
 
     async def _store(
         self, user: UserName, first: files_pb2.UploadBlobRequest, piece: files_pb2.UploadBlobRequest

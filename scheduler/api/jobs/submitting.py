@@ -23,6 +23,7 @@ from ...state.specs import Band, JobSpec, Outcome
 from ...wire.alike_specs import CheckedSpec, KnownSpecs
 from ...wire.convert_jobs import job_proto, state_of
 from ...wire.digests import digest_of
+from ...wire.gpu_choice import apply_gpu
 from ...wire.validate import check_request_id, wanted_jobs
 from ..answers import reply_of
 from ..roles import caller
@@ -42,6 +43,7 @@ class SubmitCalls(JobsFound):
 
     async def Submit(self, request: scheduler_pb2.SubmitRequest, context: Any) -> scheduler_pb2.SubmitResponse:
         """Check, decide, store, answer."""
+        apply_gpu(request)
         parent = from_metadata(context.invocation_metadata())
         if request.specs and is_traceparent(request.specs[0].trace_context):
             parent = request.specs[0].trace_context

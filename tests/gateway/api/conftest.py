@@ -15,7 +15,9 @@ from tests.gateway.stage import Stage
 def stage(
     long_lived: Callable[[str], AbstractContextManager[None]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stage]:
-    stage = Stage(tmp_path_factory.mktemp("stage"))
+    folder = tmp_path_factory.mktemp("stage")
+    (folder / "scheduler.toml").write_text('[handlers]\n"text/*" = { command = ["cat", "{file}"] }\n')
+    stage = Stage(folder, "--config", str(folder / "scheduler.toml"))
 
     async def start() -> None:
         await stage.start()

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from gpufleet.v1 import job_pb2
 from starlette.applications import Starlette
+from starlette.routing import Router
 
 from gateway.api.serving import Api
+from gateway.api.uploads import Uploads
 from gateway.dashboard.guard import AT_ONCE_BYTES_MAX, BODY_BYTES_MAX, on_a_thread_if_long
 from gateway.dashboard.serving import Dashboard
 from gateway.dashboard.streams import Events
@@ -255,7 +257,8 @@ async def reading(
 
     monkeypatch.setattr(Events, "begin", noted)
     dashboard = Dashboard([Target(address=parse_address(stage.fleet.scheduler.address))], make_token())
-    app = Starlette(routes=Api(dashboard).routes())
+    uploads = Uploads(dashboard, lambda: stage.folder, lambda: 0)
+    app = Starlette(routes=Api(dashboard, uploads, Router()).routes())
     token = stage.fleet.scheduler.token("admin")
     async with asyncio.timeout(DEADLINE_SECONDS), dashboard.running():
         yield dashboard, lambda path, query="": Reader(app, f"/api/v1{path}", query, token), calls

@@ -30,6 +30,7 @@ export type Partly<T> = T extends readonly (infer Each)[]
 /** Calls: what is asked, and what is answered. */
 export interface Calls {
   readonly Submit: { readonly request: SubmitRequest; readonly response: SubmitResponse };
+  readonly Ingest: { readonly request: IngestRequest; readonly response: IngestResponse };
   readonly Cancel: { readonly request: CancelRequest; readonly response: CancelResponse };
   readonly Queue: { readonly request: QueueRequest; readonly response: QueueResponse };
   readonly GetJob: { readonly request: GetJobRequest; readonly response: GetJobResponse };
@@ -40,6 +41,7 @@ export interface Calls {
   readonly SignalJob: { readonly request: SignalJobRequest; readonly response: SignalJobResponse };
   readonly RequeueJob: { readonly request: RequeueJobRequest; readonly response: RequeueJobResponse };
   readonly ListNodes: { readonly request: ListNodesRequest; readonly response: ListNodesResponse };
+  readonly ListWorkers: { readonly request: ListWorkersRequest; readonly response: ListWorkersResponse };
   readonly ListDevices: { readonly request: ListDevicesRequest; readonly response: ListDevicesResponse };
   readonly UpdateNode: { readonly request: UpdateNodeRequest; readonly response: UpdateNodeResponse };
   readonly ForgetNode: { readonly request: ForgetNodeRequest; readonly response: ForgetNodeResponse };
@@ -80,6 +82,7 @@ export interface Streams {
   readonly CheckCapacity: { readonly request: CheckCapacityRequest; readonly response: CheckCapacityResponse };
   readonly WatchDevices: { readonly request: WatchDevicesRequest; readonly response: WatchDevicesResponse };
   readonly WatchWorkers: { readonly request: WatchWorkersRequest; readonly response: WatchWorkersResponse };
+  readonly DownloadBlob: { readonly request: DownloadBlobRequest; readonly response: DownloadBlobResponse };
   readonly DownloadFile: { readonly request: DownloadFileRequest; readonly response: DownloadFileResponse };
 }
 
@@ -1343,6 +1346,27 @@ export interface FindMissingBlobsResponse {
   readonly stored_bytes: readonly Int64[];
 }
 
+/** DownloadBlobRequest names a file of the caller's by its digest. */
+export interface DownloadBlobRequest {
+  /** SHA-256 of the file, in lower-case hexadecimal. */
+  readonly digest: string;
+  /** Offset of the first byte wanted, up to the file's size. */
+  readonly offset: Int64;
+}
+
+/**
+ * DownloadBlobResponse is a piece of the file, 1 MiB at most; the stream ends with the file. The first one tells its
+ * size, and has no bytes.
+ */
+export interface DownloadBlobResponse {
+  /** Offset of the first byte. */
+  readonly offset: Int64;
+  /** The bytes. */
+  readonly data: Bytes;
+  /** Size of the whole file in bytes; in the first message. */
+  readonly size_bytes: Int64;
+}
+
 /** DownloadFileRequest names a file of a job. */
 export interface DownloadFileRequest {
   /** The job's id. */
@@ -1449,6 +1473,57 @@ export interface ListEndedJobsResponse {
   readonly next_page_token: string;
   /** Time of this view. */
   readonly view_time?: Timestamp;
+}
+
+/** IngestRequest brings a file, which [handlers] of the scheduler's settings says what to do with. */
+export interface IngestRequest {
+  /**
+   * The file: its path is its name. Its bytes were uploaded: see UploadBlob; a dry run needs neither them nor a digest.
+   */
+  readonly file?: InputFile;
+  /** What the file is, such as "audio/mpeg"; empty, and "application/octet-stream": by the end of its name. */
+  readonly content_type: string;
+  /** Whether it may be for a GPU, as [routing] says of its content type: AUTO; else it is for a CPU: NEVER. */
+  readonly gpu: boolean;
+  /**
+   * A random id of this request, unique per user, 1 to 128 bytes; the same id and content answers as the first time.
+   */
+  readonly request_id: string;
+  /** Whether to answer only what takes it, and change nothing. */
+  readonly dry_run: boolean;
+}
+
+/** IngestResponse says what takes the file: a job that was made for it, or a served model, which the caller asks. */
+export interface IngestResponse {
+  /** What the file is taken for. */
+  readonly content_type: string;
+  /** The pattern of [handlers] that matches it, such as "audio/*". */
+  readonly pattern: string;
+  /**
+   * Whether it is for a GPU: what AUTO came to, or NEVER; unspecified for a model that has no GPU to choose, nor a CPU
+   * model.
+   */
+  readonly gpu_mode: GpuMode;
+  /** Id of the job that was made; 0 where a model takes it, and for a dry run. */
+  readonly job_id: Int64;
+  /** The job as it was stored; for a dry run as it would be. Absent where a model takes it. */
+  readonly job?: Job;
+  /** The model that takes it; absent where a job does. */
+  readonly model?: IngestModel;
+  /** Things that are allowed and worth knowing, one sentence each. */
+  readonly notes: readonly string[];
+}
+
+/** IngestModel is how a served model is asked about a file. */
+export interface IngestModel {
+  /** The model's name. */
+  readonly name: string;
+  /** Where the program is posted the file, such as "/transcribe". */
+  readonly path: string;
+  /**
+   * The input of a request of the Open Inference Protocol that the file is; empty: it is the body of a POST to `path`.
+   */
+  readonly input: string;
 }
 
 /** SessionLimits are the numbers of the line and the turn; an absent one has its default. */
@@ -1988,6 +2063,94 @@ export interface ListRequestUsageResponse {
   readonly known_since_time?: Timestamp;
 }
 
+/** ListWorkersRequest asks for a page of nodes; the queues and the workers of served models stand on the first one. */
+export interface ListWorkersRequest {
+  /** Nodes wanted; 0 means 100, and 1,000 is the most. */
+  readonly page_size: number;
+  /** The next_page_token of the page before. */
+  readonly page_token: string;
+}
+
+/** ListWorkersResponse is who works at what, and what waits. */
+export interface ListWorkersResponse {
+  /** Jobs that need GPUs, or still prefer them. */
+  readonly gpu_queue?: WorkQueue;
+  /** Jobs that need none: those for a CPU, and those that fell back. */
+  readonly cpu_queue?: WorkQueue;
+  /** Nodes, by name. */
+  readonly nodes: readonly NodeWork[];
+  /** Served models, by name, 1,000 at most. */
+  readonly models: readonly ModelWork[];
+  /** The page_token of the next page; empty on the last one. */
+  readonly next_page_token: string;
+}
+
+/** WorkQueue is one of the two queues. What is held, or not eligible yet, stands in neither. */
+export interface WorkQueue {
+  /** Jobs that wait; each item of an array counts. */
+  readonly waiting_count: Int64;
+  /** Jobs that start, run or are stopped. */
+  readonly running_count: Int64;
+  /** The first of those that wait, in their order, 10 at most. */
+  readonly first: readonly Work[];
+}
+
+/** Work is a job at a glance. */
+export interface Work {
+  /** The job's id. */
+  readonly job_id: Int64;
+  /** Its name. */
+  readonly name: string;
+  /** Whose it is. */
+  readonly user: string;
+  /** Where it is on its way. */
+  readonly state: JobState;
+  /** GPUs that it asks for now: 0 for one that fell back. */
+  readonly gpu_count: number;
+  /** Whether it does without the GPUs that it prefers. */
+  readonly fell_back: boolean;
+  /** The model of which it is a worker; empty for other jobs. */
+  readonly serves: string;
+  /** Since when it runs; absent before. */
+  readonly start_time?: Timestamp;
+}
+
+/** NodeWork is a machine that works: with GPUs, or with CPUs alone. */
+export interface NodeWork {
+  /** The node's name. */
+  readonly node: string;
+  /** Whether it can be given work. */
+  readonly state: NodeState;
+  /** Its GPUs; 0 for one that has CPUs alone. */
+  readonly gpu_count: number;
+  /** Those of them that jobs hold, whole or in part. */
+  readonly gpus_held: number;
+  /** Its CPUs. */
+  readonly cpu_count: number;
+  /** CPUs that jobs hold. */
+  readonly cpus_held: number;
+  /** When its agent was heard last; absent since the scheduler started. */
+  readonly last_contact_time?: Timestamp;
+  /** Jobs that it runs. */
+  readonly job_count: number;
+  /** The first of these, by id, 100 at most. */
+  readonly jobs: readonly Work[];
+}
+
+/** ModelWork is a served model and its workers. */
+export interface ModelWork {
+  /** The model's name. */
+  readonly model: string;
+  /** GPUs of each of its workers; 0: it is one for CPUs. */
+  readonly gpu_count: number;
+  /** The model that its requests fall back to; empty: none. */
+  readonly cpu_model: string;
+  /** Requests to it that are under way or wait; people who wait in its line, where it has sessions. */
+  readonly request_count: number;
+  /** Its workers: state, the job that each is, and when it was heard last. */
+  readonly workers: readonly WorkerInfo[];
+}
+
 /** SubmitRequest asks for one or more jobs, all or none. */
 export interface SubmitRequest {
   /** What to run; at least one, 10,000 at most. A spec with an array stands alone. */
@@ -2006,6 +2169,11 @@ export interface SubmitRequest {
    * to wait for, and its begin time, hold no more. Errors: NOTHING_FAILED.
    */
   readonly rerun_failed_job_id: Int64;
+  /**
+   * For each spec that says no gpu_mode: true is AUTO, by its content type, and false NEVER. Left out, the specs say
+   * it.
+   */
+  readonly gpu?: boolean;
 }
 
 /**
