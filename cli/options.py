@@ -61,6 +61,14 @@ class Connection:
         Path | None,
         connection("--ca-file", metavar="FILE", help="Certificates that vouch for the scheduler; else the system's."),
     ] = None
+    client_cert_file: Annotated[
+        Path | None,
+        connection(
+            "--client-cert-file",
+            metavar="FILE",
+            help="Your certificate with its key, where the scheduler asks for one.",
+        ),
+    ] = None
     insecure: Annotated[
         bool,
         connection("--insecure", help="Speak without TLS also beyond this machine: only in a network you trust."),

@@ -76,6 +76,7 @@ class Settings:
             address=self.address,
             token=token.token if token else None,
             ca_file=self.config.settings.ca_file,
+            client_cert_file=self.config.settings.client_cert_file,
             is_insecure=self.config.settings.insecure,
         )
 

@@ -46,6 +46,11 @@ def parser() -> argparse.ArgumentParser:
         "(default localhost)",
     )
     flags.add_argument("--ca-file", metavar="FILE", help="authority that signed the scheduler's certificate")
+    flags.add_argument(
+        "--client-cert-file",
+        metavar="FILE",
+        help="this gateway's certificate with its key, where the scheduler asks for one",
+    )
     flags.add_argument("--tls-cert", dest="tls.cert_file", metavar="FILE", help="this gateway's certificate")
     flags.add_argument("--tls-key", dest="tls.key_file", metavar="FILE", help="the private key of the certificate")
     flags.add_argument(

@@ -99,12 +99,18 @@ class Program:
 
     def _target(self, address: Address, token: Callable[[], str] | None) -> Target:
         settings = self._live.now
-        return Target(address=address, token=token, ca_file=settings.ca_file, is_insecure=settings.insecure)
+        return Target(
+            address=address,
+            token=token,
+            ca_file=settings.ca_file,
+            client_cert_file=settings.client_cert_file,
+            is_insecure=settings.insecure,
+        )
 
     def _worker_target(self, worker: sessions_pb2.TurnGrant | sessions_pb2.WorkerInfo) -> Target:
         # A worker wants no token but the turn's own ticket, or the replica's key.
         target = self._target(parse_address(worker.endpoint), None)
-        return replace(target, certificate=worker.certificate.encode())
+        return replace(target, certificate=worker.certificate.encode(), client_cert_file=None)
 
     async def _settle(self) -> None:
         """Have a credential of its own where its token is for that; tried until a scheduler says so or answers no."""

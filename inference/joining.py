@@ -137,7 +137,13 @@ class Joining:
     def _target_of(self, address: Address) -> Target:
         given = self._given
         token = token_of(given) if self._credential is None else self._credential.token()
-        return Target(address=address, token=token, ca_file=given.ca_file, is_insecure=given.insecure)
+        return Target(
+            address=address,
+            token=token,
+            ca_file=given.ca_file,
+            client_cert_file=given.client_cert_file,
+            is_insecure=given.insecure,
+        )
 
 
 async def run_linked(life: Coroutine[Any, Any, None], link: Link | None) -> None:

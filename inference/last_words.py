@@ -47,7 +47,13 @@ async def _tell(given: argparse.Namespace, problem: GpufleetError) -> None:
     report = sessions_pb2.WorkerReport(state=inference_pb2.WORKER_STATE_FAILED, message=why)
     async with asyncio.timeout(TELL_S_MAX):
         for address in schedulers_of(given):
-            target = Target(address=address, token=token_of(given), ca_file=given.ca_file, is_insecure=given.insecure)
+            target = Target(
+                address=address,
+                token=token_of(given),
+                ca_file=given.ca_file,
+                client_cert_file=given.client_cert_file,
+                is_insecure=given.insecure,
+            )
             async with connect_async(target) as channel:
                 call = scheduler_pb2_grpc.SchedulerStub(channel).ConnectWorker()
                 with suppress(grpc.RpcError):

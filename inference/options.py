@@ -62,6 +62,10 @@ def add_joining_flags(flags: argparse.ArgumentParser, *, port: str) -> None:
         "--ticket-secret-file": (None, "64 hexadecimal digits; made where it is missing"),
         "--token-file": (None, "file with the worker's token"),
         "--ca-file": (_told("CA_FILE"), "authority that signed the scheduler's certificate"),
+        "--client-cert-file": (
+            _told("CLIENT_CERT_FILE"),
+            "this worker's certificate with its key, where the scheduler asks for one",
+        ),
         "--tls-cert": (
             _told("TLS_CERT"),
             "this worker's certificate; default: beyond this machine, one of its own that gateways are told",

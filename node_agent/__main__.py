@@ -26,7 +26,7 @@ from gpufleet.devices.host import host_facts
 from gpufleet.devices.opening import open_devices
 from gpufleet.devices.playback import Load, read_load
 from gpufleet.errors import GpufleetError, Reason, as_lines, invalid
-from gpufleet.jobs.variables import CA_FILE_VARIABLE, INSECURE_VARIABLE, SCHEDULER_VARIABLE
+from gpufleet.jobs.variables import CA_FILE_VARIABLE, CLIENT_CERT_FILE_VARIABLE, INSECURE_VARIABLE, SCHEDULER_VARIABLE
 from gpufleet.net.addresses import Address, is_loopback
 from gpufleet.net.channel import Target
 from gpufleet.net.routes import address_toward, every_address
@@ -164,6 +164,8 @@ class _Program:
         settings, found = self.live.now, {}
         if settings.ca_file is not None:
             found[CA_FILE_VARIABLE] = str(settings.ca_file.absolute())
+        if settings.job_cert_file is not None:
+            found[CLIENT_CERT_FILE_VARIABLE] = str(settings.job_cert_file.absolute())
         if settings.insecure:
             found[INSECURE_VARIABLE] = "1"
         return found
@@ -181,7 +183,11 @@ class _Program:
     def _target_of(self, address: Address) -> Target:
         settings = self.live.now
         return Target(
-            address=address, token=self.credential.token(), ca_file=settings.ca_file, is_insecure=settings.insecure
+            address=address,
+            token=self.credential.token(),
+            ca_file=settings.ca_file,
+            client_cert_file=settings.client_cert_file,
+            is_insecure=settings.insecure,
         )
 
     async def _until_told(self, agent: NodeAgent) -> None:

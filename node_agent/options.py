@@ -35,6 +35,11 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--label", metavar="K=V", action="append", dest="labels", help="label of the node; repeatable")
     flags.add_argument("--token-file", metavar="FILE", help="file with the agent's token")
     flags.add_argument("--ca-file", metavar="FILE", help="authority that signed the scheduler's certificate")
+    flags.add_argument(
+        "--client-cert-file",
+        metavar="FILE",
+        help="this node's certificate with its key, where one is asked for",
+    )
     flags.add_argument("--insecure", action="store_const", const=True, help="no TLS beyond this machine")
     flags.add_argument("--config", metavar="FILE", help="settings file; default: agent.toml")
     flags.add_argument("--verbose", action="store_true", help="same as --log-level debug")

@@ -242,6 +242,7 @@ class Program:
             ),
             authenticator,
             settings.now.limits.message_bytes_max,
+            wants_certificates=settings.now.tls.client_ca_file is not None,
         )
 
     def _refuse_launch(self, launch: LaunchAttempt, problem: GpufleetError) -> None:
@@ -341,7 +342,7 @@ class Program:
         settings = self._settings.now
         credentials = None
         if settings.tls.cert_file is not None and settings.tls.key_file is not None:
-            credentials = server_credentials(settings.tls.cert_file, settings.tls.key_file)
+            credentials = server_credentials(settings.tls.cert_file, settings.tls.key_file, settings.tls.client_ca_file)
         check_protection(settings.host, has_tls=credentials is not None, is_insecure=settings.insecure)
         return self._server.listen(Address(settings.host, settings.port), credentials)
 

@@ -89,11 +89,22 @@ def certificate(
     folder: Annotated[
         Path | None, Option("--dir", metavar="DIR", help="Where to; tls in the scheduler's data folder by default.")
     ] = None,
+    client: Annotated[
+        str,
+        Option(
+            "--client",
+            metavar="IDENTITY",
+            help="One of a client in place of the scheduler's: node:gpu1, gateway:edge, worker:w1, user:ann, or job.",
+        ),
+    ] = "",
 ) -> None:
-    """Make a certificate for this machine's scheduler, signed by an authority of your own."""
-    from .certificate_calls import make
+    """Make a certificate for this machine's scheduler, or for a client of it, signed by an authority of your own."""
+    from .certificate_calls import make, make_of_client
 
-    make(hosts or (), folder)
+    if client:
+        make_of_client(client, hosts or (), folder)
+    else:
+        make(hosts or (), folder)
 
 
 @contexts.subcommand("list")
@@ -122,6 +133,9 @@ def add(
     ca_file: Annotated[
         Path | None, Option("--ca-file", metavar="FILE", help="Certificates that vouch for the scheduler.")
     ] = None,
+    client_cert_file: Annotated[
+        Path | None, Option("--client-cert-file", metavar="FILE", help="Your own certificate with its key.")
+    ] = None,
     insecure: Annotated[bool, Option("--insecure", help="Speak without TLS beyond this machine.")] = False,
     gateway: Annotated[
         str | None, Option("--gateway", metavar="URL", help="The gateway that served models are asked through.")
@@ -131,4 +145,4 @@ def add(
     """Add a context, or replace the one of that name."""
     from .config_files import add_context
 
-    add_context(name, scheduler, token_file, ca_file, gateway, is_insecure=insecure, is_used=use_now)
+    add_context(name, scheduler, token_file, ca_file, gateway, client_cert_file, is_insecure=insecure, is_used=use_now)

@@ -16,6 +16,7 @@ from gpufleet.config.paths import contexts_file, program_config_file
 from gpufleet.config.program_settings import PROGRAMS, template
 from gpufleet.errors import GpufleetError, Reason, invalid
 from gpufleet.net.addresses import parse_address
+from gpufleet.net.tls import read_client_pair
 from gpufleet.security.tokens import read_token_file
 from gpufleet.text.spelling import did_you_mean
 
@@ -160,6 +161,7 @@ def add_context(
     token_file: Path | None,
     ca_file: Path | None,
     gateway: str | None,
+    client_cert_file: Path | None = None,
     *,
     is_insecure: bool,
     is_used: bool,
@@ -171,6 +173,9 @@ def add_context(
         values["token_file"] = str(token_file.absolute())
     if ca_file is not None:
         values["ca_file"] = str(ca_file.absolute())
+    if client_cert_file is not None:
+        read_client_pair(client_cert_file)
+        values["client_cert_file"] = str(client_cert_file.absolute())
     if is_insecure:
         values["insecure"] = True
     if gateway is not None:

@@ -101,6 +101,19 @@ class AgentSettings:
         PATH,
         default_text="the system's authorities",
     )
+    client_cert_file: Path | None = setting(
+        None,
+        "The node's own certificate with its key, PEM, of mode 0600, for a scheduler that asks for one.",
+        PATH,
+        default_text="none",
+    )
+    job_cert_file: Path | None = setting(
+        None,
+        "The certificate with its key that jobs and workers of this node call such a scheduler with, of identity job; "
+        "jobs must be able to read it.",
+        PATH,
+        default_text="none",
+    )
     insecure: bool = setting(
         False,
         "Speak to a scheduler on another machine without encryption. Only for networks you trust.",

@@ -28,6 +28,7 @@ from gpufleet.config.paths import PROJECT_FILE, contexts_file
 from gpufleet.config.settings import setting
 from gpufleet.jobs.variables import (
     CA_FILE_VARIABLE,
+    CLIENT_CERT_FILE_VARIABLE,
     INSECURE_VARIABLE,
     JOB_ID_VARIABLE,
     JOB_TOKEN_VARIABLE,
@@ -52,6 +53,13 @@ class CliSettings:
         "The authority that signed the scheduler's certificate, PEM.",
         PATH,
         default_text="the system's authorities",
+        private=True,
+    )
+    client_cert_file: Path | None = setting(
+        None,
+        "Your own certificate with its key, PEM, of mode 0600, for a scheduler that asks for one.",
+        PATH,
+        default_text="none",
         private=True,
     )
     insecure: bool = setting(
@@ -146,7 +154,12 @@ def _is_own(jobs: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 def _job_layer(environment: Mapping[str, str]) -> Layer:
     """How the job's own scheduler is reached, as its node said."""
-    names = {"scheduler": SCHEDULER_VARIABLE, "ca_file": CA_FILE_VARIABLE, "insecure": INSECURE_VARIABLE}
+    names = {
+        "scheduler": SCHEDULER_VARIABLE,
+        "ca_file": CA_FILE_VARIABLE,
+        "client_cert_file": CLIENT_CERT_FILE_VARIABLE,
+        "insecure": INSECURE_VARIABLE,
+    }
     given = {key: environment[name] for key, name in names.items() if environment.get(name)}
     return Layer(given, lambda key: names[key], is_text=True)
 

@@ -112,6 +112,12 @@ class GatewaySettings:
         PATH,
         default_text="the system's authorities",
     )
+    client_cert_file: Path | None = setting(
+        None,
+        "The gateway's own certificate with its key, PEM, of mode 0600, for a scheduler that asks for one.",
+        PATH,
+        default_text="none",
+    )
     insecure: bool = setting(
         False,
         "Listen, and speak to other machines, without encryption. Only for networks you trust.",

@@ -36,6 +36,13 @@ class TlsSettings:
     key_file: Path | None = setting(
         None, "The private key of the certificate, PEM, of mode 0600.", PATH, default_text="no TLS"
     )
+    client_ca_file: Path | None = setting(
+        None,
+        "Take connections only of clients with a certificate that this authority signed, and calls only by a token of "
+        "who that certificate names; PEM. See docs/network.md.",
+        PATH,
+        default_text="no certificate of clients is asked for",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,6 +413,8 @@ class SchedulerSettings:
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""
         tls = self.tls
+        if tls.client_ca_file is not None and tls.cert_file is None:
+            yield "tls.client_ca_file", "certificates of clients go with one of the server's: set tls.cert_file"
         yield from listening_conflicts(self.host, tls.cert_file, tls.key_file, self.metrics, is_insecure=self.insecure)
         if self.nodes.requeue_fence < self.nodes.lease:
             yield "nodes.requeue_fence", "a fence shorter than nodes.lease would requeue jobs of nodes not yet lost"

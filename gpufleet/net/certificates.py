@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.errors import GpufleetError, Reason
-from gpufleet.net.tls import OWN_NAME, read_certificate, read_key
+from gpufleet.net.tls import IDENTITY_SCHEME, OWN_NAME, read_certificate, read_key
 
 try:
     from cryptography import x509
@@ -36,6 +36,7 @@ except ImportError:
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 SERVER_LIFETIME = timedelta(days=730)
+COMMON_NAME_CHARS_MAX = 64
 CLOCK_TOLERANCE = timedelta(hours=1)
 """Certificates are valid from a little before they are made: the clocks of other machines may be behind."""
 
@@ -67,7 +68,16 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> CertificateFiles:
     """
     assert hosts
     files = CertificateFiles(folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority, signing_key = _authority_of(files)
+    key = ec.generate_private_key(ec.SECP256R1())
+    _write(files.key_file, _key_pem(key), 0o600)
+    _write(files.cert_file, _pem(_server(key, hosts, authority, signing_key)), 0o644)
+    return files
+
+
+def _authority_of(files: CertificateFiles) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The authority of a folder with its key, made if missing."""
+    files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not files.ca_file.exists():
         ca_key = ec.generate_private_key(ec.SECP256R1())
         _write(files.ca_key_file, _key_pem(ca_key), 0o600)
@@ -75,10 +85,23 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> CertificateFiles:
     authority = x509.load_pem_x509_certificate(read_certificate(files.ca_file))
     signing_key = serialization.load_pem_private_key(read_key(files.ca_key_file), password=None)
     assert isinstance(signing_key, ec.EllipticCurvePrivateKey), "the kind that this module makes"
+    return authority, signing_key
+
+
+def make_client_certificate(folder: Path, identity: str) -> Path:
+    """A certificate with its key, in one file of mode 0600, for `node:gpu1` or the like; replaces an older one.
+
+    The folder's authority signs it, and is made if missing.
+    """
+    files = CertificateFiles(folder)
+    authority, signing_key = _authority_of(files)
     key = ec.generate_private_key(ec.SECP256R1())
-    _write(files.key_file, _key_pem(key), 0o600)
-    _write(files.cert_file, _pem(_server(key, hosts, authority, signing_key)), 0o644)
-    return files
+    builder = _builder(_name(identity[:COMMON_NAME_CHARS_MAX]), authority.subject, key, SERVER_LIFETIME)
+    uri = x509.UniformResourceIdentifier(f"{IDENTITY_SCHEME}{identity}")
+    builder = _for_leaf(builder, [uri], ExtendedKeyUsageOID.CLIENT_AUTH)
+    file = folder / f"{identity.replace(':', '-')}.pem"
+    _write(file, _key_pem(key) + _pem(_signed(builder, key, signing_key)), 0o600)
+    return file
 
 
 def make_own_certificate(host: str) -> OwnCertificate:
@@ -132,10 +155,15 @@ def _server(
 
 def _for_hosts(builder: x509.CertificateBuilder, hosts: Sequence[str]) -> x509.CertificateBuilder:
     """Make it the certificate of a server with these names and addresses, and of nothing else."""
-    names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    return _for_leaf(builder, [_general_name(host) for host in hosts], ExtendedKeyUsageOID.SERVER_AUTH)
+
+
+def _for_leaf(
+    builder: x509.CertificateBuilder, names: Sequence[x509.GeneralName], use: x509.ObjectIdentifier
+) -> x509.CertificateBuilder:
+    usage = x509.ExtendedKeyUsage([use])
     return (
-        builder.add_extension(names, critical=False)
+        builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(usage, critical=False)

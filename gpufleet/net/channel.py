@@ -20,7 +20,7 @@ import grpc.aio
 from gpufleet.net.addresses import Address, is_loopback
 from gpufleet.net.limits import MESSAGE_BYTES_MAX, METADATA_BYTES_MAX
 from gpufleet.net.stream_calls import StreamCall
-from gpufleet.net.tls import OWN_NAME, read_authority
+from gpufleet.net.tls import OWN_NAME, read_authority, read_client_pair
 
 Metadata = tuple[tuple[str, str], ...]
 Options = tuple[tuple[str, int | str], ...]
@@ -54,15 +54,16 @@ class Target:
     """A server to talk to: where, as whom, and how well protected.
 
     Without `ca_file`, a loopback address is spoken to in plain text, and any other with TLS against the
-    system's authorities, unless `is_insecure` says that the network is trusted. `call_metadata` is asked at
-    each call (telemetry's trace context), and so is a `token` that may be another one later. With `certificate`
-    (PEM) the server must hold just that one, which it made for itself: no authority is asked, and no name compared
-    but OWN_NAME.
+    system's authorities, unless `is_insecure` says that the network is trusted. `client_cert_file` is the caller's
+    own certificate with its key, for a server that asks for one. `call_metadata` is asked at each call (telemetry's
+    trace context), and so is a `token` that may be another one later. With `certificate` (PEM) the server must hold
+    just that one, which it made for itself: no authority is asked, and no name compared but OWN_NAME.
     """
 
     address: Address
     token: str | Callable[[], str] | None = field(default=None, repr=False)
     ca_file: Path | None = None
+    client_cert_file: Path | None = None
     is_insecure: bool = False
     certificate: bytes = b""
     call_metadata: Callable[[], Metadata] = no_metadata
@@ -161,9 +162,11 @@ def _options_for(target: Target) -> Options:
 def _credentials(target: Target) -> grpc.ChannelCredentials:
     if target.certificate:
         return grpc.ssl_channel_credentials(root_certificates=target.certificate)
-    if target.ca_file is None:
-        return grpc.ssl_channel_credentials()
-    return grpc.ssl_channel_credentials(root_certificates=read_authority(target.ca_file))
+    roots = None if target.ca_file is None else read_authority(target.ca_file)
+    if target.client_cert_file is None:
+        return grpc.ssl_channel_credentials(root_certificates=roots)
+    key, chain = read_client_pair(target.client_cert_file)
+    return grpc.ssl_channel_credentials(root_certificates=roots, private_key=key, certificate_chain=chain)
 
 
 class _Callable:

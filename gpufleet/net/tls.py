@@ -11,6 +11,7 @@ from gpufleet.net.addresses import is_loopback
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Iterable
 
     import grpc
 
@@ -25,12 +26,39 @@ OWN_NAME = "worker.gpufleet"
 OWN_CERTIFICATE_CHARS_MAX = 8_000
 
 
-def server_credentials(cert_file: Path, key_file: Path) -> grpc.ServerCredentials:
-    """What a gRPC server needs to speak TLS; raises as `server_context` does."""
+IDENTITY_SCHEME = "gpufleet:"
+"""Before an identity in a certificate's URIs: gpufleet:node:gpu1."""
+
+IDENTITY_KINDS = ("node", "gateway", "worker", "user", "job")
+"""Whose a client's certificate may be, with a name behind a colon; that of jobs has none."""
+
+
+def server_credentials(cert_file: Path, key_file: Path, client_ca_file: Path | None = None) -> grpc.ServerCredentials:
+    """What a gRPC server needs to speak TLS; raises as `server_context` does.
+
+    With `client_ca_file` it takes no connection without a client's certificate that one of these authorities signed.
+    """
     import grpc
 
     server_context(cert_file, key_file)  # gRPC takes any bytes and then refuses every client
-    return grpc.ssl_server_credentials([(read_key(key_file), read_certificate(cert_file))])
+    pair = (read_key(key_file), read_certificate(cert_file))
+    if client_ca_file is None:
+        return grpc.ssl_server_credentials([pair])
+    authority = read_authority(client_ca_file)
+    return grpc.ssl_server_credentials([pair], root_certificates=authority, require_client_auth=True)
+
+
+def identities_in(names: Iterable[bytes]) -> frozenset[str]:
+    """The identities among the names of a client's certificate: {"node:gpu1"}."""
+    found = (name.decode("ascii", "replace") for name in names)
+    return frozenset(name.removeprefix(IDENTITY_SCHEME) for name in found if name.startswith(IDENTITY_SCHEME))
+
+
+def read_client_pair(file: Path) -> tuple[bytes, bytes]:
+    """A client's private key and certificate, both in one file in PEM. Raises as `read_key` and `read_certificate`."""
+    content = read_key(file)
+    read_certificate(file)
+    return content, content
 
 
 def server_context(cert_file: Path, key_file: Path) -> ssl.SSLContext:

@@ -27,6 +27,7 @@ OF_THE_NODE = frozenset(
         "GPUFLEET_END_TIME",
         "GPUFLEET_SCHEDULER",
         "GPUFLEET_CA_FILE",
+        "GPUFLEET_CLIENT_CERT_FILE",
         "GPUFLEET_INSECURE",
     }
 )

@@ -13,8 +13,17 @@ from .roles import Caller
 KEPT_STEP = "Its agent keeps the credential in its data folder; another agent needs a --node-id of its own."
 
 
+def check_certificate(caller: Caller, identity: str, field: str) -> None:
+    """Raise PERMISSION_DENIED where the caller's certificate is not of the node, or program, that it speaks for."""
+    if caller.identities is not None and identity not in caller.identities:
+        said = f"the certificate is not of {identity}"
+        step = f"Make one where the authority is: gpuctl config certificate --client {identity}"
+        raise invalid(field, said, reason=Reason.PERMISSION_DENIED, next_step=step)
+
+
 def check_own_node(view: State, caller: Caller, name: NodeName, field: str = "node") -> None:
     """Raise PERMISSION_DENIED where the caller may not speak for a node of this name."""
+    check_certificate(caller, f"node:{name}", field)
     if caller.node is not None:
         if caller.node != name:
             said = f"the credential of node {caller.node!r} does not speak for {name!r}"

@@ -3,7 +3,8 @@
 import hmac
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -22,6 +23,7 @@ from ..state.jobs import Job
 from ..state.state import State
 from ..state.units import Instant
 from ..worker_secrets import WorkerSecrets
+from .identities import check_identity, with_identity
 from .open_streams import OpenStreams
 from .own_job import JOB_NAMED_BY, OTHERS_STEP, for_own_job
 
@@ -117,7 +119,8 @@ assert set(JOB_NAMED_BY) == _OF_ITSELF, f"what a job may ask of itself differs: 
 class Caller:
     """Who calls, as the token says. `job` is that of a worker that the fleet started, or the job that calls itself.
 
-    `node` is that of an agent with a credential of its node, whose number is `credential`.
+    `node` is that of an agent with a credential of its node, whose number is `credential`. `identities` are those of
+    its certificate, None where the scheduler asks for none.
     """
 
     user: UserName
@@ -126,6 +129,7 @@ class Caller:
     job: Job | None = None
     node: NodeName | None = None
     credential: int = 0
+    identities: frozenset[str] | None = None
 
     @property
     def is_admin(self) -> bool:
@@ -198,6 +202,11 @@ class Authenticator:
             else Caller(job.user, Role.WORKER, job_tokens.token_id(job, worker_secrets.TOKEN_ID_PREFIX), job)
         )
 
+    def check_identity(self, who: Caller, identities: frozenset[str]) -> None:
+        """Whether a certificate goes with a token; the call knows of it. Errors: PERMISSION_DENIED."""
+        check_identity(identities, who, self._view.durable.tokens.get(who.token))
+        _caller.set(replace(who, identities=identities))
+
     def is_good(self, token_id: TokenId) -> bool:
         """Whether a token may still be used: it is there, not revoked, and has not expired."""
         token = self._view.durable.tokens.get(token_id)
@@ -220,7 +229,8 @@ class Authenticator:
 class RoleInterceptor(grpc.aio.ServerInterceptor):
     """Lets a call through only when the table allows it, and lets a stream go on only while its token is good."""
 
-    def __init__(self, authenticator: Authenticator, streams: OpenStreams) -> None:
+    def __init__(self, authenticator: Authenticator, streams: OpenStreams, *, wants_certificates: bool = False) -> None:
+        self._wants_certificates = wants_certificates
         self._authenticator = authenticator
         self._streams = streams
 
@@ -242,7 +252,9 @@ class RoleInterceptor(grpc.aio.ServerInterceptor):
         guarded = self._streams.guarded(handler, caller.token)
         name = method.removeprefix(PACKAGE)
         if caller.role is Role.JOB and caller.job is not None and name in JOB_NAMED_BY:
-            return for_own_job(guarded, name, caller.job.id)
+            guarded = for_own_job(guarded, name, caller.job.id)
+        if self._wants_certificates:
+            return with_identity(guarded, partial(self._authenticator.check_identity, caller))
         return guarded
 
 

@@ -156,11 +156,20 @@ class Server:
     """The gRPC server of the scheduler."""
 
     def __init__(
-        self, scheduler: SchedulerService, agents: AgentService, authenticator: Authenticator, message_bytes_max: int
+        self,
+        scheduler: SchedulerService,
+        agents: AgentService,
+        authenticator: Authenticator,
+        message_bytes_max: int,
+        *,
+        wants_certificates: bool = False,
     ) -> None:
         self._streams = OpenStreams(authenticator.is_good)
         self._server = grpc.aio.server(
-            interceptors=[RoleInterceptor(authenticator, self._streams), DecodingInterceptor()],
+            interceptors=[
+                RoleInterceptor(authenticator, self._streams, wants_certificates=wants_certificates),
+                DecodingInterceptor(),
+            ],
             options=server_options(message_bytes_max),
         )
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(scheduler, self._server)

@@ -169,9 +169,12 @@ async def refusal(call: Any) -> GpufleetError:
 
 
 @asynccontextmanager
-async def dial(address: str, token: str | None, ca_file: Path | None = None) -> AsyncIterator[grpc.aio.Channel]:
+async def dial(
+    address: str, token: str | None, ca_file: Path | None = None, client_cert_file: Path | None = None
+) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a scheduler for as long as the block lasts."""
-    channel = connect_async(Target(address=parse_address(address), token=token, ca_file=ca_file))
+    target = Target(address=parse_address(address), token=token, ca_file=ca_file, client_cert_file=client_cert_file)
+    channel = connect_async(target)
     try:
         yield channel
     finally:

@@ -31,6 +31,8 @@ class Fleet:
         self.scheduler = SchedulerProcess(data or folder / "scheduler", flags, environment)
         self.ca_file: Path | None = None
         """The authority of a scheduler that speaks TLS."""
+        self.client_cert_file: Path | None = None
+        """The admin's certificate for one that asks for such."""
         self.agents: dict[str, AgentProcess] = {}
         self.seen: set[int] = set()
 
@@ -90,7 +92,9 @@ class Fleet:
     @asynccontextmanager
     async def client(self, token: str | None = None) -> AsyncIterator[Client]:
         """A person; the admin of the first start unless a token is given."""
-        async with dial(self.dialled, token or self.scheduler.token("admin"), self.ca_file) as channel:
+        async with dial(
+            self.dialled, token or self.scheduler.token("admin"), self.ca_file, self.client_cert_file
+        ) as channel:
             person = Client(channel, self.work, self.seen)
             try:
                 yield person

@@ -46,7 +46,7 @@ from ..answers import Calls, reply_of
 from ..long_streams import first_of, let_end, write_all
 from ..output.attaching import serve_channel
 from ..output.channels import Channels
-from ..own_node import check_own_node
+from ..own_node import check_certificate, check_own_node
 from ..roles import caller
 from .fetching import pieces_of
 
@@ -88,6 +88,7 @@ class AgentService(Calls, node_agent_pb2_grpc.NodeAgentServicer):
             if not value or len(value) > ID_CHARS_MAX:
                 raise invalid(path, f"must be 1 to {ID_CHARS_MAX} characters")
         name = node_name(request.node)
+        check_certificate(caller(), f"node:{name}", "node")
         if caller().node is not None:
             check_own_node(self._engine.view, caller(), name)
         address = _peer(context)

@@ -46,6 +46,7 @@ from ...wire.validate import (
 from ...wire.validate_models import model_name
 from ..answers import Calls, reply_of
 from ..jobs.bands import bands_of_caller
+from ..own_node import check_certificate
 from ..paging import PageTokens, page_size
 from ..roles import caller
 from ..server_facts import ServerFacts
@@ -249,6 +250,7 @@ class NodeCalls(Calls):
         name = program_name(request.name, "name")
         if not DIGEST.fullmatch(request.digest):
             raise invalid("digest", "is not a SHA-256 in lower-case hexadecimal")
+        check_certificate(caller(), f"{caller().role.value}:{name}", "name")
         token = self.engine.view.durable.tokens.get(caller().token)
         if request.model or caller().role is Role.WORKER:
             model_name(request.model, "model")

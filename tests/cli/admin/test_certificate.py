@@ -44,3 +44,20 @@ def test_a_certificate_is_made_in_the_schedulers_data_folder_before_its_settings
 def test_what_is_no_host_and_a_folder_that_cannot_be_written_are_refused() -> None:
     assert "is not an address" in run_here("config", "certificate", "not a host").err
     assert "/proc/tls cannot be written" in run_here("config", "certificate", "head", "--dir", "/proc/tls").err
+
+
+@pytest.mark.parametrize("identity", ["node:gpu1", "user:ann@lab.example", "job"])
+def test_a_certificate_of_a_client_is_one_file_with_its_key(tmp_path: Path, identity: str) -> None:
+    done = run_here("config", "certificate", "--client", identity, "--dir", str(tmp_path))
+    assert done.code == 0, done.err
+    file = tmp_path / f"{identity.replace(':', '-')}.pem"
+    assert names_in(file) == [f"gpufleet:{identity}"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert str(file) in done.text and "--client-cert-file" in done.text and "client_ca_file" in done.text
+
+
+@pytest.mark.parametrize("identity", ["gpu1", "node:", "admin:ann", "job:7", "node:a/b"])
+def test_who_can_have_no_certificate_is_refused_and_nothing_is_made(tmp_path: Path, identity: str) -> None:
+    refused = run_here("config", "certificate", "--client", identity, "--dir", str(tmp_path / "tls"))
+    assert refused.code == 2 and "--client" in refused.err
+    assert not (tmp_path / "tls").exists()
