@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check_installed() -> None:
     try:
         import cryptography  # noqa: F401
+        import httptools  # noqa: F401
         import itsdangerous  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401

@@ -55,10 +55,18 @@ class _Waiting:
 class Predictor:
     """Made inside the running loop. `state` is the model's, `why` in words where it is not ready.
 
-    `has_ended` is set when the program is to end: the model cannot be loaded, or hangs.
+    `has_ended` is set when the program is to end: the model cannot be loaded, or hangs. `has_loaded` is called once,
+    when the model is there and takes no request yet.
     """
 
-    def __init__(self, wanted: Wanted, limits: BatchLimits, *, finds_size: bool = False) -> None:
+    def __init__(
+        self,
+        wanted: Wanted,
+        limits: BatchLimits,
+        *,
+        finds_size: bool = False,
+        has_loaded: Callable[[], None] = lambda: None,
+    ) -> None:
         self.state = State.LOADING
         self.why = "the model is loading"
         self.traits = PredictTraits()
@@ -67,6 +75,7 @@ class Predictor:
         self.counts = Counts()
         self.has_ended = asyncio.Event()
         self.batcher = Batcher(limits)
+        self._has_loaded = has_loaded
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
@@ -130,6 +139,7 @@ class Predictor:
     def _loaded(self, ready: Ready) -> None:
         self.traits, self.device, self.runtimes = ready.traits, ready.device, ready.runtimes
         self.batcher.batch_max = ready.batch_max
+        self._has_loaded()
         if self.state is State.LOADING:
             self.state, self.why = State.READY, ""
         where = f" on {ready.device}" if ready.device else ""

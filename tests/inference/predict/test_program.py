@@ -34,9 +34,9 @@ ASKED = json.dumps({"inputs": [{"name": "x", "shape": [1], "datatype": "INT64", 
 
 
 @contextmanager
-def program(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def program(folder: Path, *flags: str, text: str = CLASS) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """The server of the class, and its log; it is ended where it has not ended."""
-    (folder / "waits.py").write_text(CLASS)
+    (folder / "waits.py").write_text(text)
     log = folder / "log"
     command = [sys.executable, "-P", "-m", "gpufleet.inference.predict", "waits:Waits", *flags]
     with log.open("wb") as opened:
@@ -106,3 +106,25 @@ async def test_a_call_that_does_not_come_back_is_answered_for_and_ends_it(tmp_pa
         status, said = await asyncio.to_thread(ask, await port_of(log))
         assert (status, json.loads(said)) == (500, {"error": "the model did not answer within 0.2 s"})
         assert await ended(process) == 3 and "--predict-timeout" in log.read_text()
+
+
+COLLECTED = """
+import gc
+import numpy as np
+
+class Waits:
+    def load(self):
+        self.kept = [[number] for number in range(1_000)]
+
+    def predict(self, items):
+        seen = sum(each is self.kept for each in gc.get_objects())
+        return [np.array([gc.get_freeze_count(), seen], np.int64) for _ in items]
+"""
+
+
+async def test_the_collector_does_not_look_through_what_is_loaded(tmp_path: Path) -> None:
+    with program(tmp_path, text=COLLECTED) as (_, log):
+        status, said = await asyncio.to_thread(ask, await port_of(log))
+        assert status == 200, said
+        frozen, seen = json.loads(said)["outputs"][0]["data"]
+        assert frozen > 1_000 and seen == 0
