@@ -158,7 +158,7 @@ class Supervisor:
                 break
             if seen is None:
                 break
-            if seen.si_pid == self._leader:
+            if self._leader is not None and seen.si_pid == self._leader:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._leader, signal.SIGKILL)
             _, status, usage = os.wait4(seen.si_pid, 0)
