@@ -246,6 +246,11 @@ async def test_the_form_says_what_is_wrong_at_its_field_and_what_would_happen_be
         assert said["width"] >= 0.9 * form["width"], "a sentence is not squeezed into the column of a number"
         assert said["height"] <= 60, said
         await ann.page.get_by_label("GPUs", exact=True).fill("1")
+        # What it works on decides whether it is for a GPU: a text is not.
+        await ann.page.get_by_label("GPU mode", exact=True).select_option("GPU_MODE_AUTO")
+        await ann.button("Check").click()
+        await expect(ann.page.locator("#field-content_type-wrong")).to_contain_text("audio/mpeg")
+        await ann.page.get_by_label("Content type").fill("text/plain")
         await ann.button("Check").click()
         await expect(ann.page.locator(".foretold")).to_contain_text("It would be accepted")
         before = await client.stub.Queue(
@@ -261,6 +266,7 @@ async def test_the_form_says_what_is_wrong_at_its_field_and_what_would_happen_be
         await ann.page.wait_for_url("**/dashboard#/job/*")
         job = await client.wait(int(ann.page.url.rpartition("/")[2]))
         assert (job.state, job.user, job.spec.name) == (job_pb2.JOB_STATE_SUCCEEDED, "ann", "from-a-form")
+        assert (job.gpu_choice.mode, job.spec.content_type) == (job_pb2.GPU_MODE_NEVER, "text/plain")
 
 
 async def test_who_has_the_focus_keeps_it_while_rows_come_go_and_move(house: House) -> None:

@@ -5,11 +5,11 @@ import { Fleet, passes } from "../src/dashboard/devices/fleet.ts";
 import { holding } from "../src/dashboard/devices/row.ts";
 import { Lines, countsInWords } from "../src/dashboard/queue/lines.ts";
 import { addressOf, routeOf } from "../src/dashboard/router.ts";
-import { accessWords, frames, groupWords } from "../src/dashboard/sessions/words.ts";
+import { accessWords, cpuWords, frames, groupWords } from "../src/dashboard/sessions/words.ts";
 import { EMPTY, draftOf, fieldOf, keptOf, lineOf, specOf } from "../src/dashboard/submit/draft.ts";
 import { readDuration, readSize, writeDuration, writeSize } from "../src/dashboard/units.ts";
 import { ending, gpusAsked, gpusHad, itemsInWords, lasting, likely, placeOf, sentence, shortModel } from "../src/dashboard/words.ts";
-import type { ArrayCounts, Attempt, GroupState, Job, JobSpec, JobState, ModelAccess, NodeDevice, Partly, QueueCounts, WatchDevicesResponse } from "../src/generated/messages.ts";
+import type { ArrayCounts, Attempt, GroupState, HttpService, Job, JobSpec, JobState, Model, ModelAccess, NodeDevice, Partly, QueueCounts, WatchDevicesResponse } from "../src/generated/messages.ts";
 import { partly } from "./messages.ts";
 
 test("addresses lead to views and back", () => {
@@ -191,6 +191,25 @@ test("one like it runs its processes as they ran, and what stays without a field
   ]);
   const usual = partly<JobSpec>({ devices: [], grace: "30s", input: "INPUT_MODE_UNSPECIFIED", gpu_mode: "GPU_MODE_REQUIRED", process: { rlimits: [], nice: 0 } });
   assert.deepEqual(keptOf(usual), []);
+});
+
+test("a job says whether it may do without a GPU, and what decides that", () => {
+  const made = specOf({ ...EMPTY, command: "x", cwd: "/", gpu_mode: "GPU_MODE_AUTO", content_type: " audio/mpeg " }, null);
+  assert.ok("spec" in made);
+  assert.deepEqual([made.spec.gpu_mode, made.spec.content_type], ["GPU_MODE_AUTO", "audio/mpeg"]);
+  const undecided = specOf({ ...EMPTY, command: "x", cwd: "/", gpu_mode: "GPU_MODE_AUTO" }, null);
+  assert.ok("wrong" in undecided && undecided.wrong.content_type);
+  assert.equal(fieldOf("specs[0].gpu_mode"), "gpu_mode");
+  const again = draftOf(partly<JobSpec>({ argv: ["x"], devices: [], env: {}, gpu_mode: "GPU_MODE_PREFERRED", content_type: "image/png" }));
+  assert.deepEqual([again.gpu_mode, again.content_type], ["GPU_MODE_PREFERRED", "image/png"]);
+});
+
+test("a model says what its requests fall back to", () => {
+  const said = (http: Partly<HttpService>) => cpuWords(partly<Model>({ http }));
+  assert.equal(cpuWords({}), "");
+  assert.equal(said({ cpu_model: "", gpu_mode: "GPU_MODE_REQUIRED" }), "");
+  assert.equal(said({ cpu_model: "small", gpu_mode: "GPU_MODE_PREFERRED" }), "falls back to small");
+  assert.equal(said({ cpu_model: "small", gpu_mode: "GPU_MODE_REQUIRED" }), "falls back to small for requests that allow it");
 });
 
 test("what the scheduler refuses is said at the field that it names", () => {

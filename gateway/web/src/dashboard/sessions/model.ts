@@ -9,7 +9,7 @@ import { now } from "../time.ts";
 import { whole } from "../values.ts";
 import { ABSENT, between, lasting, secondsOf, sentence } from "../words.ts";
 import { drainWorker, endSession } from "./acting.ts";
-import { accessWords, frames, groupWords, latencyWords, lineWords, stateWords } from "./words.ts";
+import { accessWords, cpuWords, frames, groupWords, latencyWords, lineWords, stateWords } from "./words.ts";
 
 /** People of a model that are shown; all of them: gpuctl. */
 const SHOWN_MAX = 100;
@@ -32,7 +32,7 @@ export class ModelBox {
 
   update(model: Model, sessions: readonly Session[]): void {
     this.owner = model.owner;
-    const facts = [lineWords(model, sessions, now() / 1_000), groupWords(model), accessWords(model), `served by ${model.owner}`];
+    const facts = [lineWords(model, sessions, now() / 1_000), groupWords(model), cpuWords(model), accessWords(model), `served by ${model.owner}`];
     write(this.facts, facts.filter((each) => each !== "").join(" · "));
     write(this.failure, model.failure ? sentence(`it has failed: ${model.failure.message}`) : "");
     show(this.failure, Boolean(model.failure));

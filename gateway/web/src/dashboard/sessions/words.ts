@@ -48,6 +48,21 @@ export function lineWords(model: Model, sessions: readonly Session[], now: numbe
   return parts.join(" · ");
 }
 
+/** What does the same on CPUs, and when requests go there that do not say; empty without one. */
+export function cpuWords({ http }: Pick<Model, "http">): string {
+  if (http === undefined || http.cpu_model === "") return "";
+  switch (http.gpu_mode) {
+    case "GPU_MODE_PREFERRED":
+      return `falls back to ${http.cpu_model}`;
+    case "GPU_MODE_NEVER":
+      return `its requests go to ${http.cpu_model}, unless they ask for a GPU`;
+    case "GPU_MODE_AUTO":
+      return `${http.cpu_model} or itself, as requests work on`;
+    default:
+      return `falls back to ${http.cpu_model} for requests that allow it`;
+  }
+}
+
 /** How a program stands in the group with which it shares GPUs; empty without one. */
 export function groupWords({ exclusive_group: group, in_group: standing }: Pick<Model, "exclusive_group" | "in_group">): string {
   if (group === "") return "";

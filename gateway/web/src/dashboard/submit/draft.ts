@@ -1,19 +1,21 @@
 // A job as it stands in the form, and as it is sent. Values only.
 
-import type { Band, DeviceRequest, JobSpec, Partly } from "../../generated/messages.ts";
+import type { Band, DeviceRequest, GpuMode, JobSpec, Partly } from "../../generated/messages.ts";
 import { readDuration, readSize, writeDuration, writeSize } from "../units.ts";
 
 /** What the form asks, as it was typed. */
 export const FIELDS = [
-  ...["command", "cwd", "gpus", "min_memory", "model", "nodes", "time_limit", "cpus", "memory"],
+  ...["command", "cwd", "gpu_mode", "content_type", "gpus", "min_memory", "model", "nodes", "time_limit", "cpus", "memory"],
   ...["name", "band", "env", "is_preemptible", "is_held"],
 ] as const;
-export type Field = "command" | "cwd" | "gpus" | "min_memory" | "model" | "nodes" | "time_limit" | "cpus" | "memory" | "name" | "band" | "env" | "is_preemptible" | "is_held";
-export type Draft = Readonly<Record<Exclude<Field, "band">, string>> & { readonly band: Band };
+export type Field = "command" | "cwd" | "gpu_mode" | "content_type" | "gpus" | "min_memory" | "model" | "nodes" | "time_limit" | "cpus" | "memory" | "name" | "band" | "env" | "is_preemptible" | "is_held";
+export type Draft = Readonly<Record<Exclude<Field, "band" | "gpu_mode">, string>> & { readonly band: Band; readonly gpu_mode: GpuMode };
 
 export const EMPTY: Draft = {
   command: "",
   cwd: "",
+  gpu_mode: "GPU_MODE_REQUIRED",
+  content_type: "",
   gpus: "1",
   min_memory: "",
   model: "",
@@ -44,7 +46,7 @@ function quoted(word: string): string {
 export function withoutHidden(spec: JobSpec): JobSpec {
   const seen: JobSpec = { ...spec, hidden_fields: [] };
   for (const name of spec.hidden_fields) {
-    if (name === "env") Object.assign(seen, { env: {} });
+    if (name === "env" || name === "secrets") Object.assign(seen, { [name]: {} });
     else if (name === "argv" || name === "cpu_argv" || name === "files") Object.assign(seen, { [name]: [] });
     else Object.assign(seen, { [name]: "" });
   }
@@ -59,6 +61,8 @@ export function draftOf(spec: JobSpec): Draft {
   return {
     command: lineOf(spec.argv),
     cwd: spec.cwd,
+    gpu_mode: modeOf(spec),
+    content_type: spec.content_type ?? "",
     gpus: String(request?.count ?? 0),
     min_memory: sizeText(request?.min_memory_bytes),
     model: (request?.models ?? []).join(", "),
@@ -72,6 +76,11 @@ export function draftOf(spec: JobSpec): Draft {
     is_preemptible: spec.is_preemptible ? "yes" : "",
     is_held: "",
   };
+}
+
+/** How a job takes GPUs; an old scheduler says nothing of it. */
+function modeOf({ gpu_mode: mode }: Partly<JobSpec>): GpuMode {
+  return mode === undefined || mode === "GPU_MODE_UNSPECIFIED" ? EMPTY.gpu_mode : mode;
 }
 
 function sizeText(bytes: string | undefined): string {
@@ -94,7 +103,6 @@ type InTheForm = Exclude<Field, "command" | "gpus" | "min_memory" | "model" | "n
 type Kept = Exclude<keyof JobSpec, InTheForm | (typeof NOT_TAKEN)[number]>;
 
 const GRACE_DEFAULT_S = 30;
-const GPU_MODE_DEFAULT = "GPU_MODE_REQUIRED";
 
 /** What a form does not show of a job, and what stays as it was: "labels", "array" … */
 export function keptOf(spec: JobSpec): string[] {
@@ -121,10 +129,9 @@ export function keptOf(spec: JobSpec): string[] {
     limit_signal: "the signal before its time limit",
     requeue_on_timeout: "that its time limit queues it again",
     output_file: "the copy of its output",
-    gpu_mode: "whether it waits for its GPUs",
-    content_type: "what it works on",
     cpu_argv: "what runs without a GPU",
     files: "the files that go with it",
+    secrets: "the secrets that it gets",
   };
   const told = (Object.keys(words) as Kept[]).filter((name) => !isUsual(name, spec[name])).map((name) => words[name]);
   const request = spec.devices[0];
@@ -134,7 +141,7 @@ export function keptOf(spec: JobSpec): string[] {
 }
 
 function isUsual(name: Kept, value: JobSpec[Kept]): boolean {
-  return isEmpty(value) || (name === "gpu_mode" && value === GPU_MODE_DEFAULT) || (name === "grace" && typeof value === "string" && Number.parseFloat(value) === GRACE_DEFAULT_S);
+  return isEmpty(value) || (name === "grace" && typeof value === "string" && Number.parseFloat(value) === GRACE_DEFAULT_S);
 }
 
 function isEmpty(value: unknown): boolean {
@@ -162,6 +169,8 @@ export function specOf(draft: Draft, like: JobSpec | null): { spec: Partly<JobSp
   if (!draft.cwd.trim().startsWith("/") && !isAmongFiles) wrong.cwd = "Write an absolute path, which must exist on the node: /home/ann/work.";
   const count = number("gpus");
   const models = draft.model.split(",").map((each) => each.trim()).filter(Boolean);
+  const contentType = draft.content_type.trim();
+  if (contentType === "" && draft.gpu_mode === "GPU_MODE_AUTO") wrong.content_type = "Say what it works on, which decides: audio/mpeg.";
   const memory = size("min_memory");
   if (count === 0 && memory !== "0") wrong.min_memory = "This says which GPUs, but none are asked for.";
   if (count === 0 && models.length > 0) wrong.model = "This says which GPUs, but none are asked for.";
@@ -177,6 +186,8 @@ export function specOf(draft: Draft, like: JobSpec | null): { spec: Partly<JobSp
     argv: like !== null && lineOf(like.argv) === draft.command ? like.argv : [SHELL, "-c", draft.command.trim()],
     name: draft.name.trim(),
     cwd: draft.cwd.trim(),
+    gpu_mode: draft.gpu_mode,
+    content_type: contentType,
     devices,
     node_count: number("nodes"),
     cpus: number("cpus"),
@@ -205,6 +216,8 @@ function variablesIn(text: string, wrong: Wrong): Record<string, string> {
 const FIELD_OF: Readonly<Record<string, Field>> = {
   argv: "command",
   cwd: "cwd",
+  gpu_mode: "gpu_mode",
+  content_type: "content_type",
   devices: "gpus",
   "devices[0].min_memory_bytes": "min_memory",
   "devices[0].models": "model",

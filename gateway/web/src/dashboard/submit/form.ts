@@ -1,6 +1,7 @@
 // The fields of the form, each with its label, a hint, and the place where what is wrong is said.
 
 import { h, show, write } from "../../dom.ts";
+import type { GpuMode } from "../../generated/messages.ts";
 import { bandWithin, bands } from "../person.ts";
 import { word } from "../words.ts";
 import { EMPTY, type Draft, type Field, type Wrong } from "./draft.ts";
@@ -11,7 +12,7 @@ interface Plan {
   readonly field: Field;
   readonly label: string;
   readonly hint?: string;
-  readonly kind?: "text" | "lines" | "number" | "check" | "band";
+  readonly kind?: "text" | "lines" | "number" | "check" | "band" | "mode";
   readonly placeholder?: string;
 }
 
@@ -21,6 +22,8 @@ const FIRST: readonly Plan[] = [
 ];
 const NEEDS: readonly Plan[] = [
   { field: "gpus", label: "GPUs", kind: "number", hint: "0 for none." },
+  { field: "gpu_mode", label: "GPU mode", kind: "mode", hint: "Preferred: none, rather than wait for long." },
+  { field: "content_type", label: "Content type", placeholder: "audio/mpeg", hint: "Of what it works on; auto goes by it." },
   { field: "min_memory", label: "Memory of each GPU", placeholder: "8GB", hint: "That must be free." },
   { field: "model", label: "GPU model", placeholder: "h100, a100", hint: "A part of its name; empty for any." },
   { field: "time_limit", label: "Time limit", placeholder: "4h", hint: "With one it may go ahead of longer jobs." },
@@ -34,6 +37,13 @@ const MORE: readonly Plan[] = [
   { field: "env", label: "Environment", kind: "lines", placeholder: "NAME=VALUE, one a line" },
   { field: "is_preemptible", label: "A higher band may stop it and run it again later", kind: "check" },
   { field: "is_held", label: "Hold it until somebody releases it", kind: "check" },
+];
+
+const MODES: readonly (readonly [GpuMode, string])[] = [
+  ["GPU_MODE_REQUIRED", "required"],
+  ["GPU_MODE_PREFERRED", "preferred"],
+  ["GPU_MODE_NEVER", "never"],
+  ["GPU_MODE_AUTO", "auto"],
 ];
 
 interface Shown {
@@ -136,6 +146,8 @@ function inputOf(plan: Plan, own: Record<string, string>): Input {
       return h("input", { id: own["id"] ?? "", name: plan.field, type: "checkbox", "aria-describedby": `field-${plan.field}-wrong` });
     case "band":
       return h("select", { id: own["id"] ?? "", name: plan.field }, ...bands().map((each) => h("option", { value: each }, word(each))));
+    case "mode":
+      return h("select", { id: own["id"] ?? "", name: plan.field, "aria-describedby": own["aria-describedby"] ?? "" }, ...MODES.map(([value, words]) => h("option", { value }, words)));
     default:
       return h("input", own);
   }
