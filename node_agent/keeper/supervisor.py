@@ -160,7 +160,7 @@ class Supervisor:
                 break
             if self._leader is not None and seen.si_pid == self._leader:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._leader, signal.SIGKILL)
+                    os.killpg(seen.si_pid, signal.SIGKILL)
             _, status, usage = os.wait4(seen.si_pid, 0)
             if seen.si_pid == self._leader:
                 self._leader = None
