@@ -16,6 +16,7 @@ from scheduler.state.ids import JobId, NodeName, TokenId, UserName
 from scheduler.state.jobs import Finished, Job, Queued
 from scheduler.state.nodes import Node, NodeInfo
 from scheduler.state.records import JobFinished, JobHeld, JobQueued, Record
+from scheduler.state.secrets import Secret, SecretName
 from scheduler.state.specs import Band, JobSpec, Outcome
 from scheduler.state.units import Instant
 
@@ -62,7 +63,11 @@ def request(request_id: str = "r1", user: str = "alice") -> RememberedRequest:
     )
 
 
-ONE_OF_EACH: tuple[Entity, ...] = (Counters(next_job=9), job(8), node(), request(), token())
+def secret(name: str = "HF_TOKEN", user: str = "alice", sealed: bytes = b"\x01\x00sealed\xff") -> Secret:
+    return Secret(user=UserName(user), name=SecretName(name), set_at=at(0), set_by=UserName(user), sealed=sealed)
+
+
+ONE_OF_EACH: tuple[Entity, ...] = (Counters(next_job=9), job(8), node(), request(), secret(), token())
 
 
 def submit(number: int, *jobs: Job, second: float = 0) -> Commit:

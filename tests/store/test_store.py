@@ -17,7 +17,7 @@ from scheduler.ports import Commit, FinishedQuery, Store
 from scheduler.state.durable import Entity, key_of
 from scheduler.state.equal_jobs import EqualJobs
 from scheduler.state.ids import JobId, UserName
-from scheduler.state.records import JobWarned, NodeForgotten, NodeRegistered, TokenCreated
+from scheduler.state.records import JobWarned, NodeForgotten, NodeRegistered, SecretSet, TokenCreated
 from scheduler.state.specs import Outcome
 from scheduler.state.units import Instant
 from scheduler.store import store as store_module
@@ -35,6 +35,7 @@ from tests.store.samples import (
     job,
     node,
     request,
+    secret,
     submit,
     token,
 )
@@ -342,3 +343,14 @@ def test_loading_what_cannot_be_read_names_the_row(store: SqlStore, url: str) ->
     behind_its_back(url, "UPDATE entity SET payload = '[]' WHERE id = 'n2'")
     with pytest.raises(StoreCorrupt, match="entity node n2: Node: "):
         list(store.load())
+
+
+def test_the_story_of_a_secret_has_nothing_of_what_was_sealed_and_a_removed_one_is_gone(store: SqlStore) -> None:
+    kept = secret()
+    told = SecretSet(at=at(1), secret=kept, by=kept.user)
+    store.commit(Commit(number=1, at=at(1), records=(told,), upserts=(kept,)))
+    assert list(store.load()) == [kept]
+    (stored,) = store.records_of_kinds(["SecretSet"], None, 10)
+    assert stored.record == SecretSet(at=at(1), secret=replace(kept, sealed=b""), by=kept.user)
+    store.commit(Commit(number=2, at=at(2), deletes=(key_of(kept),)))
+    assert list(store.load()) == []
