@@ -150,6 +150,8 @@ class Reason(Enum):
         "Stop that process, or choose another port with the flag that is named.")
     ALREADY_RUNNING = (Code.ALREADY_EXISTS, "Another scheduler, agent or gateway uses the same data.",
         "Stop the other one, or give this one its own --data DIR.")
+    STORE_RESTORED = (Code.FAILED_PRECONDITION, "The database is older than what its data folder has seen, or another.",
+        "Put the newest database back, or go on without what it lacks: gpuctl scheduler --accept-restored")
 
     # Who are you, and may you?
     TOKEN_MISSING = (Code.UNAUTHENTICATED, "The call carries no token.",

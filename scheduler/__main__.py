@@ -45,6 +45,11 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--verify", action="store_true", help="check all that is stored, change nothing, and leave: 0 is well, 1 is not"
     )
+    flags.add_argument(
+        "--accept-restored",
+        action="store_true",
+        help="go on with a database that was put back, or is empty: numbers of jobs go on above all that were seen",
+    )
     flags.add_argument("--config", metavar="FILE", type=Path, help="scheduler.toml (see: gpuctl config init scheduler)")
     return flags
 
@@ -77,7 +82,7 @@ def main() -> int:
         )
 
     try:
-        return _verify(read().settings) if given.verify else _run(Live(read))
+        return _verify(read().settings) if given.verify else _run(Live(read), accepts_restored=given.accept_restored)
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
         return FAILED
@@ -94,7 +99,7 @@ def main() -> int:
         return FAILED
 
 
-def _run(settings: Live[SchedulerSettings]) -> int:
+def _run(settings: Live[SchedulerSettings], *, accepts_restored: bool) -> int:
     from .program import Program
 
     _make_data_folder(settings.now.data)
@@ -109,7 +114,7 @@ def _run(settings: Live[SchedulerSettings]) -> int:
         async def serve() -> None:
             # What is loaded stays: the collector need not look through every job, now or later.
             gc.disable()
-            program = Program(settings, program_log, file, traces, measured)
+            program = Program(settings, program_log, file, traces, measured, accepts_restored=accepts_restored)
             gc.freeze()
             gc.enable()
             gc.set_threshold(*GC_THRESHOLDS)

@@ -127,11 +127,13 @@ class Engine:
         tell_session: Callable[[SessionCommand], None] = lambda command: None,
         measures: Measures | None = None,
         record: Callable[[Commit, int], None] = lambda commit, sequence: None,
+        gap: tuple[str, JobId] = ("", JobId(0)),
     ) -> None:
         self.store = store
         self._link = link
         self._tell_session = tell_session
         self._record = record
+        self._gap = gap
         self._clock = clock
         self._publish = publish
         self._traces = JobTraces(telemetry)
@@ -296,7 +298,9 @@ class Engine:
     async def run(self) -> None:
         """Turn until cancelled or stopped. Anything but an unavailable store ends the program."""
         self._last_tick = self.now()
-        self._post(_Waiting(SchedulerStarted(at=self.now()), None, is_request=False))
+        why, jobs_above = self._gap
+        started = SchedulerStarted(at=self.now(), gap=why, jobs_above=jobs_above)
+        self._post(_Waiting(started, None, is_request=False))
         ticker = asyncio.create_task(self._tick(), name="engine-tick")
         try:
             while not self._stopping.is_set():

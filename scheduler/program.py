@@ -43,6 +43,7 @@ from .ports import Commit, Store
 from .pruning import Pruner
 from .secret_box import KEY_FILE as SECRETS_KEY_FILE
 from .secret_box import SecretBox
+from .seen import Memory, Seen
 from .series.attempts import AttemptSeries
 from .series.queries import HistoryQueries
 from .series.reading import Retention
@@ -152,13 +153,18 @@ class Program:
         log_file: Path,
         telemetry: Telemetry,
         metrics: Metrics = NO_METRICS,
+        *,
+        accepts_restored: bool = False,
     ) -> None:
         self._settings = settings
         self._log = program_log
         self._log_level = settings.now.log.level
         data = settings.now.data
         self._data = data
-        self._store: Store = open_store(store_url(settings.now))
+        self._memory = Memory(data, accepts=accepts_restored)
+        store = open_store(store_url(settings.now), self._memory.admit)
+        self._store: Store = store
+        self._store_id = store.store_id
         self._clock = SlewedClock(self._store.newest_instant())
         self._changes = ChangeHub(self._store.term)
         self._output_store = open_outputs(settings.now, data, self._store.term)
@@ -183,6 +189,7 @@ class Program:
             tell_session=self._session_links.send,
             measures=EngineMeasures(metrics) if metrics.is_on else None,
             record=self._record,
+            gap=(self._memory.gap, self._memory.jobs_above),
         )
         self._recorder = Recorder(
             self._engine.view, self._store, self._clock.now, lambda: _span(settings.now.retention), data
@@ -296,6 +303,7 @@ class Program:
             asyncio.create_task(self._visits.run(), name="visits"),
             asyncio.create_task(self._server.look_after_streams(), name="open-streams"),
             asyncio.create_task(self._metrics.run(), name="metrics"),
+            asyncio.create_task(self._memory.run(self._seen), name="seen"),
         ]
         stop = asyncio.create_task(stopping.wait(), name="stop")
         try:
@@ -319,6 +327,8 @@ class Program:
             log.info("token made", extra=fields(file=file))
         if made and (context := make_first_context(self._data, listens_at, self._settings.now.tls.cert_file)):
             log.info("gpuctl of this account finds this scheduler", extra=fields(context=context))
+        # From here on somebody may be told of what is stored.
+        self._memory.note(self._seen(), is_synced=True)
         await self._server.start()
         address = str(listens_at)
         listening = self._data / LISTENING_FILE
@@ -374,5 +384,17 @@ class Program:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         histories = (self._desk, self._recorder, self._visits, self._requests)
+        seen = self._seen()
         for each in (self._engine, self._outputs, self._series, *histories, self._store):
             each.close()
+        self._memory.note(seen, is_synced=True)
+
+    def _seen(self) -> Seen:
+        """How far the store is now."""
+        return Seen(
+            store_id=self._store_id,
+            lineage=self._store.lineage,
+            term=self._store.term,
+            sequence=self._store.newest_sequence(),
+            next_job=self._engine.view.durable.counters.next_job,
+        )

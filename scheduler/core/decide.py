@@ -13,8 +13,9 @@ from ..state.sessions import turns
 from ..state.sessions.events import SessionEvent
 from ..state.state import State
 from . import access, attempts, deadlines, gangs, jobs, membership, nodes, programs, secrets, sessions, updating
-from .decision import NOTHING, Decision
+from .decision import NOTHING, Decision, together
 from .dependencies import with_consequences
+from .numbers import numbers_above
 from .serving import renumbered
 from .worker_ends import with_worker_ends
 
@@ -63,7 +64,8 @@ def decide(state: State, event: Event) -> Decision:
         case events.NodeBeat():
             return nodes.on_node_beat(state, event)
         case events.SchedulerStarted():
-            return renumbered(state, event.at)
+            raised = numbers_above(state, event.at, event.jobs_above, event.gap)
+            return together(raised, renumbered(state, event.at))
         case events.NodeDisconnected() | events.ReadingResumed():
             return NOTHING
         case events.RankReady():

@@ -137,6 +137,8 @@ def sentence(record: Record) -> str:
             return f"Token {token.joined_by} let {token.role.value} {token.program} join, with credential {token.id}."
         case records.CredentialRenewed(token=token_id):
             return f"Credential {token_id} was renewed."
+        case records.NumbersRaised(next_job=next_job, reason=reason):
+            return f"Numbers of jobs go on from {next_job}{_because(reason)}."
         case records.SecretSet(secret=secret, by=by):
             return f"{by} set secret {secret.name} of {secret.user}."
         case records.SecretRemoved(user=user, name=secret_name, by=by):
@@ -220,6 +222,8 @@ def tell(record: Record) -> str:
             return f"{name} {token.joined_by} {token.program}"
         case records.CredentialRenewed(token=token_id):
             return f"{name} {token_id}"
+        case records.NumbersRaised(next_job=next_job):
+            return f"{name} {next_job}"
         case records.SecretSet(secret=secret):
             return f"{name} {secret.user} {secret.name}"
         case records.SecretRemoved(user=user, name=secret_name):

@@ -153,6 +153,8 @@ def apply(durable: Durable, record: Record) -> None:
             node = durable.nodes[name]
             others = tuple(other for other in node.unhealthy if other.uuid != device.uuid)
             _put_node(durable, replace(node, unhealthy=(*others, device)))
+        case records.NumbersRaised(next_job=next_job):
+            _keep(durable, replace(durable.counters, next_job=next_job))
         case records.TokenCreated(token=token):
             _keep(durable, token)
         case records.TokenRevoked(token=token_id, at=at):

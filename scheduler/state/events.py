@@ -331,9 +331,14 @@ class RevokeRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStarted:
-    """The store was loaded. Every node's span begins anew."""
+    """The store was loaded. Every node's span begins anew.
+
+    With a `gap`, why the store lacks jobs that there were, these may have had numbers up to `jobs_above`.
+    """
 
     at: Instant
+    gap: str = ""
+    jobs_above: JobId = JobId(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -374,6 +374,15 @@ class TokenRevoked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NumbersRaised:
+    """The store lacks jobs that there were, for this reason: numbers go on from `next_job`."""
+
+    at: Instant
+    next_job: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUsed:
     """A token let a node join."""
 
@@ -462,6 +471,7 @@ Record = (
     | TokenUsed
     | ProgramJoined
     | CredentialRenewed
+    | NumbersRaised
     | SecretSet
     | SecretRemoved
     | SessionRecord

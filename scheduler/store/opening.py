@@ -1,6 +1,7 @@
 """Opens the store that a URL names: to be the scheduler (lock, migrations, a new term), or to examine it."""
 
 import secrets
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, delete, insert, make_url, select, update
@@ -11,6 +12,7 @@ from .codec import FORMAT, Codec
 from .database import Database, explained
 from .errors import StoreTooNew, StoreTooOld, StoreUnavailable, StoreUrlInvalid
 from .migrations import NEWEST_REVISION, RetiredRevision, UnknownRevision, check_not_retired, revision_of, upgrade
+from .reading import Began, Meta
 from .schema import lineage, meta
 from .sqlite import SqliteDatabase
 from .store import SqlStore
@@ -25,15 +27,21 @@ STARTS_KEPT = 10_000
 EXAMPLES = "write sqlite:////path/to/scheduler.db or postgresql://user@host/database"
 
 
-def open_store(url: str) -> SqlStore:
+Admit = Callable[[Meta | None, Sequence[Began]], None]
+"""Looks at what a store says of itself, None where there is none yet, and raises what keeps it from being opened."""
+
+
+def open_store(url: str, admit: Admit = lambda found, starts: None) -> SqlStore:
     """The store at sqlite:///FILE or postgresql://…, made where there is none, with a term above every earlier one.
 
-    Errors: StoreUrlInvalid, StoreLocked, StoreTooNew, StoreTooOld, StoreCorrupt, StoreUnavailable.
+    A store that is not admitted stays as it is. Errors: those of `admit`, StoreUrlInvalid, StoreLocked, StoreTooNew,
+    StoreTooOld, StoreCorrupt, StoreUnavailable.
     """
     database = _database(url)
     try:
         with explained(database), database.engine.begin() as connection:
             upgrade(connection)
+            admit(reading.meta_of(connection), reading.starts_of(connection))
             _claim_term(connection)
         return SqlStore(database, Codec(), reading.only_meta(database), reading.starts(database))
     except UnknownRevision as error:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, Select, select
+from sqlalchemy import Connection, Row, Select, select
 
 from ..ports import StoredRecord
 from ..state.durable import Entity
@@ -92,11 +92,7 @@ def finished_job(codec: Codec, row: Row[Any]) -> Job:
 
 def only_meta(database: Database) -> Meta:
     """The one row of `meta`. Errors: StoreCorrupt, StoreUnavailable."""
-    columns = schema.meta.c
-    query = select(
-        columns.format, columns.term, columns.commit_number, columns.record_seq, columns.newest_us, columns.store_id
-    )
-    found = rows(database, query)
+    found = rows(database, _META)
     if len(found) != 1:
         raise StoreCorrupt(f"meta: {len(found)} rows instead of one")
     return Meta(*found[0])
@@ -104,9 +100,25 @@ def only_meta(database: Database) -> Meta:
 
 def starts(database: Database) -> list[Began]:
     """The starts that the store has seen since there are lineages, oldest first; see STARTS_KEPT."""
-    columns = schema.lineage.c
-    query = select(columns.term, columns.lineage, columns.begin_seq).order_by(columns.term)
-    return [Began(*row) for row in rows(database, query)]
+    return [Began(*row) for row in rows(database, _STARTS)]
+
+
+def meta_of(connection: Connection) -> Meta | None:
+    """What a store says of itself within a transaction; None where there is none yet."""
+    found = connection.execute(_META).first()
+    return None if found is None else Meta(*found)
+
+
+def starts_of(connection: Connection) -> list[Began]:
+    """The same starts within a transaction."""
+    return [Began(*row) for row in connection.execute(_STARTS)]
+
+
+_meta = schema.meta.c
+_META = select(_meta.format, _meta.term, _meta.commit_number, _meta.record_seq, _meta.newest_us, _meta.store_id)
+
+_lineage = schema.lineage.c
+_STARTS = select(_lineage.term, _lineage.lineage, _lineage.begin_seq).order_by(_lineage.term)
 
 
 def _decoded(codec: Codec, cls: type[Any] | None, row: Row[Any], name: str) -> Any:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from gpufleet.jobs.runs import ExitCode
 from scheduler.state.attempts import RankExit
 from scheduler.state.commands import ForgetAttempt, KeepAttempt, LaunchAttempt
-from scheduler.state.events import RankExited, RankStarted, ReportedExited, ReportedRunning
+from scheduler.state.events import RankExited, RankStarted, ReportedExited, ReportedRunning, SchedulerStarted
 from scheduler.state.ids import JobId, NodeName, RankKey
+from scheduler.state.records import NumbersRaised
 from scheduler.state.units import SECOND, Span
 from tests.core.fleet import FakeNode, Fleet, spec
 
@@ -80,3 +81,13 @@ def test_of_nodes_that_differ_a_gang_has_no_lineage() -> None:
     attempt = fleet.job(1).attempt
     assert attempt is not None and {rank.placement.node for rank in attempt.ranks} == {NodeName("n1"), NodeName("n2")}
     assert attempt.lineage == ""
+
+
+def test_after_a_gap_numbers_of_jobs_go_on_above_all_that_were_given() -> None:
+    fleet = Fleet()
+    fleet.submit(spec())
+    turn = fleet.take_up(SchedulerStarted(at=fleet.now, gap="the database is older", jobs_above=JobId(3_000)))
+    assert turn.records == (NumbersRaised(at=fleet.now, next_job=JobId(3_001), reason="the database is older"),)
+    fleet.submit(spec())
+    assert fleet.job(3_001).attempt_count == 0
+    assert not fleet.take_up(SchedulerStarted(at=fleet.now, gap="the same", jobs_above=JobId(3_000))).records

@@ -1,4 +1,4 @@
-"""A database that was put back, or is gone, with all else as it was: nobody is given what another's job did."""
+"""A database that was put back, or is gone, with all else as it was: it is said, and nobody gets another's output."""
 
 from __future__ import annotations
 
@@ -12,36 +12,72 @@ from tests.e2e.fleet import Fleet
 SUCCEEDED = job_pb2.JOB_STATE_SUCCEEDED
 
 
-def saves(line: str, proof: Path) -> str:
+def marking(line: str, proof: Path) -> tuple[str, ...]:
     """A command that prints a line, and leaves a mark that it ran."""
-    return f"echo {line} && echo ran >> {proof}"
+    return ("sh", "-c", f"echo {line} && echo ran >> {proof}")
+
+
+async def refused(fleet: Fleet) -> str:
+    """What the scheduler says that does not start."""
+    before = len(fleet.scheduler.log_text())
+    fleet.scheduler.spawn()
+    assert await fleet.scheduler.ended() == 1
+    return fleet.scheduler.log_text()[before:]
+
+
+async def accepted(fleet: Fleet) -> None:
+    fleet.scheduler.flags.append("--accept-restored")
+    await fleet.scheduler.start()
+    fleet.scheduler.flags.remove("--accept-restored")
 
 
 async def test_a_job_of_a_restored_database_is_given_nothing_of_what_the_lost_one_ran(fleet: Fleet) -> None:
-    """Even where nobody notices that it was put back: numbers, terms and tombstones are the same, lineages are not."""
     await fleet.add_node("n1")
-    alices, bobs = (fleet.work / name for name in ("alice", "bob"))
+    alices, bobs, carols = (fleet.work / name for name in ("alice", "bob", "carol"))
     async with fleet.client() as client:
         assert (await client.run("true")).id == 1
     await fleet.scheduler.stop()
-    database, copy = fleet.scheduler.data / "scheduler.db", fleet.folder / "copy.db"
+    data = fleet.scheduler.data
+    database, copy, seen = data / "scheduler.db", fleet.folder / "copy.db", fleet.folder / "copy.seen"
     shutil.copy(database, copy)
+    shutil.copy(data / "seen.json", seen)
     await fleet.scheduler.start()
     async with fleet.client() as client:
-        alice = await client.run("sh", "-c", saves("secret of alice", alices))
+        alice = await client.run(*marking("secret of alice", alices))
         assert (alice.id, alice.exit.code) == (2, 0)
         assert await client.stdout(2) == b"secret of alice\n"
     await fleet.scheduler.stop()
+
+    # Where the folder is as old as the database nobody notices: the same number, term and tombstone, another lineage.
+    shutil.copy(data / "seen.json", newest := fleet.folder / "newest.seen")
     shutil.copy(copy, database)
+    shutil.copy(seen, data / "seen.json")
     await fleet.scheduler.start()
     await fleet.node_is_ready("n1")
     async with fleet.client() as client:
-        bob = await client.run("sh", "-c", saves("of bob", bobs))
+        bob = await client.run(*marking("of bob", bobs))
         assert (bob.id, bob.state) == (2, SUCCEEDED)
-        assert await client.stdout(2) == b"of bob\n"
-        assert await client.stdout(2, all_attempts=True) == b"of bob\n"
+        assert await client.stdout(2) == await client.stdout(2, all_attempts=True) == b"of bob\n"
         assert bob.attempts[0].lineage not in ("", alice.attempts[0].lineage)
-    assert (alices.read_text(), bobs.read_text()) == ("ran\n", "ran\n")
+    await fleet.scheduler.stop()
+
+    # Where it remembers, the scheduler does not start, changes nothing, and says what to type.
+    shutil.copy(copy, database)
+    shutil.copy(newest, data / "seen.json")
+    for _ in range(2):
+        said = await refused(fleet)
+        assert "the database is older than it was" in said and "jobs up to 2 (term 2)" in said, said
+        assert "gpuctl scheduler --accept-restored" in said and "Traceback" not in said
+    assert database.read_bytes() == copy.read_bytes()
+    await accepted(fleet)
+    await fleet.node_is_ready("n1")
+    async with fleet.client() as client:
+        carol = await client.run(*marking("of carol", carols))
+        assert (carol.id, carol.state) == (1001, SUCCEEDED)
+        assert await client.stdout(carol.id) == b"of carol\n"
+    assert [each.read_text() for each in (alices, bobs, carols)] == ["ran\n"] * 3
+    await fleet.scheduler.stop()
+    await fleet.scheduler.start()  # what was accepted is what the folder has seen from then on
 
 
 async def test_of_a_lost_database_and_a_new_agent_no_old_output_is_a_new_jobs(fleet: Fleet) -> None:
@@ -54,10 +90,17 @@ async def test_of_a_lost_database_and_a_new_agent_no_old_output_is_a_new_jobs(fl
     await fleet.scheduler.stop()
     for file in fleet.scheduler.data.glob("scheduler.db*"):
         file.unlink()
-    await fleet.scheduler.start()
+    said = await refused(fleet)
+    assert "the database is empty, and the data folder has seen one with jobs up to 1 (term 1)" in said, said
+    (fleet.scheduler.data / "seen.json").unlink()
+    said = await refused(fleet)
+    assert "the data folder holds what another has left (worker.key" in said and "output" in said, said
+    await accepted(fleet)
     agent.spawn()
     await fleet.node_is_ready("n1")
     async with fleet.client() as client:
         bob = await client.run("sh", "-c", "echo of bob, who wrote more")
-        assert (bob.id, bob.state) == (1, SUCCEEDED)
-        assert await client.stdout(1, all_attempts=True) == b"of bob, who wrote more\n"
+        assert (bob.id, bob.state) == (1001, SUCCEEDED)
+        assert await client.stdout(bob.id, all_attempts=True) == b"of bob, who wrote more\n"
+    (alices,) = fleet.scheduler.data.glob("output/*/1/1.0.*.stdout")
+    assert alices.read_bytes() == b"of alice\n", "old output stays what it was"

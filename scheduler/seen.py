@@ -1,0 +1,157 @@
+"""What the data folder has seen of its store, and whether the store that is opened now is that one, as new as it was.
+
+A database that is put back, lost or mistaken for another must not go on in silence: numbers would be given again, and
+what happened since would be missing without a word. So `seen.json` says which store it was and how far it had come. It
+is written at each start and stop, and every SEEN_SECONDS while commits are made, without waiting for the disk: what a
+crash takes of it makes a gap of seconds pass unnoticed, in which lineages still keep everything apart
+(docs/design/lineages.md).
+"""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gpufleet.errors import GpufleetError, Reason
+from gpufleet.telemetry.logs import fields
+
+from .first_start import FIRST_TOKENS
+from .outputs.opening import FOLDER as OUTPUT_FOLDER
+from .secret_box import KEY_FILE as SECRETS_KEY_FILE
+from .state.ids import JobId
+from .store.reading import Began, Meta
+from .worker_secrets import KEY_FILE
+
+log = logging.getLogger(__name__)
+
+FILE = "seen.json"
+FILE_BYTES_MAX = 4096
+SEEN_SECONDS = 2.0
+NUMBERS_STEP = 1_000
+"""After a gap numbers of jobs go on behind the next multiple of it: what came in the last moments is not known, too."""
+
+ACCEPT = "gpuctl scheduler --accept-restored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """How far a store had come: its newest record, in which lineage and term, and the next number of a job."""
+
+    store_id: str
+    lineage: str
+    term: int
+    sequence: int
+    next_job: int
+
+
+def read_seen(data: Path) -> Seen | None:
+    """What the folder has seen; None where it has seen nothing, or a crash of the machine has taken it."""
+    path = data / FILE
+    try:
+        with path.open("rb") as file:
+            told = json.loads(file.read(FILE_BYTES_MAX))
+        numbers = {name: int(told[name]) for name in ("term", "sequence", "next_job")}
+        return Seen(store_id=str(told["store_id"]), lineage=str(told["lineage"]), **numbers)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        log.warning("what was seen of the store cannot be read", extra=fields(file=path, why=str(problem)))
+        return None
+
+
+def write_seen(data: Path, seen: Seen, *, is_synced: bool = False) -> None:
+    """Keep it in place of what was seen before. Errors: OSError."""
+    unfinished = data / f".{FILE}.new"
+    with unfinished.open("w") as file:
+        json.dump(asdict(seen), file)
+        if is_synced:
+            file.flush()
+            os.fsync(file.fileno())
+    unfinished.replace(data / FILE)
+
+
+def gap_of(seen: Seen | None, found: Meta | None, starts: Sequence[Began], leftovers: Sequence[str]) -> str:
+    """Why a store is not the one that the folder has seen, a clause for people; empty where it is.
+
+    `found` is None for a database without a store. `leftovers` are things in the folder that only a store leaves.
+    """
+    if seen is None:
+        if found is None and leftovers:
+            return f"the database is empty, and the data folder holds what another has left ({', '.join(leftovers)})"
+        return ""
+    had = f"the data folder has seen one with jobs up to {seen.next_job - 1:,} (term {seen.term})"
+    if found is None:
+        return f"the database is empty, and {had}"
+    if found.store_id not in ("", seen.store_id):
+        return f"the database is not that of this data folder: {had}"
+    if not is_known(found, starts, seen):
+        return f"the database is older than it was: it ends in term {found.term}, and {had}"
+    return ""
+
+
+def is_known(found: Meta, starts: Sequence[Began], seen: Seen) -> bool:
+    """Whether a store holds what was seen of it: the start, and all that this had stored by then."""
+    ends = [*(each.begin_sequence for each in starts[1:]), found.record_seq]
+    for began, end in zip(starts, ends, strict=False):
+        if began.lineage == seen.lineage:
+            return seen.sequence <= end
+    return bool(starts) and seen.term < starts[0].term  # of so many starts the oldest are not kept
+
+
+class Memory:
+    """What one data folder has seen. `accepts`: a person has said to go on with whatever store there is."""
+
+    def __init__(self, data: Path, *, accepts: bool = False) -> None:
+        self._data = data
+        self._accepts = accepts
+        self._written: Seen | None = None
+        self.gap = ""
+        self.jobs_above = JobId(0)
+        """Up to where numbers of jobs may have been given, where there is a gap."""
+
+    def admit(self, found: Meta | None, starts: Sequence[Began]) -> None:
+        """Refuse a store that is not the one that was seen. Errors: STORE_RESTORED."""
+        seen = read_seen(self._data)
+        self.gap = gap_of(seen, found, starts, self._leftovers())
+        if not self.gap:
+            return
+        if not self._accepts:
+            raise GpufleetError(
+                Reason.STORE_RESTORED,
+                self.gap,
+                next_step=f"Put the newest database back; to go on without what it lacks: {ACCEPT}"
+                " (with the options that it is always started with).",
+            )
+        known = max(seen.next_job - 1 if seen is not None else 0, self._newest_output())
+        self.jobs_above = JobId((known // NUMBERS_STEP + 1) * NUMBERS_STEP)
+        log.warning("a store with a gap was accepted", extra=fields(gap=self.gap, jobs_go_on_above=self.jobs_above))
+        log.warning("tokens, credentials and secrets are as the store has them: what was revoked since is good again")
+
+    def note(self, seen: Seen, *, is_synced: bool = False) -> None:
+        """Remember how far the store is now. That it cannot be written stops nothing."""
+        if seen == self._written and not is_synced:
+            return
+        try:
+            write_seen(self._data, seen, is_synced=is_synced)
+            self._written = seen
+        except OSError as problem:
+            log.warning("what was seen of the store cannot be written", extra=fields(why=str(problem)))
+
+    async def run(self, newest: Callable[[], Seen]) -> None:
+        """Note how far the store is, again and again."""
+        while True:
+            await asyncio.sleep(SEEN_SECONDS)
+            await asyncio.to_thread(self.note, newest())
+
+    def _leftovers(self) -> list[str]:
+        names = [KEY_FILE, SECRETS_KEY_FILE, *(f"{name}.token" for name, _ in FIRST_TOKENS)]
+        found = [name for name in names if (self._data / name).exists()]
+        return [*found, OUTPUT_FOLDER] if self._newest_output() else found
+
+    def _newest_output(self) -> int:
+        """The highest number of a job whose output is in the folder; 0 for none."""
+        folders = (self._data / OUTPUT_FOLDER).glob("*/*")
+        return max((int(folder.name) for folder in folders if folder.name.isdecimal()), default=0)
