@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gpufleet.telemetry.logs import fields
@@ -180,12 +180,14 @@ class OutputHub:
                 self._check_soon(key)
 
     def await_end(self, key: RankKey, ends: tuple[OutputEnd, ...]) -> None:
-        """Announce these ends by `on_synced` once everything below them is synced."""
-        written = tuple(end for end in ends if end.end_offset)
-        if not written:
+        """Announce these ends by `on_synced` once everything below them is synced.
+
+        Where more is stored than was written, how far that goes is announced instead: it is not this rank's alone.
+        """
+        if not any(end.end_offset for end in ends):
             self._on_synced(key, ends)
             return
-        self._awaited[key] = written
+        self._awaited[key] = ends
         self._check_soon(key)
 
     def _check_soon(self, key: RankKey) -> None:
@@ -199,14 +201,19 @@ class OutputHub:
         if ends is None:
             return
 
-        def is_stored() -> bool:
-            return all(self._store.synced(key, end.stream) >= end.end_offset for end in ends)
+        def stored() -> tuple[OutputEnd, ...]:
+            return tuple(replace(end, end_offset=self._store.synced(key, end.stream)) for end in ends)
 
         # The next sync asks again, or run() ends.
         with suppress(OutputStoreUnavailable, TermSuperseded):
-            if await self.on_thread(is_stored) and self._awaited.get(key) is ends:
-                del self._awaited[key]
-                self._on_synced(key, ends)
+            found = await self.on_thread(stored)
+            missing = any(have.end_offset < end.end_offset for have, end in zip(found, ends, strict=True))
+            if missing or self._awaited.get(key) is not ends:
+                return
+            del self._awaited[key]
+            if found != ends:
+                log.error("more output is stored than was written", extra=fields(attempt=str(key), stored=str(found)))
+            self._on_synced(key, found)
 
     def stop_awaiting(self, job: JobId) -> None:
         """The job has ended: nothing of it is waited for any more."""

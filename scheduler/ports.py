@@ -229,6 +229,10 @@ class OutputStore(Protocol):
         """Every stream that is stored of a job, in order."""
         ...
 
+    def ends_found(self, job: JobId) -> dict[tuple[RankKey, OutputStream], int]:
+        """How far each stream of a job is there now, whatever was known of it; unsynced bytes may be left out."""
+        ...
+
     def delete(self, job: JobId) -> None:
         """Drop all output of a job that is pruned."""
         ...

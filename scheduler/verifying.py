@@ -1,22 +1,18 @@
 """`--verify`: looks at everything that is stored, changes nothing, and says what is wrong."""
 
-from collections.abc import Iterator
+import time
 from contextlib import closing
-from dataclasses import dataclass, field
 
 from gpufleet.config.scheduler_settings import SchedulerSettings
 
 from .outputs.errors import OutputStoreUnavailable
-from .outputs.opening import FOLDER, open_shelf
-from .outputs.segment_store import SegmentStore, StreamKey
-from .state.attempts import EndedAttempt
-from .state.jobs import Job
+from .outputs.opening import DROPS_FILE, FOLDER, limits_of, open_shelf
+from .outputs.retention import DropMark
+from .outputs.verdict import OutputVerdict
+from .state.units import Instant
 from .store.errors import StoreError, StoreLocked, StoreTooOld, StoreUnavailable, StoreUrlInvalid
 from .store.opening import open_to_examine, parse_url
 from .store.verify import Examined
-
-PROBLEMS_MAX = 100
-"""After so many the rest is not looked for."""
 
 
 def store_url(settings: SchedulerSettings) -> str:
@@ -43,7 +39,13 @@ def verify(settings: SchedulerSettings) -> tuple[list[str], str]:
 
 
 def _outputs(settings: SchedulerSettings, examined: Examined) -> tuple[list[str], str]:
-    verdict = OutputVerdict()
+    kept = limits_of(settings.output)
+    kept_since = time.time() - settings.retention.total_seconds()
+    verdict = OutputVerdict(
+        dropped_until=DropMark(settings.data / DROPS_FILE).read(),
+        attempt_bytes_max=kept.head_bytes + kept.tail_bytes,
+        records_kept_since=Instant(int(kept_since * 1_000_000)),
+    )
     living = ended = 0
     is_in_files = parse_url(store_url(settings)).get_backend_name() == "sqlite"
     shelf = None
@@ -52,8 +54,9 @@ def _outputs(settings: SchedulerSettings, examined: Examined) -> tuple[list[str]
     try:
         for job in examined.jobs():
             living, ended = living + (not job.is_finished), ended + job.is_finished
-            if shelf is not None:
-                verdict.look_at(shelf, job)
+            verdict.look_at(shelf, job)
+        if shelf is not None:
+            verdict.look_at_others(shelf, examined.next_job())
     except OutputStoreUnavailable as error:
         verdict.problems.append(f"the stored output cannot be read: {error}")
     finally:
@@ -61,49 +64,9 @@ def _outputs(settings: SchedulerSettings, examined: Examined) -> tuple[list[str]
             shelf.close()
     looked_at = (
         f"{living:,} living and {ended:,} ended jobs; the output of {verdict.whole_jobs:,} is whole, "
-        f"that of {verdict.dropped_jobs:,} was dropped by age or size, and others wrote none"
+        f"that of {verdict.dropped_jobs:,} was dropped by age or size, and others wrote none; "
+        f"{verdict.checked_bytes:,} bytes of output are as they were written"
     )
+    if verdict.unchecked_bytes:
+        looked_at += f", and {verdict.unchecked_bytes:,} have no checksum to tell"
     return verdict.problems, looked_at
-
-
-@dataclass(slots=True)
-class OutputVerdict:
-    """What is stored of the jobs' output compared with what the jobs say of it; no byte of it is read.
-
-    Problems, a sentence each, and of how many ended jobs the output is whole or was dropped.
-    """
-
-    problems: list[str] = field(default_factory=list)
-    whole_jobs: int = 0
-    dropped_jobs: int = 0
-
-    def look_at(self, shelf: SegmentStore, job: Job) -> None:
-        """Take up one job. Errors: OutputStoreUnavailable."""
-        expected = {each: end for attempt in job.past for each, end in _ends(job, attempt)}
-        if not expected or len(self.problems) >= PROBLEMS_MAX:
-            return
-        ends: dict[StreamKey, int] = {}
-        for each, segment in shelf.find(job.id):
-            ends[each] = max(ends.get(each, 0), segment.end)
-        if not ends and job.is_finished:
-            self.dropped_jobs += 1  # by age or by the total size: all of a job, or nothing
-            return
-        wrong = [each for each, end in expected.items() if ends.get(each, 0) != end]
-        self.whole_jobs += not wrong
-        for key, stream in wrong:
-            end, stored = expected[key, stream], ends.get((key, stream), 0)
-            self.problems.append(
-                f"output of {key}: {stored:,} bytes of {stream.name.lower()} are stored, and the job ended with {end:,}"
-            )
-
-
-def _ends(job: Job, attempt: EndedAttempt) -> Iterator[tuple[StreamKey, int]]:
-    """How far the output of an attempt goes where all of it was stored before it ended."""
-    if not attempt.output_is_complete:
-        return
-    for key, rank in zip(attempt.keys(job.id), attempt.ranks, strict=True):
-        if rank.exit is None or not rank.exit.output_is_complete:
-            continue
-        for end in rank.exit.output_ends:
-            if end.end_offset:
-                yield (key, end.stream), end.end_offset

@@ -350,6 +350,8 @@ def _output_of(attempt: job_pb2.Attempt) -> str:
     if not attempt.HasField("end_time"):
         return "-"
     written = sum(end.end_offset for end in attempt.output_ends)
+    if attempt.missing_output_bytes:
+        return f"{format_size(written)} ({format_size(attempt.missing_output_bytes)} gone)"
     return format_size(written) + ("" if attempt.output_is_complete else " (cut)")
 
 

@@ -100,6 +100,8 @@ def end_if_stored(state: State, at: Instant, key: RankKey) -> Decision:
         return NOTHING
     if not state.live.output_is_stored(key, exit_):
         return NOTHING
+    if not state.live.output_is_its_own(key, exit_):
+        exit_ = replace(exit_, output_is_complete=False)
     return end_rank(state, at, job, job.attempt, key, exit_)
 
 

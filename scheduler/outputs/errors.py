@@ -1,7 +1,13 @@
 """What can go wrong with stored output, by what the caller must do about it."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from ..state.attempts import OutputStream
 from ..state.ids import RankKey
+
+if TYPE_CHECKING:
+    from .segment_store import SegmentKey
 
 
 class OutputStoreUnavailable(Exception):
@@ -13,6 +19,14 @@ class OutputStoreUnavailable(Exception):
 
 class UnsyncedBytesLost(OutputStoreUnavailable):
     """A sync failed in a way after which nobody knows what of the unsynced bytes reached the disk."""
+
+
+class SegmentsGone(UnsyncedBytesLost):
+    """Somebody removed segments that are being written; `lost` are those. What they held is lost, synced or not."""
+
+    def __init__(self, lost: Sequence["SegmentKey"], why: str) -> None:
+        super().__init__(why)
+        self.lost = lost
 
 
 class OutputHole(ValueError):

@@ -3,7 +3,8 @@
 That file is the head. The lineage, which files of before there were any lack, keeps apart attempts that a store which
 was put back gave the same numbers. Segments of the tail have the offset of their first byte behind an @, as in
 1.0.LINEAGE.stdout@268435456. Beside it, 1.0.LINEAGE.stdout.times holds the stream's marks of time. They are written
-after the bytes and are not synced: a crash may lose the newest ones.
+after the bytes and are not synced: a crash may lose the newest ones. So are the checksums of each
+segment, in 1.0.LINEAGE.stdout.sums (file_sums.py).
 """
 
 import errno
@@ -19,9 +20,11 @@ from ..ports import Mark
 from ..state.attempts import OutputStream
 from ..state.ids import JobId, RankKey
 from ..state.units import Instant
-from .errors import OutputStoreUnavailable, UnsyncedBytesLost
+from . import file_sums
+from .errors import OutputStoreUnavailable, SegmentsGone, UnsyncedBytesLost
 from .layout import Segment
-from .segment_store import SegmentKey, StoredJob, StreamKey
+from .segment_store import SegmentCheck, SegmentKey, StoredJob, StreamKey
+from .sums import GrowingSums
 from .times import ENTRY_BYTES, packed, unpacked
 
 JOBS_PER_FOLDER = 1000
@@ -39,6 +42,7 @@ class FileShelf:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._open: OrderedDict[Path, int] = OrderedDict()
+        self._sums: dict[Path, GrowingSums] = {}
         # Folders with entries that are not known to be durable; a file that cannot be found is not stored.
         self._unsynced_folders: dict[Path, None] = {}
         try:
@@ -64,6 +68,8 @@ class FileShelf:
         descriptor = None
         try:
             descriptor = self._descriptor(path)
+            if (sums := self._sums.get(path)) is None or sums.end != position:
+                sums = self._sums[path] = file_sums.resumed(path, descriptor, position)
             written = 0
             while written < len(data):
                 written += os.pwrite(descriptor, data[written:], position + written)
@@ -72,6 +78,7 @@ class FileShelf:
                 with suppress(OSError):
                     os.ftruncate(descriptor, position)
             raise _unavailable(path, error) from error
+        sums.add(data)
 
     def read(self, segment: SegmentKey, position: int, limit: int) -> bytes:
         path = self._path(segment)
@@ -84,21 +91,44 @@ class FileShelf:
         return b""
 
     def sync(self, segments: Sequence[SegmentKey], marks: Mapping[StreamKey, Sequence[Mark]]) -> None:
-        path = self._folder
+        path, paths = self._folder, [self._path(segment) for segment in segments]
         try:
-            for segment in segments:
-                path = self._path(segment)
+            for path in paths:
                 os.fdatasync(self._descriptor(path))
+            if gone := [number for number, path in enumerate(paths) if not os.access(path, os.F_OK)]:
+                raise self._forgotten([segments[number] for number in gone])
             for path in self._unsynced_folders:
                 _sync_folder(path)
         except OSError as error:
             # The kernel reports a failed write-back once and then believes the pages to be clean.
             raise UnsyncedBytesLost(f"{path}: {error.strerror}") from error
         self._unsynced_folders.clear()
+        for path in paths:
+            self._store_sums(path)
         for stream, added in marks.items():
             _add_marks(self._marks_path(stream), added)
         while len(self._open) > OPEN_FILES_MAX:
-            os.close(self._open.popitem(last=False)[1])
+            path, descriptor = self._open.popitem(last=False)
+            os.close(descriptor)
+            self._sums.pop(path, None)
+
+    def _store_sums(self, path: Path) -> None:
+        with suppress(OSError):
+            if (sums := self._sums.get(path)) is None:  # after a restart
+                descriptor = self._descriptor(path)
+                sums = self._sums[path] = file_sums.resumed(path, descriptor, os.fstat(descriptor).st_size)
+            file_sums.store(path, sums)
+
+    def _forgotten(self, gone: Sequence[SegmentKey]) -> SegmentsGone:
+        """Let go of files that somebody removed: nobody would find again what goes on in them."""
+        for segment in gone:
+            self._let_go(self._path(segment))
+        return SegmentsGone(gone, f"{self._path(gone[0])}: the file was removed; what it held is lost")
+
+    def _let_go(self, path: Path) -> None:
+        self._sums.pop(path, None)
+        if (descriptor := self._open.pop(path, None)) is not None:
+            os.close(descriptor)
 
     def marks(self, stream: StreamKey) -> list[Mark]:
         path = self._marks_path(stream)
@@ -115,23 +145,34 @@ class FileShelf:
             unfinished.replace(path)
 
     def cut(self, segment: SegmentKey, size: int) -> None:
+        path = self._path(segment)
+        if (sums := self._sums.get(path)) is not None and not sums.go_back(size):
+            del self._sums[path]
         with suppress(OSError):
-            os.ftruncate(self._descriptor(self._path(segment)), size)
+            os.ftruncate(self._descriptor(path), size)
 
     def drop(self, segment: SegmentKey) -> None:
         path = self._path(segment)
-        if (descriptor := self._open.pop(path, None)) is not None:
-            os.close(descriptor)
+        self._let_go(path)
         with _explained(path):
-            path.unlink(missing_ok=True)
+            for each in (path, Path(file_sums.sums_path(path))):
+                each.unlink(missing_ok=True)
 
     def delete(self, job: JobId) -> None:
         folder = self._job_folder(job)
         for path in [path for path in self._open if path.parent == folder]:
-            os.close(self._open.pop(path))
+            self._let_go(path)
         self._unsynced_folders.pop(folder, None)
         with _explained(folder), suppress(FileNotFoundError):
             shutil.rmtree(folder)
+
+    def examine(self, job: JobId) -> Iterator[SegmentCheck]:
+        for (key, stream), segment in list(self.find(job)):
+            path = self._path(SegmentKey(key, stream, segment.start, segment.is_head))
+            check = SegmentCheck((key, stream))
+            with _explained(path):
+                file_sums.examine(path, f"output of {key}, {stream.name.lower()}", check)
+            yield check
 
     def inventory(self) -> list[StoredJob]:
         found = []
@@ -143,6 +184,7 @@ class FileShelf:
         return found
 
     def close(self) -> None:
+        self._sums.clear()
         while self._open:
             os.close(self._open.popitem()[1])
 

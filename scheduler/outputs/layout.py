@@ -190,6 +190,19 @@ class AttemptLayout:
         else:
             self.tail_bytes += count
 
+    def go_on_without(self, stream: StreamLayout, *, keeps_head: bool) -> list[Segment]:
+        """Begin a tail at the end of a stream whose stored bytes are gone; the segments that are kept no more.
+
+        What they held becomes a gap, since offsets stay those of the original stream.
+        """
+        end, kept = stream.end, [each for each in stream.segments if each.is_head and keeps_head]
+        lost = [each for each in stream.segments if each not in kept]
+        for each in lost:
+            self.grow(each, -each.size)
+        stream.segments = [*kept, Segment(end, is_head=False)]
+        stream.synced = end
+        return lost
+
     def cut_unsynced(self, stream: StreamLayout) -> Segment | None:
         """Forget the bytes of a stream that are not known to be durable; the segment that lost them, if any."""
         newest = stream.segments[-1] if stream.segments else None

@@ -10,18 +10,26 @@ from ..state.units import Instant
 from ..store.opening import parse_url
 from .files import FileShelf
 from .layout import OutputLimits
+from .retention import DropMark
 from .segment_store import SegmentStore
 from .segmented import SegmentedOutputStore
 
 FOLDER = "output"
 """Where in the data folder the files are."""
 
+DROPS_FILE = "output-dropped"
+"""Where in the data folder it is noted up to when output was dropped; also with PostgreSQL."""
+
 
 def open_outputs(
     settings: SchedulerSettings, data: Path, term: int, wall_clock: Callable[[], Instant] = wall_time
 ) -> SegmentedOutputStore:
     """The output store that belongs to the opened store that has this term. Errors: OutputStoreUnavailable."""
-    return SegmentedOutputStore(open_shelf(settings.store, term, data / FOLDER), limits_of(settings.output), wall_clock)
+    shelf = open_shelf(settings.store, term, data / FOLDER)
+    drops = DropMark(data / DROPS_FILE)
+    if drops.read() is None:
+        drops.note(wall_clock())  # nobody knows what an earlier version dropped
+    return SegmentedOutputStore(shelf, limits_of(settings.output), wall_clock, drops)
 
 
 def limits_of(output: OutputSettings) -> OutputLimits:

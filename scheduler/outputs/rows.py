@@ -5,9 +5,11 @@ segment; the last one is written again as it grows. So a sync whose answer was l
 """
 
 import threading
+import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select
@@ -22,9 +24,11 @@ from ..store.errors import TermSuperseded
 from ..store.schema import meta, output_chunk, output_time
 from .errors import OutputStoreUnavailable
 from .layout import Segment
-from .segment_store import SegmentKey, StoredJob, StreamKey
+from .segment_store import SegmentCheck, SegmentKey, StoredJob, StreamKey
 
 ROW_BYTES = 16 * 1024
+ROWS_AT_ONCE = 64
+"""How many rows are in memory at once while all are read."""
 OPEN_ENDS_MAX = 1024
 """Last rows that stay in memory between syncs, so that they need not be read to be continued."""
 
@@ -108,7 +112,7 @@ class RowShelf:
         grown = insert(output_chunk)
         grown = grown.on_conflict_do_update(
             index_elements=list(output_chunk.primary_key.columns),
-            set_={"data": grown.excluded.data, "written_time": func.now()},
+            set_={"data": grown.excluded.data, "checksum": grown.excluded.checksum, "written_time": func.now()},
         )
         with self._transaction() as connection:
             for each in dropped:
@@ -164,6 +168,17 @@ class RowShelf:
             connection.execute(delete(output_chunk).where(column.job_id == job))
             connection.execute(delete(output_time).where(mark_column.job_id == job))
 
+    def examine(self, job: JobId) -> Iterator[SegmentCheck]:
+        order = (column.attempt, column.rank, column.lineage, column.stream, column.segment, column.start)
+        query = select(*order, column.is_head, column.data, column.checksum).where(column.job_id == job)
+        with _explained(), self._engine.connect() as connection:
+            rows = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query.order_by(*order))
+            for (attempt, rank, lineage, stream, segment, _), of_segment in groupby(rows, key=_segment_of):
+                key = RankKey(job, attempt, rank, lineage)
+                check = SegmentCheck((key, OutputStream(stream)))
+                _examine_rows(f"output of {key}, {OutputStream(stream).name.lower()}", segment, of_segment, check)
+                yield check
+
     def inventory(self) -> list[StoredJob]:
         size = func.sum(func.length(column.data)).label("size")
         newest = func.extract("epoch", func.max(column.written_time)).label("newest")
@@ -210,7 +225,27 @@ def _mark_row(stream: StreamKey, mark: Mark) -> dict[str, object]:
 
 def _row(segment: SegmentKey, start: int, data: bytes) -> dict[str, object]:
     piece = {"start": start, "segment": segment.start, "is_head": segment.is_head, "data": data}
+    piece["checksum"] = zlib.crc32(data)
     return _stream_columns(segment.key, segment.stream) | piece
+
+
+def _segment_of(row: Any) -> tuple[int, int, str, int, int, bool]:
+    return row.attempt, row.rank, row.lineage, row.stream, row.segment, row.is_head
+
+
+def _examine_rows(name: str, begin: int, rows: Iterable[Any], check: SegmentCheck) -> None:
+    """Compare the rows of a segment, in order, with their checksums, and with each other."""
+    end = begin
+    for row in rows:
+        if row.start != end:
+            check.problems.append(f"{name}: the rows of bytes {end:,} to {row.start:,} are missing")
+        end = row.start + len(row.data)
+        if row.checksum is None:
+            check.unchecked_bytes += len(row.data)
+        elif zlib.crc32(row.data) == row.checksum:
+            check.checked_bytes += len(row.data)
+        else:
+            check.problems.append(f"{name}: bytes {row.start:,} to {end:,} in output_chunk are not what was written")
 
 
 @contextmanager

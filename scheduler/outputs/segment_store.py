@@ -1,7 +1,7 @@
 """What holds the bytes of segments, and the marks of streams: files, or rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from ..ports import Mark
@@ -32,6 +32,19 @@ class StoredJob:
     written_at: Instant
 
 
+@dataclass(slots=True)
+class SegmentCheck:
+    """What was found when a segment was read and compared with its checksums: in bytes, and sentences on what is wrong.
+
+    `unchecked_bytes` have no checksum: they came behind the newest sync, or are of an earlier version.
+    """
+
+    stream: StreamKey
+    checked_bytes: int = 0
+    unchecked_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
 class SegmentStore(Protocol):
     """Holds segments of bytes. Errors of all methods: OutputStoreUnavailable."""
 
@@ -48,9 +61,10 @@ class SegmentStore(Protocol):
         ...
 
     def sync(self, segments: Sequence[SegmentKey], marks: Mapping[StreamKey, Sequence[Mark]]) -> None:
-        """Make all bytes of these segments durable, then add marks to these streams, oldest first.
+        """Make all bytes of these segments durable, with checksums, then add marks to these streams, oldest first.
 
-        Marks that cannot be added are left out without a word. Errors: also UnsyncedBytesLost.
+        Marks and checksums that cannot be added are left out without a word. Errors: also UnsyncedBytesLost, and
+        SegmentsGone where somebody removed segments.
         """
         ...
 
@@ -74,6 +88,10 @@ class SegmentStore(Protocol):
         """Remove everything of a job."""
         ...
 
+    def examine(self, job: JobId) -> Iterator[SegmentCheck]:
+        """Read every segment of a job that nobody writes, and compare it with its checksums."""
+        ...
+
     def inventory(self) -> list[StoredJob]:
         """Every job with stored output."""
         ...
@@ -81,3 +99,11 @@ class SegmentStore(Protocol):
     def close(self) -> None:
         """Release what is held open."""
         ...
+
+
+def ends_on(shelf: SegmentStore, job: JobId) -> dict[StreamKey, int]:
+    """How far each stream of a job is there. Errors: OutputStoreUnavailable."""
+    ends: dict[StreamKey, int] = {}
+    for each, segment in shelf.find(job):
+        ends[each] = max(ends.get(each, 0), segment.end)
+    return ends

@@ -5,7 +5,7 @@ It is the same for files and for rows; what holds the bytes of a segment is a Sh
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,9 +14,10 @@ from ..ports import Gap, Mark, Piece
 from ..state.attempts import OutputStream
 from ..state.ids import JobId, RankKey
 from ..state.units import Instant
-from .errors import OutputHole, OutputStoreUnavailable, UnsyncedBytesLost
+from .errors import OutputHole, OutputStoreUnavailable, SegmentsGone, UnsyncedBytesLost
 from .layout import MIB, AttemptLayout, OutputLimits, Segment, StreamLayout
-from .segment_store import SegmentKey, SegmentStore, StoredJob, StreamKey
+from .retention import DropMark, jobs_to_drop
+from .segment_store import SegmentKey, SegmentStore, StreamKey, ends_on
 from .times import MARKS_MAX, Marked, arrived_before, thinned
 
 AttemptName = tuple[int, str]
@@ -34,11 +35,16 @@ class SegmentedOutputStore:
     """The port OutputStore. Several threads may call it; appends and syncs wait for each other, reads for neither."""
 
     def __init__(
-        self, shelf: SegmentStore, limits: OutputLimits, wall_clock: Callable[[], Instant] = wall_time
+        self,
+        shelf: SegmentStore,
+        limits: OutputLimits,
+        wall_clock: Callable[[], Instant] = wall_time,
+        drops: DropMark | None = None,
     ) -> None:
         self._shelf = shelf
         self._limits = limits
         self._wall_clock = wall_clock
+        self._drops = drops
         self._jobs: OrderedDict[JobId, dict[AttemptName, AttemptLayout]] = OrderedDict()
         self._unsynced: dict[StreamKey, None] = {}
         self._unsynced_bytes = 0
@@ -127,8 +133,10 @@ class SegmentedOutputStore:
         try:
             if segments:
                 self._shelf.sync(segments, marks)
-        except UnsyncedBytesLost:
+        except UnsyncedBytesLost as error:
             self._forget_unsynced(layouts)
+            if isinstance(error, SegmentsGone):
+                self._go_on_without(error.lost)
             raise
         with self._layouts:
             for each, layout in layouts.items():
@@ -166,6 +174,17 @@ class SegmentedOutputStore:
                 self._shelf.cut(_named(key, stream, shortened), shortened.size)
         self._settle(layouts)
 
+    def _go_on_without(self, gone: Sequence[SegmentKey]) -> None:
+        """What was removed is a gap from now on, and the streams go on behind it."""
+        without_head = {(each.key, each.stream) for each in gone if each.is_head}
+        for key, stream in dict.fromkeys((each.key, each.stream) for each in gone):
+            with self._layouts:
+                layout = self._known(key, stream)
+                assert layout is not None, "what is written is known"
+                lost = self._attempt(key).go_on_without(layout, keeps_head=(key, stream) not in without_head)
+            for each in lost:
+                self._shelf.drop(_named(key, stream, each))
+
     def _settle(self, streams: Iterable[StreamKey]) -> None:
         with self._layouts:
             for each in streams:
@@ -176,7 +195,7 @@ class SegmentedOutputStore:
     def read(self, key: RankKey, stream: OutputStream, offset: int, limit: int) -> Piece | Gap | None:
         """At most `limit` bytes from an offset, or the gap that begins there, or None at the end.
 
-        Errors: OutputStoreUnavailable.
+        Bytes that were stored and that somebody removed are a gap, too. Errors: OutputStoreUnavailable.
         """
         assert offset >= 0 and limit > 0, f"nothing can be read at {offset}, {limit} bytes"
         while True:
@@ -191,7 +210,7 @@ class SegmentedOutputStore:
                 return Piece(offset=offset, data=data)
             with self._layouts:
                 if layout is not None and layout is self._known(key, stream) and layout.at(offset) is found:
-                    raise OutputStoreUnavailable(f"{stream.name.lower()} of {key}: stored bytes from {offset} are gone")
+                    return Gap(offset=offset, end=found.end)
 
     def arrived_before(self, key: RankKey, stream: OutputStream, at: Instant) -> int:
         """An offset below which every byte arrived before an instant of the wall clock; 0 when none is known to.
@@ -224,6 +243,10 @@ class SegmentedOutputStore:
             ]
         return sorted(names)
 
+    def ends_found(self, job: JobId) -> dict[StreamKey, int]:
+        """How far each stream of a job is there now, whatever was known of it; unsynced bytes may be left out."""
+        return ends_on(self._shelf, job)
+
     def delete(self, job: JobId) -> None:
         """Drop all output of a job."""
         with self._writing:
@@ -240,9 +263,11 @@ class SegmentedOutputStore:
         Returns the jobs whose output is gone. It looks at everything stored and may take seconds.
         """
         dropped = jobs_to_drop(self._shelf.inventory(), before=before, bytes_max=bytes_max, live=live)
-        for job in dropped:
-            self.delete(job)
-        return dropped
+        if dropped and self._drops is not None:
+            self._drops.note(max(each.written_at for each in dropped))
+        for each in dropped:
+            self.delete(each.job)
+        return [each.job for each in dropped]
 
     def change_limits(self, limits: OutputLimits) -> None:
         """Keep so much of every attempt from now on; what is stored beyond it goes when more is appended."""
@@ -302,17 +327,3 @@ def _attempt_of(key: RankKey) -> AttemptName:
 
 def _named(key: RankKey, stream: OutputStream, segment: Segment) -> SegmentKey:
     return SegmentKey(key, stream, segment.start, segment.is_head)
-
-
-def jobs_to_drop(
-    stored: Iterable[StoredJob], *, before: Instant, bytes_max: int, live: frozenset[JobId]
-) -> list[JobId]:
-    """The jobs to drop, oldest first. Output of a live job counts towards the size and is never dropped."""
-    oldest_first = sorted(stored, key=lambda each: (each.written_at, each.job))
-    excess = sum(each.size_bytes for each in oldest_first) - bytes_max
-    dropped: list[JobId] = []
-    for each in oldest_first:
-        if each.job not in live and (each.written_at < before or excess > 0):
-            dropped.append(each.job)
-            excess -= each.size_bytes
-    return dropped

@@ -257,7 +257,7 @@ class RankRefused(RankReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSynced:
-    """The store holds every byte of these streams of a rank below these ends."""
+    """The store holds every byte of these streams of a rank below these ends, and none behind them."""
 
     at: Instant
     key: RankKey

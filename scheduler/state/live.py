@@ -136,6 +136,11 @@ class Live:
         synced: Mapping[OutputStream, int] = self.synced.get(key, {})
         return all(synced.get(end.stream, 0) >= end.end_offset for end in exit_.output_ends)
 
+    def output_is_its_own(self, key: RankKey, exit_: RankExit) -> bool:
+        """Whether what is stored ends where the rank's output does. More than it wrote is not of this rank alone."""
+        synced: Mapping[OutputStream, int] = self.synced.get(key, {})
+        return all(synced.get(end.stream, 0) <= end.end_offset for end in exit_.output_ends)
+
 
 def apply_event(live: Live, durable: Durable, limits: Limits, event: Event) -> None:
     """Take note of what an event says about the world."""

@@ -117,6 +117,8 @@ output_chunk = sa.Table(
     sa.Column("is_head", sa.Boolean, nullable=False),
     sa.Column("data", sa.LargeBinary, nullable=False),
     sa.Column("written_time", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    # CRC-32 of the data; none where an earlier version wrote it.
+    sa.Column("checksum", sa.BigInteger, nullable=True),
     info={"dialects": ("postgresql",)},
 )
 

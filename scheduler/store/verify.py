@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Row, Table, func, select
 
+from ..state.access import Counters
 from ..state.durable import Entity
 from ..state.equal_jobs import EqualJobs
 from ..state.ids import JobId
@@ -20,6 +21,7 @@ PROBLEMS_MAX = 100
 """After so many the rest is not looked for: the store is beyond mending row by row."""
 
 JOB_KIND = next(kind for kind, cls in ENTITY_CLASSES.items() if cls is Job)
+COUNTERS_KIND = next(kind for kind, cls in ENTITY_CLASSES.items() if cls is Counters)
 
 T = TypeVar("T")
 
@@ -62,6 +64,15 @@ class Examined:
             yield job
         for row in _whole(self._database, schema.finished_job):
             yield reading.finished_job(self._codec, row)
+
+    def next_job(self) -> JobId:
+        """The id that the next job would get. Errors: as jobs()."""
+        found = list(
+            reading.all_rows(self._database, select(schema.entity).where(schema.entity.c.kind == COUNTERS_KIND))
+        )
+        counters = reading.entity(self._codec, found[0]) if found else Counters()
+        assert isinstance(counters, Counters)
+        return JobId(counters.next_job)
 
     def close(self) -> None:
         """Give the lock back."""

@@ -146,6 +146,20 @@ def test_an_end_is_forgotten_only_with_the_record_of_it() -> None:
     assert len(turn.commands) == 1
 
 
+def test_an_end_behind_which_more_is_stored_counts_as_one_of_incomplete_output() -> None:
+    """Whatever lies there is not of this rank alone, and nobody is to take it for its output."""
+    for more, is_complete in ((0, True), (1, False)):
+        fleet = with_node()
+        fleet.submit(spec())
+        end = OutputEnd(rank=0, stream=OutputStream.STDOUT, end_offset=7)
+        exit_ = RankExit(exit=ExitCode(code=0), reason="EXITED", output_ends=(end,))
+        fleet.take_up(RankExited(at=fleet.now, node=N1, key=KEY, exit=exit_))
+        stored = replace(end, end_offset=7 + more)
+        (record,) = fleet.take_up(OutputSynced(at=fleet.now, key=KEY, ends=(stored,))).records
+        assert isinstance(record, JobFinished) and record.ended is not None
+        assert record.ended.output_is_complete == is_complete
+
+
 def test_a_report_of_another_node_ends_nothing() -> None:
     fleet = with_node()
     fleet.join(fleet.add_node("n2"))

@@ -41,6 +41,7 @@ ADDED = {
     "attempts.gpu_info.devices.memory_free_mb": "0: the bytes here are fewer than a MB",
     "attempts.gpu_info.devices.share.profile": "not built",
     "attempts.is_unreachable": "set last, and absent of an attempt that has ended, which is the first here",
+    "attempts.missing_output_bytes": "added by who shows one job",
     "exit.code": "0 here",
     "wait_reason.*": "added by the page's reasons",
     "queue_position": "given by the page, which counts",

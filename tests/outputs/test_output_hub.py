@@ -108,7 +108,7 @@ async def test_followers_see_bytes_before_they_are_synced_and_ends_are_announced
     assert bench.announced == []
     bench.store.may_sync.set()
     await until("the end is announced", lambda: bench.announced)
-    assert bench.announced == [(KEY, (ends(10)[0],))]
+    assert bench.announced == [(KEY, ends(10))]
     assert bench.store.synced(KEY, OUT) == 10
 
 
@@ -120,6 +120,17 @@ async def test_an_end_is_announced_only_when_every_byte_below_it_has_come(bench:
     assert bench.announced == []
     await bench.append(3, b"def", is_end=True)
     await until("the end is announced", lambda: bench.announced)
+
+
+async def test_where_more_is_stored_than_was_written_how_far_it_goes_is_announced(bench: Bench) -> None:
+    await bench.append(0, b"abcdef", is_end=True)
+    bench.hub.await_end(KEY, ends(3, 1))
+    await until("it is synced", lambda: bench.store.syncs)
+    await bench.all_calls_are_done()
+    assert bench.announced == []
+    await bench.hub.append([(KEY, ERR, 0, b"!", True)])
+    await until("the end is announced", lambda: bench.announced)
+    assert bench.announced == [(KEY, ends(6, 1))]
 
 
 async def test_a_rank_without_output_has_its_end_at_once(bench: Bench) -> None:

@@ -68,8 +68,8 @@ def test_tables_of_another_version_are_left_to_it(filled: str) -> None:
 def test_tables_that_a_start_would_bring_up_to_date_are_left_to_it(
     filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "NEWEST_REVISION", "0006")
-    with pytest.raises(StoreUnavailable, match=r"an older version made its tables .revision 0005, now 0006"):
+    monkeypatch.setattr(opening, "NEWEST_REVISION", "9000")
+    with pytest.raises(StoreUnavailable, match=r"an older version made its tables .revision \d{4}, now 9000"):
         open_to_examine(filled)
 
 

@@ -1251,6 +1251,7 @@ class Attempt(_message.Message):
     CPU_SECONDS_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_MAX_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
+    MISSING_OUTPUT_BYTES_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Number within the job, from 1."""
     exit_reason: _builtins.str
@@ -1268,6 +1269,10 @@ class Attempt(_message.Message):
     lineage: _builtins.str
     """The lineage of the start of the scheduler that placed it: with it, an attempt is told from one of the same numbers
     of before a store was put back. Empty for what was placed before there were lineages, or on a node that knows none.
+    """
+    missing_output_bytes: _builtins.int
+    """Bytes at the ends of its streams that are not stored any more although all of its output was: dropped by age or size,
+    or lost. Only GetJob fills it in; 0 elsewhere.
     """
     @_builtins.property
     def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacedRank]:
@@ -1315,10 +1320,11 @@ class Attempt(_message.Message):
         cpu_seconds: _builtins.float = ...,
         memory_bytes_max: _builtins.int = ...,
         lineage: _builtins.str = ...,
+        missing_output_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "exit", b"exit", "gpu_info", b"gpu_info", "place_time", b"place_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "end_time", b"end_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_info", b"gpu_info", "is_unreachable", b"is_unreachable", "lineage", b"lineage", "memory_bytes_max", b"memory_bytes_max", "number", b"number", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "place_time", b"place_time", "ranks", b"ranks", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "end_time", b"end_time", "exit", b"exit", "exit_message", b"exit_message", "exit_reason", b"exit_reason", "gpu_info", b"gpu_info", "is_unreachable", b"is_unreachable", "lineage", b"lineage", "memory_bytes_max", b"memory_bytes_max", "missing_output_bytes", b"missing_output_bytes", "number", b"number", "output_ends", b"output_ends", "output_is_complete", b"output_is_complete", "place_time", b"place_time", "ranks", b"ranks", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,8 +18,9 @@ from ...wire.convert_jobs import add_times, explanation_proto, story_line, wait_
 from ...wire.digests import query_of
 from ..output.attaching import Attachment, check_input, first_request, person_of
 from ..output.channels import Channels, Keyboards
-from ..output.following import JobFollower, tell_last_offsets
+from ..output.following import JobFollower
 from ..output.program_logs import ProgramLogs
+from ..output.stored_ends import tell_stored_ends
 from ..paging import PageTokens, page_size
 from ..roles import caller
 from ..sight import Sight
@@ -53,7 +54,7 @@ class JobCalls(SubmitCalls, ChangeCalls):
         if message.queue_position:
             waits = who_waits(self.engine.view.durable, job)
             add_times(message, self.reasons.starts().of(waits.id), self.reasons.bound(waits))
-        await tell_last_offsets(message, self._outputs)
+        await tell_stored_ends(message, self._outputs)
         return scheduler_pb2.GetJobResponse(job=message)
 
     async def Queue(self, request: scheduler_pb2.QueueRequest) -> scheduler_pb2.QueueResponse:

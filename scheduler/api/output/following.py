@@ -1,7 +1,6 @@
 """StreamOutput of a job: what is stored, then what arrives, until the job has ended and everything was sent."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
 
 from gpufleet.v1 import job_pb2, scheduler_pb2
@@ -10,8 +9,8 @@ from gpufleet.errors import Reason, invalid
 
 from ...clock import is_set_within, wall_time
 from ...output_hub import OutputHub, StreamKey
-from ...outputs.errors import OutputStoreUnavailable
-from ...ports import Gap, OutputStore, Piece
+from ...ports import Gap, Piece
+from ...state.attempts import OutputStream
 from ...state.ids import JobId, RankKey
 from ...state.jobs import ATTEMPTS_KEPT
 from ...state.units import SECOND
@@ -19,6 +18,7 @@ from ...watching import ChangeHub
 from ...wire.validate import span_of
 from .arrival_order import ArrivalOrder
 from .beginnings import TAIL_LINES_MAX, beginning, since_of
+from .stored_ends import written_ends
 
 KEEPALIVE_SECONDS = 10.0
 """A silent stream shows this often that it lives, unless its reader asks for another interval."""
@@ -107,6 +107,11 @@ class JobFollower:
             async for response in self._stored():
                 yield response
             shown, has_ended = await self._show(self._job)
+            if self._lost(shown):  # it may also have come and ended meanwhile
+                async for response in self._stored():
+                    yield response
+            for key, gap in self._lost(shown):
+                yield self._response(key, gap)
             yield Response(job=shown, is_end=has_ended or self._is_replaced(shown))
         finally:
             self._hub.unfollow(self._job, follower)
@@ -190,6 +195,23 @@ class JobFollower:
             self._advance(key, found.end)
         return response
 
+    def _lost(self, shown: job_pb2.Job) -> list[tuple[StreamKey, Gap]]:
+        """What attempts wrote behind the reader's positions: once all that is stored was sent, it is a gap."""
+        if self._request.HasField("tail_lines") and not self._request.tail_lines:
+            return []
+        ends = [
+            (
+                (RankKey(self._job, attempt.number, end.rank, attempt.lineage), OutputStream(int(end.stream))),
+                end.end_offset,
+            )
+            for attempt, end in written_ends(shown)
+        ]
+        return [
+            (key, Gap(offset=self._position(key), end=end))
+            for key, end in ends
+            if self._is_wanted(key) and self._position(key) < end
+        ]
+
     async def _skip_to_beginning(self) -> AsyncIterator[Response]:
         """Go to what was asked for, and tell where it begins: a reader that is cut off now goes on from there.
 
@@ -205,30 +227,3 @@ class JobFollower:
                 begin = partial(beginning, self._hub.store, key, since=self._since, lines=lines)
                 start = await self._hub.on_thread(begin)
                 yield self._response(key, Piece(offset=start, data=b""))
-
-
-async def tell_last_offsets(job: job_pb2.Job, outputs: OutputHub) -> None:
-    """Fill in how far the output of an attempt is stored whose end nobody told: its node was lost, or it was given up.
-
-    It is left out while the store cannot be read.
-    """
-    silent = [
-        attempt
-        for attempt in job.attempts
-        if attempt.HasField("end_time") and not attempt.output_is_complete and not attempt.output_ends
-    ]
-    if not silent:
-        return
-    with suppress(OutputStoreUnavailable):
-        ends = await outputs.on_thread(lambda: list(_stored_ends(outputs.store, JobId(job.id))))
-        for attempt in silent:
-            of_it = (attempt.number, attempt.lineage)
-            attempt.output_ends.extend(end for key, end in ends if (key.attempt, key.lineage) == of_it)
-
-
-def _stored_ends(store: OutputStore, job: JobId) -> Iterator[tuple[RankKey, job_pb2.OutputEnd]]:
-    for key, stream in store.streams(job):
-        end = job_pb2.OutputEnd(
-            rank=key.rank, stream=job_pb2.Stream.ValueType(stream), end_offset=store.end(key, stream)
-        )
-        yield key, end

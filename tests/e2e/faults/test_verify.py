@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -67,11 +68,55 @@ async def test_a_store_in_files_and_its_output(fleet: Fleet) -> None:
     output.unlink()
     code, printed, _ = await verify(fleet.scheduler)
     assert (code, printed.count("\n")) == (1, 1) and "0 bytes of stdout" in printed
+    flipped = bytearray(whole)
+    flipped[77_777] ^= 4
+    output.write_bytes(flipped)
+    code, printed, _ = await verify(fleet.scheduler)
+    assert (code, printed) == (1, f"output of 1/1, stdout: bytes 0 to 100,000 of {output} are not what was written\n")
     output.write_bytes(whole)
+    other = output.parent.with_name("999")
+    shutil.copytree(output.parent, other)
+    code, printed, _ = await verify(fleet.scheduler)
+    assert code == 1 and printed.startswith("output of job 999 is stored, and no job above 3 was ever submitted here")
+    shutil.rmtree(other)
     behind_its_back(f"sqlite:///{fleet.scheduler.data / 'scheduler.db'}", "UPDATE finished_job SET outcome = 'FAILED'")
     code, printed, _ = await verify(fleet.scheduler)
     assert (code, printed.count("its columns differ from its payload\n")) == (1, 2)
     await fleet.scheduler.start()
+
+
+async def gpuctl(scheduler: SchedulerProcess, *words: str) -> str:
+    """What gpuctl says, on both of its outputs."""
+    process = await asyncio.create_subprocess_exec(
+        *(str(Path(sys.executable).with_name("gpuctl")), "--scheduler", scheduler.address),
+        *("--token-file", str(scheduler.data / "admin.token"), *words),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=clean_environment(scheduler.log.parent, {}),
+    )
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        printed, _ = await process.communicate()
+    return printed.decode()
+
+
+async def test_an_output_folder_that_somebody_deleted_is_told_by_verify_logs_and_job(fleet: Fleet) -> None:
+    async with fleet.client() as client:
+        await fleet.add_node("n1")
+        assert (await client.run("echo", "hello")).exit.code == 0
+        shutil.rmtree(fleet.scheduler.data / "output")
+        assert "6 bytes are left out here (offsets 0 to 6)" in await gpuctl(fleet.scheduler, "logs", "1")
+        assert "6B (6B gone)" in await gpuctl(fleet.scheduler, "job", "1")
+        assert (await client.run("echo", "goes on")).exit.code == 0
+        assert await gpuctl(fleet.scheduler, "logs", "2") == "goes on\n"
+    await fleet.scheduler.stop()
+    code, printed, _ = await verify(fleet.scheduler)
+    missing = (
+        "output of job 1: nothing is stored, the job ended with 6 bytes, and none as new was ever dropped by age or"
+    )
+    assert (code, printed.count("\n")) == (1, 1) and printed.startswith(missing)
+    await fleet.scheduler.start()
+    assert "6 bytes are left out here (offsets 0 to 6)" in await gpuctl(fleet.scheduler, "logs", "1")
 
 
 async def test_a_folder_without_a_store_is_refused_and_left_as_it_is(fleet: Fleet, tmp_path: Path) -> None:
@@ -95,6 +140,12 @@ async def test_a_store_in_postgresql_and_its_output(
         await run_jobs(fleet)
         code, printed, complained = await verify(fleet.scheduler)
         assert (code, complained) == (0, "") and printed.startswith(WELL), printed
+        flip = "UPDATE output_chunk SET data = set_byte(data, 9, get_byte(data, 9) # 1) WHERE start = 16384"
+        with psycopg.connect(url) as connection:
+            connection.execute(flip)
+        code, printed, _ = await verify(fleet.scheduler)
+        not_so = "output of 1/1, stdout: bytes 16,384 to 32,768 in output_chunk are not what was written\n"
+        assert (code, printed) == (1, not_so)
         with psycopg.connect(url) as connection:
             connection.execute("DELETE FROM output_chunk WHERE start > 0")
         code, printed, _ = await verify(fleet.scheduler)

@@ -607,6 +607,11 @@ export interface Attempt {
    * of before a store was put back. Empty for what was placed before there were lineages, or on a node that knows none.
    */
   readonly lineage: string;
+  /**
+   * Bytes at the ends of its streams that are not stored any more although all of its output was: dropped by age or
+   * size, or lost. Only GetJob fills it in; 0 elsewhere.
+   */
+  readonly missing_output_bytes: Int64;
 }
 
 /** WaitReason says why a job is not running, in one sentence and in parts. */
