@@ -18,9 +18,14 @@ from gpufleet.telemetry import spans as telemetry
 from gpufleet.telemetry.logs import ProgramLog
 
 from .outputs.errors import OutputStoreUnavailable
-from .store.errors import StoreError, StoreLocked
+from .store.errors import StoreCorrupt, StoreError, StoreLocked
 
 FAILED, USAGE = 1, 2
+
+DAMAGED = (
+    "Keep a copy of the data folder (or database) as it is; gpuctl scheduler --verify names what is wrong."
+    " Then go back to a backup: docs/troubleshooting.md says more."
+)
 
 GC_THRESHOLDS = (10_000, 20, 50)
 """New objects, and rounds, before the collector looks: what a scheduler makes is nearly all free of cycles."""
@@ -89,6 +94,8 @@ def main() -> int:
     except StoreError as error:
         another = ", or give this one a store of its own" if isinstance(error, StoreLocked) and not given.verify else ""
         print(f"the store cannot be used: {error}{another}", file=sys.stderr)
+        if isinstance(error, StoreCorrupt):
+            print(DAMAGED, file=sys.stderr)
         return FAILED
     except OutputStoreUnavailable as error:
         print(f"the stored output cannot be used: {error}", file=sys.stderr)

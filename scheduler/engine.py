@@ -9,11 +9,12 @@ import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from gpufleet.errors import GpufleetError, Reason
 from gpufleet.telemetry.logs import fields
 from gpufleet.telemetry.spans import OFF, Telemetry
 
@@ -53,7 +54,7 @@ from .state.sessions.events import CommitDelayed
 from .state.sessions.session import ModelName
 from .state.state import State
 from .state.units import MILLISECOND, SECOND, Instant, Span, after
-from .store.errors import StoreUnavailable
+from .store.errors import StoreCorrupt, StoreUnavailable, read_as_stored
 from .traces import JobTraces
 
 T = TypeVar("T")
@@ -138,11 +139,12 @@ class Engine:
         self._publish = publish
         self._traces = JobTraces(telemetry)
         self._measures = measures
-        entities = list(store.load())
-        self._state = State(durable=load(iter(entities)), limits=limits, lineage=store.lineage)
-        for job in reversed(store.finished_jobs(FinishedQuery(limit=LEARNED_JOBS))):
-            live.learn(self._state.live, job)
-        self.view = State(durable=load(iter(entities)), live=self._state.live, limits=limits, lineage=store.lineage)
+        with read_as_stored("what is stored contradicts itself"):
+            entities = list(store.load())
+            self._state = State(durable=load(iter(entities)), limits=limits, lineage=store.lineage)
+            for job in reversed(store.finished_jobs(FinishedQuery(limit=LEARNED_JOBS))):
+                live.learn(self._state.live, job)
+            self.view = State(durable=load(iter(entities)), live=self._state.live, limits=limits, lineage=store.lineage)
         self.recently_finished: OrderedDict[JobId, Job] = OrderedDict()
         self.store_error = ""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
@@ -162,6 +164,7 @@ class Engine:
         self._blocked = trackers.Blocked()
         self._seen_workers = trackers.WorkerTracker()
         self._stopping = asyncio.Event()
+        self._damage: StoreCorrupt | None = None
         self._has_ended = False
         self._told_early: set[JobId] = set()
         self._signals_sent: dict[tuple[UserName, str], str] = {}
@@ -292,8 +295,17 @@ class Engine:
         return self._clock.now()
 
     async def on_store_thread(self, call: Callable[[], T]) -> T:
-        """Run a read of the store on its thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        """Run a read of the store on its thread. Errors: as meeting_damage()."""
+        return await self.meeting_damage(asyncio.get_running_loop().run_in_executor(self._thread, call))
+
+    async def meeting_damage(self, read: Awaitable[T]) -> T:
+        """What a read of the store answers. Damage that it meets ends run(). Errors: STORE_CORRUPT, and others."""
+        try:
+            return await read
+        except StoreCorrupt as error:
+            self._damage = error
+            self.stop()
+            raise GpufleetError(Reason.STORE_CORRUPT, str(error)) from error
 
     async def run(self) -> None:
         """Turn until cancelled or stopped. Anything but an unavailable store ends the program."""
@@ -308,6 +320,9 @@ class Engine:
                 await self._turn()
         except StoppedUnstored:
             log.warning("stopping while the store takes no commits; what it did not take was answered as unknown")
+        else:
+            if self._damage is not None:
+                raise self._damage
         finally:
             self._has_ended = True
             ticker.cancel()

@@ -1,5 +1,8 @@
 """What can go wrong with the store, by what the caller must do about it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class StoreError(Exception):
     """Any trouble with the store."""
@@ -11,6 +14,29 @@ class StoreUnavailable(StoreError):
 
 class StoreCorrupt(StoreError):
     """The store holds, or was asked to hold, what must not be: stop, and say what."""
+
+
+UNLIKE_ANY_COMMIT = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What comes of values that no commit ever stored: reading them, comparing them, or building a state of them."""
+
+
+@contextmanager
+def read_as_stored(what: str) -> Iterator[None]:
+    """Whatever reading makes of a damaged file is StoreCorrupt, and names what was read; never a traceback."""
+    try:
+        yield
+    except UNLIKE_ANY_COMMIT as error:
+        raise StoreCorrupt(
+            f"{what}: nothing that was ever stored reads so ({type(error).__name__}: {error})"
+        ) from error
 
 
 class TermSuperseded(StoreError):

@@ -10,7 +10,7 @@ from sqlalchemy.exc import ArgumentError
 from . import reading
 from .codec import FORMAT, Codec
 from .database import Database, explained
-from .errors import StoreTooNew, StoreTooOld, StoreUnavailable, StoreUrlInvalid
+from .errors import StoreTooNew, StoreTooOld, StoreUnavailable, StoreUrlInvalid, read_as_stored
 from .migrations import NEWEST_REVISION, RetiredRevision, UnknownRevision, check_not_retired, revision_of, upgrade
 from .reading import Began, Meta
 from .schema import lineage, meta
@@ -39,7 +39,8 @@ def open_store(url: str, admit: Admit = lambda found, starts: None) -> SqlStore:
     """
     database = _database(url)
     try:
-        with explained(database), database.engine.begin() as connection:
+        name = parse_url(url).render_as_string(hide_password=True)
+        with read_as_stored(name), explained(database), database.engine.begin() as connection:
             upgrade(connection)
             admit(reading.meta_of(connection), reading.starts_of(connection))
             _claim_term(connection)
@@ -63,7 +64,7 @@ def open_to_examine(url: str) -> Examined:
     database = _database(url, is_read_only=True)
     name = parse_url(url).render_as_string(hide_password=True)
     try:
-        with explained(database), database.engine.connect() as connection:
+        with read_as_stored(name), explained(database), database.engine.connect() as connection:
             revision = revision_of(connection)
         if revision is None:
             raise StoreUnavailable(f"{name}: this database holds no store")

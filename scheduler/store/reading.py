@@ -15,7 +15,7 @@ from . import schema
 from .codec import Codec, PayloadTooNew
 from .database import Database, explained
 from .decoding import DecodeError
-from .errors import StoreCorrupt, StoreTooNew
+from .errors import StoreCorrupt, StoreTooNew, read_as_stored
 from .kinds import ENTITY_CLASSES, RECORD_CLASSES
 from .retired import RETIRED
 
@@ -95,6 +95,9 @@ def only_meta(database: Database) -> Meta:
     found = rows(database, _META)
     if len(found) != 1:
         raise StoreCorrupt(f"meta: {len(found)} rows instead of one")
+    numbers, store_id = found[0][:-1], found[0][-1]
+    if not all(type(number) is int for number in numbers) or type(store_id) is not str:
+        raise StoreCorrupt(f"meta: {tuple(found[0])} is nothing that was ever stored")
     return Meta(*found[0])
 
 
@@ -125,7 +128,8 @@ def _decoded(codec: Codec, cls: type[Any] | None, row: Row[Any], name: str) -> A
     if cls is None:
         raise StoreCorrupt(f"{name}: no class is stored under this kind")
     try:
-        return codec.decode(cls, row.payload)
+        with read_as_stored(name):
+            return codec.decode(cls, row.payload)
     except DecodeError as error:
         raise StoreCorrupt(f"{name}: {error}") from error
     except PayloadTooNew as error:

@@ -13,7 +13,7 @@ from ..state.jobs import Job, Tally
 from . import reading, schema
 from .codec import Codec
 from .database import Database, explained
-from .errors import StoreError
+from .errors import StoreError, read_as_stored
 from .kinds import ENTITY_CLASSES, entity_row, finished_row, record_row
 from .retired import RETIRED
 
@@ -32,10 +32,11 @@ def problems(database: Database, codec: Codec) -> list[str]:
     try:
         with explained(database):
             found += database.damage()[:PROBLEMS_MAX]
-        for problem in _contradictions(database, codec):
-            found.append(problem)
-            if len(found) >= PROBLEMS_MAX:
-                break
+        with read_as_stored("the tables"):
+            for problem in _contradictions(database, codec):
+                found.append(problem)
+                if len(found) >= PROBLEMS_MAX:
+                    break
     except StoreError as error:
         found.append(str(error))
     return found

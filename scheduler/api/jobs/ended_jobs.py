@@ -51,7 +51,7 @@ class EndedJobCalls(Calls):
             limit = READ_AT_ONCE if wanted.node is not None else size
             page = replace(wanted, before=before, limit=limit)
             # Not on the store's own thread: a commit never waits for somebody who looks back.
-            jobs = await asyncio.to_thread(partial(self.engine.store.ended_jobs, page))
+            jobs = await self.engine.meeting_damage(asyncio.to_thread(partial(self.engine.store.ended_jobs, page)))
             for job in jobs:
                 if len(found) == size:
                     break

@@ -68,5 +68,7 @@ def revision_of(connection: Connection) -> str | None:
     """The revision a database is at; None for an empty one."""
     if not inspect(connection).has_table(REVISION_TABLE):
         return None
-    found: str | None = connection.execute(text(f"SELECT version_num FROM {REVISION_TABLE}")).scalar()
+    found = connection.execute(text(f"SELECT version_num FROM {REVISION_TABLE}")).scalar()
+    if found is not None and type(found) is not str:
+        raise ValueError(f"the revision is {found!r}")
     return found
