@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -55,6 +55,9 @@ class Asked:
         self.store = self
         self.now = lambda: NOW
         self.view = SimpleNamespace(durable=SimpleNamespace(nodes={"node"}))
+
+    async def meeting_damage(self, read: Awaitable[object]) -> object:
+        return await read
 
     async def devices(self, *asked: object, **by_name: object) -> History:
         self.calls.append((asked, by_name))
