@@ -22,7 +22,7 @@ from tests.drills.injector import Injector
 from tests.drills.joins import NAMES as LATE
 from tests.drills.joins import UNWANTED, Joining, Step, steps
 from tests.drills.links import Links
-from tests.drills.mal import ISOLATED, MAL, SUPERVISED, WITHSTOOD, Mal
+from tests.drills.mal import ISOLATED, MAL, WITHSTOOD, Mal
 from tests.drills.people import Person
 from tests.drills.reading import DIARIES, LOOT, NOTES, STAMPS, read_history
 from tests.e2e.client import Client, dial
@@ -72,7 +72,7 @@ class Order:
     @property
     def means(self) -> tuple[str, ...]:
         """What hostile jobs try."""
-        return (*WITHSTOOD, *SUPERVISED, *ISOLATED) if self.is_all_hostile else WITHSTOOD
+        return (*WITHSTOOD, *ISOLATED) if self.is_all_hostile else WITHSTOOD
 
     @property
     def nodes(self) -> tuple[str, ...]:

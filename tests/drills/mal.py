@@ -16,11 +16,8 @@ from tests.e2e.client import Client
 
 MAL = "mal"
 
-WITHSTOOD = ("asks for others' jobs", "floods", "changes terminals", "bombs")
+WITHSTOOD = ("asks for others' jobs", "floods", "changes terminals", "bombs", "daemon")
 """What is borne on every node, and is in every drill."""
-
-SUPERVISED = ("daemon",)
-"""What is borne where nothing outlives its job."""
 
 ISOLATED = ("reads", "kills", "eats memory")
 """What is borne where jobs run as their users: the agent is root, and isolates."""
