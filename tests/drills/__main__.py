@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=SECONDS_PER_FAULT, help="seconds from one fault to the next (5)")
     parser.add_argument("--store", choices=STORES, default=SQLITE, help=f"what the scheduler stores in ({SQLITE})")
     parser.add_argument("--all-hostile", action="store_true", help="hostile jobs try what only isolated ones cannot do")
+    parser.add_argument("--restores", action="store_true", help="the store is put back now and then")
     parser.add_argument("--plan", action="store_true", help="print the faults and do nothing")
     parser.add_argument("--keep", action="store_true", help="keep the folder of a drill that went well, too")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="look again at what a drill left")
@@ -58,10 +59,11 @@ def main() -> int:
         node_count=arguments.nodes,
         seconds_per_fault=arguments.every,
         store=arguments.store,
+        is_restored=arguments.restores,
         is_all_hostile=arguments.all_hostile,
     )
     if arguments.plan:
-        print("\n".join(map(str, (*order.plan, *order.joins))))
+        print("\n".join(map(str, (*order.plan, *order.joins, *order.restores))))
         return 0
     return run(order, keep=arguments.keep)
 

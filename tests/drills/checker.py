@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tests.drills.gaps import touched, untouched
 from tests.drills.history import (
     Account,
     AttemptKey,
@@ -41,7 +42,9 @@ Rule = Callable[[History], Found]
 
 def check(history: History) -> list[Violation]:
     """Everything that is wrong; empty when every rule held."""
-    return [Violation(name, text, job) for name, rule in RULES.items() for text, job in rule(history)]
+    judged = untouched(history)
+    found = [Violation(name, text, job) for name, rule in RULES.items() for text, job in rule(judged)]
+    return found + [Violation("put back", text, job) for text, job in put_back(history)]
 
 
 # --- submits
@@ -194,13 +197,7 @@ def limited_attempts(history: History) -> Found:
 
 def one_device(history: History) -> Found:
     """No more of a device is given than there is: by what was decided, and by what the processes had."""
-    milli = {(hold.attempt, hold.rank): hold.milli for hold in history.holds}
-    by_device: dict[tuple[str, str], list[Run]] = defaultdict(list)
-    for run in history.runs:
-        for device in run.devices:
-            by_device[run.node, device].append(run)
-    for (_, device), runs in by_device.items():
-        yield from _too_much(device, runs, milli)
+    yield from _devices_of_processes(history)
     held: dict[tuple[str, str], list[Hold]] = defaultdict(list)
     for hold in history.holds:
         for device in hold.devices:
@@ -213,6 +210,16 @@ def one_device(history: History) -> Found:
         for hold in holds:
             if hold.end is None:
                 yield f"{device} of {node} is still held by {hold.attempt}", hold.attempt.job
+
+
+def _devices_of_processes(history: History) -> Found:
+    milli = {(hold.attempt, hold.rank): hold.milli for hold in history.holds}
+    by_device: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for run in history.runs:
+        for device in run.devices:
+            by_device[run.node, device].append(run)
+    for (_, device), runs in by_device.items():
+        yield from _too_much(device, runs, milli)
 
 
 def _too_much(device: str, runs: Iterable[Run], milli: Mapping[tuple[AttemptKey, int], int]) -> Found:
@@ -302,6 +309,44 @@ def _got(history: History, followed: Followed) -> Found:
         ]
         if missing and last in complete:
             yield f"follower {followed.name} got nothing of {missing[0]}", followed.job
+
+
+# --- a store that was put back
+
+
+def put_back(history: History) -> Found:
+    """What must hold over a cut of the history of those whom it touched (gaps.py)."""
+    if not history.cuts:
+        return
+    gone = touched(history)
+    owners: dict[int, str] = {}
+    for submit in history.submits:
+        for job in {first + number for first in submit.answers for number in range(submit.count + submit.items)}:
+            if owners.setdefault(job, submit.request_id) != submit.request_id:
+                yield f"number {job} was given to requests {owners[job]} and {submit.request_id}", job
+        for job in gone.intersection(submit.jobs):
+            stored = history.jobs.get(job)
+            if stored is None:
+                in_gap = any(cut.since_ns <= submit.answered_ns <= cut.until_ns for cut in history.cuts)
+                if not in_gap and not submit.items:
+                    yield f"job {job} was acknowledged outside of every gap and is not stored", job
+            elif stored.user != submit.user:
+                yield f"job {job} of {submit.user} is stored as one of {stored.user}", job
+            elif not stored.outcome:
+                yield f"job {job} ({submit.kind}) was touched by a gap and has no outcome", job
+    for key, output in history.outputs.items():
+        if key.job in gone and output.wrong_at is not None:
+            yield f"stored {key} is wrong from byte {output.wrong_at:,} on", key.job
+    by_job = _by_job(history)
+    for job in sorted(gone):
+        yield from _overlaps(by_job[job], _are_two_starts, "live at once")
+    yield from _devices_of_processes(history)
+
+
+def _are_two_starts(one: Run, other: Run) -> bool:
+    """Ranks of an attempt and children of a process belong to one start."""
+    are_leaders_of_one = one.is_leader and other.is_leader and one.rank == other.rank
+    return one.attempt != other.attempt or (are_leaders_of_one and one.pid != other.pid)
 
 
 # --- the rest

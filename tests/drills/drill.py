@@ -17,6 +17,7 @@ from tests.drills.beside import Outsider, privacy_of, verdict_of
 from tests.drills.checker import Violation, check
 from tests.drills.database import SQLITE
 from tests.drills.faults import FENCE_SECONDS, PEOPLE, SECONDS_PER_FAULT, Fault, plan
+from tests.drills.gaps import lost, ran_again
 from tests.drills.history import History
 from tests.drills.injector import Injector
 from tests.drills.joins import NAMES as LATE
@@ -25,6 +26,7 @@ from tests.drills.links import Links
 from tests.drills.mal import ISOLATED, MAL, WITHSTOOD, Mal
 from tests.drills.people import Person
 from tests.drills.reading import DIARIES, LOOT, NOTES, STAMPS, read_history
+from tests.drills.restores import Restore, Restoring, restores
 from tests.e2e.client import Client, dial
 from tests.several_nodes.door import Door
 from tests.several_nodes.fleet import SpreadFleet
@@ -66,6 +68,9 @@ class Order:
     node_count: int
     seconds_per_fault: float = SECONDS_PER_FAULT
     store: str = SQLITE
+    is_restored: bool = False
+    """Whether the store is put back now and then."""
+
     is_all_hostile: bool = False
     """Whether jobs try what only isolated ones cannot do."""
 
@@ -87,7 +92,12 @@ class Order:
     @property
     def joins(self) -> tuple[Step, ...]:
         """What happens to nodes that join."""
-        return steps(self.seed, self.seconds, self.plan)
+        return steps(self.seed, self.seconds, self.plan, is_restored=self.is_restored)
+
+    @property
+    def restores(self) -> tuple[Restore, ...]:
+        """When the store is put back."""
+        return restores(self.seed, self.seconds) if self.is_restored else ()
 
     @property
     def command(self) -> str:
@@ -95,6 +105,7 @@ class Order:
         every = f" --every {self.seconds_per_fault:g}" if self.seconds_per_fault != SECONDS_PER_FAULT else ""
         store = f" --store {self.store}" if self.store != SQLITE else ""
         hostile = " --all-hostile" if self.is_all_hostile else ""
+        hostile += " --restores" if self.is_restored else ""
         flags = f"--minutes {self.seconds / 60:g} --nodes {self.node_count}{every}{store}{hostile}"
         return f'make drill SEED={self.seed} ARGS="{flags}"'
 
@@ -120,10 +131,16 @@ class Report:
         history = self.history
         attempts = sum(len(job.attempts) for job in history.jobs.values())
         total = sum(output.length for output in history.outputs.values())
+        put_back = (
+            f"{len(history.cuts)} restores, {len(lost(history))} jobs lost, {len(ran_again(history))} run again, "
+            if history.cuts
+            else ""
+        )
         return (
             f"seed {self.order.seed}: {len(self.order.plan)} faults, {len(history.jobs)} jobs, {attempts} attempts, "
             f"{len(history.runs)} processes, {total / 1e6:.0f} MB of output, {len(history.followed)} followers, "
-            f"{len(self.order.joins)} joins and the like, {history.hostile} hostile jobs; {self.outsiders}"
+            f"{len(self.order.joins)} joins and the like, {history.hostile} hostile jobs, "
+            f"{put_back}and {self.outsiders}"
         )
 
     def __str__(self) -> str:
@@ -134,6 +151,7 @@ class Report:
         left_out = len(self.violations) - len(wrong)
         wrong += [f"  and {left_out} more"] if left_out else []
         happens = [(each.at, str(each)) for each in self.order.plan]
+        happens += [(each.at, str(each)) for each in self.order.restores]
         happens += [(each.at, str(each)) for each in self.order.joins]
         faults = [f"  {text}" for _, text in sorted(happens)]
         return "\n".join(
@@ -200,6 +218,7 @@ async def _live(order: Order, folder: Path, network: Network, store_url: str) ->
         stack.callback(outsider.close)
         await outsider.start(admin, place, fleet.scheduler.address)
         injector = Injector(fleet, links)
+        restoring = Restoring(fleet, injector, outsider, folder)
         joining = Joining(fleet, admin, late, folder / "joins", NODE_FLAGS)
         async with asyncio.TaskGroup() as group:
             for person in people[:-1]:
@@ -208,6 +227,7 @@ async def _live(order: Order, folder: Path, network: Network, store_url: str) ->
                 group.create_task(people[-1].keep_busy(node, order.seconds))
             group.create_task(mal.work(order.seconds))
             group.create_task(injector.carry_out(order.plan))
+            group.create_task(restoring.carry_out(order.restores))
             group.create_task(joining.carry_out(order.joins))
         outsider.tell("over")
         leftovers = await _settled(Site(fleet, network, admin), people, injector, order.seconds)

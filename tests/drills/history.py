@@ -34,6 +34,13 @@ class StreamKey(NamedTuple):
         return f"{'stdout' if self.stream == 1 else 'stderr'} of {self.job}/{self.number}.{self.rank}"
 
 
+class Cut(NamedTuple):
+    """The store was put back at `until_ns` to what it was at `since_ns` (CLOCK_BOOTTIME)."""
+
+    since_ns: int
+    until_ns: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
     """One request of one person, as their own log has it.
@@ -49,6 +56,10 @@ class Submit:
     items: int = 0
     active_max: int = 0
     answers: tuple[int, ...] = ()
+    asked_ns: int = 0
+    answered_ns: int = 0
+    """When it was asked for, and when it was answered last (CLOCK_BOOTTIME)."""
+
     refusal: str = ""
     is_requeueable: bool = True
     retries: int = 0
@@ -191,6 +202,9 @@ class History:
 
     records: Mapping[str, Account] = field(default_factory=dict)
     """The same by the store's own records."""
+
+    cuts: tuple[Cut, ...] = ()
+    """When the store was put back."""
 
     hostile: int = 0
     """How many jobs meant harm."""

@@ -7,8 +7,8 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from tests.drills.faults import SCHEDULER, Fault, Kind
 from tests.drills.links import Links
@@ -52,6 +52,19 @@ class Injector:
                 self.surprises.append(f"{program.name} left by itself with {code}: {program.tail()[-2000:]}")
                 program.process = None
                 await self._begin(name)
+
+    @asynccontextmanager
+    async def without_scheduler(self, *flags: str) -> AsyncIterator[None]:
+        """The scheduler is killed, and started again behind the block with these flags; nothing else happens to it."""
+        async with self._in_turn[SCHEDULER]:
+            self._killed.add(SCHEDULER)
+            scheduler = self._fleet.scheduler
+            scheduler.kill()
+            yield
+            usual, scheduler.flags = scheduler.flags, [*scheduler.flags, *flags]
+            await scheduler.start()
+            scheduler.flags = usual
+            self._killed.discard(SCHEDULER)
 
     def _agents(self) -> list[tuple[str, Program]]:
         return [(f"agent {name}", agent) for name, agent in self._fleet.agents.items()]

@@ -76,8 +76,11 @@ class Step:
         return f"{self.at:7.1f}s  node {self.node}: {self.what.value}{back}"
 
 
-def steps(seed: int, seconds: float, faults: Sequence[Fault]) -> tuple[Step, ...]:
-    """What happens in a drill of so many seconds, in the order of its beginnings."""
+def steps(seed: int, seconds: float, faults: Sequence[Fault], *, is_restored: bool = False) -> tuple[Step, ...]:
+    """What happens in a drill of so many seconds, in the order of its beginnings.
+
+    Where the store is put back, uses of tokens and what was revoked are put back as well, so that neither is tried.
+    """
     rng = random.Random(f"joins {seed}")
     latest = seconds - LAST_SECONDS
     if latest <= BEFORE_SECONDS:
@@ -102,7 +105,8 @@ def steps(seed: int, seconds: float, faults: Sequence[Fault]) -> tuple[Step, ...
             found.append(Step(at=at, what=What.REVOKE, node=name, seconds=round(rng.uniform(*REVOKED_SECONDS), 1)))
     found.append(Step(at=moment(BEFORE_SECONDS, latest), what=What.USED_UP, node=UNWANTED))
     found.append(Step(at=moment(BEFORE_SECONDS, latest), what=What.OTHER_NAME, node=UNWANTED))
-    return tuple(sorted(found, key=lambda each: (each.at, each.node)))
+    kept = [each for each in found if not (is_restored and each.what in (What.REVOKE, What.USED_UP))]
+    return tuple(sorted(kept, key=lambda each: (each.at, each.node)))
 
 
 class Joining:

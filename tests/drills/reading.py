@@ -41,6 +41,7 @@ from tests.drills.beside import PEOPLE as OUTSIDERS
 from tests.drills.history import (
     Account,
     AttemptKey,
+    Cut,
     Followed,
     History,
     Hold,
@@ -53,6 +54,7 @@ from tests.drills.history import (
 )
 from tests.drills.job import blocks
 from tests.drills.mal import MAL
+from tests.drills.restores import CUTS
 
 READ_BYTES = 1_000_000
 TRACEBACK = "Traceback (most recent call last)"
@@ -86,6 +88,7 @@ def read_history(folder: Path, store_url: str = "") -> History:
         records=records,
         surprises=(*notes.get("surprises", ()), *surprises, *damage, *_tracebacks(folder / "fleet")),
         leftovers=(*notes.get("leftovers", ()), *unended),
+        cuts=tuple(Cut(**cut) for cut in _lines_of(folder / CUTS)),
         hostile=sum(job.user == MAL for job in guests),
         loot=tuple(_loot(folder / LOOT)),
     )
@@ -110,7 +113,9 @@ def _diaries(
                     submits[note["request"]] = _asked(file.stem, note)
                 case "answered":
                     asked = submits[note["request"]]
-                    submits[note["request"]] = replace(asked, answers=(*asked.answers, note["first"]))
+                    submits[note["request"]] = replace(
+                        asked, answers=(*asked.answers, note["first"]), answered_ns=note["ns"]
+                    )
                 case "refused":
                     submits[note["request"]] = replace(submits[note["request"]], refusal=note["reason"])
                 case "did":
@@ -139,6 +144,7 @@ def _asked(user: str, note: dict[str, Any]) -> Submit:
         request_id=note["request"],
         user=user,
         kind=note["kind"],
+        asked_ns=note["ns"],
         count=note["count"],
         items=note["items"],
         active_max=note["active_max"],
@@ -338,6 +344,11 @@ def _runs(folder: Path) -> Iterator[Run]:
             code=code,
             written={1: int(last[-2]), 2: int(last[-1])} if len(stamps) > 1 and who == "leader" else {},
         )
+
+
+def _lines_of(file: Path) -> Iterator[dict[str, Any]]:
+    for line in file.read_text().splitlines() if file.exists() else ():
+        yield json.loads(line)
 
 
 def _loot(folder: Path) -> Iterator[str]:

@@ -30,4 +30,6 @@ async def test_a_drill_of_all_faults_breaks_no_rule(network: Network, tmp_path: 
     assert {"EXITED", "TIME_LIMIT", "EXIT_UNKNOWN"} <= reasons, report.summary()
     assert {"SUCCEEDED", "FAILED", "CANCELLED", "TIMED_OUT"} <= outcomes, report.summary()
     assert reasons & {"NODE_LOST", "FENCED"}, report.summary()
+    assert report.history.hostile, report.summary()
+    assert "asked for" in report.outsiders, report.summary()
     assert any(followed.streams for followed in report.history.followed), report.summary()

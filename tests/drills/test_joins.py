@@ -36,5 +36,10 @@ def test_some_joins_meet_an_outage_of_the_scheduler() -> None:
     assert met > len(SEEDS) / 3
 
 
+def test_nothing_that_a_restore_may_take_back_is_tried_where_the_store_is_put_back() -> None:
+    found = {step.what for step in steps(7, SECONDS, plan(7, NODES, SECONDS), is_restored=True)}
+    assert found == {What.JOIN, What.KILL, What.OTHER_NAME}
+
+
 def test_a_drill_that_is_too_short_has_none() -> None:
     assert drawn(7, LAST_SECONDS) == ()

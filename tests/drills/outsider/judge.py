@@ -223,7 +223,8 @@ class Judge:
             if run.job != known.job and not is_cut:
                 text = f"{wish.request} is job {known.job}, and ran as job {run.job}"
                 yield Finding("nothing ran twice", text)
-            if (run.job, run.attempt) in seen:
+            before = seen.get((run.job, run.attempt))
+            if before is not None and not self._is_between(before, run):
                 text = f"attempt {run.attempt} of job {run.job} ({wish.request}) was started twice"
                 yield Finding("nothing ran twice", text)
             seen[run.job, run.attempt] = run
@@ -235,6 +236,10 @@ class Judge:
                 yield Finding("nothing ran twice", text)
             if living is None or run.seen_ns > living.seen_ns:
                 living = run
+
+    def _is_between(self, one: Ran, other: Ran) -> bool:
+        """Whether the store was put back between their beginnings: it may know nothing of the first."""
+        return any(one.began_ns <= cut.until_ns < other.began_ns for cut in self._cuts)
 
     def _is_cut(self, ns: int) -> bool:
         return any(cut.holds(ns) for cut in self._cuts)
