@@ -53,7 +53,7 @@ class Exchange(Client):
 
     async def begin(self, status: int, headers: list[Header]) -> None:
         """The answer begins."""
-        self.is_answered, self.status, self._headers = True, status, headers
+        self.is_answered, self.status, self._headers = True, status, [*headers, *self.said]
 
     async def pass_on(self, data: bytes) -> None:
         """Keep a part of the answer. Raises MESSAGE_TOO_LARGE."""

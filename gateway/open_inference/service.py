@@ -21,6 +21,7 @@ from gpufleet.telemetry.logs import fields
 
 from ..dashboard.guard import address_of
 from ..proxy.access import caller_of
+from ..proxy.core.gpu_choice import FELL_BACK_SAID
 from ..proxy.listing import programs_for
 from ..proxy.service import Busy
 from ..proxy.serving import Proxy
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 OPEN = sessions_pb2.MODEL_ACCESS_OPEN
+FELL_BACK = "gpufleet_fell_back"
+"""The parameter of an answer that is of a model's CPU model, where a GPU was preferred: why."""
+
 NOBODY = ""
 """In place of a login in a browser, which calls have none of."""
 
@@ -155,7 +159,10 @@ class OpenInference:
         exchange = await self._asked(name, context, body.path, body)
         if exchange.status != OK:
             raise _refusal(name, exchange)
-        return answer_of(exchange.answer, exchange.head_bytes, is_raw=body.is_raw)
+        answer = answer_of(exchange.answer, exchange.head_bytes, is_raw=body.is_raw)
+        if why := exchange.header(FELL_BACK_SAID):
+            answer.parameters[FELL_BACK].string_param = why
+        return answer
 
     async def _stream(self, messages: AsyncIterator[bytes], context: Any) -> None:
         """ModelStreamInfer: its requests are those of ModelInfer."""

@@ -130,3 +130,19 @@ def test_an_output_that_takes_no_more_is_said_in_a_sentence() -> None:
         )
     assert done.returncode == 1
     assert done.stderr.startswith("gpuctl: the output cannot be written: No space left on device\n"), done.stderr
+
+
+async def test_answers_for_which_there_is_no_room_are_said_in_a_sentence() -> None:
+    async with serving() as server:
+        words = ["infer", MODEL, "--address", server.address, "--item", "3"]
+        with Path("/dev/full").open("w") as full:  # noqa: ASYNC230
+            done = await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "-m", "gpufleet.cli", *words],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpuctl: the output cannot be written: No space left on device\n"), done.stderr

@@ -19,6 +19,7 @@ from gpufleet.net.status import from_rpc_error
 from tests.e2e.processes import DEADLINE_SECONDS, until
 from tests.gateway.open_inference.test_calls import LOGIN, Held, asked, calling, echo, held_by, says
 from tests.gateway.proxy.stage import Call, Stage, program
+from tests.gateway.proxy.test_gpu_choice import serve as serve_with_cpu_model
 
 
 def numbered(number: int, model: str = "m", raw: bytes = bytes(8)) -> pb.ModelInferRequest:
@@ -215,3 +216,19 @@ async def test_answers_that_nobody_reads_are_held_as_the_callers_and_stop_the_re
             await writing
         assert sizes == [len(big)] * 8
         await until("nothing is held", lambda: is_nothing_held(at))
+
+
+async def test_an_answer_of_the_cpu_model_says_why_it_is() -> None:
+    async with calling() as (at, stub), program("c", echo) as cpu:
+        await at.serve("slow", cpu)
+        await serve_with_cpu_model(at, lacks_gpu_nodes=True)
+        metadata = (("gpufleet-gpu-mode", "preferred"),)
+        answer = await stub.ModelInfer(asked("faces"), metadata=metadata)
+        assert answer.parameters["gpufleet_fell_back"].string_param == "NO_GPU_NODE"
+        call = stub.ModelStreamInfer(metadata=metadata)
+        await call.write(numbered(1, "faces"))
+        streamed = (await next_of(call)).infer_response
+        assert streamed.parameters["gpufleet_fell_back"].string_param == "NO_GPU_NODE"
+        await call.done_writing()
+        assert await next_of(call) is grpc.aio.EOF
+        assert not (await stub.ModelInfer(asked("slow"))).parameters
