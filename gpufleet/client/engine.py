@@ -18,6 +18,7 @@ from .core.outcomes import Answer, Backend, Break, ErrorKind, Failure, Inference
 from .core.sums import Thresholds
 from .core.workers import Condition, Health, WorkerState
 from .http import HttpAnswer, HttpOriginClient, RequestFailed
+from .meter import measure
 from .metrics import ClientMetrics, metrics_of
 from .protocol import ModelMetadata, decode, encode, error_text, failure_of_model, metadata_of
 from .routes import CALLABLE, Route
@@ -62,6 +63,7 @@ class Engine:
         if fallback is not None and settings.backend in ("auto", "callable"):
             states.append(_callable_state(settings))
         self._dispatcher = Dispatcher(_rules(settings), states, random.random)
+        measure(settings.model, self._dispatcher, self.loop.time)
         self._calls: dict[int, tuple[Sequence[Any], asyncio.Future[list[Result]]]] = {}
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gateway import measures as gateway
+from gpufleet.client import meter
 from gpufleet.telemetry import device_metrics, metrics
 from inference import measures as worker
 from node_agent.machine import OF_HOST
@@ -40,6 +41,7 @@ def there_are() -> Iterator[str]:
     read = (*device_metrics.INSTRUMENTS, *fleet.INSTRUMENTS, *gateway.INSTRUMENTS, *worker.INSTRUMENTS)
     read += (*OF_HOST, *metrics.OF_PROCESS, rendering.AGE, rendering.HELD, rendering.LEFT_OUT)
     yield from (each.name for each in read)
+    yield from (each.name for each in meter.NAMES)
 
 
 def test_the_page_names_each_metric() -> None:

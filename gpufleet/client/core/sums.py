@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -77,7 +77,7 @@ class Figures:
 
 
 class Sums:
-    """Of one client, or of one of its workers."""
+    """Of one client, or of one of its workers. `told`, where it is set, is told each batch."""
 
     def __init__(self) -> None:
         self._newest: deque[Batch] = deque(maxlen=BATCHES_MAX)
@@ -86,6 +86,7 @@ class Sums:
         self._requests = 0
         self.retries = 0
         self._said: frozenset[str] = frozenset()
+        self.told: Callable[[Batch], None] | None = None
 
     def add(self, batch: Batch) -> None:
         """A request ended, or items were given up."""
@@ -93,6 +94,8 @@ class Sums:
         self._answered += batch.answered
         self._failed += batch.failed
         self._requests += batch.duration_s is not None
+        if self.told is not None:
+            self.told(batch)
 
     def figures(self) -> Figures:
         """What to tell now."""
