@@ -22,6 +22,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "stats": "jobs.job",
         "monitor": "devices.monitor",
         "top": "devices.top",
+        "workers": "nodes.workers",
         "usage": "admin.usage",
         "history": "jobs.history",
     },

@@ -1,4 +1,4 @@
-"""`nodes`, `drain`, `resume`: the machines.
+"""`nodes`, `drain`, `resume`: the machines; `workers`: what each of them is at.
 
-`nodes.py` has the options; `node_calls.py` asks the scheduler and prints.
+`nodes.py` and `workers.py` have the options; `node_calls.py` and `worker_calls.py` ask the scheduler and print.
 """

@@ -27,6 +27,7 @@ from gpufleet.v1 import (
     scheduler_pb2,
     scheduler_pb2_grpc,
     sessions_pb2,
+    status_pb2,
 )
 
 from gpufleet.errors import GpufleetError, Reason
@@ -142,6 +143,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     models: list[sessions_pb2.Model] = field(default_factory=list)
     session_usage: sessions_pb2.ListSessionUsageResponse = field(default_factory=sessions_pb2.ListSessionUsageResponse)
     request_usage: sessions_pb2.ListRequestUsageResponse = field(default_factory=sessions_pb2.ListRequestUsageResponse)
+    working: list[status_pb2.ListWorkersResponse] = field(default_factory=lambda: [status_pb2.ListWorkersResponse()])
+    """Pages of who works at what; the token of each is the number of the next one."""
     capacity: list[capacity_pb2.CheckCapacityResponse] = field(default_factory=list)
     submitted: dict[str, int] = field(default_factory=dict)
     blobs: dict[str, bytes] = field(default_factory=dict)
@@ -251,6 +254,9 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
             return scheduler_pb2.ListNodesResponse(nodes=wanted)
 
         return self._answer("ListNodes", request, context, nodes)
+
+    def ListWorkers(self, request: Any, context: Any) -> Any:
+        return self._answer("ListWorkers", request, context, lambda: self.working[int(request.page_token or 0)])
 
     def Estimate(self, request: Any, context: Any) -> Any:
         def estimate() -> capacity_pb2.EstimateResponse:

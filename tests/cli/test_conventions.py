@@ -69,6 +69,7 @@ READING = [
     ["explain", "13"],
     ["wait", "9"],
     ["nodes"],
+    ["workers"],
     ["token", "list"],
     ["nodes", "--free"],
     ["stats", "12"],
@@ -86,6 +87,7 @@ def everything(fake: FakeScheduler) -> FakeScheduler:
     """A scheduler that has something to show for each of them."""
     fake.jobs = {each.id: each for each in (cluster.running(), cluster.queued(), cluster.failed())}
     fake.nodes = cluster.nodes()
+    fake.working[0].nodes.add(node="n1")
     fake.server = scheduler_pb2.GetServerInfoResponse(version="0.1.0", user="ada", store_is_healthy=True)
     fake.stories[12] = [job_pb2.StoryLine(sequence=1, kind="JobQueued", sentence="ada submitted it")]
     fake.explanations[13] = job_pb2.Explanation(reason=cluster.queued().wait_reason)

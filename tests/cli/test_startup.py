@@ -17,7 +17,7 @@ from cli.devices import monitor, top
 from cli.jobs import change, history, job, queue, wait
 from cli.logs import command as logs
 from cli.menu import MODULES, PANELS
-from cli.nodes import nodes
+from cli.nodes import nodes, workers
 from cli.sessions import models, providers, serve
 from cli.submitting import attach, submit
 from tests.cli.cluster import nodes as some_nodes
@@ -120,9 +120,10 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         usage,
         version,
         wait,
+        workers,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 46
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 47
 
 
 def test_the_help_of_gpuctl() -> None:
