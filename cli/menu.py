@@ -8,6 +8,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     "Run": {
         "submit": "submitting.submit",
         "run": "submitting.submit",
+        "ingest": "submitting.ingest",
         "shell": "submitting.attach",
         "attach": "submitting.attach",
     },

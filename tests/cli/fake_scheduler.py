@@ -22,6 +22,7 @@ from gpufleet.v1 import (
     capacity_pb2,
     files_pb2,
     history_pb2,
+    ingest_pb2,
     job_pb2,
     node_pb2,
     scheduler_pb2,
@@ -149,6 +150,15 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
     submitted: dict[str, int] = field(default_factory=dict)
     blobs: dict[str, bytes] = field(default_factory=dict)
     """What was uploaded, by its digest; nothing is checked."""
+    ingested: ingest_pb2.IngestResponse = field(
+        default_factory=lambda: ingest_pb2.IngestResponse(
+            content_type="audio/mpeg",
+            pattern="audio/*",
+            gpu_mode=job_pb2.GPU_MODE_PREFERRED,
+            job=job(7, job_pb2.JOB_STATE_QUEUED, spec=job_pb2.JobSpec(argv=["transcribe", "./talk.mp3"])),
+        )
+    )
+    """What takes a file; a job of it is 7."""
     address: str = ""
 
     def asked(self, method: str) -> list[Any]:
@@ -166,6 +176,15 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServicer):
             return scheduler_pb2.SubmitResponse(first_job_id=made, count=1, job=self.jobs[made])
 
         return self._answer("Submit", request, context, submit)
+
+    def Ingest(self, request: Any, context: Any) -> Any:
+        def ingest() -> ingest_pb2.IngestResponse:
+            answer = ingest_pb2.IngestResponse()
+            answer.CopyFrom(self.ingested)
+            answer.job_id = 0 if request.dry_run or answer.HasField("model") else 7
+            return answer
+
+        return self._answer("Ingest", request, context, ingest)
 
     def FindMissingBlobs(self, request: Any, context: Any) -> Any:
         def find() -> files_pb2.FindMissingBlobsResponse:

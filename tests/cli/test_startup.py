@@ -19,7 +19,7 @@ from cli.logs import command as logs
 from cli.menu import MODULES, PANELS
 from cli.nodes import nodes, workers
 from cli.sessions import models, providers, serve
-from cli.submitting import attach, submit
+from cli.submitting import attach, ingest, submit
 from tests.cli.cluster import nodes as some_nodes
 from tests.cli.cluster import running
 from tests.cli.conftest import Gpuctl, run_here
@@ -121,9 +121,10 @@ def test_every_command_of_the_menu_is_there_and_no_module_lies_beside_it() -> No
         version,
         wait,
         workers,
+        ingest,
     )
     assert {module.__name__.removeprefix("cli.") for module in commands} == set(MODULES.values())
-    assert sum(map(len, PANELS.values())) == len(MODULES) == 47
+    assert sum(map(len, PANELS.values())) == len(MODULES) == 48
 
 
 def test_the_help_of_gpuctl() -> None:

@@ -1,0 +1,34 @@
+"""`ingest`: a file, for whatever takes files of its content type."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from ..options import Printing
+
+
+def ingest(
+    options: Printing,
+    file: Annotated[str, Argument(metavar="FILE", help="The file; PATH=NAME gives it another name.")],
+    content_type: Annotated[
+        str, Option("--content-type", metavar="TYPE", help="What it is, such as audio/mpeg; else as its name ends.")
+    ] = "",
+    gpu: Annotated[bool, Option("--gpu", help="It may be for a GPU, as its type says; else it is for a CPU.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Say what would take it, and on what; upload and change nothing.")
+    ] = False,
+    request_id: Annotated[
+        str | None,
+        Option("--request-id", metavar="ID", help="Yours instead of a random one: the same id is never done twice."),
+    ] = None,
+) -> None:
+    """Send a file to what takes its type; print the job's id.
+
+    [handlers] of the scheduler's settings names a command for each content type, which becomes a job of yours. A served
+    model is asked by the gateway: of a file that one takes, this says how. For instance: gpuctl ingest talk.mp3 --gpu
+    """
+    from .ingesting import ingest_file
+
+    ingest_file(options.settings(), file, content_type, request_id, gpu=gpu, dry_run=dry_run)
