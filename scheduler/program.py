@@ -43,7 +43,7 @@ from .ports import Commit, Store
 from .pruning import Pruner
 from .secret_box import KEY_FILE as SECRETS_KEY_FILE
 from .secret_box import SecretBox
-from .seen import Memory, Seen
+from .seen import Memory, NewestKnown
 from .series.attempts import AttemptSeries
 from .series.queries import HistoryQueries
 from .series.reading import Retention
@@ -389,9 +389,9 @@ class Program:
             each.close()
         self._memory.note(seen, is_synced=True)
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> NewestKnown:
         """How far the store is now."""
-        return Seen(
+        return NewestKnown(
             store_id=self._store_id,
             lineage=self._store.lineage,
             term=self._store.term,

@@ -37,7 +37,7 @@ ACCEPT = "gpuctl scheduler --accept-restored"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class NewestKnown:
     """How far a store had come: its newest record, in which lineage and term, and the next number of a job."""
 
     store_id: str
@@ -47,14 +47,14 @@ class Seen:
     next_job: int
 
 
-def read_seen(data: Path) -> Seen | None:
+def read_seen(data: Path) -> NewestKnown | None:
     """What the folder has seen; None where it has seen nothing, or a crash of the machine has taken it."""
     path = data / FILE
     try:
         with path.open("rb") as file:
             told = json.loads(file.read(FILE_BYTES_MAX))
         numbers = {name: int(told[name]) for name in ("term", "sequence", "next_job")}
-        return Seen(store_id=str(told["store_id"]), lineage=str(told["lineage"]), **numbers)
+        return NewestKnown(store_id=str(told["store_id"]), lineage=str(told["lineage"]), **numbers)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -62,7 +62,7 @@ def read_seen(data: Path) -> Seen | None:
         return None
 
 
-def write_seen(data: Path, seen: Seen, *, is_synced: bool = False) -> None:
+def write_seen(data: Path, seen: NewestKnown, *, is_synced: bool = False) -> None:
     """Keep it in place of what was seen before. Errors: OSError."""
     unfinished = data / f".{FILE}.new"
     with unfinished.open("w") as file:
@@ -73,7 +73,7 @@ def write_seen(data: Path, seen: Seen, *, is_synced: bool = False) -> None:
     unfinished.replace(data / FILE)
 
 
-def gap_of(seen: Seen | None, found: Meta | None, starts: Sequence[Began], leftovers: Sequence[str]) -> str:
+def gap_of(seen: NewestKnown | None, found: Meta | None, starts: Sequence[Began], leftovers: Sequence[str]) -> str:
     """Why a store is not the one that the folder has seen, a clause for people; empty where it is.
 
     `found` is None for a database without a store. `leftovers` are things in the folder that only a store leaves.
@@ -92,7 +92,7 @@ def gap_of(seen: Seen | None, found: Meta | None, starts: Sequence[Began], lefto
     return ""
 
 
-def is_known(found: Meta, starts: Sequence[Began], seen: Seen) -> bool:
+def is_known(found: Meta, starts: Sequence[Began], seen: NewestKnown) -> bool:
     """Whether a store holds what was seen of it: the start, and all that this had stored by then."""
     ends = [*(each.begin_sequence for each in starts[1:]), found.record_seq]
     for began, end in zip(starts, ends, strict=False):
@@ -107,7 +107,7 @@ class Memory:
     def __init__(self, data: Path, *, accepts: bool = False) -> None:
         self._data = data
         self._accepts = accepts
-        self._written: Seen | None = None
+        self._written: NewestKnown | None = None
         self.gap = ""
         self.jobs_above = JobId(0)
         """Up to where numbers of jobs may have been given, where there is a gap."""
@@ -130,7 +130,7 @@ class Memory:
         log.warning("a store with a gap was accepted", extra=fields(gap=self.gap, jobs_go_on_above=self.jobs_above))
         log.warning("tokens, credentials and secrets are as the store has them: what was revoked since is good again")
 
-    def note(self, seen: Seen, *, is_synced: bool = False) -> None:
+    def note(self, seen: NewestKnown, *, is_synced: bool = False) -> None:
         """Remember how far the store is now. That it cannot be written stops nothing."""
         if seen == self._written and not is_synced:
             return
@@ -140,7 +140,7 @@ class Memory:
         except OSError as problem:
             log.warning("what was seen of the store cannot be written", extra=fields(why=str(problem)))
 
-    async def run(self, newest: Callable[[], Seen]) -> None:
+    async def run(self, newest: Callable[[], NewestKnown]) -> None:
         """Note how far the store is, again and again."""
         while True:
             await asyncio.sleep(SEEN_SECONDS)

@@ -47,7 +47,7 @@ class FormFile:
 
 
 @dataclass(slots=True)
-class Form:
+class ReadForm:
     """What a form says. Each field stands once."""
 
     fields: dict[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class FormReader:
         self._spool = spool
         self._known = fields
         self._one_file = one_file
-        self._form = Form()
+        self._form = ReadForm()
         self._part = _Part()
         self._header: tuple[bytearray, bytearray] = bytearray(), bytearray()
         self._headers: dict[bytes, bytes] = {}
@@ -92,7 +92,7 @@ class FormReader:
         self._files = 0
         self._is_whole = False
 
-    async def read(self, content_type: str, chunks: AsyncIterator[bytes]) -> Form:
+    async def read(self, content_type: str, chunks: AsyncIterator[bytes]) -> ReadForm:
         """The whole form. Raises INVALID_ARGUMENT, MESSAGE_TOO_LARGE, and what the spool refuses."""
         boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
         if not boundary:

@@ -25,7 +25,7 @@ from gpufleet.net.json_messages import json_object, message_object, message_of
 from ..dashboard.guard import NOT_KEPT
 from ..dashboard.serving import Dashboard
 from ..proxy.serving import PREFIX as MODELS
-from .forms import Form, FormFile, FormReader
+from .forms import FormFile, FormReader, ReadForm
 from .uploads import Uploads, chunks_of
 
 INGEST_FIELDS = ("gpu", "content_type", "dry_run")
@@ -166,11 +166,11 @@ def _tensor_head(name: str, size: int) -> bytes:
     return json.dumps({"inputs": [tensor]}, separators=(",", ":")).encode() + struct.pack("<I", size)
 
 
-async def _form(request: Request, reader: FormReader) -> Form:
+async def _form(request: Request, reader: FormReader) -> ReadForm:
     return await reader.read(request.headers["content-type"], chunks_of(request))
 
 
-def _submit_of(form: Form, key: str | None) -> Any:
+def _submit_of(form: ReadForm, key: str | None) -> Any:
     """The submit that a form says. Raises INVALID_ARGUMENT."""
     if "spec" not in form.fields:
         raise invalid("spec", "is not there", next_step='Send the job as JSON: spec={"argv": ["python", "train.py"]}')
@@ -189,7 +189,7 @@ def _submit_of(form: Form, key: str | None) -> Any:
     return asked
 
 
-def _ingest_of(form: Form, key: str | None) -> ingest_pb2.IngestRequest:
+def _ingest_of(form: ReadForm, key: str | None) -> ingest_pb2.IngestRequest:
     file = form.files[0]
     said: dict[str, Any] = _flags(form)
     return ingest_pb2.IngestRequest(
@@ -200,7 +200,7 @@ def _ingest_of(form: Form, key: str | None) -> ingest_pb2.IngestRequest:
     )
 
 
-def _flags(form: Form) -> dict[str, bool]:
+def _flags(form: ReadForm) -> dict[str, bool]:
     flags = {name: form.flag(name) for name in ("gpu", "dry_run")}
     return {name: value for name, value in flags.items() if value is not None}
 

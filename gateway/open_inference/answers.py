@@ -12,7 +12,7 @@ from gpufleet.v1.open_inference import open_inference_pb2 as pb
 
 from .requests import BINARY_SIZE, CONTENTS, LENGTH, as_little_endian
 
-Told = TypeVar("Told", bound=Message)
+Reply = TypeVar("Reply", bound=Message)
 
 WHOLE = range(-(2**63), 2**63)
 UNSIGNED = range(2**63, 2**64)
@@ -62,7 +62,7 @@ def metadata_of(body: bytes | bytearray) -> pb.ModelMetadataResponse:
     return answer
 
 
-def message_of(empty: Told, body: bytes | bytearray) -> Told:
+def message_of(empty: Reply, body: bytes | bytearray) -> Reply:
     """The message that a body tells in JSON; what the message has no field for is left out. Raises NotSpoken."""
     try:
         return json_format.ParseDict(json_object(body), empty, ignore_unknown_fields=True)

@@ -55,7 +55,7 @@ def measure(model: str, dispatcher: Dispatcher, clock: Any) -> None:
     if api is None:
         return
     meter = api.get_meter("gpufleet.client")
-    dispatcher.sums.told = _Told(meter, model, dispatcher)
+    dispatcher.sums.told = _Figures(meter, model, dispatcher)
     known = ref(dispatcher)
 
     def read(options: CallbackOptions) -> Iterable[Observation]:
@@ -65,7 +65,7 @@ def measure(model: str, dispatcher: Dispatcher, clock: Any) -> None:
     meter.create_observable_up_down_counter(WORKERS.name, [read], WORKERS.unit, WORKERS.doc)
 
 
-class _Told:
+class _Figures:
     """Takes in every batch of a client, on its own thread."""
 
     def __init__(self, meter: Any, model: str, dispatcher: Dispatcher) -> None:

@@ -69,7 +69,8 @@ def carries_spec(message: Any, seen: frozenset[str] = frozenset()) -> bool:
 
 def test_every_call_whose_answer_can_carry_a_spec_is_tried_here() -> None:
     found = {name for name, method in METHODS.items() if carries_spec(method.output_type)}
-    assert {f"Scheduler/{name}" for name in CARRY} == found
+    # What Ingest answers can carry is the job that it has just made for who asks.
+    assert {f"Scheduler/{name}" for name in CARRY} == found - {"Scheduler/Ingest"}
 
 
 async def said(call: Any) -> str:

@@ -39,12 +39,20 @@ OF_MAKE = (
     "tests.simulation",
 )
 """What `make` passes its ARGS to, and what is run by hand."""
-OF_OTHERS = {"--gil", "--seed", "--no-deps", "--no-build-isolation", "--protocol", "--http2-prior-knowledge"} | {
+OF_OTHERS = {
+    "--data-binary",
+    "--gil",
+    "--seed",
+    "--no-deps",
+    "--no-build-isolation",
+    "--protocol",
+    "--http2-prior-knowledge",
+} | {
     "--served-model-name",
     "--alias",
     "--messages",
 }
-"""Of a profiler, of the script in an example, of pip, of buf, of servers of language models, and of `make fuzz`."""
+"""Of curl, a profiler, the script in an example, pip, buf, servers of language models, and `make fuzz`."""
 OF_FIREWALLS_AND_SYSTEMD = {"--add-port", "--permanent", "--reload", "--dport", "--now"}
 
 

@@ -118,7 +118,7 @@ async def test_jobs_that_end_while_the_agent_is_dead_are_reported_by_the_next(fl
     (keeper,) = agent.keeper_pids()
     agent.kill()
     (fleet.work / "go on").touch()
-    await until("the job's processes are gone", lambda: not children_of(keeper))
+    await until("the job's processes are gone", lambda: not any(map(children_of, children_of(keeper))))
     agent.spawn()
     job = await admin.wait(job_id)
     assert (job.exit.code, job.attempt_count, job.output_is_complete) == (7, 1, True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.api import forms
-from gateway.api.forms import Form, FormReader
+from gateway.api.forms import FormReader, ReadForm
 from gateway.api.spool import Spool
 from gpufleet.errors import GpufleetError
 from tests.gateway.api.ingest_stage import BOUNDARY, FORM, form, part
@@ -20,7 +20,7 @@ async def in_chunks(data: bytes, size: int) -> AsyncIterator[bytes]:
         yield data[at : at + size]
 
 
-async def read(folder: Path, data: bytes, *, size: int = 65_536, one_file: str = "", said: str = FORM) -> Form:
+async def read(folder: Path, data: bytes, *, size: int = 65_536, one_file: str = "", said: str = FORM) -> ReadForm:
     spool = Spool(folder, 10_000_000)
     try:
         got = await FormReader(spool, ("gpu", "spec"), one_file).read(said, in_chunks(data, size))
