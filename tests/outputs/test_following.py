@@ -60,6 +60,7 @@ class Scene:
         assert job == JOB
         shown = job_pb2.Job()
         shown.CopyFrom(self.job)
+        shown.attempts.extend(job_pb2.Attempt(number=number + 1) for number in range(shown.attempt_count))
         return shown, self.has_ended
 
     def change(self, **fields: Any) -> None:
