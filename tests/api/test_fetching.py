@@ -43,20 +43,23 @@ async def test_a_node_fetches_the_files_of_its_own_attempts_and_nothing_else(
     data = fleet.agents["n1"].data
     own = (data / CREDENTIAL_FILE).read_text().strip()
     incarnation = int(json.loads((data / IDENTITY_FILE).read_text())["incarnation"])
+    lineages = [(await admin.job(job)).attempts[-1].lineage for job in jobs]
+
+    def key_of(which: int, attempt: int = 1) -> node_agent_pb2.AttemptKey:
+        return node_agent_pb2.AttemptKey(job_id=jobs[which], attempt=attempt, lineage=lineages[which])
 
     def wanted(**changed: Any) -> node_agent_pb2.FetchBlobRequest:
-        key = node_agent_pb2.AttemptKey(job_id=jobs[0], attempt=1)
         usual: dict[str, Any] = {
             "node": "n1",
             "incarnation": incarnation,
-            "key": key,
+            "key": key_of(0),
             "digest": file("data", OWN).digest,
         }
         return node_agent_pb2.FetchBlobRequest(**(usual | changed))
 
     refused: dict[str, dict[str, Any]] = {
-        "an attempt that there is not": {"key": node_agent_pb2.AttemptKey(job_id=jobs[0], attempt=2)},
-        "an attempt that does not name it": {"key": node_agent_pb2.AttemptKey(job_id=jobs[1], attempt=1)},
+        "an attempt that there is not": {"key": key_of(0, attempt=2)},
+        "an attempt that does not name it": {"key": key_of(1)},
         "a file of another job": {"digest": file("data", OTHERS).digest},
         "a file that is not there": {"digest": file("data", NEVER).digest},
         "another start of the agent": {"incarnation": incarnation + 1},
