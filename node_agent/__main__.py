@@ -38,6 +38,7 @@ from gpufleet.text.units import format_megabytes, format_size
 from .agent import Node, NodeAgent, Tuning
 from .credential import Credential
 from .identity import DataFolder
+from .isolation import Isolating
 from .keeper.client import KeeperNotStarted, Keepers
 from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
@@ -62,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return asyncio.run(_stop_keeper(folder, kill=given.kill))
             with ProgramLog("agent", live.now.log, log_file(folder.path, "agent")) as log:
                 credential = Credential(folder.path, lambda: token_of(live.now))
-                return asyncio.run(_Program(live, folder, log, wants_automatic_gpu(given), credential).run())
+                isolating = Isolating(live.now.isolation, folder.path)
+                program = _Program(live, folder, log, wants_automatic_gpu(given), credential, isolating)
+                return asyncio.run(program.run())
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
     except (KeeperNotStarted, KeeperSilent, OtherProtocol, SupersededError) as problem:
@@ -81,6 +84,7 @@ class _Program:
     log: ProgramLog
     is_gpu_automatic: bool
     credential: Credential
+    isolating: Isolating
 
     async def run(self) -> int:
         """Open devices and keepers and be the agent until told to stop."""
@@ -138,6 +142,7 @@ class _Program:
             tuning=self._tuning,
             traces=traces,
             credential=self.credential,
+            isolating=self.isolating,
             for_workers=lambda: self._for_workers(listens),
             for_jobs=self._for_jobs,
         )

@@ -48,6 +48,7 @@ from .core.outcome import AttemptView
 from .credential import Credential
 from .heartbeat import Heartbeats, StaleTerm
 from .identity import DataFolder, Identity
+from .isolation import Isolating
 from .job_files import JobFiles
 from .keeper.client import Keepers
 from .keeper.linux import boot_id, boottime_us
@@ -116,6 +117,7 @@ class Node:
     tuning: Callable[[], Tuning]
     traces: Telemetry
     credential: Credential
+    isolating: Isolating | None = None
     for_workers: Callable[[], Mapping[str, str]] = dict
     for_jobs: Callable[[Address], Mapping[str, str]] = lambda address: {}
 
@@ -143,6 +145,7 @@ class NodeAgent:
             node.for_workers,
             lambda: node.for_jobs(self._address),
             self._files.folder_of,
+            node.isolating,
         )
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))

@@ -40,6 +40,7 @@ from .core.inventory import AttemptReport, EndReport, Prepared, Refused, SpoolRe
 from .core.launch import Objection, Refusal, RefusalReason
 from .core.outcome import AttemptPhase, AttemptView, Stream
 from .heartbeat import Report
+from .isolation import AccountUnusable
 from .job_files import JobFiles
 from .keeper.client import Launched
 from .keeping import Keeping
@@ -306,6 +307,8 @@ class Attempts:
 
 def _not_begun(key: RankKey, problem: Exception) -> Refusal:
     """A launch that failed before a keeper was asked: an order without an answer would hold its devices for ever."""
+    if isinstance(problem, AccountUnusable):
+        return problem.refusal
     _log.error("attempt %s could not be begun", key, exc_info=problem)
     return Refusal(RefusalReason.SPAWN_FAILED, f"the node's agent could not begin it: {problem}")
 

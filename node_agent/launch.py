@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gpufleet.config.agent_settings import IsolationSettings
 from gpufleet.devices.device import DeviceSample
 from gpufleet.jobs.runs import RankKey
 from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
@@ -21,9 +22,10 @@ from .core.attempt import Limits
 from .core.commands import LaunchAttempt
 from .core.environment import RankPlace, environment_of
 from .core.expectations import Expectations, Misfit, Unfit, misfit
-from .core.launch import Launch
+from .core.launch import FILES_PATH, Launch
 from .core.outcome import AttemptView
-from .environment import LOOPBACK, free_port, own_account, shown_devices
+from .environment import LOOPBACK, free_port, shown_devices
+from .isolation import Isolating
 from .keeper.linux import boottime_us
 from .machine import Machine, reading_of
 from .ports import PORT_MAX
@@ -46,7 +48,7 @@ READING_PAUSE_SECONDS = 0.25
 class Launcher:
     """Checks and completes launches. `live` answers the attempts whose processes are ours, `for_workers` what the
     environment of a model's worker says of the way to the scheduler, and `for_jobs` that of any other job. `folder_of`
-    is where the files of a rank are.
+    is where the files of a rank are, and `isolating` says as whom its process runs.
     """
 
     def __init__(
@@ -57,10 +59,11 @@ class Launcher:
         for_workers: Callable[[], Mapping[str, str]],
         for_jobs: Callable[[], Mapping[str, str]] = dict,
         folder_of: Callable[[RankKey], Path] = lambda key: Path("/"),
+        isolating: Isolating | None = None,
     ) -> None:
         self._machine = machine
         self._live = live
-        self._account = own_account()
+        self._isolating = isolating or Isolating(IsolationSettings(), Path("/"))
         self._spool_bytes = spool_bytes
         self._for_workers = for_workers
         self._for_jobs = for_jobs
@@ -109,6 +112,9 @@ class Launcher:
         visibility, virtual_uuids = shown_devices(held)
         where = master or Master(LOOPBACK, free_port())
         files_folder = str(self._folder_of(command.key)) if command.files else ""
+        account, isolation = self._isolating.of(command.user, held, files_folder)
+        if isolation is not None and files_folder:
+            files_folder = FILES_PATH
         place = RankPlace(
             job_id=command.key.job,
             attempt=command.key.attempt,
@@ -132,7 +138,8 @@ class Launcher:
             process=replace(
                 command.process,
                 cwd=command.process.cwd or files_folder,
-                env=environment_of(command.process.env, self._account, place),
+                env=environment_of(command.process.env, account, place),
+                isolation=isolation,
             ),
             heartbeat_sent_us=heartbeat_sent_us,
             spool_bytes=self._spool_bytes(),

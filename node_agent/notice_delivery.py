@@ -20,6 +20,7 @@ from urllib.error import URLError
 from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
+from .core.launch import SPACE_PATH, Isolation
 from .local_addresses import LocalAddress, connect_beyond, refuse_local_host
 
 COMMAND_SECONDS_MAX = 60.0
@@ -40,8 +41,8 @@ class NoticeNotDelivered(Exception):
     """A notice was not delivered; the text says why, without what is secret in a URL."""
 
 
-async def run_command(line: str, cwd: str, env: Mapping[str, str]) -> str:
-    """Run a line with /bin/sh and answer the beginning of what it prints.
+async def run_command(line: str, cwd: str, env: Mapping[str, str], isolation: Isolation | None = None) -> str:
+    """Run a line with /bin/sh, as the account of `isolation`, and answer the beginning of what it prints.
 
     It is over when the shell has ended: what it leaves in the background goes on, without an output. Errors:
     NoticeNotDelivered when it fails or takes too long.
@@ -50,10 +51,21 @@ async def run_command(line: str, cwd: str, env: Mapping[str, str]) -> str:
     ours, its = os.pipe()
     os.set_blocking(ours, False)
     printed = bytearray()
+    account: dict[str, Any] = {}
+    if isolation is not None:
+        account = {"user": isolation.uid, "group": isolation.gid, "extra_groups": isolation.groups}
+        cwd = "/" if not cwd or cwd.startswith(SPACE_PATH) else cwd  # which is there for the job alone
     try:
         try:
             process = await asyncio.create_subprocess_exec(
-                "/bin/sh", "-c", line, cwd=cwd, env=env, stdin=DEVNULL, stdout=its, stderr=its, start_new_session=True
+                *("/bin/sh", "-c", line),
+                cwd=cwd,
+                env=env,
+                stdin=DEVNULL,
+                stdout=its,
+                stderr=its,
+                start_new_session=True,
+                **account,
             )
         except (OSError, ValueError) as problem:
             raise NoticeNotDelivered(f"it cannot be run: {problem}") from None

@@ -23,7 +23,7 @@ from gpufleet.jobs.variables import JOB_TOKEN_VARIABLE
 
 from . import wire
 from .core.commands import LaunchAttempt, TellWarning
-from .core.launch import Launch
+from .core.launch import Isolation, Launch
 from .core.notices import (
     Notice,
     Notified,
@@ -40,7 +40,7 @@ from .core.notices import (
 from .core.outcome import AttemptView
 from .environment import shown_devices
 from .keeper.linux import boottime_us
-from .keeper.values import end_from, to_json
+from .keeper.values import end_from, isolation_from, to_json
 from .notice_delivery import NoticeNotDelivered, post, run_command, shown
 
 _log = logging.getLogger(__name__)
@@ -106,6 +106,7 @@ class Notices:
             target=command.notify,
             cwd=command.process.cwd,
             env=env,
+            isolation=launch.process.isolation,
             spans_nodes=command.node_count > 1,
         )
         self._subjects[key] = subject
@@ -218,7 +219,9 @@ class Notices:
                 await post(subject.target, fields, allows_local=self._allows_local())
                 said = ""
             else:
-                said = await run_command(subject.target, subject.cwd, {**subject.env, **variables_of(fields)})
+                said = await run_command(
+                    subject.target, subject.cwd, {**subject.env, **variables_of(fields)}, subject.isolation
+                )
         except NoticeNotDelivered as problem:
             _log.warning("the notice %r of attempt %s did not reach %s: %s", notice.value, facts.key, how, problem)
         except Exception:
@@ -231,7 +234,8 @@ class Notices:
 class Subject:
     """What is told to whom: the facts, and the target with the folder and the variables of its command.
 
-    `spans_nodes`: the attempt has ranks elsewhere, whose ends this node does not see.
+    `spans_nodes`: the attempt has ranks elsewhere, whose ends this node does not see. `isolation` says as whom a
+    command runs: as the job did.
     """
 
     facts: Notified
@@ -239,6 +243,7 @@ class Subject:
     cwd: str
     env: Mapping[str, str]
     spans_nodes: bool = False
+    isolation: Isolation | None = None
 
 
 def _warnings(found: Iterable[tuple[Any, Any, Any]]) -> tuple[Warned, ...]:
@@ -281,6 +286,7 @@ class NoticeRecords:
             "time_limit_us": subject.facts.time_limit_us,
             "may_be_warned_at_end": subject.facts.may_be_warned_at_end,
             "spans_nodes": subject.spans_nodes,
+            "isolation": to_json(subject.isolation),
         }
         self._append(subject.facts.key, first, os.O_TRUNC)
 
@@ -331,6 +337,7 @@ def _read(path: Path) -> Subject | None:
             cwd=first["cwd"],
             env=first["env"],
             spans_nodes=bool(first.get("spans_nodes")),
+            isolation=isolation_from(first.get("isolation")),
         )
     except (OSError, LookupError, TypeError, ValueError):
         return None

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from gpufleet.config.kinds import ADDRESSES, BOOLEAN, DURATION, INTEGER, LABELS, PATH, SIZE, TEXT
+from gpufleet.config.kinds import ADDRESSES, BOOLEAN, DURATION, INTEGER, LABELS, PATH, SIZE, TEXT, one_of
 from gpufleet.config.settings import data_folder, section, setting
 from gpufleet.config.shared_settings import LogSettings
 from gpufleet.net.addresses import Address
+
+SHARED, RANGE, ACCOUNTS = "shared", "range", "accounts"
+"""How jobs are kept apart: not at all, by a uid for each user, by the accounts of the machine."""
 
 SECOND = timedelta(seconds=1)
 GIB = 2**30
@@ -39,6 +42,30 @@ class NotifySettings:
         "Let --notify name a URL of this machine, or of its link: loopback and link-local addresses.",
         BOOLEAN,
         reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsolationSettings:
+    """Whose processes jobs are, and what they reach: see docs/isolation.md."""
+
+    users: str = setting(
+        SHARED,
+        "As whom jobs run: the agent (shared), an own uid of each user (range), or the user's account (accounts).",
+        one_of(SHARED, RANGE, ACCOUNTS),
+    )
+    uid_first: int = setting(
+        1_900_000_000,
+        "With users = range: the first of the uids that are given to users, which no account may have.",
+        INTEGER,
+        low=1_000,
+        high=4_000_000_000,
+    )
+    uid_count: int = setting(65_536, "So many users get a uid.", INTEGER, low=1, high=1_000_000)
+    allow_root: bool = setting(
+        False,
+        "With users = accounts: let jobs of the user root run as root. They are kept apart, and have no capabilities.",
+        BOOLEAN,
     )
 
 
@@ -147,6 +174,7 @@ class AgentSettings:
     files: CacheSettings = section(CacheSettings, "Files of jobs that are kept for the next one; see docs/files.md.")
     sampling: SamplingSettings = section(SamplingSettings, "How the node's devices are watched.")
     notify: NotifySettings = section(NotifySettings, "Whom the node tells of its jobs.")
+    isolation: IsolationSettings = section(IsolationSettings, "Whose processes jobs are; see docs/isolation.md.")
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Values that do not fit together."""

@@ -28,6 +28,8 @@ class RefusalReason(StrEnum):
     RLIMIT_TOO_HIGH = "RLIMIT_TOO_HIGH"
     ARGV_TOO_LONG = "ARGV_TOO_LONG"
     FENCED = "FENCED"
+    ACCOUNT_UNUSABLE = "ACCOUNT_UNUSABLE"
+    ISOLATION_FAILED = "ISOLATION_FAILED"
     CLAIMED_ELSEWHERE = "CLAIMED_ELSEWHERE"
     TOO_MANY_ATTEMPTS = "TOO_MANY_ATTEMPTS"
     SPOOL_UNAVAILABLE = "SPOOL_UNAVAILABLE"
@@ -53,6 +55,8 @@ REFUSES_LAUNCHES = frozenset(
         RefusalReason.RLIMIT_TOO_HIGH,
         RefusalReason.ARGV_TOO_LONG,
         RefusalReason.FENCED,
+        RefusalReason.ACCOUNT_UNUSABLE,
+        RefusalReason.ISOLATION_FAILED,
         RefusalReason.CLAIMED_ELSEWHERE,
         RefusalReason.TOO_MANY_ATTEMPTS,
         RefusalReason.SPOOL_UNAVAILABLE,
@@ -97,6 +101,31 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """Whose process it is, and what of its machine it has: all else is out of its reach.
+
+    It has a process id namespace, a /tmp, a /dev and shared memory of its own, and of the nodes of devices those in
+    `devices` beside the common ones. Its home is its own, too, unless it has one by `home`. `files` is the folder of
+    its files, shown to it at FILES_PATH; empty for none. The folders `hidden` are empty to it.
+    """
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    home: str = ""
+    files: str = ""
+    devices: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+SPACE_PATH = "/run/gpufleet"
+"""Where an isolated process finds what is its own."""
+
+HOME_PATH = f"{SPACE_PATH}/home"
+FILES_PATH = f"{SPACE_PATH}/files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """A command and how it runs.
 
@@ -114,6 +143,8 @@ class Process:
     """The soft and the hard limit by name (see RLIMITS), -1 for unlimited."""
     nice: int = 0
     """The niceness, where it is more than the keeper's own."""
+    isolation: Isolation | None = None
+    """None: it runs as the keeper does, and sees what that sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,8 @@ def _settle_all(state: StateDir, orphans: list[Record], timeout_s: float) -> tup
         for record in orphans
     }
     _end_processes([r for r in orphans if fates[r.key] is RecordFate.KILL], timeout_s)
+    for record in orphans:
+        shutil.rmtree(state.space(record.key), ignore_errors=True)
     settled = [_settled(state, record, fates[record.key]) for record in orphans]
     return tuple(records.view_of(record, records.phase_of(record), state) for record in settled)
 

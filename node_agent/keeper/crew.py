@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.launch import NotRun, Process, Refusal, RefusalReason
+from ..core.launch import SPACE_PATH, NotRun, Process, Refusal, RefusalReason
 from ..core.outcome import Stream
 from .descriptors import Ends, open_ends
-from .processes import children, look_at
+from .isolated import IsolatedSupervisor
+from .jail import remove_space
+from .processes import children, look_at, pid_behind
 from .reactor import Reactor
 from .spawn import Spawner
 from .supervisor import Supervisor, fork_supervisor
@@ -65,11 +67,11 @@ class Watch:
         self._start_ticks = 0
         reactor.call_when_readable(channel.fileno(), self._told)
 
-    def start(self, process: Process, ends: Ends) -> Spawned | NotRun | Refusal:
-        """Have it start a command; waits for its answer."""
+    def start(self, process: Process, ends: Ends, space: str = "") -> Spawned | NotRun | Refusal:
+        """Have it start a command; waits for its answer. `space` is the folder of an isolated one."""
         self._channel.settimeout(START_S_MAX)
         try:
-            send(self._channel, {"spawn": process_to(process)}, tuple(ends.theirs))
+            send(self._channel, {"spawn": {**process_to(process), "space": space}}, tuple(ends.theirs))
             answer = self._received.next()
         except OSError as error:  # a time-out is one, too
             self.is_done = False  # nobody knows what it has begun
@@ -86,6 +88,9 @@ class Watch:
             return refusal_from(answer["refused"])
         self.exit, self.is_done = None, False
         self._leader, self._start_ticks = answer["pid"], answer["start_ticks"]
+        for fd in self._received.take_descriptors():
+            self._leader = pid_behind(fd)  # of another namespace, where it has another number
+            os.close(fd)
         self._reactor.call_after_turn(self._told)  # it may have said more already
         return Spawned(self._leader, self._start_ticks, ends.outputs, self, ends.input_fd)
 
@@ -164,39 +169,62 @@ class Watch:
 
 
 class Crew:
-    """All supervisors of a keeper. `keep` are the descriptors that they hold, too: the keeper's lock."""
+    """All supervisors of a keeper. `keep` are the descriptors that they hold, too: the keeper's lock.
 
-    def __init__(self, reactor: Reactor, spawner: Spawner, keep: set[int]) -> None:
+    `stage` is where an empty folder can be, for those of isolated commands to build on.
+    """
+
+    def __init__(self, reactor: Reactor, spawner: Spawner, keep: set[int], stage: str) -> None:
         self._reactor = reactor
         self._spawner = spawner
         self._keep = keep | {spawner.home_fd}
         self._all: dict[int, Watch] = {}
         self._waiting: list[Watch] = []
         self._orphaned: dict[int, int] = {}
+        self._stage = stage
+        self._is_isolating = False
+        self._next_isolated: Watch | None = None
+        self._removing: set[int] = set()
 
-    def start(self, process: Process) -> Spawned | NotRun | Refusal:
-        """Start a command below a supervisor of its own. Its environment is used as it is."""
+    def start(self, process: Process, space: str = "") -> Spawned | NotRun | Refusal:
+        """Start a command below a supervisor of its own. Its environment is used as it is.
+
+        `space` is the folder for what is an isolated command's own.
+        """
         ends = Ends()
         try:
             open_ends(ends, process.input)
-            watch = self._taken()
+            watch = self._taken() if process.isolation is None else self._taken_isolated()
         except OSError as error:
             ends.close()
             ends.close_theirs()
             return Refusal(RefusalReason.SPAWN_FAILED, f"no pipe, terminal or process can be had: {error.strerror}")
-        answer = watch.start(process, ends)
+        answer = watch.start(process, ends, space)
         ends.close_theirs()
         if not isinstance(answer, Spawned):
             ends.close()
-            if watch.is_done:
+            if watch.is_done and process.isolation is None:
                 self.is_free(watch)
         return answer
 
     def have_one_wait(self) -> None:
-        """Have a supervisor ready for the next launch, where that is possible."""
-        if not self._waiting:
-            with contextlib.suppress(OSError):
+        """Have a supervisor ready for a launch that is like the last one, where that is possible."""
+        with contextlib.suppress(OSError):
+            if self._is_isolating:
+                if self._next_isolated is None:
+                    self._next_isolated = self._forked(is_isolated=True)
+            elif not self._waiting:
                 self._waiting.append(self._forked())
+
+    def remove_space(self, space: str) -> None:
+        """Remove the folder of an attempt that has ended, in a process of its own: nobody knows how much it holds."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                remove_space(space)
+            finally:
+                os._exit(0)
+        self._removing.add(pid)
 
     def is_free(self, watch: Watch) -> None:
         """Take in that one has nothing left to do."""
@@ -210,6 +238,11 @@ class Crew:
     def reaped(self, pid: int, wait_status: int) -> None:
         """Take in that a child of the keeper has ended: a supervisor, or what came to the keeper from a dead one."""
         watch = self._all.get(pid)
+        if pid in self._removing:
+            self._removing.remove(pid)
+            return
+        if watch is self._next_isolated:
+            self._next_isolated = None
         if watch is None:
             self._orphaned[pid] = wait_status
             return
@@ -229,7 +262,7 @@ class Crew:
         if not dead:
             self._orphaned.clear()
             return
-        orphans = [pid for pid in children(os.getpid()) if pid not in self._all]
+        orphans = [pid for pid in children(os.getpid()) if pid not in self._all and pid not in self._removing]
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -247,8 +280,21 @@ class Crew:
                 return watch
         return self._forked()
 
-    def _forked(self) -> Watch:
-        pid, channel = fork_supervisor(self._keep, lambda its: Supervisor(its, self._spawner).run())
+    def _taken_isolated(self) -> Watch:
+        """Answer one that waits in namespaces of its own, or a new one. Each is for one command."""
+        if not self._is_isolating:
+            self._is_isolating = True
+            for folder in (self._stage, SPACE_PATH):
+                os.makedirs(folder, 0o755, exist_ok=True)  # noqa: PTH103
+        watch, self._next_isolated = self._next_isolated, None
+        return self._forked(is_isolated=True) if watch is None or watch.is_dead else watch
+
+    def _forked(self, *, is_isolated: bool = False) -> Watch:
+        def be(its: socket.socket) -> None:
+            supervisor = IsolatedSupervisor(its, self._spawner, self._stage) if is_isolated else None
+            (supervisor or Supervisor(its, self._spawner)).run()
+
+        pid, channel = fork_supervisor(self._keep, be, is_isolated=is_isolated)
         channel.setblocking(False)
         watch = Watch(pid, channel, self._reactor, self)
         self._all[pid] = watch

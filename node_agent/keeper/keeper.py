@@ -16,7 +16,8 @@ from ..core.outcome import AttemptView, Offsets
 from ..spool import SpoolWriter
 from . import records, reports
 from .copying import OutputCopy, open_copy, unusable_copy
-from .crew import Crew
+from .crew import Crew, Spawned
+from .jail import make_space, remove_space
 from .linux import boot_id, boottime_us
 from .reactor import Reactor
 from .spawn import KEY_VARIABLE, Spawner, key_value, limit_too_high, missing_cwd
@@ -53,7 +54,7 @@ class Keeper:
         self._attempts: dict[RankKey, Supervised] = {}
         self._living: dict[Supervised, None] = {}
         self._spawner = Spawner()
-        self._crew = Crew(reactor, self._spawner, {lock_fd})
+        self._crew = Crew(reactor, self._spawner, {lock_fd}, str(state.keeper(keeper_id) / "stage"))
         self._tombstones = Tombstones(state)
         self._spares = records.Spares(state.keeper(keeper_id))
         self._buffer = bytearray(CHUNK_BYTES)
@@ -98,7 +99,10 @@ class Keeper:
         known = self.known(launch.key)
         if known is not None and decide_launch(known.phase) is LaunchDecision.ANSWER:
             return known
-        return self._refusal_of(launch) or self._spawner.check(self._marked(launch))
+        refusal = self._refusal_of(launch)
+        if refusal is not None or launch.process.isolation is not None:
+            return refusal
+        return self._spawner.check(self._marked(launch))
 
     def attempt(self, key: RankKey) -> Supervised | None:
         """Answer an attempt of its own that is not forgotten."""
@@ -168,6 +172,8 @@ class Keeper:
     def has_ended(self, attempt: Supervised) -> None:
         """Report its end."""
         del self._living[attempt]
+        if attempt.has_space:
+            self._crew.remove_space(str(self._state.space(attempt.key)))
         self.reports.add(attempt.key, reports.ENDED, {"end": to_json(attempt.end)})
         self.reactor.call_after_turn(self._leave_if_done)
 
@@ -183,7 +189,7 @@ class Keeper:
             shutil.rmtree(directory, ignore_errors=True)
             return copy_fd
         copy = None if copy_fd is None else OutputCopy(launch.process.output_file, copy_fd)
-        spawned = self._crew.start(self._marked(launch))
+        spawned = self._spawned(launch)
         self.reactor.call_after_turn(self._crew.have_one_wait)
         if isinstance(spawned, Refusal):
             if copy is not None:
@@ -195,6 +201,7 @@ class Keeper:
         self._attempts[launch.key] = attempt
         self._living[attempt] = None
         if isinstance(spawned, NotRun):
+            attempt.has_space = False
             attempt.not_run(spawned)
             return attempt.view()
         attempt.started(spawned)
@@ -209,8 +216,23 @@ class Keeper:
         if len(self._attempts) >= ATTEMPTS_MAX:
             return Refusal(RefusalReason.TOO_MANY_ATTEMPTS, f"{ATTEMPTS_MAX} attempts are not forgotten yet")
         process = launch.process
-        refusal = refusal_of_launch(launch, boottime_us()) or missing_cwd(process) or limit_too_high(process)
+        # Of an isolated one its supervisor looks, in the folders and by the rights that it has.
+        lacks_cwd = missing_cwd(process) if process.isolation is None else None
+        refusal = refusal_of_launch(launch, boottime_us()) or lacks_cwd or limit_too_high(process)
         return refusal or unusable_copy(process.output_file)
+
+    def _spawned(self, launch: Launch) -> Spawned | NotRun | Refusal:
+        if launch.process.isolation is None:
+            return self._crew.start(self._marked(launch))
+        space = str(self._state.space(launch.key))
+        try:
+            make_space(space, launch.process.isolation)
+        except OSError as error:
+            return Refusal(RefusalReason.SPOOL_UNAVAILABLE, f"{space}: {error.strerror}")
+        spawned = self._crew.start(self._marked(launch), space)
+        if not isinstance(spawned, Spawned):
+            remove_space(space)  # nobody has put anything there
+        return spawned
 
     def _marked(self, launch: Launch) -> Process:
         """The process with the variable by which it is known when its keeper is gone."""

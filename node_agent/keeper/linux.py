@@ -88,6 +88,54 @@ def watch_for_deletions(directory: Path) -> int:
     return fd
 
 
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x1, 0x2, 0x4, 0x8
+MS_BIND, MS_MOVE, MS_REC, MS_SLAVE = 0x1000, 0x2000, 0x4000, 0x80000
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x08000000, 0x20000000
+_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+CAPABILITIES_MAX = 64
+"""More than any kernel knows; it says which is the last."""
+
+
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+def unshare(flags: int) -> None:
+    """Leave namespaces that are shared with the parent. OSError where that is not allowed."""
+    if _libc.unshare(flags) != 0:
+        raise _last_error("unshare")
+
+
+def enter_namespace(fd: int, kind: int) -> None:
+    """Have what this descriptor is: of process ids, for the children to come. OSError where that is not allowed."""
+    if _libc.setns(fd, kind) != 0:
+        raise _last_error("setns")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """mount(2). OSError names the target."""
+    told = (os.fsencode(source), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags))
+    if _libc.mount(*told, options.encode() or None) != 0:
+        raise _last_error(f"mount on {target}")
+
+
+def give_up_privileges(uid: int, gid: int, groups: tuple[int, ...]) -> None:
+    """Be this account and nobody else for ever: no capabilities, and no program that gives any back."""
+    for number in range(CAPABILITIES_MAX):
+        if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
+            break  # the last that this kernel knows was the one before
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise _last_error("prctl(PR_SET_NO_NEW_PRIVS)")
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
+    if _libc.capset(ctypes.byref(header), (ctypes.c_uint32 * 6)()) != 0:
+        raise _last_error("capset")
+
+
 def _last_error(call: str) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, f"{call}: {os.strerror(number)}")

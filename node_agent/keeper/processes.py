@@ -1,5 +1,6 @@
 """What /proc says about processes. A process that is gone, or not ours to see, is simply not answered."""
 
+import errno
 import os
 import stat
 import time
@@ -83,6 +84,14 @@ def children(pid: int) -> list[int]:
         return [int(word) for word in _read(f"/proc/{pid}/task/{pid}/children", CHILDREN_BYTES_MAX).split()]
     except FileNotFoundError:  # it is gone, or a kernel without CONFIG_PROC_CHILDREN
         return [process.pid for process in all_processes() if process.parent_pid == pid]
+
+
+def pid_behind(pidfd: int) -> int:
+    """Answer the number that a process has here, by its descriptor; -1 of one that was reaped."""
+    for line in _read(f"/proc/self/fdinfo/{pidfd}", 4096).splitlines():
+        if line.startswith(b"Pid:"):
+            return int(line.split()[1])
+    raise OSError(errno.EINVAL, "this is no descriptor of a process")
 
 
 def environment_of(pid: int) -> dict[bytes, bytes]:

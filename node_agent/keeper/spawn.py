@@ -39,7 +39,7 @@ class Spawner:
     def __init__(self) -> None:
         self.home_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._descriptors_of_children = (soft, hard)
+        self.descriptors_of_children = (soft, hard)
         # Two pipes and two files per attempt: the keeper needs more than a program's usual 1,024.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -87,7 +87,7 @@ class Spawner:
                 )
             _set_hard_limits(pid, process)
         except OSError as error:
-            return _failure_of(error, found, process)
+            return failure_of(error, found, process)
         return pid
 
     def _spawn_as_nice(self, nice: int, *what: Any, **how: Any) -> int:
@@ -119,8 +119,8 @@ class Spawner:
     @contextlib.contextmanager
     def _rlimits(self, process: Process) -> Iterator[None]:
         """Lend the keeper the child's soft limits while it spawns: the child has them from the beginning."""
-        wanted = {resource.RLIMIT_NOFILE: self._descriptors_of_children[0]}
-        wanted.update({_rlimit(name): soft for name, (soft, _) in process.rlimits.items()})
+        wanted = {resource.RLIMIT_NOFILE: self.descriptors_of_children[0]}
+        wanted.update({rlimit(name): soft for name, (soft, _) in process.rlimits.items()})
         before = {limit: resource.getrlimit(limit) for limit in wanted}
         try:
             for limit, soft in wanted.items():
@@ -164,7 +164,7 @@ def missing_cwd(process: Process) -> Refusal | None:
 def limit_too_high(process: Process) -> Refusal | None:
     """Say whether a limit is above the keeper's own hard one, which it has from its agent."""
     for name, (_, wanted) in process.rlimits.items():
-        _, hard = resource.getrlimit(_rlimit(name))
+        _, hard = resource.getrlimit(rlimit(name))
         if hard != resource.RLIM_INFINITY and (wanted == resource.RLIM_INFINITY or wanted > hard):
             asked = "unlimited" if wanted == resource.RLIM_INFINITY else wanted
             return Refusal(RefusalReason.RLIMIT_TOO_HIGH, f"{name} {asked} is above the agent's own hard limit, {hard}")
@@ -176,7 +176,8 @@ def key_value(keeper_id: str, key: RankKey) -> str:
     return f"{keeper_id}:{key.name}"
 
 
-def _rlimit(name: str) -> int:
+def rlimit(name: str) -> int:
+    """Answer the number of a limit."""
     number: int = getattr(resource, f"RLIMIT_{name}")
     return number
 
@@ -185,10 +186,11 @@ def _set_hard_limits(pid: int, process: Process) -> None:
     """Lower, right after the start, what the keeper could not raise again for itself."""
     for name, both in process.rlimits.items():
         with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(pid, _rlimit(name), both)
+            resource.prlimit(pid, rlimit(name), both)
 
 
-def _failure_of(error: OSError, found: str, process: Process) -> NotRun | Refusal:
+def failure_of(error: OSError, found: str, process: Process) -> NotRun | Refusal:
+    """Say what it means that a program could not be run."""
     sentence = f"{found[:500]}: {error.strerror}"
     if error.errno == errno.E2BIG:
         return _too_long(process)
@@ -209,7 +211,7 @@ def _unfit_here(process: Process) -> NotRun | Refusal | None:
     try:
         is_file = stat.S_ISREG(os.stat(found).st_mode)  # noqa: PTH116 - the dot of "./x" must stay
     except OSError as error:
-        return _failure_of(error, found, process)
+        return failure_of(error, found, process)
     if not is_file or not os.access(found, os.X_OK):
         return NotRun(LaunchFailure.NOT_EXECUTABLE, f"{found[:500]}: {os.strerror(errno.EACCES)}")
     return None

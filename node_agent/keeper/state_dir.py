@@ -5,6 +5,7 @@ keepers/<keeper id>/        lock (held while that keeper lives), socket
 keeper.log                  what they all say about themselves
 attempts/<key>   record, and the spool's segments; there until the attempt is forgotten
 ended/<key>      the record of a forgotten attempt: a tombstone
+spaces/<key>     home and /tmp of an isolated attempt; there until it has ended
 
 A key is called job.attempt.rank.lineage here (RankKey.name), so that an attempt of another lineage is another one.
 """
@@ -35,11 +36,12 @@ class StateDir:
         self.attempts = self.root / "attempts"
         self.ended = self.root / "ended"
         self.keepers = self.root / "keepers"
+        self.spaces = self.root / "spaces"
         self.active_lock = self.root / "active.lock"
 
     def prepare(self) -> None:
         """Make what is missing, for the owner's eyes only."""
-        for directory in (self.root, self.attempts, self.ended, self.keepers):
+        for directory in (self.root, self.attempts, self.ended, self.keepers, self.spaces):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def attempt(self, key: RankKey) -> Path:
@@ -49,6 +51,10 @@ class StateDir:
     def tombstone(self, key: RankKey) -> Path:
         """Answer the file that remembers a forgotten attempt."""
         return self.ended / key.name
+
+    def space(self, key: RankKey) -> Path:
+        """Answer the folder of what is an isolated attempt's own."""
+        return self.spaces / key.name
 
     def keeper(self, keeper_id: str) -> Path:
         """Answer the directory of one keeper."""

@@ -76,6 +76,7 @@ class Supervised:
         self.key: RankKey = launch.key
         self.directory = directory
         self.pid = 0
+        self.has_space = launch.process.isolation is not None
         self.end: AttemptEnd | None = None
         self.output = Output(house.reactor, writer, self._output_changed)
         self.input: Input | None = None

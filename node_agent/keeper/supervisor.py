@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from ..core.launch import NotRun
-from .linux import become_subreaper, name_process
+from .linux import CLONE_NEWPID, become_subreaper, enter_namespace, name_process, unshare
 from .processes import children, look_at
 from .spawn import Spawner
 from .values import process_from, to_json
@@ -39,14 +39,17 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 """Asked of the keeper's whole group: to end the attempts, by the grace rule, is the keeper's to do."""
 
 
-def fork_supervisor(keep: set[int], be: Callable[[socket.socket], None]) -> tuple[int, socket.socket]:
+def fork_supervisor(
+    keep: set[int], be: Callable[[socket.socket], None], *, is_isolated: bool = False
+) -> tuple[int, socket.socket]:
     """Fork a process that is `be` until it returns; answers its pid and the keeper's end of the channel to it.
 
-    Of the keeper's descriptors it has those in `keep`. OSError when there is no room for another process.
+    Of the keeper's descriptors it has those in `keep`. Isolated it is the first of a namespace of process ids. OSError
+    when there is no room for another process, or no right to such a namespace.
     """
     ours, its = socket.socketpair()
     try:
-        pid = os.fork()
+        pid = _fork_first() if is_isolated else os.fork()
     except OSError:
         ours.close()
         its.close()
@@ -55,6 +58,21 @@ def fork_supervisor(keep: set[int], be: Callable[[socket.socket], None]) -> tupl
         _begin(its, keep, be)
     its.close()
     return pid, ours
+
+
+def _fork_first() -> int:
+    """Fork into a new namespace of process ids; the keeper's later children are of its own again."""
+    own_fd = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        unshare(CLONE_NEWPID)
+        try:
+            pid = os.fork()
+        finally:
+            if os.getpid() != 1:
+                enter_namespace(own_fd, CLONE_NEWPID)
+    finally:
+        os.close(own_fd)
+    return pid
 
 
 def _begin(channel: socket.socket, keep: set[int], be: Callable[[socket.socket], None]) -> NoReturn:
@@ -130,14 +148,15 @@ class Supervisor:
 
     def _hear(self, message: Json) -> None:
         if "spawn" in message:
-            self._spawn(message["spawn"])
+            self.spawn(message["spawn"])
         else:
             _kill_all()
 
-    def _spawn(self, process: Json) -> None:
+    def spawn(self, told: Json) -> None:
+        """Start the command and say so, or why not."""
         descriptors = self._received.take_descriptors()
         try:
-            answer = self._spawner.spawn(process_from(process), descriptors)
+            answer = self._spawner.spawn(process_from(told), descriptors)
         finally:
             for fd in descriptors:
                 os.close(fd)
@@ -166,12 +185,18 @@ class Supervisor:
                 self._leader = None
                 cpu_us = int((usage.ru_utime + usage.ru_stime) * 1_000_000)
                 said = {"status": status, "cpu_us": cpu_us, "max_rss_bytes": usage.ru_maxrss * 1024}
-                self._tell({"exit": said})
-        if self._is_busy and self._leader is None and not _kill_all():
-            self._is_busy = False
-            self._tell({"done": True})
+                self.tell({"exit": said})
+        if self._is_busy and self._leader is None:
+            self.leader_is_gone()
 
-    def _tell(self, message: Json) -> None:
+    def leader_is_gone(self) -> None:
+        """Kill what it has left; called whenever some of that has ended."""
+        if not _kill_all():
+            self._is_busy = False
+            self.tell({"done": True})
+
+    def tell(self, message: Json) -> None:
+        """Say it, if anybody hears."""
         with contextlib.suppress(OSError):  # the keeper has gone, which is seen next
             send(self._channel, message)
 

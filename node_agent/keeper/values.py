@@ -7,7 +7,7 @@ from typing import Any
 from gpufleet.jobs.runs import ExitCode, ExitSignal, ExitStatus, InputMode, RankKey, cause_of
 
 from ..core.attempt import Limits
-from ..core.launch import Launch, NotRun, Process, Refusal, RefusalReason
+from ..core.launch import Isolation, Launch, NotRun, Process, Refusal, RefusalReason
 from ..core.outcome import AttemptEnd, AttemptPhase, AttemptView, FullReason, LaunchFailure, LossReason, Offsets, Stream
 from ..core.typed import Typed
 
@@ -55,7 +55,16 @@ def process_from(data: Json) -> Process:
     asked = data.get("input", NO_INPUT)
     known["input"] = None if asked == NO_INPUT else InputMode(asked)
     known["rlimits"] = {name: (int(soft), int(hard)) for name, (soft, hard) in data.get("rlimits", {}).items()}
+    known["isolation"] = isolation_from(data.get("isolation"))
     return Process(**known)
+
+
+def isolation_from(data: Json | None) -> Isolation | None:
+    """Read how a process is kept apart; None where it is not."""
+    if data is None:
+        return None
+    lists = {name: tuple(data.get(name, ())) for name in ("groups", "devices", "hidden")}
+    return Isolation(**{**_known(Isolation, data), **lists})
 
 
 def launch_from(data: Json) -> Launch:

@@ -179,6 +179,7 @@ NODE_LOSS_REASONS = frozenset({"NODE_LOST", "EXIT_UNKNOWN", "NOT_STARTED"})
 
 BLAMES_THE_JOB = frozenset(
     {
+        "ACCOUNT_UNUSABLE",
         "ARGV_TOO_LONG",
         "BAD_REQUEST",
         "COMMAND_NOT_FOUND",

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any, cast, get_args
 
@@ -17,7 +17,7 @@ from gpufleet.devices.device import Device, DeviceSample, Vendor
 from gpufleet.jobs.runs import JobId, RankKey
 from node_agent import wire
 from node_agent.core.commands import LaunchAttempt, PrepareAttempt
-from node_agent.core.launch import Launch
+from node_agent.core.launch import Isolation, Launch
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LossReason, Offsets, Stream
 from node_agent.keeper.values import end_from, launch_from, launch_to, to_json, view_from
 from node_agent.launch import Launcher
@@ -139,7 +139,11 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
         "expectations.memory_free_bytes": "checked by the agent before the keeper is asked",
         "expectations.allow_busy": "checked by the agent before the keeper is asked",
         "memory_bytes": "an account: nothing keeps a process within it",
-        "user": "for the notices of the job",
+        "user": "says as whom the job runs, where the node isolates jobs, and goes no further",
+        **dict.fromkeys(
+            ("process.isolation?", *(f"process.isolation.{each.name}" for each in fields(Isolation))),
+            "the agent's own to say, which no command has",
+        ),
         "is_gang": "the agent waits for Start itself",
         "notify": "the agent tells itself",
         "secret_variables": "what the agent itself keeps out of what it writes down",

@@ -1,0 +1,136 @@
+"""What an isolated process sees of its machine: mounts of its own, made by the first process of its namespaces.
+
+    /proc                   its own processes
+    /tmp, /var/tmp          its own, in its space on the disk
+    /dev                    the common nodes, and the devices that it was given
+    /dev/shm                its own
+    /run/gpufleet/home      its own, in its space
+    /run/gpufleet/files     the files that go with it
+    the agent's folder …    empty
+
+Nothing of it is seen from outside: mounts that are made here stay here, and those of the machine still come in.
+"""
+
+import contextlib
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from ..core.launch import FILES_PATH, HOME_PATH, SPACE_PATH, Isolation
+from .linux import (
+    CLONE_NEWIPC,
+    CLONE_NEWNS,
+    MS_BIND,
+    MS_MOVE,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
+    MS_REC,
+    MS_SLAVE,
+    mount,
+    unshare,
+)
+
+COMMON_NODES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
+LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
+SMALL = "mode=755,size=1m"
+"""Of a file system that only root writes to."""
+
+HOME, TEMPORARY, TEMPORARY_KEPT = "home", "tmp", "var-tmp"
+"""The folders of a space."""
+
+
+def make_space(space: str, isolation: Isolation) -> None:
+    """Make the folders of an attempt, on the disk. OSError when they cannot be made."""
+    os.mkdir(space, 0o711)  # noqa: PTH102
+    for name in (HOME, TEMPORARY, TEMPORARY_KEPT):
+        os.mkdir(f"{space}/{name}", 0o700)  # noqa: PTH102
+        os.chown(f"{space}/{name}", isolation.uid, isolation.gid)
+
+
+def build(stage: str) -> int:
+    """Take what nobody else sees: whatever process this is for. Answers the machine's /dev, open.
+
+    `stage` is an empty folder to build on. To be called by the first process of a namespace of process ids.
+    """
+    unshare(CLONE_NEWNS | CLONE_NEWIPC)
+    mount("", "/", flags=MS_REC | MS_SLAVE)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    devices_fd = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    mount("tmpfs", stage, "tmpfs", MS_NOSUID | MS_NOEXEC, SMALL)
+    for name in COMMON_NODES:
+        _show_node(f"/dev/{name}", f"{stage}/{name}")
+    for name, target in LINKS.items():
+        os.symlink(target, f"{stage}/{name}")  # noqa: PTH211
+    os.mkdir(f"{stage}/pts")  # noqa: PTH102
+    mount("/dev/pts", f"{stage}/pts", flags=MS_BIND)
+    os.mkdir(f"{stage}/shm")  # noqa: PTH102
+    mount("tmpfs", f"{stage}/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+    mount(stage, "/dev", flags=MS_MOVE)
+    mount("tmpfs", SPACE_PATH, "tmpfs", MS_NOSUID | MS_NODEV, SMALL)
+    return devices_fd
+
+
+def furnish(devices_fd: int, space: str, isolation: Isolation) -> None:
+    """Give it what is this process's alone, and hide what is nobody's. OSError when that is not possible."""
+    with contextlib.ExitStack() as opened:
+
+        def source(folder: str) -> str:
+            """Name a folder so that it is found also when something else lies over it by now."""
+            fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, fd)
+            return f"/proc/self/fd/{fd}"
+
+        places = {"/tmp": source(f"{space}/{TEMPORARY}")}
+        if Path("/var/tmp").is_dir():
+            places["/var/tmp"] = source(f"{space}/{TEMPORARY_KEPT}")
+        places[HOME_PATH] = source(f"{space}/{HOME}")
+        os.mkdir(HOME_PATH)  # noqa: PTH102
+        if isolation.files:
+            _give_all(isolation.files, isolation)
+            places[FILES_PATH] = source(isolation.files)
+            os.mkdir(FILES_PATH)  # noqa: PTH102
+        for path in isolation.devices:
+            _give_node(devices_fd, path, isolation)
+        for folder in isolation.hidden:
+            with contextlib.suppress(FileNotFoundError):
+                mount("tmpfs", folder, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=700,size=4k")
+        for place, folder in places.items():
+            mount(folder, place, flags=MS_BIND)
+
+
+def remove_space(space: str) -> None:
+    """Remove it, whatever the attempt made of it."""
+    shutil.rmtree(space, ignore_errors=True)
+
+
+def _show_node(path: str, target: str) -> None:
+    """Show a node of the machine under another name; one that the machine lacks is lacking there, too."""
+    if Path(path).exists():
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        mount(path, target, flags=MS_BIND)
+
+
+def _give_node(devices_fd: int, path: str, isolation: Isolation) -> None:
+    """Make a node of a device that this account alone may open, whosever the machine's own is."""
+    name = path.removeprefix("/dev/")
+    try:
+        found = os.stat(name, dir_fd=devices_fd)
+    except OSError:
+        return  # a driver without this node
+    Path("/dev", name).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.mknod(f"/dev/{name}", stat.S_IFMT(found.st_mode) | 0o600, found.st_rdev)
+        os.chown(f"/dev/{name}", isolation.uid, isolation.gid)
+    except PermissionError:  # a container that may make none
+        _show_node(f"/proc/self/fd/{devices_fd}/{name}", f"/dev/{name}")
+
+
+def _give_all(folder: str, isolation: Isolation) -> None:
+    """Give an account a folder with all in it, which was just made: nothing of the account's has been in it."""
+    os.chown(folder, isolation.uid, isolation.gid)
+    for path, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            os.lchown(f"{path}/{name}", isolation.uid, isolation.gid)

@@ -1,0 +1,89 @@
+"""As whom jobs run: uids that stay, accounts that are there, and what is refused; and the nodes of devices."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpufleet.config.agent_settings import IsolationSettings
+from gpufleet.devices.device import Device, Vendor
+from gpufleet.errors import GpufleetError
+from node_agent.core.launch import HOME_PATH, RefusalReason
+from node_agent.device_nodes import nodes_of
+from node_agent.isolation import AccountUnusable, Isolating
+from node_agent.notice_delivery import run_command
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as other accounts")
+
+
+@needs_root
+def test_a_user_has_the_same_uid_for_ever_and_no_other_has_it(tmp_path: Path) -> None:
+    settings = IsolationSettings(users="range", uid_count=2)
+    first = Isolating(settings, tmp_path)
+    account, alice = first.of("alice", (), "")
+    _, bob = first.of("bob", (), "")
+    assert alice is not None
+    assert bob is not None
+    assert (account.name, account.home) == ("alice", HOME_PATH)
+    assert alice.uid != bob.uid
+    assert alice.hidden == (str(tmp_path),)
+    _, again = Isolating(settings, tmp_path).of("alice", (), "")
+    assert again == alice
+    with pytest.raises(AccountUnusable, match="uid_count"):
+        first.of("carol", (), "")
+
+
+@needs_root
+def test_uids_that_cannot_be_read_are_not_given_anew(tmp_path: Path) -> None:
+    (tmp_path / "uids.json").write_text("{")
+    with pytest.raises(AccountUnusable, match=r"uids\.json"):
+        Isolating(IsolationSettings(users="range"), tmp_path).of("alice", (), "")
+
+
+@needs_root
+def test_an_account_is_the_users_own_and_root_only_where_that_is_allowed(tmp_path: Path) -> None:
+    accounts = Isolating(IsolationSettings(users="accounts"), tmp_path)
+    account, isolation = accounts.of("daemon", (), "")
+    assert isolation is not None
+    assert (isolation.uid, isolation.gid, account.home) == (1, 1, isolation.home)
+    for user in ("root", "nobody-of-this-name"):
+        with pytest.raises(AccountUnusable) as refused:
+            accounts.of(user, (), "")
+        assert refused.value.refusal.reason is RefusalReason.ACCOUNT_UNUSABLE
+    _, root = Isolating(IsolationSettings(users="accounts", allow_root=True), tmp_path).of("root", (), "")
+    assert root is not None
+    assert root.uid == 0
+
+
+def test_an_agent_that_is_not_root_cannot_run_jobs_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert Isolating(IsolationSettings(), tmp_path).of("alice", (), "")[1] is None
+    with pytest.raises(GpufleetError, match="root"):
+        Isolating(IsolationSettings(users="range"), tmp_path)
+
+
+@needs_root
+async def test_a_notice_is_told_as_the_jobs_user(tmp_path: Path) -> None:
+    _, isolation = Isolating(IsolationSettings(users="range"), tmp_path).of("alice", (), "")
+    assert isolation is not None
+    said = await run_command("id -u; id -G", "/run/gpufleet/files", {"PATH": os.defpath}, isolation)
+    assert said.split() == [str(isolation.uid)] * 2
+
+
+def test_a_device_is_used_by_its_own_node_and_those_that_all_share(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "dri/card1", "dri/renderD129", "kfd"):
+        (tmp_path / "dev" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "dev" / name).touch()
+    told = tmp_path / "proc/driver/nvidia/gpus/0000:65:00.0/information"
+    told.parent.mkdir(parents=True)
+    told.write_text("Model: \t\t NVIDIA\nDevice Minor: \t 1\n")
+    for name in ("card1", "renderD129"):
+        (tmp_path / "sys/bus/pci/devices/0000:03:00.0/drm" / name).mkdir(parents=True)
+    nvidia = Device(
+        uuid="GPU-1", index=0, name="H100", memory_bytes=1, pci_bus_id="00000000:65:00.0", vendor=Vendor.NVIDIA
+    )
+    amd = Device(uuid="GPU-2", index=0, name="MI300", memory_bytes=1, pci_bus_id="0000:03:00.0", vendor=Vendor.AMD)
+    assert nodes_of((nvidia,), tmp_path) == ("/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm")
+    assert nodes_of((amd,), tmp_path) == ("/dev/kfd", "/dev/dri/card1", "/dev/dri/renderD129")
