@@ -1,18 +1,26 @@
 """A copy of what an attempt writes, in a file that its submitter named, beside the spool that nothing is missing in."""
 
+import contextlib
 import os
 import stat
 
-from ..core.launch import Refusal, RefusalReason
+from ..core.launch import Isolation, Refusal, RefusalReason
+from .linux import acting_as
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 """Appended to, so that another attempt, or another rank, takes nothing away; a named pipe must hold up nobody."""
 
 
-def open_copy(path: str) -> int | Refusal:
-    """Open the file, which is made where it is not there; a Refusal that blames the job where it cannot be."""
+def open_copy(path: str, isolation: Isolation | None = None) -> int | Refusal:
+    """Open the file, which is made where it is not there; a Refusal that blames the job where it cannot be.
+
+    That of an isolated job is opened by the rights of its user alone, in the folders of the machine: its submitter names
+    it, and this process is root.
+    """
+    account = acting_as(isolation.uid, isolation.gid, isolation.groups) if isolation else contextlib.nullcontext()
     try:
-        fd = os.open(path, _FLAGS, 0o666)
+        with account:
+            fd = os.open(path, _FLAGS, 0o666)
     except OSError as error:
         return _refusal(path, error.strerror or str(error))
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -21,9 +29,9 @@ def open_copy(path: str) -> int | Refusal:
     return fd
 
 
-def unusable_copy(path: str) -> Refusal | None:
+def unusable_copy(path: str, isolation: Isolation | None = None) -> Refusal | None:
     """Say what is wrong with the file before anything is started."""
-    opened = open_copy(path) if path else None
+    opened = open_copy(path, isolation) if path else None
     if isinstance(opened, int):
         os.close(opened)
         return None

@@ -184,11 +184,12 @@ class Keeper:
         self.stop_all(None)
 
     def _start(self, launch: Launch, directory: Path) -> AttemptView | Refusal:
-        copy_fd = open_copy(launch.process.output_file) if launch.process.output_file else None
+        process = launch.process
+        copy_fd = open_copy(process.output_file, process.isolation) if process.output_file else None
         if isinstance(copy_fd, Refusal):
             shutil.rmtree(directory, ignore_errors=True)
             return copy_fd
-        copy = None if copy_fd is None else OutputCopy(launch.process.output_file, copy_fd)
+        copy = None if copy_fd is None else OutputCopy(process.output_file, copy_fd)
         spawned = self._spawned(launch)
         self.reactor.call_after_turn(self._crew.have_one_wait)
         if isinstance(spawned, Refusal):
@@ -219,7 +220,7 @@ class Keeper:
         # Of an isolated one its supervisor looks, in the folders and by the rights that it has.
         lacks_cwd = missing_cwd(process) if process.isolation is None else None
         refusal = refusal_of_launch(launch, boottime_us()) or lacks_cwd or limit_too_high(process)
-        return refusal or unusable_copy(process.output_file)
+        return refusal or unusable_copy(process.output_file, process.isolation)
 
     def _spawned(self, launch: Launch) -> Spawned | NotRun | Refusal:
         if launch.process.isolation is None:

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 _FD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
@@ -118,6 +119,24 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
     told = (os.fsencode(source), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags))
     if _libc.mount(*told, options.encode() or None) != 0:
         raise _last_error(f"mount on {target}")
+
+
+@contextlib.contextmanager
+def acting_as(uid: int, gid: int, groups: tuple[int, ...]) -> Iterator[None]:
+    """Have the rights of this account, and no capability in effect, until the block ends. For a process of one thread.
+
+    OSError where that is not allowed.
+    """
+    before = os.getgroups(), os.getegid(), os.geteuid()
+    try:
+        os.setgroups(groups)
+        os.setegid(gid)
+        os.seteuid(uid)
+        yield
+    finally:
+        os.seteuid(before[2])
+        os.setegid(before[1])
+        os.setgroups(before[0])
 
 
 def give_up_privileges(uid: int, gid: int, groups: tuple[int, ...]) -> None:

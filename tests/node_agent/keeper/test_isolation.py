@@ -227,3 +227,21 @@ async def test_when_the_keeper_is_killed_nothing_of_an_isolated_attempt_is_left(
 def test_the_machine_is_as_it_was() -> None:
     assert shutil.which("sh")
     assert "/run/gpufleet" not in Path("/proc/self/mounts").read_text()
+
+
+async def test_a_copy_of_the_output_is_written_by_the_rights_of_the_jobs_user_alone(node: Node, tmp_path: Path) -> None:
+    closed, own = tmp_path / "closed", tmp_path / "own"
+    closed.mkdir(mode=0o755)
+    own.mkdir()
+    os.chown(own, ALICE, ALICE)
+    for folder in tmp_path.parents:
+        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    agent = await node.open()
+    refused = await agent.keepers.launch(isolated(node, 1, "echo hello", output_file=str(closed / "log")))
+    assert isinstance(refused, Refusal) and refused.reason is RefusalReason.OUTPUT_FILE_UNUSABLE
+    assert "Permission denied" in refused.message and not list(closed.iterdir())
+    end, _, _ = await agent.run(isolated(node, 2, "echo hello", output_file=str(own / "log")))
+    assert end.status == ExitCode(code=0)
+    assert (own / "log").read_text() == "hello\n" and (own / "log").stat().st_uid == ALICE
+    assert os.geteuid() == 0
