@@ -14,8 +14,8 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | o
 def open_copy(path: str, isolation: Isolation | None = None) -> int | Refusal:
     """Open the file, which is made where it is not there; a Refusal that blames the job where it cannot be.
 
-    That of an isolated job is opened by the rights of its user alone, in the folders of the machine: its submitter names
-    it, and this process is root.
+    That of an isolated job is opened by the rights of its user alone, in the folders of the machine: its submitter
+    names it, and this process is root.
     """
     account = acting_as(isolation.uid, isolation.gid, isolation.groups) if isolation else contextlib.nullcontext()
     try:

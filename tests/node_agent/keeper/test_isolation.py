@@ -240,7 +240,7 @@ async def test_a_copy_of_the_output_is_written_by_the_rights_of_the_jobs_user_al
     agent = await node.open()
     refused = await agent.keepers.launch(isolated(node, 1, "echo hello", output_file=str(closed / "log")))
     assert isinstance(refused, Refusal) and refused.reason is RefusalReason.OUTPUT_FILE_UNUSABLE
-    assert "Permission denied" in refused.message and not list(closed.iterdir())
+    assert "Permission denied" in str(refused) and not list(closed.iterdir())
     end, _, _ = await agent.run(isolated(node, 2, "echo hello", output_file=str(own / "log")))
     assert end.status == ExitCode(code=0)
     assert (own / "log").read_text() == "hello\n" and (own / "log").stat().st_uid == ALICE
