@@ -234,7 +234,7 @@ async def test_a_copy_of_the_output_is_written_by_the_rights_of_the_jobs_user_al
     closed.mkdir(mode=0o755)
     own.mkdir()
     os.chown(own, ALICE, ALICE)
-    for folder in tmp_path.parents:
+    for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & stat.S_IXOTH:
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
     agent = await node.open()
