@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -19,12 +18,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import cnn
 from .floors import echo_ms
+from .programs import START_S_MAX, free_port, running
 from .rows import Row, Run, middle
 
 CONNECTIONS = 64
 BURST_S = 2
-START_S_MAX = 60.0
 RATE = 500
 """Requests a second while a replica is killed."""
 
@@ -93,13 +93,15 @@ def measure(run: Run) -> list[Row]:
     if missing:
         print(f"not measured, for want of {' and '.join(missing)}: rates and what the gateway adds", file=sys.stderr)
     rows: list[Row] = []
-    with house(folder) as running:
+    with house(folder) as started:
         if not missing:
-            rows += _proxy_rows(running, run)
-        rows += _stream_rows(running)
-        rows += _start_rows(running, run.repeats)
-        rows += _death_rows(running)
-    return rows + ([] if missing else _predict_rows(folder, run))
+            rows += _proxy_rows(started, run)
+        rows += _stream_rows(started)
+        rows += _start_rows(started, run.repeats)
+        rows += _death_rows(started)
+    if not missing:
+        rows += _predict_rows(folder, run)
+    return [*rows, *cnn.measure(folder, run)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,45 +138,22 @@ def environment(folder: Path) -> dict[str, str]:
 @contextmanager
 def house(folder: Path) -> Iterator[House]:
     """What `gpuctl up` starts, with four virtual GPUs, for the length of the block."""
-    port, scheduler_port = _free_port(), _free_port()
-    running = House(folder, port)
+    port, scheduler_port = free_port(), free_port()
+    started = House(folder, port)
     ports = ("--port", str(port), "--scheduler-port", str(scheduler_port))
-    running.gpuctl("up", "--detach", "--virtual-gpus", "4", *ports)
+    started.gpuctl("up", "--detach", "--virtual-gpus", "4", *ports)
     try:
-        yield running
+        yield started
     finally:
-        running.gpuctl("down", "--yes")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
-
-
-@contextmanager
-def _running(command: Sequence[str], port: int, folder: Path) -> Iterator[None]:
-    """A server, from when it listens."""
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + START_S_MAX
-        while True:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{command[0]} did not listen")
-            time.sleep(0.02)
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+        started.gpuctl("down", "--yes")
 
 
 @contextmanager
 def _nginx(folder: Path, name: str, location: str, to: int = 1) -> Iterator[int]:
-    port, own = _free_port(), folder / name
+    port, own = free_port(), folder / name
     own.mkdir()
     (own / "nginx.conf").write_text(NGINX.format(folder=own, port=port, to=to, location=location))
-    with _running(["nginx", "-p", str(own), "-c", str(own / "nginx.conf")], port, own):
+    with running(["nginx", "-p", str(own), "-c", str(own / "nginx.conf")], port, own):
         yield port
 
 
@@ -227,10 +206,10 @@ def _answering(folder: Path) -> list[str]:
 
 
 def _stream_rows(house: House) -> list[Row]:
-    direct_port = _free_port()
+    direct_port = free_port()
     program = [sys.executable, str(house.folder / "program.py")]
     with (
-        _running([*program, str(direct_port)], direct_port, house.folder),
+        running([*program, str(direct_port)], direct_port, house.folder),
         house.served(program=[*program, "$PORT"]) as path,
     ):
         direct, ours = [], []
@@ -261,9 +240,9 @@ def _start_rows(house: House, repeats: int) -> list[Row]:
             begin = time.perf_counter()
             assert asyncio.run(_answered(house.port, f"{path}/")), "the request was not answered"
             taken.append(time.perf_counter() - begin)
-        port = _free_port()
+        port = free_port()
         begin = time.perf_counter()
-        with _running([*program, str(port)], port, house.folder):
+        with running([*program, str(port)], port, house.folder):
             floor.append(time.perf_counter() - begin)
     name = "served program: a request to the first replica's answer (0 to 1)"
     return [Row(name, statistics.median(taken), "s", statistics.median(floor), "the program alone")]
@@ -325,14 +304,14 @@ async def _answered(port: int, path: str) -> bool:
 
 def _predict_rows(folder: Path, run: Run) -> list[Row]:
     """A class that gives its items back, asked without the gateway, as a peer's server would be."""
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-P", "-m", "gpufleet.inference.predict", "noop:NoOp", "--device", "cpu"]
     asks = folder / "asks.lua"
     body = '{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1.0]}]}'
     asks.write_text(f"wrk.method = 'POST'\nwrk.body = '{body}'\nwrk.headers['content-type'] = 'application/json'\n")
     url = f"http://127.0.0.1:{port}/v2/models/NoOp/infer"
     rates, tails, alone = [], [], []
-    with _running([*command, "--port", str(port)], port, folder):
+    with running([*command, "--port", str(port)], port, folder):
         for _ in range(run.repeats):
             rate, _, tail = _wrk(url, CONNECTIONS, "-s", str(asks))
             rates.append(rate)
