@@ -121,7 +121,8 @@ class PredictService:
 
     async def _metrics(self, request: Request) -> Response:
         predictor = self.predictor
-        text = page(predictor.counts, predictor.batcher.waiting, is_ready=predictor.state is State.READY)
+        is_ready = predictor.state is State.READY
+        text = page(predictor.counts, predictor.batcher.waiting, is_ready=is_ready, runtimes=predictor.runtimes)
         return Response(text, media_type=CONTENT_TYPE)
 
     def _check(self, named: dict[str, Any]) -> None:

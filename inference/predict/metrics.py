@@ -1,4 +1,4 @@
-"""What a replica computed, as a page for Prometheus: items by status, batches by size and duration, waits.
+"""What a replica computed, as a page for Prometheus: items by status, batches by size and duration, waits, and where.
 
 Written by hand in the text format 0.0.4, since a replica has neither port nor library for it besides its own.
 """
@@ -9,6 +9,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+from gpufleet.runtimes.facts import RuntimeFacts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -64,8 +66,9 @@ class Counts:
         self.last_s = now_s
 
 
-def page(counts: Counts, waiting: int, *, is_ready: bool) -> str:
-    """The page. Its labels are statuses of HTTP and bounds, and nothing that anybody typed."""
+def page(counts: Counts, waiting: int, *, is_ready: bool, runtimes: Sequence[RuntimeFacts] = ()) -> str:
+    """The page. Its labels are statuses of HTTP, bounds, and what libraries say of themselves and of their devices
+    (at most RUNTIMES_MAX of them); nothing that anybody typed."""
     sizes = Spread(SIZES)
     for size, times in counts.batches.items():
         sizes.add(size, times.count)
@@ -82,8 +85,32 @@ def page(counts: Counts, waiting: int, *, is_ready: bool) -> str:
         f"gpufleet_predict_waiting {waiting}",
         *_head("gpufleet_predict_ready", "gauge", "Whether the model takes requests."),
         f"gpufleet_predict_ready {int(is_ready)}",
+        *_runtimes(runtimes),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _runtimes(runtimes: Sequence[RuntimeFacts]) -> Iterator[str]:
+    """Nothing where it is not known what the class computes with."""
+    if not runtimes:
+        return
+    yield from _head("gpufleet_predict_runtime_info", "gauge", "1 for each library that the model computes with.")
+    seen: dict[str, None] = {}  # two sessions may differ in what is no label, such as their limit of memory
+    for each in runtimes:
+        labels = {
+            "device": each.device,
+            "backend": "cpu" if each.device == "cpu" else "gpu",
+            "runtime": each.name,
+            "provider": each.provider,
+            "device_name": each.device_name,
+        }
+        inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+        seen[f"gpufleet_predict_runtime_info{{{inside}}} 1"] = None
+    yield from seen
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _head(name: str, kind: str, what: str) -> Iterator[str]:

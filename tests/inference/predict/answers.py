@@ -57,6 +57,23 @@ class Double:
         return [ValueError("negative") if item.min() < 0 else 2 * item for item in items]
 
 
+class Scarce:
+    """Gives each item back, as long as there are no more than two at once: more do not fit into memory."""
+
+    sizes: ClassVar[list[int]] = []
+
+    def load(self) -> None:
+        """Nothing was computed yet."""
+        self.sizes.clear()
+
+    def predict(self, items: list[Any]) -> list[Any]:
+        """The items."""
+        self.sizes.append(len(items))
+        if len(items) > 2:
+            raise MemoryError("there is room for two")
+        return items
+
+
 class Words:
     """The words of a text, as values of JSON both ways."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpufleet.runtimes.facts import RuntimeFacts, of_cpu
 from inference.predict.metrics import Counts, Times, page
 from tests.inference.predict.answers import answering, tensor
 
@@ -29,6 +32,24 @@ def test_a_page_counts_items_by_status_and_batches_by_size() -> None:
     assert (found["batch_size_sum", ""], found["batch_size_count", ""]) == (9_042, 8)
     assert [found["wait_seconds_bucket", le] for le in ("0.001", "0.25", "0.5", "10", "+Inf")] == [2, 2, 3, 3, 4]
     assert (found["waiting", ""], found["ready", ""], found["batch_duration_seconds_count", ""]) == (3, 1, 0)
+
+
+def test_a_page_says_what_computes_and_on_which_device() -> None:
+    gpu = RuntimeFacts(name="torch", version="2", provider="cuda", device="cuda:1", device_name='A "B" \\ C')
+    limited = replace(gpu, memory_limit_bytes=1 << 30)
+    text = page(Counts(), 0, is_ready=True, runtimes=(gpu, limited, of_cpu("onnxruntime", "1")))
+    (family,) = (each for each in text_string_to_metric_families(text) if each.name.endswith("runtime_info"))
+    first, second = (sample.labels for sample in family.samples)
+    assert [sample.value for sample in family.samples] == [1, 1]
+    assert first == {
+        "device": "cuda:1",
+        "backend": "gpu",
+        "runtime": "torch",
+        "provider": "cuda",
+        "device_name": 'A "B" \\ C',
+    }
+    assert (second["device"], second["backend"], second["provider"]) == ("cpu", "cpu", "cpu")
+    assert "runtime_info" not in page(Counts(), 0, is_ready=False)
 
 
 async def test_a_replica_tells_what_it_has_computed() -> None:

@@ -61,6 +61,9 @@ async def test_a_file_answers_and_its_metadata_say_where_it_computes(twice: str)
         assert (said["name"], said["provider"], said["device"]) == ("onnxruntime", "cpu", "cpu")
         assert said["version"] and said["device_name"] and said["device_memory_bytes"] > 0
         assert said["passed_over"] == [] and said["driver_version"] == "" and said["memory_limit_bytes"] == 0
+        figures = (await server.ask("/metrics")).body.decode()
+        labels = 'device="cpu",backend="cpu",runtime="onnxruntime",provider="cpu"'
+        assert f"gpufleet_predict_runtime_info{{{labels}" in figures
 
 
 def test_items_of_several_inputs_and_requests_keep_their_places(twice: str) -> None:

@@ -30,6 +30,18 @@ class Waits:
             time.sleep(0.01)
         return items
 """
+SCARCE = """
+class Waits:
+    examples = (1,)
+
+    def load(self):
+        pass
+
+    def predict(self, items):
+        if len(items) > 8:
+            raise MemoryError("there is room for eight")
+        return items
+"""
 ASKED = json.dumps({"inputs": [{"name": "x", "shape": [1], "datatype": "INT64", "data": [7]}]})
 
 
@@ -86,6 +98,14 @@ async def test_a_class_that_cannot_be_loaded_ends_it_with_a_sentence(tmp_path: P
     with program(tmp_path, "--model-arg", "broken=1") as (process, log):
         assert await ended(process) == 1
         assert "waits:Waits: the model needs there_is_no_such_module, which is not installed" in log.read_text()
+
+
+async def test_the_batch_size_is_found_where_the_flag_says_so(tmp_path: Path) -> None:
+    with program(tmp_path, "--max-batch", "auto", text=SCARCE) as (_, log):
+        port = await port_of(log)
+        assert "batches of 16 do not fit into memory" in log.read_text()
+        assert "ready: batches of at most 8" in log.read_text()
+        assert (await asyncio.to_thread(ask, port))[0] == 200
 
 
 async def test_told_to_stop_it_answers_what_it_has_taken_in(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from inference.core.batching import BatchLimits
 from inference.predict.predictor import State
 from tests.e2e.processes import until
-from tests.inference.predict.answers import Answering, Double, Gated, answering, floats, gated, tensor
+from tests.inference.predict.answers import Answering, Double, Gated, Scarce, answering, floats, gated, tensor
 
 ONE_BY_ONE = BatchLimits(batch_max=1, wait_us=0, waiting_max=3)
 
@@ -91,6 +91,16 @@ async def test_a_batch_that_raises_costs_the_item_that_is_at_fault_alone() -> No
         assert said["parameters"]["errors"] == {"1": "RuntimeError: the number of the beast"}
         assert said["parameters"]["statuses"] == {"1": 500}
         assert said["outputs"][0]["data"] == floats(2, 2, 2, 0, 0, 0, 4, 4, 4)
+
+
+async def test_short_memory_halves_the_batches_and_every_item_has_its_result() -> None:
+    async with answering("Scarce") as server:
+        reply = await server.infer(tensor(list(range(8)), "INT64"))
+        assert (reply.status, reply.said["outputs"][0]["data"]) == (200, list(range(8)))
+        assert Scarce.sizes == [8, 4, 2, 2, 4, 2, 2]
+        again = await server.infer(tensor(list(range(8)), "INT64"))
+        assert again.status == 200 and Scarce.sizes[7:] == [2, 2, 2, 2]
+        assert server.predictor.counts.items == {200: 16}
 
 
 async def test_items_of_several_callers_are_computed_together() -> None:
