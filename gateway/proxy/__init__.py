@@ -7,7 +7,8 @@ Bodies are streamed in both directions, and nothing of them is kept. How many re
 matter: it is told how many requests are under way and how many wait. Read `serving.py` first. `access.py` says who may,
 `service.py` knows the replicas of one program and its requests, `watching.py` speaks with the scheduler, `upstream.py`
 is a connection to a replica, on which `exchange.py` passes a request and its answer (`answer.py`), and `web_socket.py`
-passes messages. `lane.py` is the short way of a plain request here, past uvicorn and Starlette.
+passes messages. `lane.py` is the short way of a plain request here, past uvicorn and Starlette, and
+`lane_client.py` its client.
 What is decided is in `core/`, without input or output: `choice.py` which replica, `waiting.py` whose turn it is,
 `plain_request.py` what is plain, `headers.py` what of a request a program learns, and what of its answer a browser.
 `openai.py` is another address of the same programs, `/v1`: there a body's field `model` names one. Such a body is held
