@@ -46,12 +46,14 @@ def parser() -> argparse.ArgumentParser:
 
 def add_joining_flags(flags: argparse.ArgumentParser, *, port: str) -> None:
     """Those that any worker has, whatever it serves; `port` is the help of --port."""
-    flags.add_argument("--host", default=_told("WORKER_HOST", "127.0.0.1"), help="where to listen (default 127.0.0.1)")
+    flags.add_argument(
+        "--host", default=_setting("WORKER_HOST", "127.0.0.1"), help="where to listen (default 127.0.0.1)"
+    )
     flags.add_argument("--port", type=_port, metavar="PORT", help=port)
     flags.add_argument(
         "--advertise",
         metavar="HOST[:PORT]",
-        default=_told("WORKER_ADVERTISE"),
+        default=_setting("WORKER_ADVERTISE"),
         help="where gateways reach this worker; default: --host",
     )
     flags.add_argument("--scheduler", metavar="HOST:PORT[,…]", help="where the scheduler is; several are tried in turn")
@@ -61,16 +63,16 @@ def add_joining_flags(flags: argparse.ArgumentParser, *, port: str) -> None:
     files = {
         "--ticket-secret-file": (None, "64 hexadecimal digits; made where it is missing"),
         "--token-file": (None, "file with the worker's token"),
-        "--ca-file": (_told("CA_FILE"), "authority that signed the scheduler's certificate"),
+        "--ca-file": (_setting("CA_FILE"), "authority that signed the scheduler's certificate"),
         "--client-cert-file": (
-            _told("CLIENT_CERT_FILE"),
+            _setting("CLIENT_CERT_FILE"),
             "this worker's certificate with its key, where the scheduler asks for one",
         ),
         "--tls-cert": (
-            _told("TLS_CERT"),
+            _setting("TLS_CERT"),
             "this worker's certificate; default: beyond this machine, one of its own that gateways are told",
         ),
-        "--tls-key": (_told("TLS_KEY"), "the private key of the certificate"),
+        "--tls-key": (_setting("TLS_KEY"), "the private key of the certificate"),
     }
     for name, (default, help_) in files.items():
         flags.add_argument(name, metavar="FILE", type=Path, default=default, help=help_)
@@ -80,14 +82,14 @@ def add_joining_flags(flags: argparse.ArgumentParser, *, port: str) -> None:
         help="the name that it joins under, by a token that is traded for a credential; default: HOST-MODEL-DEVICE",
     )
     flags.add_argument(
-        "--insecure", action="store_true", default=bool(_told("INSECURE")), help="no TLS beyond this machine"
+        "--insecure", action="store_true", default=bool(_setting("INSECURE")), help="no TLS beyond this machine"
     )
     flags.add_argument("--verbose", action="store_true", help="the same as --log-level debug")
     flags.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     flags.add_argument("--log-format", choices=("text", "json"), default="text")
 
 
-def _told(name: str, otherwise: str | None = None) -> str | None:
+def _setting(name: str, otherwise: str | None = None) -> str | None:
     """What the agent said to a worker that it started, or the person with --env; of one by hand only the defaults."""
     is_launched = SECRET_VARIABLE in os.environ
     return os.environ.get(f"GPUFLEET_{name}", otherwise) if is_launched else otherwise

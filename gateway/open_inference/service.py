@@ -119,19 +119,19 @@ class OpenInference:
 
     async def ModelMetadata(self, request: pb.ModelMetadataRequest, context: Any) -> pb.ModelMetadataResponse:
         """What a replica says that it takes and gives."""
-        return metadata_of(await self._told(request.name, context, path_of(request.name, request.version)))
+        return metadata_of(await self._answer_at(request.name, context, path_of(request.name, request.version)))
 
     async def ModelConfig(self, request: pb.ModelConfigRequest, context: Any) -> pb.ModelConfigResponse:
         """How a replica says that it takes requests."""
         path = path_of(request.name, request.version, "/config")
         return pb.ModelConfigResponse(
-            config=message_of(pb.ModelConfig(), await self._told(request.name, context, path))
+            config=message_of(pb.ModelConfig(), await self._answer_at(request.name, context, path))
         )
 
     async def ModelStatistics(self, request: pb.ModelStatisticsRequest, context: Any) -> pb.ModelStatisticsResponse:
         """What a replica says that it has computed."""
         path = path_of(request.name, request.version, "/stats")
-        return message_of(pb.ModelStatisticsResponse(), await self._told(request.name, context, path))
+        return message_of(pb.ModelStatisticsResponse(), await self._answer_at(request.name, context, path))
 
     async def _infer(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         """ModelInfer, whose one message is read once there is room for it."""
@@ -174,8 +174,8 @@ class OpenInference:
             stream = Stream(self.room, caller, address, infer, is_known=bool(user))
             await stream.answer(messages, context)
 
-    async def _told(self, name: str, context: Any, path: bytes) -> bytearray:
-        """What a replica tells at a path. Raises ProgramRefused, and what _asked raises."""
+    async def _answer_at(self, name: str, context: Any, path: bytes) -> bytearray:
+        """What a replica answers at a path. Raises ProgramRefused, and what _asked raises."""
         exchange = await self._asked(name, context, path)
         if exchange.status != OK:
             raise _refusal(name, exchange)

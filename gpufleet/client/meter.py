@@ -55,7 +55,7 @@ def measure(model: str, dispatcher: Dispatcher, clock: Any) -> None:
     if api is None:
         return
     meter = api.get_meter("gpufleet.client")
-    dispatcher.sums.told = _Figures(meter, model, dispatcher)
+    dispatcher.sums.on_batch = _Figures(meter, model, dispatcher)
     known = ref(dispatcher)
 
     def read(options: CallbackOptions) -> Iterable[Observation]:

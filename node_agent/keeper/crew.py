@@ -65,7 +65,7 @@ class Watch:
         self._crew = crew
         self._leader = 0
         self._start_ticks = 0
-        reactor.call_when_readable(channel.fileno(), self._told)
+        reactor.call_when_readable(channel.fileno(), self._on_readable)
 
     def start(self, process: Process, ends: Ends, space: str = "") -> Spawned | NotRun | Refusal:
         """Have it start a command; waits for its answer. `space` is the folder of an isolated one."""
@@ -91,7 +91,7 @@ class Watch:
         for fd in self._received.take_descriptors():
             self._leader = pid_behind(fd)  # of another namespace, where it has another number
             os.close(fd)
-        self._reactor.call_after_turn(self._told)  # it may have said more already
+        self._reactor.call_after_turn(self._on_readable)  # it may have said more already
         return Spawned(self._leader, self._start_ticks, ends.outputs, self, ends.input_fd)
 
     @property
@@ -140,7 +140,7 @@ class Watch:
         """Answer the pid of the leader that it has, or had last."""
         return self._leader
 
-    def _told(self) -> None:
+    def _on_readable(self) -> None:
         self._take_in()
         if self._received.has_ended:
             self._reactor.forget(self._channel.fileno())

@@ -410,7 +410,8 @@ class CredentialRenewed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretSet:
-    """A secret has this value from now on. The story keeps that it was set, and not what was sealed (`as_told`)."""
+    """A secret has this value from now on. The story keeps that it was set, and not what was sealed
+    (`without_sealed_value`)."""
 
     at: Instant
     secret: Secret
@@ -518,7 +519,7 @@ def is_shared(record: Record, job: Job) -> bool:
             return job.array is not None and isinstance(record, SHARED_KINDS)
 
 
-def as_told(record: Record) -> Record:
+def without_sealed_value(record: Record) -> Record:
     """A record as its story keeps it: of a secret nothing of its value, sealed as it is, outlives the secret there."""
     if isinstance(record, SecretSet):
         return replace(record, secret=replace(record.secret, sealed=b""))

@@ -14,7 +14,7 @@ from ..ports import Commit, EndedQuery, FinishedQuery, StoredRecord
 from ..state.durable import Entity
 from ..state.ids import JobId
 from ..state.jobs import Job
-from ..state.records import as_told
+from ..state.records import without_sealed_value
 from ..state.units import Instant
 from . import queries, reading
 from .codec import Codec
@@ -170,8 +170,8 @@ class SqlStore:
 
     def _steps(self, commit: Commit) -> list[Step]:
         codec, write = self._codec, self._database.statements
-        told = [as_told(record) for record in commit.records]
-        numbered = enumerate(told, self._record_sequence + 1)
+        stored = [without_sealed_value(record) for record in commit.records]
+        numbered = enumerate(stored, self._record_sequence + 1)
         with codec.each_once():
             steps: tuple[Step, ...] = (
                 (write.add_record, [record_row(codec, number, self._term, record) for number, record in numbered]),

@@ -16,7 +16,7 @@ from tests.e2e.client import Client, refusal, select
 from tests.e2e.fleet import Fleet
 from tests.e2e.processes import DEADLINE_SECONDS
 
-TOLD_TO_NOBODY = "hf_only-anns"
+HIDDEN_VALUE = "hf_only-anns"
 HOOK = "https://chat.example/hooks/only-anns"
 MODEL = "anns-model"
 
@@ -28,7 +28,7 @@ def _of_model() -> sessions_pb2.Model:
     return models.Model(
         name=MODEL,
         entry_point="a:B",
-        worker=job_pb2.JobSpec(env={"TOKEN": TOLD_TO_NOBODY}, notify=HOOK, cwd="/"),
+        worker=job_pb2.JobSpec(env={"TOKEN": HIDDEN_VALUE}, notify=HOOK, cwd="/"),
         max_workers=1,
     )
 
@@ -108,9 +108,9 @@ async def test_nobody_but_its_owner_and_admins_sees_values_of_variables_in_any_a
     people: dict[str, Client],
 ) -> None:
     ann = people["ann"]
-    fields: dict[str, Any] = {"env": {"TOKEN": TOLD_TO_NOBODY}, "notify": HOOK, "is_held": True}
+    fields: dict[str, Any] = {"env": {"TOKEN": HIDDEN_VALUE}, "notify": HOOK, "is_held": True}
     held = await ann.submit("true", **fields, input=job_pb2.INPUT_MODE_PIPE)
-    failed = await ann.run("false", env={"TOKEN": TOLD_TO_NOBODY})
+    failed = await ann.run("false", env={"TOKEN": HIDDEN_VALUE})
     array = (await ann.submit_specs([ann.spec("true", **fields, array=job_pb2.ArraySpec(indices="1-3"))])).first_job_id
     served = await ann.stub.ServeModel(models.ServeModelRequest(model=_of_model()))
     assert served.model.name == MODEL
@@ -119,11 +119,11 @@ async def test_nobody_but_its_owner_and_admins_sees_values_of_variables_in_any_a
             for name, call in (CARRY | ASKED_OF_A_JOB).items():
                 for who in ("bob", "eve", "ann's screen"):
                     answer = await said(call(people[who], job))
-                    assert TOLD_TO_NOBODY not in answer, f"{name} tells {who} a value of job {job}"
+                    assert HIDDEN_VALUE not in answer, f"{name} tells {who} a value of job {job}"
                     assert HOOK not in answer, f"{name} tells {who} whom job {job} notifies"
         for who in ("ann", "admin"):
             for name in ("GetJob", "Queue", "Explain"):
-                assert TOLD_TO_NOBODY in await said(CARRY[name](people[who], held)), f"{name} hides {who} a value"
+                assert HIDDEN_VALUE in await said(CARRY[name](people[who], held)), f"{name} hides {who} a value"
         assert HOOK in await said(CARRY["ListModels"](ann, held))
         spec = (await people["bob"].job(held)).spec
         assert spec.env["TOKEN"] == HIDDEN
@@ -156,14 +156,14 @@ def test_each_field_of_a_spec_is_for_everybody_or_is_hidden_by_name() -> None:
 @pytest.mark.parametrize(("is_shared", "hidden"), [(True, SECRET), (False, (*SECRET, *PRIVATE))])
 def test_nothing_is_left_of_what_is_hidden_and_its_name_is_told(is_shared: bool, hidden: tuple[str, ...]) -> None:
     spec = job_pb2.JobSpec(
-        argv=[TOLD_TO_NOBODY], cpu_argv=[TOLD_TO_NOBODY], env={"TOKEN": TOLD_TO_NOBODY}, notify=TOLD_TO_NOBODY
+        argv=[HIDDEN_VALUE], cpu_argv=[HIDDEN_VALUE], env={"TOKEN": HIDDEN_VALUE}, notify=HIDDEN_VALUE
     )
-    spec.output_file = TOLD_TO_NOBODY
-    spec.files.add(path=TOLD_TO_NOBODY)
-    spec.secrets["TOKEN"] = TOLD_TO_NOBODY
+    spec.output_file = HIDDEN_VALUE
+    spec.files.add(path=HIDDEN_VALUE)
+    spec.secrets["TOKEN"] = HIDDEN_VALUE
     empty = set(hidden) - {field.name for field, _ in spec.ListFields()}
     assert not empty, "fill them in above"
     Sight(owner=None, is_admin=False, is_shared=is_shared).hide(spec, UserName("ann"))
     assert sorted(spec.hidden_fields) == sorted(hidden)
-    shown = {field.name for field, value in spec.ListFields() if TOLD_TO_NOBODY in str(value)}
+    shown = {field.name for field, value in spec.ListFields() if HIDDEN_VALUE in str(value)}
     assert shown == {*SECRET, *PRIVATE} - set(hidden)

@@ -6,7 +6,7 @@ from scheduler.core.decide import step
 from scheduler.core.secrets import SECRETS_PER_USER_MAX
 from scheduler.state.events import SecretRemovalRequested, SecretSubmitted
 from scheduler.state.ids import UserName
-from scheduler.state.records import SecretRemoved, SecretSet, as_told
+from scheduler.state.records import SecretRemoved, SecretSet, without_sealed_value
 from scheduler.state.replies import Refused, SecretChanged
 from scheduler.state.secrets import Secret, SecretName
 from scheduler.state.state import State
@@ -35,9 +35,9 @@ def test_a_secret_replaces_that_of_its_name_and_of_nobody_else() -> None:
 def test_the_story_of_a_secret_has_nothing_that_was_sealed() -> None:
     (record,) = step(State(), of(ADA, "key")).records
     assert isinstance(record, SecretSet) and record.secret.sealed
-    told = as_told(record)
-    assert isinstance(told, SecretSet) and not told.secret.sealed
-    assert (told.secret.name, told.by) == ("key", ADA)
+    kept = without_sealed_value(record)
+    assert isinstance(kept, SecretSet) and not kept.secret.sealed
+    assert (kept.secret.name, kept.by) == ("key", ADA)
 
 
 def test_a_user_has_so_many_and_may_still_replace_one() -> None:

@@ -77,7 +77,7 @@ class Figures:
 
 
 class Sums:
-    """Of one client, or of one of its workers. `told`, where it is set, is told each batch."""
+    """Of one client, or of one of its workers. `on_batch`, where it is set, is called with each batch."""
 
     def __init__(self) -> None:
         self._newest: deque[Batch] = deque(maxlen=BATCHES_MAX)
@@ -86,7 +86,7 @@ class Sums:
         self._requests = 0
         self.retries = 0
         self._said: frozenset[str] = frozenset()
-        self.told: Callable[[Batch], None] | None = None
+        self.on_batch: Callable[[Batch], None] | None = None
 
     def add(self, batch: Batch) -> None:
         """A request ended, or items were given up."""
@@ -94,8 +94,8 @@ class Sums:
         self._answered += batch.answered
         self._failed += batch.failed
         self._requests += batch.duration_s is not None
-        if self.told is not None:
-            self.told(batch)
+        if self.on_batch is not None:
+            self.on_batch(batch)
 
     def figures(self) -> Figures:
         """What to tell now."""
