@@ -10,6 +10,7 @@ import pytest
 
 from gpufleet.jobs.runs import ExitCode
 from scheduler.core.deadlines import REQUESTS_PER_SWEEP, wake_at
+from scheduler.core.numbers import numbers_above
 from scheduler.core.story import sentence, tell
 from scheduler.state.access import Role, Token
 from scheduler.state.attempts import Attempt, OutputEnd, OutputStream, Placement, Rank, RankExit
@@ -370,7 +371,11 @@ def test_forgetting_old_requests_takes_a_bounded_number_at_a_time() -> None:
 def test_every_kind_of_record_can_be_told_to_people_and_in_short() -> None:
     wanted = {kind.__name__ for kind in get_args(Record)} - NOT_MET - OF_SESSIONS
     wanted -= (
-        _read(_fallen_back()) | _read(_let_in_and_out()) | _read(_kept_and_dropped()) | _read(_traded_and_renewed())
+        _read(_fallen_back())
+        | _read(_let_in_and_out())
+        | _read(_kept_and_dropped())
+        | _read(_traded_and_renewed())
+        | _read(_put_back())
     )
     for seed in (*MEET_THE_RARE, *range(200)):
         wanted -= _read(_of_a_life(random.Random(seed)))
@@ -431,6 +436,12 @@ def _kept_and_dropped() -> list[Record]:
     fleet.take_up(of(ALICE, "key"))
     fleet.take_up(SecretRemovalRequested(at=fleet.now, by=ALICE, user=ALICE, name=SecretName("key")))
     return fleet.store.records
+
+
+def _put_back() -> list[Record]:
+    """The record of a store that was put back from a copy of before job 41."""
+    fleet = Fleet()
+    return list(numbers_above(fleet.state, fleet.now, JobId(41), "the data folder has seen job 41").records)
 
 
 def _read(told: list[Record]) -> set[str]:

@@ -6,6 +6,7 @@ import re
 import signal
 from typing import Any
 
+from tests.e2e.processes import until
 from tests.gateway.stage import Browser, Side, Stage, browser
 
 DIES = """\
@@ -54,7 +55,7 @@ async def test_two_workers_that_are_killed_from_outside_do_not_end_the_session_w
         while ann.newest < 1:
             await ann.frame()
         for _ in range(2):
-            kill_the_one_with_a_turn(turn["session"], sides)
+            await kill_the_one_with_a_turn(turn["session"], sides)
             again = await begins(ann)
             assert again["session"] == turn["session"]
         await ann.say(type="leave")
@@ -63,11 +64,16 @@ async def test_two_workers_that_are_killed_from_outside_do_not_end_the_session_w
         side.end()
 
 
-def kill_the_one_with_a_turn(session: str, sides: list[Side]) -> None:
-    """The worker that is there and whose log says that it opened the session."""
+async def kill_the_one_with_a_turn(session: str, sides: list[Side]) -> None:
+    """The worker that is there and whose log says that it opened the session; a thread writes its lines."""
     opened = re.compile(rf"turn opened.*session={session}\b")
-    [found] = [side for side in sides if side.process is not None and opened.search(side.log.read_text())]
-    found.end(signal.SIGKILL)
+
+    def found() -> list[Side]:
+        return [side for side in sides if side.process is not None and opened.search(side.log.read_text())]
+
+    await until("a worker says that it opened the session", found)
+    [one] = found()
+    one.end(signal.SIGKILL)
 
 
 async def test_a_model_that_dies_of_an_input_is_held_off_after_two_workers(stage: Stage) -> None:

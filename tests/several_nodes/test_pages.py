@@ -30,10 +30,12 @@ ENCRYPTED = [
     (SEVERAL_MACHINES, "Two machines, with encryption"),
     (SEVERAL_MACHINES, "People"),
     (SEVERAL_MACHINES, "Nodes that speak for themselves alone"),
+    (SEVERAL_MACHINES, "Workers and gateways with credentials"),
     (SEVERAL_MACHINES, "A job over several machines"),
     (SEVERAL_MACHINES, "When something is in the way"),
     (SEVERAL_MACHINES, "When a machine or its link fails"),
     (NETWORK, "Who dials whom"),
+    (NETWORK, "Certificates of clients"),
 ]
 TRUSTED = [(SEVERAL_MACHINES, "On a network that you trust"), (NETWORK, "Several addresses")]
 

@@ -248,7 +248,7 @@ async def test_output_that_the_scheduler_lost_after_its_node_deleted_it_holds_no
     spool = fleet.agents["n1"].data
 
     def much_is_deleted() -> bool:
-        names = [path.name for path in spool.glob(f"keeper/attempts/{job_id}.1.0/stdout.*")]
+        names = [path.name for path in spool.glob(f"keeper/attempts/{job_id}.1.0.*/stdout.*")]
         return bool(names) and min(names) != f"stdout.{0:020d}"
 
     await until("much of it is stored and deleted on its node", much_is_deleted)

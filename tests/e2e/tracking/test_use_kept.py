@@ -38,7 +38,8 @@ async def test_a_killed_agent_is_followed_by_one_that_goes_on_with_what_the_job_
     async with fleet.client() as client:
         job = await client.submit("sleep", "600", gpus=1, min_memory_bytes=GB, sampling_interval=span(0.2))
         await client.wait(job, job_pb2.JOB_STATE_RUNNING)
-        kept = agent.data / "usages" / f"{job}.1.0"
+        lineage = (await client.job(job)).attempts[-1].lineage
+        kept = agent.data / "usages" / f"{job}.1.0.{lineage}"
 
         async def is_kept() -> bool:
             return kept.exists() and json.loads(kept.read_text())["devices"] != {}
