@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from node_agent.keeper.processes import children
+
 from . import floors, measures
 from .fleet import Fleet
 from .rows import CPUS, Row, Run, middle, percentile
@@ -85,7 +87,11 @@ def _lines(run: Run) -> list[Row]:
 
 
 def _cpu_seconds(fleet: Fleet) -> dict[str, float]:
-    return {name: measures.cpu_seconds(pid) for name, pid in fleet.programs().items()}
+    """By program; the keeper's with that of its supervisors, of which none is let go within a minute."""
+    keeper = fleet.keeper_pid()
+    spent = {name: measures.cpu_seconds(pid) for name, pid in fleet.programs().items()}
+    spent["keeper"] += sum(measures.cpu_seconds(pid) for pid in children(keeper))
+    return spent
 
 
 def build_stamp(folder: Path) -> Path:

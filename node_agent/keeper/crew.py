@@ -16,6 +16,7 @@ from ..core.outcome import Stream
 from .descriptors import Ends, open_ends
 from .isolated import IsolatedSupervisor
 from .jail import remove_space
+from .linux import boottime_us
 from .processes import children, look_at, pid_behind
 from .reactor import Reactor
 from .spawn import Spawner
@@ -23,8 +24,12 @@ from .supervisor import Supervisor, fork_supervisor
 from .values import not_run_from, process_to, refusal_from
 from .wire import Json, Received, send
 
-WAITING_MAX = 8
-"""Supervisors that wait for an attempt; beyond them one that has nothing left to do is let go."""
+WAITING_MAX = 64
+"""Supervisors that wait for an attempt; beyond them one that has nothing left to do is let go. A node with fewer waiting
+than it runs short jobs at once forks one for each of these, which costs more than the job."""
+
+WAITING_IDLE_MAX, IDLE_US = 8, 60_000_000
+"""So many still wait when for a minute none was freed."""
 
 START_S_MAX = 30.0
 """How long a command may take to start: its program may lie on a file system that is slow."""
@@ -119,9 +124,10 @@ class Watch:
             os.kill(self.pid, signal.SIGKILL)
 
     def let_go(self) -> None:
-        """Have it leave."""
-        self._reactor.forget(self._channel.fileno())
-        self._channel.close()
+        """Have it leave; again: nothing."""
+        if self._channel.fileno() >= 0:
+            self._reactor.forget(self._channel.fileno())
+            self._channel.close()
 
     def died(self) -> None:
         """Take in that it is reaped. What it had said before counts."""
@@ -156,7 +162,7 @@ class Watch:
         if "exit" in message:
             told: dict[str, Any] = message["exit"]
             self.exit = LeaderExit(told["status"], told["cpu_us"], told["max_rss_bytes"])
-        elif "done" in message:
+        if "done" in message:
             self.is_done = True
 
     def _tell(self) -> None:
@@ -230,10 +236,18 @@ class Crew:
         """Take in that one has nothing left to do."""
         if watch.pid not in self._all or watch in self._waiting:
             return
-        if len(self._waiting) < WAITING_MAX:
-            self._waiting.append(watch)
-        else:
+        if len(self._waiting) >= WAITING_MAX:
             watch.let_go()
+            return
+        self._waiting.append(watch)
+        if len(self._waiting) > WAITING_IDLE_MAX:
+            self._reactor.call_at(self._let_idle_go, boottime_us() + IDLE_US)
+
+    def _let_idle_go(self) -> None:
+        """Let those go that only a flood needed; the first of them have waited for the longest."""
+        for watch in self._waiting[:-WAITING_IDLE_MAX]:
+            watch.let_go()
+        del self._waiting[:-WAITING_IDLE_MAX]
 
     def reaped(self, pid: int, wait_status: int) -> None:
         """Take in that a child of the keeper has ended: a supervisor, or what came to the keeper from a dead one."""

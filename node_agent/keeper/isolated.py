@@ -60,8 +60,9 @@ class IsolatedSupervisor(Supervisor):
         send(self._channel, {"pid": answer, "start_ticks": stat.start_ticks}, (pidfd,))
         os.close(pidfd)
 
-    def leader_is_gone(self) -> None:
+    def leader_is_gone(self, said: Json, *, has_left: bool) -> None:
         """Leave, and with this process goes all that is left."""
+        self.tell(said)
         os._exit(0)
 
     def _start(

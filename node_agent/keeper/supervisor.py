@@ -4,8 +4,8 @@ It is forked from the keeper and has nothing of its own to load. It is the subre
 left group, session and environment, and whose parents have died, becomes its child. So nothing outlives its attempt,
 and nobody has to be recognised. It serves one attempt at a time, and another when nothing of that one is left.
 
-It says `{"pid", "start_ticks"}`, or why the command does not run; then `{"exit"}` when the leader has ended; then
-`{"done"}` when all the rest has. It hears `{"spawn"}` and `{"kill"}`. When the keeper has gone it ends all and leaves.
+It says `{"pid", "start_ticks"}`, or why the command does not run; then `{"exit"}` when the leader has ended, and
+`{"done"}` when all the rest has, in one message where nothing was left. It hears `{"spawn"}` and `{"kill"}`. When the keeper has gone it ends all and leaves.
 """
 
 import contextlib
@@ -141,9 +141,11 @@ class Supervisor:
                 self._reap()
             if self._channel.fileno() in ready:
                 message = self._received.next()
-                if message is None:
+                while message is not None:
+                    self._hear(message)
+                    message = self._received.next() if self._received.has_more else None
+                if self._received.has_ended:
                     break
-                self._hear(message)
         self._end_all()
 
     def _hear(self, message: Json) -> None:
@@ -170,10 +172,13 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Take in who has ended. The leader's group is killed while its pid still is its own."""
+        said: Json = {}
+        has_left = True
         while True:
             try:
                 seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
+                has_left = False
                 break
             if seen is None:
                 break
@@ -184,16 +189,17 @@ class Supervisor:
             if seen.si_pid == self._leader:
                 self._leader = None
                 cpu_us = int((usage.ru_utime + usage.ru_stime) * 1_000_000)
-                said = {"status": status, "cpu_us": cpu_us, "max_rss_bytes": usage.ru_maxrss * 1024}
-                self.tell({"exit": said})
+                said["exit"] = {"status": status, "cpu_us": cpu_us, "max_rss_bytes": usage.ru_maxrss * 1024}
         if self._is_busy and self._leader is None:
-            self.leader_is_gone()
+            self.leader_is_gone(said, has_left=has_left)
 
-    def leader_is_gone(self) -> None:
-        """Kill what it has left; called whenever some of that has ended."""
-        if not _kill_all():
+    def leader_is_gone(self, said: Json, *, has_left: bool) -> None:
+        """Kill what it has left; called whenever some of that has ended. `said` is its exit, where that is news."""
+        if not has_left or not _kill_all():
             self._is_busy = False
-            self.tell({"done": True})
+            said["done"] = True
+        if said:
+            self.tell(said)
 
     def tell(self, message: Json) -> None:
         """Say it, if anybody hears."""
