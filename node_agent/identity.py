@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpufleet.errors import GpufleetError, Reason
 from gpufleet.host.locked_folder import lock_folder
+from gpufleet.host.whole_file import replace_file
 
 IDENTITY_FILE = "agent.json"
 IDENTITY_BYTES_MAX = 4096
@@ -42,26 +43,13 @@ class DataFolder:
     def store(self, identity: Identity) -> None:
         """Write the identity, whole or not at all."""
         try:
-            self._write(identity)
+            replace_file(self.path / IDENTITY_FILE, json.dumps(asdict(identity)).encode())
         except OSError as problem:
             raise GpufleetError(
                 Reason.STORE_UNAVAILABLE,
                 f"{self.path / IDENTITY_FILE} cannot be written: {problem.strerror}",
                 next_step="Free the disk of the agent's data folder.",
             ) from None
-
-    def _write(self, identity: Identity) -> None:
-        unfinished = self.path / f".{IDENTITY_FILE}"
-        with unfinished.open("w") as file:
-            json.dump(asdict(identity), file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self.path / IDENTITY_FILE)
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def close(self) -> None:
         """Let the next agent have the folder."""

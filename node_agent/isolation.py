@@ -15,6 +15,7 @@ from pathlib import Path
 from gpufleet.config.agent_settings import ACCOUNTS, SHARED, IsolationSettings
 from gpufleet.devices.device import Device
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.host.whole_file import replace_file
 
 from .core.environment import Account
 from .core.launch import HOME_PATH, Isolation, Refusal, RefusalReason
@@ -109,16 +110,7 @@ class Isolating:
         """Keep it before it is used: after a crash of the machine a user has the same uid."""
         path = self._folder / UIDS_FILE
         try:
-            with path.with_suffix(".new").open("w") as file:
-                json.dump(uids, file)
-                file.flush()
-                os.fsync(file.fileno())
-            path.with_suffix(".new").replace(path)
-            folder_fd = os.open(self._folder, os.O_RDONLY)
-            try:
-                os.fsync(folder_fd)
-            finally:
-                os.close(folder_fd)
+            replace_file(path, json.dumps(uids).encode())
         except OSError as problem:
             raise AccountUnusable(f"{path} cannot be written: {problem.strerror}") from None
 

@@ -33,6 +33,7 @@ from .blobs.opening import open_blobs
 from .clock import SlewedClock
 from .engine import Changes, Engine
 from .first_start import make_first_context, make_first_tokens
+from .known_store import KnownStore, Memory
 from .links import Links
 from .metrics.door import MetricsOutlet
 from .metrics.measures import EngineMeasures
@@ -43,7 +44,6 @@ from .ports import Commit, Store
 from .pruning import Pruner
 from .secret_box import KEY_FILE as SECRETS_KEY_FILE
 from .secret_box import SecretBox
-from .seen import Memory, NewestKnown
 from .series.attempts import AttemptSeries
 from .series.queries import HistoryQueries
 from .series.reading import Retention
@@ -303,7 +303,7 @@ class Program:
             asyncio.create_task(self._visits.run(), name="visits"),
             asyncio.create_task(self._server.look_after_streams(), name="open-streams"),
             asyncio.create_task(self._metrics.run(), name="metrics"),
-            asyncio.create_task(self._memory.run(self._seen), name="seen"),
+            asyncio.create_task(self._memory.run(self._known_store), name="known-store"),
         ]
         stop = asyncio.create_task(stopping.wait(), name="stop")
         try:
@@ -328,7 +328,7 @@ class Program:
         if made and (context := make_first_context(self._data, listens_at, self._settings.now.tls.cert_file)):
             log.info("gpuctl of this account finds this scheduler", extra=fields(context=context))
         # From here on somebody may be told of what is stored.
-        self._memory.note(self._seen(), is_synced=True)
+        self._memory.note(self._known_store(), is_synced=True)
         await self._server.start()
         address = str(listens_at)
         listening = self._data / LISTENING_FILE
@@ -384,14 +384,14 @@ class Program:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         histories = (self._desk, self._recorder, self._visits, self._requests)
-        seen = self._seen()
+        known = self._known_store()
         for each in (self._engine, self._outputs, self._series, *histories, self._store):
             each.close()
-        self._memory.note(seen, is_synced=True)
+        self._memory.note(known, is_synced=True)
 
-    def _seen(self) -> NewestKnown:
+    def _known_store(self) -> KnownStore:
         """How far the store is now."""
-        return NewestKnown(
+        return KnownStore(
             store_id=self._store_id,
             lineage=self._store.lineage,
             term=self._store.term,

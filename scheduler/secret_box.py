@@ -15,9 +15,9 @@ from typing import Any
 from gpufleet.errors import GpufleetError, Reason
 
 from .key_files import KEY_BYTES, read_key, read_or_make_key
+from .state.access import Secret
 from .state.commands import LaunchAttempt
-from .state.ids import UserName
-from .state.secrets import Secret, SecretKey, SecretName
+from .state.ids import SecretKey, SecretName, UserName
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..core.launch import SPACE_PATH, NotRun, Process, Refusal, RefusalReason
@@ -25,8 +26,8 @@ from .values import not_run_from, process_to, refusal_from
 from .wire import Json, Received, send
 
 WAITING_MAX = 64
-"""Supervisors that wait for an attempt; beyond them one that has nothing left to do is let go. A node with fewer waiting
-than it runs short jobs at once forks one for each of these, which costs more than the job."""
+"""Supervisors that wait for an attempt; beyond them one that has nothing left to do is let go. With fewer than short
+jobs at once one would be forked for each of these, which costs more than the job."""
 
 WAITING_IDLE_MAX, IDLE_US = 8, 60_000_000
 """So many still wait when for a minute none was freed."""
@@ -299,7 +300,7 @@ class Crew:
         if not self._is_isolating:
             self._is_isolating = True
             for folder in (self._stage, SPACE_PATH):
-                os.makedirs(folder, 0o755, exist_ok=True)  # noqa: PTH103
+                Path(folder).mkdir(0o755, parents=True, exist_ok=True)
         watch, self._next_isolated = self._next_isolated, None
         return self._forked(is_isolated=True) if watch is None or watch.is_dead else watch
 

@@ -44,9 +44,9 @@ HOME, TEMPORARY, TEMPORARY_KEPT = "home", "tmp", "var-tmp"
 
 def make_space(space: str, isolation: Isolation) -> None:
     """Make the folders of an attempt, on the disk. OSError when they cannot be made."""
-    os.mkdir(space, 0o711)  # noqa: PTH102
+    Path(space).mkdir(0o711)
     for name in (HOME, TEMPORARY, TEMPORARY_KEPT):
-        os.mkdir(f"{space}/{name}", 0o700)  # noqa: PTH102
+        Path(space, name).mkdir(0o700)
         os.chown(f"{space}/{name}", isolation.uid, isolation.gid)
 
 
@@ -63,10 +63,10 @@ def build(stage: str) -> int:
     for name in COMMON_NODES:
         _show_node(f"/dev/{name}", f"{stage}/{name}")
     for name, target in LINKS.items():
-        os.symlink(target, f"{stage}/{name}")  # noqa: PTH211
-    os.mkdir(f"{stage}/pts")  # noqa: PTH102
+        Path(stage, name).symlink_to(target)
+    Path(stage, "pts").mkdir()
     mount("/dev/pts", f"{stage}/pts", flags=MS_BIND)
-    os.mkdir(f"{stage}/shm")  # noqa: PTH102
+    Path(stage, "shm").mkdir()
     mount("tmpfs", f"{stage}/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
     mount(stage, "/dev", flags=MS_MOVE)
     mount("tmpfs", SPACE_PATH, "tmpfs", MS_NOSUID | MS_NODEV, SMALL)
@@ -87,11 +87,11 @@ def furnish(devices_fd: int, space: str, isolation: Isolation) -> None:
         if Path("/var/tmp").is_dir():
             places["/var/tmp"] = source(f"{space}/{TEMPORARY_KEPT}")
         places[HOME_PATH] = source(f"{space}/{HOME}")
-        os.mkdir(HOME_PATH)  # noqa: PTH102
+        Path(HOME_PATH).mkdir()
         if isolation.files:
             _give_all(isolation.files, isolation)
             places[FILES_PATH] = source(isolation.files)
-            os.mkdir(FILES_PATH)  # noqa: PTH102
+            Path(FILES_PATH).mkdir()
         for path in isolation.devices:
             _give_node(devices_fd, path, isolation)
         for folder in isolation.hidden:

@@ -5,7 +5,8 @@ left group, session and environment, and whose parents have died, becomes its ch
 and nobody has to be recognised. It serves one attempt at a time, and another when nothing of that one is left.
 
 It says `{"pid", "start_ticks"}`, or why the command does not run; then `{"exit"}` when the leader has ended, and
-`{"done"}` when all the rest has, in one message where nothing was left. It hears `{"spawn"}` and `{"kill"}`. When the keeper has gone it ends all and leaves.
+`{"done"}` when all the rest has, in one message where nothing was left. It hears `{"spawn"}` and `{"kill"}`. When the
+keeper has gone it ends all and leaves.
 """
 
 import contextlib

@@ -1,9 +1,10 @@
 """Which stored output is dropped by age or size, and up to when any was: what is missing beyond that was lost."""
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from gpufleet.host.whole_file import replace_file
 
 from ..state.ids import JobId
 from ..state.units import Instant
@@ -42,11 +43,8 @@ class DropMark:
         known = self.read()
         if known is not None and known >= newest:
             return
-        unfinished = self._path.with_name(f"{self._path.name}.new")
         try:
-            with open(unfinished, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                file.write(f"{newest}\n")
-            unfinished.replace(self._path)
+            replace_file(self._path, f"{newest}\n".encode(), is_synced=False)
         except OSError:
             with suppress(OSError):
                 self._path.unlink()

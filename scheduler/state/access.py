@@ -1,9 +1,9 @@
-"""Who may do what: tokens, roles, and the memory of requests that must not be carried out twice."""
+"""Who may do what: tokens, roles, users' secrets, and the memory of requests that must not be carried out twice."""
 
 from dataclasses import dataclass
 from enum import Enum
 
-from .ids import JobId, TokenId, UserName
+from .ids import JobId, SecretKey, SecretName, TokenId, UserName
 from .units import HOUR, Instant, Span, after
 
 
@@ -60,6 +60,25 @@ class Token:
     def former_is_good(self, now: Instant) -> bool:
         """Whether the credential of before the last renewal may still be used: its answer may be lost."""
         return self.renewed_at is not None and now < after(self.renewed_at, FORMER_GOOD_FOR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """A value that a user keeps for jobs: `sealed` as `secret_box.py` sealed it for this user and name alone.
+
+    The key is never here.
+    """
+
+    user: UserName
+    name: SecretName
+    set_at: Instant
+    set_by: UserName
+    sealed: bytes = b""
+
+    @property
+    def key(self) -> SecretKey:
+        """By what it is found."""
+        return self.user, self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

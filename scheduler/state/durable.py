@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
-from .access import Counters, RememberedRequest, Token
+from .access import Counters, RememberedRequest, Secret, Token
 from .attempts import Rank
 from .equal_jobs import EqualJobs, Jobs
-from .ids import JobId, NodeName, RankKey, TokenId, UserName
+from .ids import JobId, NodeName, RankKey, SecretKey, SecretName, TokenId, UserName
 from .indexes import Indexes, index, index_alike, index_equals, unindex, unindex_alike
 from .jobs import Job, Tally
 from .nodes import Node
-from .secrets import Secret, SecretKey, SecretName
 from .sessions.session import Model, ModelName, Session, SessionId, Sessions
 from .specs import Asked
 from .usage import Usage

@@ -6,12 +6,11 @@ Every event carries `at`, the instant on the scheduler's clock when it was taken
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .access import Token
+from .access import Secret, Token
 from .attempts import OutputEnd, RankExit
-from .ids import JobId, NodeName, RankKey, TokenId, UserName
+from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Items
 from .nodes import DeviceSample, HostSample, NodeInfo
-from .secrets import Secret, SecretName
 from .sessions.events import SessionEvent
 from .specs import Band, JobSpec, Outcome
 from .units import Instant, Span

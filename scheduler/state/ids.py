@@ -10,3 +10,5 @@ DeviceUuid = NewType("DeviceUuid", str)
 TokenId = NewType("TokenId", str)
 UserName = NewType("UserName", str)
 ModelName = NewType("ModelName", str)
+SecretName = NewType("SecretName", str)
+SecretKey = tuple[UserName, SecretName]

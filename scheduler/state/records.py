@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from gpufleet.jobs.runs import StopCause
 
-from .access import RememberedRequest, Token
+from .access import RememberedRequest, Secret, Token
 from .attempts import Attempt, EndedAttempt, RankExit, Rendezvous
-from .ids import JobId, NodeName, RankKey, TokenId, UserName
+from .ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from .jobs import Finished, Job
 from .nodes import Node, UnhealthyDevice
-from .secrets import Secret, SecretName
 from .sessions.records import SessionRecord
 from .specs import Band
 from .units import Instant, Span

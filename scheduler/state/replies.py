@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from .access import Token
+from .access import Secret, Token
 from .ids import JobId
 from .jobs import Job
 from .nodes import Node
-from .secrets import Secret
 from .sessions.session import SessionId
 
 

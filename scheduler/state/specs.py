@@ -5,8 +5,7 @@ from enum import Enum, IntEnum
 
 from gpufleet.jobs.runs import DEFAULT_GRACE_US, InputMode
 
-from .ids import JobId, ModelName, NodeName
-from .secrets import SecretName
+from .ids import JobId, ModelName, NodeName, SecretName
 from .shares import WHOLE_MILLI
 from .units import Instant, Span
 

@@ -7,7 +7,8 @@ from gpufleet.v1 import job_pb2, scheduler_pb2
 
 from gpufleet.errors import invalid
 
-from ..state.secrets import Secret, SecretName
+from ..state.access import Secret
+from ..state.ids import SecretName
 from .convert import timestamp
 
 SECRET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

@@ -29,13 +29,12 @@ from scheduler.state.events import (
     TokenRequested,
     WantedJob,
 )
-from scheduler.state.ids import JobId, NodeName, RankKey, TokenId, UserName
+from scheduler.state.ids import JobId, NodeName, RankKey, SecretName, TokenId, UserName
 from scheduler.state.jobs import Running
 from scheduler.state.limits import Limits
 from scheduler.state.nodes import Reachability
 from scheduler.state.records import AttemptEnded, AttemptPlaced, AttemptStarted, JobFinished, Record
 from scheduler.state.replies import Done, Refused, Submitted
-from scheduler.state.secrets import SecretName
 from scheduler.state.sessions.records import SessionRecord
 from scheduler.state.specs import Band
 from scheduler.state.units import DAY, GB, HOUR, MINUTE, SECOND, Instant, Span, after

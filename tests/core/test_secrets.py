@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from scheduler.core.decide import step
 from scheduler.core.secrets import SECRETS_PER_USER_MAX
+from scheduler.state.access import Secret
 from scheduler.state.events import SecretRemovalRequested, SecretSubmitted
-from scheduler.state.ids import UserName
+from scheduler.state.ids import SecretName, UserName
 from scheduler.state.records import SecretRemoved, SecretSet, without_sealed_value
 from scheduler.state.replies import Refused, SecretChanged
-from scheduler.state.secrets import Secret, SecretName
 from scheduler.state.state import State
 from scheduler.state.units import Instant
 

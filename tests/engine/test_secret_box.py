@@ -10,8 +10,8 @@ import pytest
 
 from gpufleet.errors import GpufleetError, Reason
 from scheduler.secret_box import KEY_FILE, SecretBox
-from scheduler.state.ids import UserName
-from scheduler.state.secrets import Secret, SecretName
+from scheduler.state.access import Secret
+from scheduler.state.ids import SecretName, UserName
 from scheduler.state.units import Instant
 
 ADA, NAME, VALUE = UserName("ada"), SecretName("HF_TOKEN"), "hf_välue\n"

@@ -18,11 +18,10 @@ from cli.submitting.job_spec import spec_of
 from scheduler.api.jobs.submitting import SubmitCalls
 from scheduler.api.roles import Caller, _caller
 from scheduler.core.jobs import on_jobs_submitted
-from scheduler.state.access import Role
-from scheduler.state.ids import JobId, TokenId, UserName
+from scheduler.state.access import Role, Secret
+from scheduler.state.ids import JobId, SecretName, TokenId, UserName
 from scheduler.state.jobs import Job
 from scheduler.state.records import JobQueued
-from scheduler.state.secrets import Secret, SecretName
 from scheduler.state.specs import Outcome
 from tests.core.fleet import Fleet
 from tests.fields.filled import Needs, Values

@@ -10,13 +10,12 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.pool import NullPool
 
 from scheduler.ports import Commit
-from scheduler.state.access import Counters, RememberedRequest, Role, Token
+from scheduler.state.access import Counters, RememberedRequest, Role, Secret, Token
 from scheduler.state.durable import Entity, key_of
-from scheduler.state.ids import JobId, NodeName, TokenId, UserName
+from scheduler.state.ids import JobId, NodeName, SecretName, TokenId, UserName
 from scheduler.state.jobs import Finished, Job, Queued
 from scheduler.state.nodes import Node, NodeInfo
 from scheduler.state.records import JobFinished, JobHeld, JobQueued, Record
-from scheduler.state.secrets import Secret, SecretName
 from scheduler.state.specs import Band, JobSpec, Outcome
 from scheduler.state.units import Instant
 

@@ -8,11 +8,11 @@ from gpufleet.errors import GpufleetError, Reason, invalid
 
 from ...engine import Engine
 from ...secret_box import SecretBox
+from ...state.access import Secret
 from ...state.durable import Durable
 from ...state.events import SecretRemovalRequested, SecretSubmitted
 from ...state.ids import UserName
 from ...state.replies import SecretChanged
-from ...state.secrets import Secret
 from ...state.specs import JobSpec
 from ...wire.secret_fields import secret_name, secret_proto, secret_value
 from ...wire.validate import USER_NAME

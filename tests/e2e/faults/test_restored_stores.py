@@ -40,7 +40,7 @@ async def test_a_job_of_a_restored_database_is_given_nothing_of_what_the_lost_on
     data = fleet.scheduler.data
     database, copy, seen = data / "scheduler.db", fleet.folder / "copy.db", fleet.folder / "copy.seen"
     shutil.copy(database, copy)
-    shutil.copy(data / "seen.json", seen)
+    shutil.copy(data / "known-store.json", seen)
     await fleet.scheduler.start()
     async with fleet.client() as client:
         alice = await client.run(*marking("secret of alice", alices))
@@ -49,9 +49,9 @@ async def test_a_job_of_a_restored_database_is_given_nothing_of_what_the_lost_on
     await fleet.scheduler.stop()
 
     # Where the folder is as old as the database nobody notices: the same number, term and tombstone, another lineage.
-    shutil.copy(data / "seen.json", newest := fleet.folder / "newest.seen")
+    shutil.copy(data / "known-store.json", newest := fleet.folder / "newest.seen")
     shutil.copy(copy, database)
-    shutil.copy(seen, data / "seen.json")
+    shutil.copy(seen, data / "known-store.json")
     await fleet.scheduler.start()
     await fleet.node_is_ready("n1")
     async with fleet.client() as client:
@@ -63,7 +63,7 @@ async def test_a_job_of_a_restored_database_is_given_nothing_of_what_the_lost_on
 
     # Where it remembers, the scheduler does not start, changes nothing, and says what to type.
     shutil.copy(copy, database)
-    shutil.copy(newest, data / "seen.json")
+    shutil.copy(newest, data / "known-store.json")
     for _ in range(2):
         said = await refused(fleet)
         assert "the database is older than it was" in said and "jobs up to 2 (term 2)" in said, said
@@ -92,7 +92,7 @@ async def test_of_a_lost_database_and_a_new_agent_no_old_output_is_a_new_jobs(fl
         file.unlink()
     said = await refused(fleet)
     assert "the database is empty, and the data folder has seen one with jobs up to 1 (term 1)" in said, said
-    (fleet.scheduler.data / "seen.json").unlink()
+    (fleet.scheduler.data / "known-store.json").unlink()
     said = await refused(fleet)
     assert "the data folder holds what another has left (worker.key" in said and "output" in said, said
     await accepted(fleet)

@@ -1,21 +1,21 @@
-"""What the data folder has seen of its store, and whether the store that is opened now is that one, as new as it was.
+"""What the data folder knows of its store, and whether the store that is opened now is that one, as new as it was.
 
 A database that is put back, lost or mistaken for another must not go on in silence: numbers would be given again, and
-what happened since would be missing without a word. So `seen.json` says which store it was and how far it had come. It
-is written at each start and stop, and every SEEN_SECONDS while commits are made, without waiting for the disk: what a
-crash takes of it makes a gap of seconds pass unnoticed, in which lineages still keep everything apart
+what happened since would be missing without a word. So `known-store.json` says which store it was and how far it had
+come. It is written at each start and stop, and every NOTED_EVERY_SECONDS while commits are made, without waiting for
+the disk: what a crash takes of it makes a gap of seconds pass unnoticed, in which lineages still keep everything apart
 (docs/design/lineages.md).
 """
 
 import asyncio
 import json
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpufleet.errors import GpufleetError, Reason
+from gpufleet.host.whole_file import replace_file
 from gpufleet.telemetry.logs import fields
 
 from .first_start import FIRST_TOKENS
@@ -27,9 +27,9 @@ from .worker_secrets import KEY_FILE
 
 log = logging.getLogger(__name__)
 
-FILE = "seen.json"
+FILE = "known-store.json"
 FILE_BYTES_MAX = 4096
-SEEN_SECONDS = 2.0
+NOTED_EVERY_SECONDS = 2.0
 NUMBERS_STEP = 1_000
 """After a gap numbers of jobs go on behind the next multiple of it: what came in the last moments is not known, too."""
 
@@ -37,7 +37,7 @@ ACCEPT = "gpuctl scheduler --accept-restored"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewestKnown:
+class KnownStore:
     """How far a store had come: its newest record, in which lineage and term, and the next number of a job."""
 
     store_id: str
@@ -47,75 +47,69 @@ class NewestKnown:
     next_job: int
 
 
-def read_seen(data: Path) -> NewestKnown | None:
-    """What the folder has seen; None where it has seen nothing, or a crash of the machine has taken it."""
+def read_known(data: Path) -> KnownStore | None:
+    """The store that the folder knows; None where it knows none, or a crash of the machine has taken it."""
     path = data / FILE
     try:
         with path.open("rb") as file:
             told = json.loads(file.read(FILE_BYTES_MAX))
         numbers = {name: int(told[name]) for name in ("term", "sequence", "next_job")}
-        return NewestKnown(store_id=str(told["store_id"]), lineage=str(told["lineage"]), **numbers)
+        return KnownStore(store_id=str(told["store_id"]), lineage=str(told["lineage"]), **numbers)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        log.warning("what was seen of the store cannot be read", extra=fields(file=path, why=str(problem)))
+        log.warning("what is known of the store cannot be read", extra=fields(file=path, why=str(problem)))
         return None
 
 
-def write_seen(data: Path, seen: NewestKnown, *, is_synced: bool = False) -> None:
-    """Keep it in place of what was seen before. Errors: OSError."""
-    unfinished = data / f".{FILE}.new"
-    with unfinished.open("w") as file:
-        json.dump(asdict(seen), file)
-        if is_synced:
-            file.flush()
-            os.fsync(file.fileno())
-    unfinished.replace(data / FILE)
+def write_known(data: Path, known: KnownStore, *, is_synced: bool = False) -> None:
+    """Keep it in place of what was known before. Errors: OSError."""
+    replace_file(data / FILE, json.dumps(asdict(known)).encode(), is_synced=is_synced)
 
 
-def gap_of(seen: NewestKnown | None, found: Meta | None, starts: Sequence[Began], leftovers: Sequence[str]) -> str:
-    """Why a store is not the one that the folder has seen, a clause for people; empty where it is.
+def gap_of(known: KnownStore | None, found: Meta | None, starts: Sequence[Began], leftovers: Sequence[str]) -> str:
+    """Why a store is not the one that the folder knows, or lacks what that had: a clause for people; empty where it is.
 
     `found` is None for a database without a store. `leftovers` are things in the folder that only a store leaves.
     """
-    if seen is None:
+    if known is None:
         if found is None and leftovers:
             return f"the database is empty, and the data folder holds what another has left ({', '.join(leftovers)})"
         return ""
-    had = f"the data folder has seen one with jobs up to {seen.next_job - 1:,} (term {seen.term})"
+    had = f"the data folder has seen one with jobs up to {known.next_job - 1:,} (term {known.term})"
     if found is None:
         return f"the database is empty, and {had}"
-    if found.store_id not in ("", seen.store_id):
+    if found.store_id not in ("", known.store_id):
         return f"the database is not that of this data folder: {had}"
-    if not is_known(found, starts, seen):
+    if not is_known(found, starts, known):
         return f"the database is older than it was: it ends in term {found.term}, and {had}"
     return ""
 
 
-def is_known(found: Meta, starts: Sequence[Began], seen: NewestKnown) -> bool:
-    """Whether a store holds what was seen of it: the start, and all that this had stored by then."""
+def is_known(found: Meta, starts: Sequence[Began], known: KnownStore) -> bool:
+    """Whether a store holds what is known of it: the start, and all that this had stored by then."""
     ends = [*(each.begin_sequence for each in starts[1:]), found.record_seq]
     for began, end in zip(starts, ends, strict=False):
-        if began.lineage == seen.lineage:
-            return seen.sequence <= end
-    return bool(starts) and seen.term < starts[0].term  # of so many starts the oldest are not kept
+        if began.lineage == known.lineage:
+            return known.sequence <= end
+    return bool(starts) and known.term < starts[0].term  # of so many starts the oldest are not kept
 
 
 class Memory:
-    """What one data folder has seen. `accepts`: a person has said to go on with whatever store there is."""
+    """What one data folder knows of its store. `accepts`: a person has said to go on with whatever store there is."""
 
     def __init__(self, data: Path, *, accepts: bool = False) -> None:
         self._data = data
         self._accepts = accepts
-        self._written: NewestKnown | None = None
+        self._written: KnownStore | None = None
         self.gap = ""
         self.jobs_above = JobId(0)
         """Up to where numbers of jobs may have been given, where there is a gap."""
 
     def admit(self, found: Meta | None, starts: Sequence[Began]) -> None:
-        """Refuse a store that is not the one that was seen. Errors: STORE_RESTORED."""
-        seen = read_seen(self._data)
-        self.gap = gap_of(seen, found, starts, self._leftovers())
+        """Refuse a store that is not the one that is known, as new as it was. Errors: STORE_RESTORED."""
+        known = read_known(self._data)
+        self.gap = gap_of(known, found, starts, self._leftovers())
         if not self.gap:
             return
         if not self._accepts:
@@ -125,25 +119,25 @@ class Memory:
                 next_step=f"Put the newest database back; to go on without what it lacks: {ACCEPT}"
                 " (with the options that it is always started with).",
             )
-        known = max(seen.next_job - 1 if seen is not None else 0, self._newest_output())
-        self.jobs_above = JobId((known // NUMBERS_STEP + 1) * NUMBERS_STEP)
+        highest = max(known.next_job - 1 if known is not None else 0, self._newest_output())
+        self.jobs_above = JobId((highest // NUMBERS_STEP + 1) * NUMBERS_STEP)
         log.warning("a store with a gap was accepted", extra=fields(gap=self.gap, jobs_go_on_above=self.jobs_above))
         log.warning("tokens, credentials and secrets are as the store has them: what was revoked since is good again")
 
-    def note(self, seen: NewestKnown, *, is_synced: bool = False) -> None:
+    def note(self, known: KnownStore, *, is_synced: bool = False) -> None:
         """Remember how far the store is now. That it cannot be written stops nothing."""
-        if seen == self._written and not is_synced:
+        if known == self._written and not is_synced:
             return
         try:
-            write_seen(self._data, seen, is_synced=is_synced)
-            self._written = seen
+            write_known(self._data, known, is_synced=is_synced)
+            self._written = known
         except OSError as problem:
-            log.warning("what was seen of the store cannot be written", extra=fields(why=str(problem)))
+            log.warning("what is known of the store cannot be written", extra=fields(why=str(problem)))
 
-    async def run(self, newest: Callable[[], NewestKnown]) -> None:
+    async def run(self, newest: Callable[[], KnownStore]) -> None:
         """Note how far the store is, again and again."""
         while True:
-            await asyncio.sleep(SEEN_SECONDS)
+            await asyncio.sleep(NOTED_EVERY_SECONDS)
             await asyncio.to_thread(self.note, newest())
 
     def _leftovers(self) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.errors import GpufleetError, Reason
-from scheduler.seen import FILE, Memory, NewestKnown, gap_of, read_seen, write_seen
+from scheduler.known_store import FILE, KnownStore, Memory, gap_of, read_known, write_known
 from scheduler.store.opening import open_store
 from scheduler.store.reading import Began, Meta
 from scheduler.store.store import SqlStore
@@ -18,12 +18,12 @@ STARTS = [Began(4, "4" * 16, 50), Began(5, "5" * 16, 100), Began(6, "6" * 16, 14
 FOUND = Meta(format=1, term=6, commit_number=3, record_seq=150, newest_us=0, store_id="mine")
 
 
-def seen(term: int = 6, sequence: int = 150, store_id: str = "mine", next_job: int = 42) -> NewestKnown:
-    return NewestKnown(store_id=store_id, lineage=str(term) * 16, term=term, sequence=sequence, next_job=next_job)
+def seen(term: int = 6, sequence: int = 150, store_id: str = "mine", next_job: int = 42) -> KnownStore:
+    return KnownStore(store_id=store_id, lineage=str(term) * 16, term=term, sequence=sequence, next_job=next_job)
 
 
 @pytest.mark.parametrize("known", [None, seen(), seen(6, 141), seen(5, 140), seen(5, 3), seen(4, 100), seen(3, 9_999)])
-def test_a_store_that_has_all_that_was_seen_of_it_has_no_gap(known: NewestKnown | None) -> None:
+def test_a_store_that_has_all_that_was_seen_of_it_has_no_gap(known: KnownStore | None) -> None:
     assert gap_of(known, FOUND, STARTS, ["worker.key"]) == ""
 
 
@@ -36,12 +36,12 @@ def test_a_store_that_has_all_that_was_seen_of_it_has_no_gap(known: NewestKnown 
         (seen(store_id="other"), "not that of this data folder"),
     ],
 )
-def test_a_store_that_lacks_what_was_seen_has_one(known: NewestKnown, said: str) -> None:
+def test_a_store_that_lacks_what_was_seen_has_one(known: KnownStore, said: str) -> None:
     assert said in gap_of(known, FOUND, STARTS, [])
 
 
 def test_a_start_under_the_same_term_is_another_one() -> None:
-    other = NewestKnown(store_id="mine", lineage="f" * 16, term=6, sequence=1, next_job=2)
+    other = KnownStore(store_id="mine", lineage="f" * 16, term=6, sequence=1, next_job=2)
     assert "older than it was" in gap_of(other, FOUND, STARTS, [])
 
 
@@ -51,8 +51,8 @@ def test_an_empty_database_has_one_where_anything_says_that_there_was_another() 
     assert "is empty, and the data folder has seen one with jobs up to 41" in gap_of(seen(), None, [], [])
 
 
-def now(store: SqlStore, next_job: int) -> NewestKnown:
-    return NewestKnown(
+def now(store: SqlStore, next_job: int) -> KnownStore:
+    return KnownStore(
         store_id=store.store_id,
         lineage=store.lineage,
         term=store.term,
@@ -66,9 +66,9 @@ def test_a_store_that_went_back_is_refused_and_left_alone_until_somebody_accepts
     data.mkdir()
     with closing(open_store(url, Memory(data).admit)) as store:
         store.commit(submit(1, job(1)))
-        write_seen(data, now(store, 2))
+        write_known(data, now(store, 2))
     with closing(open_store(url, Memory(data).admit)) as store:
-        write_seen(data, now(store, 2_345), is_synced=True)
+        write_known(data, now(store, 2_345), is_synced=True)
     # As a copy that was taken in the first term: the second one is not in it.
     behind_its_back(url, "DELETE FROM lineage WHERE term = 2")
     behind_its_back(url, "UPDATE meta SET term = 1")
@@ -99,7 +99,7 @@ def test_an_empty_database_beside_output_is_refused_again_and_again(url: str, tm
 def test_what_a_crash_left_of_the_file_counts_as_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for left in ("", "{", "[]", '{"store_id": 1}'):
         (tmp_path / FILE).write_text(left)
-        assert read_seen(tmp_path) is None
+        assert read_known(tmp_path) is None
     assert "cannot be read" in caplog.text
-    write_seen(tmp_path, seen())
-    assert read_seen(tmp_path) == seen()
+    write_known(tmp_path, seen())
+    assert read_known(tmp_path) == seen()
