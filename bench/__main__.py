@@ -8,13 +8,29 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from . import crowd, frames, history, live, output, passes, path, sampling, scale, scrape, serving, standing, worker
+from . import (
+    crowd,
+    frames,
+    history,
+    isolation,
+    live,
+    output,
+    passes,
+    path,
+    sampling,
+    scale,
+    scrape,
+    serving,
+    standing,
+    worker,
+)
 from .rows import Row, Run, table
 
 ROOT = Path(__file__).parent
 
 GROUPS: dict[str, Callable[[Run], list[Row]]] = {
     "path": path.measure,
+    "isolation": isolation.measure,
     "output": output.measure,
     "standing": standing.measure,
     "sampling": sampling.measure,
