@@ -541,13 +541,19 @@ def apply_note(turns: Turns, sessions: Sessions, note: Note) -> None:
 
 
 def _note_state(turns: Turns, job: JobId, said: events.WorkerReported) -> None:
-    """Since when a job's worker has been ready, and what it says where it has failed."""
-    if said.state is events.WorkerState.FAILED:
-        turns.last_words[job] = said.message
-    if said.state is events.WorkerState.READY:
-        turns.ready_since.setdefault(job, said.at)
-    elif said.state is not events.WorkerState.DRAINING:
-        turns.ready_since.pop(job, None)
+    """Since when a job's worker has been ready, and what it says where it has failed.
+
+    One that says of what it ends has not been less ready before: its model did work (worker_ends.py).
+    """
+    match said.state:
+        case events.WorkerState.FAILED:
+            turns.last_words[job] = said.message
+        case events.WorkerState.READY:
+            turns.ready_since.setdefault(job, said.at)
+        case events.WorkerState.DRAINING:
+            pass
+        case _:
+            turns.ready_since.pop(job, None)
 
 
 def _see(turns: Turns, sessions: Sessions, seen: tuple[events.ReportedTurn, ...], at: Instant) -> None:
