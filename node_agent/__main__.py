@@ -42,6 +42,7 @@ from .isolation import Isolating
 from .keeper.client import KeeperNotStarted, Keepers
 from .keeper.connection import KeeperSilent, OtherProtocol
 from .keeping import SupersededError
+from .limits import Limiting
 from .machine import Machine, NodeNaming, address_to_advertise, installed_version, node_info, tell_node
 from .options import STOP_KEEPER, node_name, parser, reader_of, token_of, wants_automatic_gpu
 
@@ -64,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with ProgramLog("agent", live.now.log, log_file(folder.path, "agent")) as log:
                 credential = Credential(folder.path, lambda: token_of(live.now))
                 isolating = Isolating(live.now.isolation, folder.path)
-                program = _Program(live, folder, log, wants_automatic_gpu(given), credential, isolating)
+                limiting = Limiting(live.now.isolation, isolates=isolating.is_on)
+                program = _Program(live, folder, log, wants_automatic_gpu(given), credential, isolating, limiting)
                 return asyncio.run(program.run())
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
@@ -85,6 +87,7 @@ class _Program:
     is_gpu_automatic: bool
     credential: Credential
     isolating: Isolating
+    limiting: Limiting
 
     async def run(self) -> int:
         """Open devices and keepers and be the agent until told to stop."""
@@ -97,6 +100,7 @@ class _Program:
                 listens = await address_toward(settings.scheduler)
                 node = self._node(name, source, traces, await self._advertised(), listens)
                 _log_node(node, source)
+                self.limiting.log()
                 agent = NodeAgent(node, self.folder, self.folder.next_identity(), keepers)
                 tell_node(measured, source, self.folder.path, agent.live)
                 await self._until_told(agent)
@@ -143,6 +147,7 @@ class _Program:
             traces=traces,
             credential=self.credential,
             isolating=self.isolating,
+            limiting=self.limiting,
             for_workers=lambda: self._for_workers(listens),
             for_jobs=self._for_jobs,
         )

@@ -54,6 +54,7 @@ from .keeper.client import Keepers
 from .keeper.linux import boot_id, boottime_us
 from .keeping import Keeping
 from .launch import READING_SECONDS_MAX, Launcher
+from .limits import Limiting
 from .link import PROTOCOL_VERSION, RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, Link
 from .machine import Machine
 from .notices import NoticeRecords, Notices
@@ -118,6 +119,7 @@ class Node:
     traces: Telemetry
     credential: Credential
     isolating: Isolating | None = None
+    limiting: Limiting | None = None
     for_workers: Callable[[], Mapping[str, str]] = dict
     for_jobs: Callable[[Address], Mapping[str, str]] = lambda address: {}
 
@@ -146,6 +148,7 @@ class NodeAgent:
             lambda: node.for_jobs(self._address),
             self._files.folder_of,
             node.isolating,
+            node.limiting,
         )
         self._heartbeats = Heartbeats(node.name, identity.incarnation, identity.highest_term, self)
         self._program_log = ProgramLog(node.log_file, lambda chunk: self._heartbeats.say(program_log=chunk))

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from gpufleet.config.kinds import ADDRESSES, BOOLEAN, DURATION, INTEGER, LABELS, PATH, SIZE, TEXT, one_of
+from gpufleet.config.kinds import ADDRESSES, BOOLEAN, DURATION, INTEGER, LABELS, PATH, SIZE, TEXT, one_of, some_of
 from gpufleet.config.settings import data_folder, section, setting
 from gpufleet.config.shared_settings import LogSettings
 from gpufleet.net.addresses import Address
 
 SHARED, RANGE, ACCOUNTS = "shared", "range", "accounts"
 """How jobs are kept apart: not at all, by a uid for each user, by the accounts of the machine."""
+
+MEMORY, CPUS, PROCESSES = "memory", "cpus", "processes"
+"""What a job can be kept within."""
 
 SECOND = timedelta(seconds=1)
 GIB = 2**30
@@ -66,6 +69,19 @@ class IsolationSettings:
         False,
         "With users = accounts: let jobs of the user root run as root. They are kept apart, and have no capabilities.",
         BOOLEAN,
+    )
+    limits: tuple[str, ...] | None = setting(
+        None,
+        "What control groups keep jobs within: the memory and the CPUs that they reserve, and processes_max.",
+        some_of(MEMORY, CPUS, PROCESSES),
+        default_text="all three where users is not shared, else none",
+    )
+    processes_max: int = setting(
+        4096,
+        "So many processes and threads a job may have at once, where its limits hold.",
+        INTEGER,
+        low=16,
+        high=4_194_304,
     )
 
 

@@ -126,6 +126,21 @@ FILES_PATH = f"{SPACE_PATH}/files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControlGroup:
+    """What a process may have with all below it: bytes of memory, CPUs, processes with their threads; 0 for no limit.
+
+    `version` is that of Linux's control groups, and `folders` names for each controller ("memory", "cpu", "pids") that
+    is to count it the group in which its keeper may make others.
+    """
+
+    version: int
+    folders: Mapping[str, str]
+    memory_bytes: int = 0
+    cpus: int = 0
+    processes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """A command and how it runs.
 
@@ -145,6 +160,8 @@ class Process:
     """The niceness, where it is more than the keeper's own."""
     isolation: Isolation | None = None
     """None: it runs as the keeper does, and sees what that sees."""
+    group: ControlGroup | None = None
+    """None: nothing bounds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
