@@ -6,7 +6,7 @@ Ages and spans are what goes up, never times: the clocks of two machines are not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -21,13 +21,14 @@ from gpufleet.jobs.run_protos import (
     key_to_proto,
 )
 from gpufleet.jobs.runs import DEFAULT_GRACE_US, ExitCode, ExitSignal, NodeCause, RankKey, StopCause
+from gpufleet.text.units import format_size
 
 from .core import commands, inventory
 from .core.adoption import Verdict
 from .core.attempt import Limits
 from .core.expectations import Expectations
 from .core.launch import InputFile, Process
-from .core.outcome import AttemptEnd, AttemptView, FullReason, Stream
+from .core.outcome import AttemptEnd, AttemptView, FullReason, Shortage, Stream
 
 STREAMS = {Stream.STDOUT: job_pb2.STREAM_STDOUT, Stream.STDERR: job_pb2.STREAM_STDERR}
 STREAMS_BY_NUMBER = {number: stream for stream, number in STREAMS.items()}
@@ -38,6 +39,7 @@ _FULL = {
 }
 
 EXIT_UNKNOWN = "EXIT_UNKNOWN"
+OUT_OF_MEMORY = "OUT_OF_MEMORY"
 
 
 def duration(span_us: int) -> Duration:
@@ -279,11 +281,28 @@ def _reason(end: AttemptEnd) -> str:
         return EXIT_UNKNOWN
     if isinstance(end.stop_cause, NodeCause):
         return end.stop_cause.value
+    if end.ran_out_of_memory:
+        return OUT_OF_MEMORY
     return "EXITED" if isinstance(end.status, ExitCode) else "SIGNALLED"
 
 
 def sentence_of_end(end: AttemptEnd) -> str:
-    """How an attempt ended, for people."""
+    """How an attempt ended, for people, and what it ran out of."""
+    return "; ".join([_sentence_of_status(end), *([] if end.shortage is None else _shortage(end.shortage))])
+
+
+def _shortage(shortage: Shortage) -> Iterator[str]:
+    if shortage.oom_kills:
+        peak = f"{format_size(shortage.memory_bytes_peak)} at its peak, " if shortage.memory_bytes_peak else ""
+        limit = (
+            f"limit {format_size(shortage.memory_bytes_max)}" if shortage.memory_bytes_max else "no limit of its own"
+        )
+        yield f"the kernel ended {shortage.oom_kills:,} of its processes, out of memory ({peak}{limit})"
+    if shortage.forks_refused:
+        yield f"it was refused {shortage.forks_refused:,} beyond its {shortage.processes_max:,} processes and threads"
+
+
+def _sentence_of_status(end: AttemptEnd) -> str:
     if end.detail:
         return end.detail
     match end.status:

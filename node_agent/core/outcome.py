@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
-from gpufleet.jobs.runs import Cause, ExitStatus, RankKey
+from gpufleet.jobs.runs import Cause, ExitCode, ExitStatus, RankKey
 
 
 class Stream(StrEnum):
@@ -92,6 +92,12 @@ class AttemptEnd:
     streams_lost: tuple[Stream, ...] = ()
     processes_left: int = 0
     shortage: Shortage | None = None
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Say whether it failed by itself, and the kernel had ended processes of it for want of memory."""
+        failed = self.status is not None and self.status != ExitCode(code=0)
+        return failed and self.stop_cause is None and self.shortage is not None and self.shortage.oom_kills > 0
 
     def lost_behind(self, stream: Stream, offset: int) -> Self:
         """The same end, with a stream of which nothing behind this offset is left."""

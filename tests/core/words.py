@@ -149,6 +149,7 @@ def exit_of(words: Words, rank: int) -> RankExit:
     return RankExit(
         exit=status,
         reason=words.value("reason", reasons[type(status)]),
+        message=words.value("message"),
         stop_cause=cause,
         output_ends=ends_of(words, rank),
         output_is_complete=status is not None,

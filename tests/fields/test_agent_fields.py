@@ -13,14 +13,17 @@ from typing import Any, cast, get_args
 import pytest
 from gpufleet.v1 import job_pb2, node_agent_pb2, node_pb2
 
+from gpufleet.config.agent_settings import IsolationSettings
 from gpufleet.devices.device import Device, DeviceSample, Vendor
 from gpufleet.jobs.runs import JobId, RankKey
 from node_agent import wire
+from node_agent.control_groups.finding import GroupFacts
 from node_agent.core.commands import LaunchAttempt, PrepareAttempt
-from node_agent.core.launch import Isolation, Launch
+from node_agent.core.launch import ControlGroup, Isolation, Launch
 from node_agent.core.outcome import AttemptEnd, AttemptPhase, AttemptView, LossReason, Offsets, Stream
 from node_agent.keeper.values import end_from, launch_from, launch_to, to_json, view_from
 from node_agent.launch import Launcher
+from node_agent.limits import Limiting
 from node_agent.machine import device_to_proto, sample_to_proto
 from scheduler.api.fleet.agents import AgentService
 from scheduler.api.roles import Caller, _caller
@@ -124,7 +127,13 @@ class OneMachine:
 def completed(command: LaunchAttempt) -> Launch:
     """The launch that the agent makes of a command."""
     launcher = Launcher(
-        cast(Any, OneMachine()), live=lambda: (), spool_bytes=lambda: 1, for_workers=lambda: {"WAY": "up"}
+        cast(Any, OneMachine()),
+        live=lambda: (),
+        spool_bytes=lambda: 1,
+        for_workers=lambda: {"WAY": "up"},
+        limiting=Limiting(
+            IsolationSettings(), isolates=True, find=lambda: GroupFacts(version=2, folders={"memory": "/", "cpu": "/"})
+        ),
     )
     command = replace(command, serves="" if command.serves == "another" else command.serves)  # of two models it is one
     launch = launcher.complete(command, None, heartbeat_sent_us=1, traceparent=command.trace_context)
@@ -138,10 +147,13 @@ def test_every_field_of_a_launch_reaches_the_keeper() -> None:
     exceptions = {
         "expectations.memory_free_bytes": "checked by the agent before the keeper is asked",
         "expectations.allow_busy": "checked by the agent before the keeper is asked",
-        "memory_bytes": "an account: nothing keeps a process within it",
         "user": "says as whom the job runs, where the node isolates jobs, and goes no further",
         **dict.fromkeys(
-            ("process.isolation?", *(f"process.isolation.{each.name}" for each in fields(Isolation))),
+            (
+                *("process.isolation?", *(f"process.isolation.{each.name}" for each in fields(Isolation))),
+                *("process.group?", "process.group.folders{}"),
+                *(f"process.group.{each.name}" for each in fields(ControlGroup) if each.name != "folders"),
+            ),
             "the agent's own to say, which no command has",
         ),
         "is_gang": "the agent waits for Start itself",

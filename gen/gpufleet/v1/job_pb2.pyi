@@ -770,10 +770,12 @@ class JobSpec(_message.Message):
     node_count: _builtins.int
     """Nodes to use; 0 means as few as hold the request."""
     cpus: _builtins.int
-    """CPUs per node to reserve, 0 means 1. Other jobs get none of them; nothing keeps this one from using more."""
+    """CPUs per node to reserve, 0 means 1. Other jobs get none of them; this one gets no more where its node keeps jobs
+    within their limits ([isolation] limits of its agent), and elsewhere nothing keeps it from using more.
+    """
     memory_bytes: _builtins.int
-    """Host memory per node to reserve, in bytes; 0 means no request. Other jobs get none of it; nothing keeps this one
-    from using more.
+    """Host memory per node to reserve, in bytes; 0 means no request. Other jobs get none of it. Where its node keeps jobs
+    within their limits, what takes more is ended by the kernel (OUT_OF_MEMORY); elsewhere nothing keeps it from it.
     """
     no_span: _builtins.bool
     """Whether a request that no single node holds is refused instead of spread over several."""

@@ -631,7 +631,7 @@ class AttemptExited(_message.Message):
     MEMORY_BYTES_MAX_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Stable UPPER_SNAKE reason: EXITED, COMMAND_NOT_FOUND, EXIT_UNKNOWN …"""
+    """Stable UPPER_SNAKE reason: EXITED, COMMAND_NOT_FOUND, OUT_OF_MEMORY, EXIT_UNKNOWN …"""
     message: _builtins.str
     """One sentence for people."""
     stop_cause: Global___StopCause.ValueType
@@ -959,10 +959,12 @@ class Launch(_message.Message):
     cwd: _builtins.str
     """Absolute working directory; empty for the folder of its files."""
     cpus: _builtins.int
-    """CPUs that the scheduler holds for it on the node. Nothing keeps the process from using more."""
+    """CPUs that the scheduler holds for it on the node. Where the node's limits hold ([isolation] limits of its agent) the
+    process with all below it gets no more.
+    """
     memory_bytes: _builtins.int
-    """Host memory that the scheduler holds for it on the node, in bytes; 0 means none. Nothing keeps the process from
-    using more.
+    """Host memory that the scheduler holds for it on the node, in bytes; 0 means none. Where the node's limits hold, what
+    takes more is ended by the kernel (OUT_OF_MEMORY).
     """
     expected_free_memory_bytes: _builtins.int
     """Memory that must be free on each device, in bytes; 0 means no check."""

@@ -357,11 +357,14 @@ export interface JobSpec {
   readonly devices: readonly DeviceRequest[];
   /** Nodes to use; 0 means as few as hold the request. */
   readonly node_count: number;
-  /** CPUs per node to reserve, 0 means 1. Other jobs get none of them; nothing keeps this one from using more. */
+  /**
+   * CPUs per node to reserve, 0 means 1. Other jobs get none of them; this one gets no more where its node keeps jobs
+   * within their limits ([isolation] limits of its agent), and elsewhere nothing keeps it from using more.
+   */
   readonly cpus: number;
   /**
-   * Host memory per node to reserve, in bytes; 0 means no request. Other jobs get none of it; nothing keeps this one
-   * from using more.
+   * Host memory per node to reserve, in bytes; 0 means no request. Other jobs get none of it. Where its node keeps jobs
+   * within their limits, what takes more is ended by the kernel (OUT_OF_MEMORY); elsewhere nothing keeps it from it.
    */
   readonly memory_bytes: Int64;
   /** Devices that the job must have; empty means that the scheduler chooses. */
