@@ -26,6 +26,7 @@ from gpufleet.devices.host import host_facts
 from gpufleet.devices.opening import open_devices
 from gpufleet.devices.playback import Load, read_load
 from gpufleet.errors import GpufleetError, Reason, as_lines, invalid
+from gpufleet.host import event_loop
 from gpufleet.jobs.variables import CA_FILE_VARIABLE, CLIENT_CERT_FILE_VARIABLE, INSECURE_VARIABLE, SCHEDULER_VARIABLE
 from gpufleet.net.addresses import Address, is_loopback
 from gpufleet.net.channel import Target
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 isolating = Isolating(live.now.isolation, folder.path)
                 limiting = Limiting(live.now.isolation, isolates=isolating.is_on)
                 program = _Program(live, folder, log, wants_automatic_gpu(given), credential, isolating, limiting)
-                return asyncio.run(program.run())
+                return event_loop.run(program.run(), live.now.event_loop)
     except GpufleetError as error:
         print(as_lines(error), file=sys.stderr)
     except (KeeperNotStarted, KeeperSilent, OtherProtocol, SupersededError) as problem:
@@ -161,6 +162,8 @@ class _Program:
         if settings.advertise:
             found["GPUFLEET_WORKER_ADVERTISE"] = settings.advertise
         found |= self._protection()
+        if settings.event_loop != event_loop.AUTO:
+            found[event_loop.EVENT_LOOP_VARIABLE] = settings.event_loop
         # A service's name is its own; all else, where to send it above all, holds for the workers of this machine, too.
         theirs = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
         told = {name: value for name, value in os.environ.items() if name.startswith("OTEL_") and name not in theirs}
@@ -237,7 +240,8 @@ def _load(file: Path) -> Load:
 
 def _log_node(node: Node, source: DeviceSource) -> None:
     info = node.info()
-    _log.info("node %s: %d CPUs, %s memory", node.name, info.cpus, format_size(info.memory_bytes))
+    memory, waits_with = format_size(info.memory_bytes), event_loop.running_loop_in_words()
+    _log.info("node %s: %d CPUs, %s memory; event loop %s", node.name, info.cpus, memory, waits_with)
     for device in info.devices:
         _log.info("GPU %d: %s, %s", device.index, device.name, format_megabytes(device.memory_bytes))
     status = source.status()

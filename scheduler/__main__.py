@@ -1,7 +1,6 @@
 """`python -m gpufleet.scheduler`: flags, settings, log; then `program.py`."""
 
 import argparse
-import asyncio
 import errno
 import gc
 import os
@@ -14,6 +13,7 @@ from gpufleet.config.merged import Live, Resolved, load_program
 from gpufleet.config.paths import log_file, program_config_file
 from gpufleet.config.scheduler_settings import SchedulerSettings
 from gpufleet.errors import GpufleetError, Reason, as_lines
+from gpufleet.host import event_loop
 from gpufleet.telemetry import metrics
 from gpufleet.telemetry import spans as telemetry
 from gpufleet.telemetry.logs import ProgramLog
@@ -159,7 +159,7 @@ def _run(settings: Live[SchedulerSettings], *, accepts_restored: bool) -> int:
             gc.set_threshold(*GC_THRESHOLDS)
             await program.run()
 
-        asyncio.run(serve())
+        event_loop.run(serve(), settings.now.event_loop)
     return 0
 
 

@@ -16,6 +16,7 @@ from gpufleet.config.merged import Live as LiveSettings
 from gpufleet.config.scheduler_settings import MANUAL, SchedulerSettings
 from gpufleet.config.session_numbers import NUMBERS, SessionNumbers
 from gpufleet.errors import GpufleetError
+from gpufleet.host.event_loop import running_loop_in_words
 from gpufleet.net.addresses import Address
 from gpufleet.net.tls import check_protection, server_credentials
 from gpufleet.telemetry.logs import ProgramLog, fields
@@ -346,6 +347,7 @@ class Program:
                 address=address,
                 data=self._data,
                 store=self._store.kind,
+                event_loop=running_loop_in_words(),
                 term=self._store.term,
                 jobs=len(durable.jobs),
                 nodes=len(durable.nodes),

@@ -128,7 +128,8 @@ def judge_server(
     if skew:
         yield warning("version", skew, f"pip install gpufleet=={server.version}")
     else:
-        yield ok("version", f"{server.version} on both sides")
+        loop = f"; the scheduler waits with {server.event_loop}" if server.event_loop else ""
+        yield ok("version", f"{server.version} on both sides{loop}")
     yield judge_clock(server, asked_at, answered_at)
     if server.store_is_healthy:
         yield ok("store", server.store_kind)

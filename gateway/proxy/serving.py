@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -234,8 +235,9 @@ class Proxy:
         if client.reads_tokens:
             passed = replace(passed, headers=as_it_is(passed.headers))
         session = value_of(request.headers.raw, SESSION)[:SESSION_CHARS_MAX]
-        came_s = asyncio.get_running_loop().time()
-        deadline_s = came_s + (WAIT_S_MAX if wait_s is None else min(wait_s, WAIT_S_MAX))
+        came_s = time.monotonic()
+        patience_s = WAIT_S_MAX if wait_s is None else min(wait_s, WAIT_S_MAX)
+        deadline_s = asyncio.get_running_loop().time() + patience_s
         failed: Upstream | None = None
         begun_s: float | None = None
         is_broken = False
@@ -253,8 +255,8 @@ class Proxy:
                     raise
                 finally:
                     if failed is None:
-                        self._measures.waited(service.name, asyncio.get_running_loop().time() - came_s)
-                begun_s = begun_s or asyncio.get_running_loop().time()
+                        self._measures.waited(service.name, time.monotonic() - came_s)
+                begun_s = begun_s or time.monotonic()
                 is_broken = False
                 try:
                     if isinstance(client, AsgiClient) and request.scope["type"] == "websocket":
@@ -273,7 +275,7 @@ class Proxy:
         finally:
             span.end()
             if begun_s is not None:
-                lasted_s = asyncio.get_running_loop().time() - begun_s
+                lasted_s = time.monotonic() - begun_s
                 method = request.scope.get("method", "WEBSOCKET")
                 self._count(service.name, user, method, client, lasted_s, is_broken=is_broken)
 

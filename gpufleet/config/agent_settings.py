@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpufleet.config.kinds import ADDRESSES, BOOLEAN, DURATION, INTEGER, LABELS, PATH, SIZE, TEXT, one_of, some_of
 from gpufleet.config.settings import data_folder, section, setting
-from gpufleet.config.shared_settings import LogSettings
+from gpufleet.config.shared_settings import LogSettings, event_loop
 from gpufleet.net.addresses import Address
 
 SHARED, RANGE, ACCOUNTS = "shared", "range", "accounts"
@@ -185,6 +185,7 @@ class AgentSettings:
         default_text="the address that the scheduler sees",
     )
     labels: tuple[tuple[str, str], ...] = setting((), "Names by which jobs can choose nodes.", LABELS, reloadable=True)
+    event_loop: str = event_loop()
     log: LogSettings = section(LogSettings, "The agent's own log.")
     spool: SpoolSettings = section(SpoolSettings, "Output that the scheduler has not confirmed as stored yet.")
     files: CacheSettings = section(CacheSettings, "Files of jobs that are kept for the next one; see docs/files.md.")

@@ -1941,6 +1941,7 @@ class GetServerInfoResponse(_message.Message):
     READY_NODE_COUNT_FIELD_NUMBER: _builtins.int
     OPEN_FILES_MAX_FIELD_NUMBER: _builtins.int
     BANDS_FIELD_NUMBER: _builtins.int
+    EVENT_LOOP_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of gpufleet."""
     protocol_version: _builtins.int
@@ -1971,6 +1972,8 @@ class GetServerInfoResponse(_message.Message):
     """Nodes that can be given work."""
     open_files_max: _builtins.int
     """Files that the program may hold open: each follower and each agent takes some."""
+    event_loop: _builtins.str
+    """What the program waits with: "asyncio", which Python has, or "uvloop" and its version."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it started."""
@@ -2009,10 +2012,11 @@ class GetServerInfoResponse(_message.Message):
         ready_node_count: _builtins.int = ...,
         open_files_max: _builtins.int = ...,
         bands: _abc.Iterable[_job_pb2.Band.ValueType] | None = ...,
+        event_loop: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "role", b"role", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "clock_stepped", b"clock_stepped", "event_loop", b"event_loop", "log_level", b"log_level", "node_count", b"node_count", "open_files_max", b"open_files_max", "output_free_bytes", b"output_free_bytes", "protocol_version", b"protocol_version", "python_version", b"python_version", "ready_node_count", b"ready_node_count", "role", b"role", "server_time", b"server_time", "settings", b"settings", "start_time", b"start_time", "store_error", b"store_error", "store_is_healthy", b"store_is_healthy", "store_kind", b"store_kind", "term", b"term", "user", b"user", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from functools import partial
 from gpufleet.v1 import job_pb2, node_pb2, scheduler_pb2
 
 from gpufleet.errors import GpufleetError, Reason, invalid
+from gpufleet.host.event_loop import running_loop_in_words
 from gpufleet.host.facts import open_files_max
 from gpufleet.security.tokens import hash_token, make_token
 
@@ -191,6 +192,7 @@ class NodeCalls(Calls):
             ready_node_count=len(ready),
             open_files_max=open_files_max(),
             bands=[job_pb2.Band.ValueType(band) for band in bands_of_caller(self.engine.view.limits.bands)],
+            event_loop=running_loop_in_words(),
         )
 
     async def UpdateServer(self, request: scheduler_pb2.UpdateServerRequest) -> scheduler_pb2.UpdateServerResponse:

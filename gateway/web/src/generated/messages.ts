@@ -2753,6 +2753,8 @@ export interface GetServerInfoResponse {
   readonly open_files_max: Int64;
   /** Bands that the caller may ask for, lowest first, by [policy] bands; none for a role that submits no jobs. */
   readonly bands: readonly Band[];
+  /** What the program waits with: "asyncio", which Python has, or "uvloop" and its version. */
+  readonly event_loop: string;
 }
 
 /** Setting is one setting of a program with its origin. */
