@@ -115,7 +115,10 @@ class Changes:
 
 
 class Engine:
-    """Owns the state. Everything here runs on one event loop but for the store, which has its own thread."""
+    """Owns the state. Everything here runs on one event loop but for the store, which has its own thread.
+
+    `begun` is set once all that follows from the start is stored.
+    """
 
     def __init__(
         self,
@@ -128,13 +131,14 @@ class Engine:
         tell_session: Callable[[SessionCommand], None] = lambda command: None,
         measures: Measures | None = None,
         record: Callable[[Commit, int], None] = lambda commit, sequence: None,
-        gap: tuple[str, JobId] = ("", JobId(0)),
+        gap: tuple[str, JobId, int] = ("", JobId(0), 0),
     ) -> None:
         self.store = store
         self._link = link
         self._tell_session = tell_session
         self._record = record
         self._gap = gap
+        self.begun = asyncio.Event()
         self._clock = clock
         self._publish = publish
         self._traces = JobTraces(telemetry)
@@ -312,8 +316,8 @@ class Engine:
     async def run(self) -> None:
         """Turn until cancelled or stopped. Anything but an unavailable store ends the program."""
         self._last_tick = self.now()
-        why, jobs_above = self._gap
-        started = SchedulerStarted(at=self.now(), gap=why, jobs_above=jobs_above)
+        why, jobs_above, sessions_above = self._gap
+        started = SchedulerStarted(at=self.now(), gap=why, jobs_above=jobs_above, sessions_above=sessions_above)
         self._post(_Waiting(started, None, is_request=False))
         ticker = asyncio.create_task(self._tick(), name="engine-tick")
         try:
@@ -549,6 +553,8 @@ class Engine:
         for waiting, decision in zip(batch, decisions, strict=False):
             if waiting.reply is not None and not waiting.reply.done():
                 waiting.reply.set_result(decision.reply)
+            if isinstance(waiting.event, SchedulerStarted):
+                self.begun.set()
         for decision in decisions:
             for news in decision.session_commands:
                 self._tell_session(news)

@@ -39,13 +39,14 @@ ACCEPT = "gpuctl scheduler --accept-restored"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownStore:
-    """How far a store had come: its newest record, in which lineage and term, and the next number of a job."""
+    """How far a store had come: its newest record, in which lineage and term, and the numbers that are next."""
 
     store_id: str
     lineage: str
     term: int
     sequence: int
     next_job: int
+    next_session: int = 1
 
 
 def read_known(data: Path) -> KnownStore | None:
@@ -55,6 +56,7 @@ def read_known(data: Path) -> KnownStore | None:
         with path.open("rb") as file:
             told = json.loads(file.read(FILE_BYTES_MAX))
         numbers = {name: int(told[name]) for name in ("term", "sequence", "next_job")}
+        numbers["next_session"] = int(told.get("next_session", 1))
         return KnownStore(store_id=str(told["store_id"]), lineage=str(told["lineage"]), **numbers)
     except FileNotFoundError:
         return None
@@ -107,6 +109,8 @@ class Memory:
         self.gap = ""
         self.jobs_above = JobId(0)
         """Up to where numbers of jobs may have been given, where there is a gap."""
+        self.sessions_above = 0
+        """The same of sessions."""
 
     def admit(self, found: Meta | None, starts: Sequence[Began]) -> None:
         """Refuse a store that is not the one that is known, as new as it was, or that may be half of one.
@@ -131,6 +135,7 @@ class Memory:
         self.jobs_above = jobs_above(known, newest_output(self._data))
         if restored is not None:
             self.jobs_above = max(self.jobs_above, JobId(restored.jobs_above))
+        self.sessions_above = sessions_above(known)
         log.warning("a store with a gap was accepted", extra=fields(gap=self.gap, jobs_go_on_above=self.jobs_above))
         log.warning("tokens, credentials and secrets are as the store has them: what was revoked since is good again")
 
@@ -150,11 +155,13 @@ class Memory:
         except OSError as problem:
             log.warning("what is known of the store cannot be written", extra=fields(why=str(problem)))
 
-    async def run(self, newest: Callable[[], KnownStore]) -> None:
+    async def run(self, newest: Callable[[], KnownStore | None]) -> None:
         """Note how far the store is, again and again."""
         while True:
             await asyncio.sleep(NOTED_EVERY_SECONDS)
-            await asyncio.to_thread(self.note, newest())
+            known = newest()
+            if known is not None:
+                await asyncio.to_thread(self.note, known)
 
     def _leftovers(self) -> list[str]:
         names = [KEY_FILE, SECRETS_KEY_FILE, *(f"{name}.token" for name, _ in FIRST_TOKENS)]
@@ -171,4 +178,13 @@ def newest_output(data: Path) -> int:
 def jobs_above(known: KnownStore | None, *given: int) -> JobId:
     """Up to where numbers of jobs may have been given: a multiple of NUMBERS_STEP above all that are known of."""
     highest = max(known.next_job - 1 if known is not None else 0, *given)
-    return JobId((highest // NUMBERS_STEP + 1) * NUMBERS_STEP)
+    return JobId(_behind(highest))
+
+
+def sessions_above(known: KnownStore | None) -> int:
+    """The same of sessions, as far as they are known of."""
+    return _behind(known.next_session - 1 if known is not None else 0)
+
+
+def _behind(highest: int) -> int:
+    return (highest // NUMBERS_STEP + 1) * NUMBERS_STEP

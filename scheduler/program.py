@@ -192,7 +192,7 @@ class Program:
             tell_session=self._session_links.send,
             measures=EngineMeasures(metrics) if metrics.is_on else None,
             record=self._record,
-            gap=(self._memory.gap, self._memory.jobs_above),
+            gap=(self._memory.gap, self._memory.jobs_above, self._memory.sessions_above),
         )
         self._recorder = Recorder(
             self._engine.view, self._store, self._clock.now, lambda: _span(settings.now.retention), data
@@ -310,6 +310,7 @@ class Program:
         ]
         stop = asyncio.create_task(stopping.wait(), name="stop")
         try:
+            await self._until_begun(engine, stop)
             await self._begin_to_serve()
             await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -322,6 +323,13 @@ class Program:
             log.info("stopping")
             await self._stop([*tasks, stop])
 
+    async def _until_begun(self, *ends: asyncio.Task[object]) -> None:
+        """Where a gap was accepted, that is stored before the data folder knows this store, or anybody calls."""
+        if self._memory.gap:
+            begun = asyncio.create_task(self._engine.begun.wait(), name="begun")
+            await asyncio.wait({begun, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            begun.cancel()
+
     async def _begin_to_serve(self) -> None:
         port = self._listen()
         listens_at = Address(self._settings.now.host, port)
@@ -333,7 +341,7 @@ class Program:
         if self._memory.gap:
             await is_set_within(self._engine.has_begun, BEGIN_SECONDS_MAX)
         # From here on somebody may be told of what is stored.
-        self._memory.note(self._known_store(), is_synced=True)
+        self._note_store()
         await self._server.start()
         address = str(listens_at)
         listening = self._data / LISTENING_FILE
@@ -393,14 +401,23 @@ class Program:
         known = self._known_store()
         for each in (self._engine, self._outputs, self._series, *histories, self._store):
             each.close()
-        self._memory.note(known, is_synced=True)
+        if known is not None:
+            self._memory.note(known, is_synced=True)
 
-    def _known_store(self) -> KnownStore:
-        """How far the store is now."""
+    def _note_store(self) -> None:
+        known = self._known_store()
+        if known is not None:
+            self._memory.note(known, is_synced=True)
+
+    def _known_store(self) -> KnownStore | None:
+        """How far the store is; None while it does not say that a gap was accepted: who crashes must be told again."""
+        if self._memory.gap and not self._engine.begun.is_set():
+            return None
         return KnownStore(
             store_id=self._store_id,
             lineage=self._store.lineage,
             term=self._store.term,
             sequence=self._store.newest_sequence(),
             next_job=self._engine.view.durable.counters.next_job,
+            next_session=self._engine.view.durable.counters.next_session,
         )

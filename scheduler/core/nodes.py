@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from ..policy.gap import gap_hold
 from ..state.attempts import Attempt
 from ..state.commands import ClearTroubles, Command, ForgetAttempt, KeepAttempt, KillAttempt, StopAttempt
 from ..state.events import (
@@ -224,6 +225,8 @@ def _prepare_again(
 ) -> Decision:
     """A rank of a gang that is not started yet: whatever its node prepared, it is asked again and says so again."""
     match seen:
+        case None if _may_run_elsewhere(state, event.at, job):
+            return _never_seen(state, event, job, attempt, key)
         case ReportedStarting() | None:
             return Decision(commands=(gangs.launch_command(state, job, attempt, key),))
         case ReportedRefused(reason=reason, message=message):
@@ -248,11 +251,17 @@ def _never_seen(state: State, event: InventoryReported, job: Job, attempt: Attem
     if rank.started_at is not None:
         return _lost(state, event, job, attempt, "its node no longer knows of it")
     match job.state:
-        case Starting():
+        case Starting() if not _may_run_elsewhere(state, event.at, job):
             return Decision(commands=(gangs.launch_command(state, job, attempt, key),))
         case _:
             refusal = RankRefused(at=event.at, node=event.node, key=key, reason="NEVER_STARTED")
             return rank_refused(state, refusal, job, attempt)
+
+
+def _may_run_elsewhere(state: State, at: Instant, job: Job) -> bool:
+    """Whether history that the store lacks may have given this attempt up, and placed another one."""
+    hold = gap_hold(state, at)
+    return hold is not None and hold.holds(job)
 
 
 def _lost(state: State, event: InventoryReported, job: Job, attempt: Attempt, message: str) -> Decision:

@@ -10,8 +10,9 @@ from . import jobs, records
 from .attempts import NODE_LOSS_REASONS, Attempt, EndedAttempt
 from .durable import Durable, Entity, adopt, discard, drop_equals, key_of, request_key, secret_key, take_out
 from .equal_jobs import EqualJobs
+from .gap import Gap
 from .gpu_choice import begun_anew, fallen_back, needing_gpus
-from .ids import JobId, RankKey
+from .ids import JobId, NodeName, RankKey
 from .indexes import index, index_equals, unindex_alike
 from .jobs import Job, JobState
 from .nodes import Node, approved, resumed, revoked
@@ -149,12 +150,26 @@ def apply(durable: Durable, record: Record) -> None:
         case records.NodeForgotten(node=name):
             durable.set_node(name, None)
             durable.touched["node", name] = None
+            if durable.gap is not None and name in durable.gap.awaited:
+                _keep(durable, _told_of(durable.gap, name))
         case records.DeviceMarked(node=name, device=device):
             node = durable.nodes[name]
             others = tuple(other for other in node.unhealthy if other.uuid != device.uuid)
             _put_node(durable, replace(node, unhealthy=(*others, device)))
-        case records.NumbersRaised(next_job=next_job):
-            _keep(durable, replace(durable.counters, next_job=next_job))
+        case records.NumbersRaised(next_job=next_job, next_session=next_session):
+            next_session = max(next_session, durable.counters.next_session)
+            _keep(durable, replace(durable.counters, next_job=next_job, next_session=next_session))
+        case records.GapAccepted(gap=gap):
+            _keep(durable, gap)
+        case records.GapToldOf(node=name):
+            _keep(durable, _told_of(_gap(durable), name))
+        case records.GapReleased(spans=spans):
+            gap = _gap(durable)
+            _keep(durable, replace(gap, released=(*gap.released, *spans)))
+        case records.GapClosed():
+            _keep(durable, replace(_gap(durable), is_closed=True, awaited=(), released=()))
+        case records.GapOutlived():
+            pass
         case records.TokenCreated(token=token):
             _keep(durable, token)
         case records.TokenRevoked(token=token_id, at=at):
@@ -176,6 +191,15 @@ def apply(durable: Durable, record: Record) -> None:
             durable.touched[secret_key(user, secret_name)] = None
         case _:
             assert_never(record)
+
+
+def _gap(durable: Durable) -> Gap:
+    assert durable.gap is not None, "there was no gap"
+    return durable.gap
+
+
+def _told_of(gap: Gap, node: NodeName) -> Gap:
+    return replace(gap, awaited=tuple(name for name in gap.awaited if name != node))
 
 
 def _apply_session(durable: Durable, record: SessionRecord) -> None:

@@ -332,12 +332,14 @@ class RevokeRequested:
 class SchedulerStarted:
     """The store was loaded. Every node's span begins anew.
 
-    With a `gap`, why the store lacks jobs that there were, these may have had numbers up to `jobs_above`.
+    With a `gap`, why the store lacks jobs that there were, these may have had numbers up to `jobs_above`, and sessions
+    up to `sessions_above`.
     """
 
     at: Instant
     gap: str = ""
     jobs_above: JobId = JobId(0)
+    sessions_above: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

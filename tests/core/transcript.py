@@ -55,7 +55,7 @@ from scheduler.state.replies import Refused, Submitted
 from scheduler.state.specs import Band
 from scheduler.state.units import Instant, Span
 from scheduler.state.warnings import MemoryPeak
-from tests.core.fleet import Fleet, Turn
+from tests.core.fleet import FakeStore, Fleet, Turn
 from tests.core.transcript_text import GAP, clock_text, reply_lines, state_text, wrapped
 from tests.core.words import (
     Words,
@@ -78,6 +78,7 @@ class Transcript:
     def __init__(self, limits: Limits | None = None) -> None:
         self.fleet = Fleet(limits)
         self.promises = Promises()
+        self.copied: FakeStore | None = None
 
     def answer(self, line: str) -> list[str]:
         """Run one command and tell what followed."""
@@ -375,6 +376,17 @@ class Transcript:
         self.fleet.now = Instant(self.fleet.now + (words.span("after") or 0))
         return self.told(self.fleet.restart())
 
+    def copy(self, words: Words) -> list[str]:
+        """The store is copied, to be put back later."""
+        self.copied = self.fleet.copy()
+        return []
+
+    def put_back(self, words: Words) -> list[str]:
+        """The copy is all that there is, and the scheduler starts and is told to go on: `put-back above=1000`."""
+        self.fleet.now = Instant(self.fleet.now + (words.span("after") or 0))
+        assert self.copied is not None, "nothing was copied"
+        return self.told(self.fleet.put_back(self.copied, words.integer("above", 0), words.value("lineage", "")))
+
     def stalled(self, words: Words) -> list[str]:
         """The scheduler read nothing for a while."""
         gap = span_of(words.next())
@@ -543,6 +555,8 @@ COMMANDS: dict[str, Command] = {
     "revoke": Transcript.revoke,
     "advance": Transcript.advance,
     "restart": Transcript.restart,
+    "copy": Transcript.copy,
+    "put-back": Transcript.put_back,
     "stalled": Transcript.stalled,
     "limit": Transcript.limit,
     "check": Transcript.check,

@@ -2755,6 +2755,27 @@ export interface GetServerInfoResponse {
   readonly bands: readonly Band[];
   /** What the program waits with: "asyncio", which Python has, or "uvloop" and its version. */
   readonly event_loop: string;
+  /** Set while jobs wait because the store was put back and lacks history. */
+  readonly store_gap?: StoreGap;
+}
+
+/** StoreGap says what jobs wait for since somebody went on with a database that lacks history. */
+export interface StoreGap {
+  /** When that was accepted: the start with --accept-restored. */
+  readonly accept_time?: Timestamp;
+  /** What was found then. */
+  readonly reason: string;
+  /** Jobs with lower numbers were there before, and wait. */
+  readonly jobs_below: Int64;
+  /** Nodes that have not told what they run; none of those jobs is placed before they have, or are given up. */
+  readonly awaited_nodes: readonly string[];
+  /**
+   * When jobs that may be queued again are placed at the latest, as far as that is known; absent while a node that is
+   * heard still ends what it ran.
+   */
+  readonly wait_until?: Timestamp;
+  /** The same of jobs that must not be queued again. */
+  readonly no_requeue_until?: Timestamp;
 }
 
 /** Setting is one setting of a program with its origin. */
