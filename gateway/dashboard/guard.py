@@ -59,10 +59,7 @@ def is_own_origin(origin: str | None, host: str | None) -> bool:
 
 def bearer_in(request: HTTPConnection) -> str | None:
     """The token that a program brings."""
-    given = request.headers.get("authorization")
-    if given is None:
-        return None
-    scheme, _, token = given.partition(" ")
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 

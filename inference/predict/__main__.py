@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpufleet.errors import GpufleetError, Reason, as_lines
-from gpufleet.host import event_loop
 
 from . import options
 
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given = options.read(sys.argv[1:] if arguments is None else arguments)
         _prepare()
-        failure = event_loop.run(_run(given), os.environ.get(event_loop.EVENT_LOOP_VARIABLE, ""))
+        failure = asyncio.run(_run(given))
     except GpufleetError as error:
         failure = error
     if failure is None:
